@@ -1,0 +1,22 @@
+//! The domain: what a message, a shard, a claim and a due time are. No I/O, no clock, no randomness; nothing here knows a broker or a
+//! store.
+//!
+//! A *record* read from a source becomes a *message* with a due time, or a refusal with a *reason*. The messages of one source partition
+//! that wait are a *shard*. A *claim* (C, W) says which of them are taken or done: those whose offset lies before the *watermark* W and
+//! whose (due, offset) is not past the *cursor* C.
+
+mod claim;
+pub(crate) mod header;
+mod lease;
+mod message;
+mod reason;
+mod shard;
+mod time;
+
+pub(crate) use claim::{Claim, Cursor};
+pub(crate) use header::Headers;
+pub(crate) use lease::{Lease, Token};
+pub(crate) use message::{Body, Disposition, Message, Record, Retry};
+pub(crate) use reason::Reason;
+pub(crate) use shard::{Identity, Offset, Partition, ShardId, Watermark};
+pub(crate) use time::{Level, Slice, Timestamp};

@@ -1,0 +1,99 @@
+//! Why a message was set aside: the closed list of dead-letter codes, as `postdate-error` carries them.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
+        /// The code of a dead letter. The list is closed: a code is never renamed, and new ones are announced in the docs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub(crate) enum Reason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Reason {
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The value of `postdate-error`.
+            pub(crate) fn code(self) -> &'static str {
+                match self { $(Self::$name => $code,)+ }
+            }
+
+            pub(crate) fn from_code(code: &str) -> Option<Self> {
+                match code { $($code => Some(Self::$name),)+ _ => None }
+            }
+
+            /// One line for the docs and for `postdate-error-detail` where nothing better is known.
+            pub(crate) fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// the record has no delay header, and the route (or `postdate-op: schedule`) demands one
+    MissingDue = "missing_due",
+    /// a control header has a null or empty value
+    EmptyValue = "empty_value",
+    /// a control header's value is not UTF-8
+    NotUtf8 = "not_utf8",
+    /// `postdate-at` is neither integer epoch milliseconds nor RFC 3339 with an offset
+    InvalidAt = "invalid_at",
+    /// `postdate-after` is neither integer milliseconds nor a duration such as 1h30m
+    InvalidAfter = "invalid_after",
+    /// the due time lies further ahead of the record's timestamp than the route's max_delay
+    DelayAboveMax = "delay_above_max",
+    /// the record has both `postdate-at` and `postdate-after`
+    AtAndAfter = "at_and_after",
+    /// the same control header stands on the record twice
+    DuplicateHeader = "duplicate_header",
+    /// the record has more headers, or more bytes of headers, than is taken
+    TooManyHeaders = "too_many_headers",
+    /// `postdate-after` on a record whose own timestamp is missing or before the year 2000
+    InvalidTimestamp = "invalid_timestamp",
+    /// the record names no target and the route has no default
+    NoTarget = "no_target",
+    /// the target is not on the route's allow-list
+    TargetNotAllowed = "target_not_allowed",
+    /// the target is a source of this deployment: delivering there would make a loop
+    TargetIsSource = "target_is_source",
+    /// the target is not a name that the broker could have, or a reserved one
+    InvalidTarget = "invalid_target",
+    /// `postdate-id` is not 1-128 of A-Z a-z 0-9 . _ : -
+    InvalidId = "invalid_id",
+    /// `postdate-op` is neither schedule nor cancel
+    InvalidOp = "invalid_op",
+    /// `postdate-op: cancel` without `postdate-id`
+    CancelWithoutId = "cancel_without_id",
+    /// `postdate-retry` is not one that Postdate wrote for this partition
+    InvalidRetry = "invalid_retry",
+    /// the target refused the record as too large
+    TooLarge = "too_large",
+    /// the target's broker denied access
+    Unauthorized = "unauthorized",
+    /// the target's broker refused the record as invalid
+    InvalidRecord = "invalid_record",
+    /// the target topic did not exist through all attempts
+    UnknownTarget = "unknown_target",
+    /// the target did not answer in time through all attempts
+    TimedOut = "timed_out",
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_its_own_and_reads_back() {
+        let codes: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.code()).collect();
+        assert_eq!(codes.len(), Reason::ALL.len());
+        assert!(Reason::ALL.iter().all(|r| Reason::from_code(r.code()) == Some(*r) && !r.meaning().is_empty()));
+        assert_eq!(Reason::from_code("something_else"), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! The shard - the pending messages of one source partition - and the positions that its protocol is written in.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A position in the source partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Offset(pub(crate) u64);
+
+impl Offset {
+    pub(crate) const MAX: Self = Self(u64::MAX);
+
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The next source offset that the store will accept for a shard: everything before it is stored. (Kafka's high-watermark sense,
+/// not a stream processor's event time.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Watermark(pub(crate) u64);
+
+impl Watermark {
+    pub(crate) fn covers(self, offset: Offset) -> bool {
+        offset.0 < self.0
+    }
+
+    /// The first offset that is not covered.
+    pub(crate) fn offset(self) -> Offset {
+        Offset(self.0)
+    }
+}
+
+impl fmt::Display for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One partition of a source, in the broker's words.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Partition {
+    pub(crate) topic: Arc<str>,
+    pub(crate) index: i32,
+}
+
+impl Partition {
+    pub(crate) fn new(topic: impl Into<Arc<str>>, index: i32) -> Self {
+        Self { topic: topic.into(), index }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.index)
+    }
+}
+
+/// The pending messages of one source partition of one route: the unit of order and of ownership. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShardId {
+    pub(crate) route: Arc<str>,
+    pub(crate) partition: Partition,
+}
+
+impl ShardId {
+    pub(crate) fn new(route: impl Into<Arc<str>>, partition: Partition) -> Self {
+        Self { route: route.into(), partition }
+    }
+}
+
+/// `<route>/<source topic>/<partition>`.
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.route, self.partition)
+    }
+}
+
+/// What tells one incarnation of a source partition from the next of the same name (Kafka: the topic id).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(pub(crate) Arc<str>);
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,149 @@
+//! Instants and the slices of time that a shard's pending messages are kept in. Pure arithmetic: nothing here asks for the time.
+
+use std::fmt;
+use std::time::Duration;
+
+/// An instant in milliseconds since the Unix epoch; may be negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Timestamp(i64);
+
+impl Timestamp {
+    /// The due time of what need not wait (a relay, a refused record on its way to the dead letters). It sorts before every real
+    /// instant and lies behind every cursor, so such entries are always taken in offset order.
+    pub(crate) const AT_ONCE: Self = Self(i64::MIN);
+    pub(crate) const MAX: Self = Self(i64::MAX);
+    /// 2000-01-01T00:00:00Z. Anything before it was not meant: a record without a timestamp, or seconds sent as milliseconds.
+    pub(crate) const YEAR_2000: Self = Self(946_684_800_000);
+
+    pub(crate) const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    pub(crate) const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    pub(crate) const fn is_at_once(self) -> bool {
+        self.0 == i64::MIN
+    }
+
+    /// Saturates below [`Timestamp::MAX`] instead of wrapping.
+    pub(crate) fn plus(self, delay: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    pub(crate) fn minus(self, delay: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// Zero if `earlier` is in fact later.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Sixteen hex digits whose order as strings is the order of the instants (the sign bit is flipped).
+    pub(crate) fn to_ordered_bits(self) -> u64 {
+        (self.0 as u64) ^ (1 << 63)
+    }
+
+    pub(crate) fn from_ordered_bits(bits: u64) -> Self {
+        Self((bits ^ (1 << 63)) as i64)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_at_once() { f.write_str("at once") } else { write!(f, "{}", self.0) }
+    }
+}
+
+/// What a slice groups by, and what its `start` counts.
+///
+/// | level | letter | start | holds |
+/// |---|---|---|---|
+/// | now | `n` | hour of storing | what was due when it was stored |
+/// | hour | `h` | hour of the dues | the unit of a shard's future |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Level {
+    Now,
+    Hour,
+}
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// The part of a shard whose dues fall in one hour, or that was due when stored. Written `h482913`: the level's letter and the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Slice {
+    pub(crate) level: Level,
+    /// Hours since the epoch.
+    pub(crate) start: i64,
+}
+
+impl Slice {
+    /// Where a message due at `due` belongs if it is stored at `now`.
+    pub(crate) fn of(due: Timestamp, now: Timestamp) -> Self {
+        if due <= now {
+            Self { level: Level::Now, start: now.0.div_euclid(HOUR_MS) }
+        } else {
+            Self { level: Level::Hour, start: due.0.div_euclid(HOUR_MS) }
+        }
+    }
+
+    /// The least due that the slice can hold: a timer that has loaded up to an earlier instant need not look into it.
+    pub(crate) fn least_due(self) -> Timestamp {
+        match self.level {
+            Level::Now => Timestamp::AT_ONCE,
+            Level::Hour => Timestamp(self.start.saturating_mul(HOUR_MS)),
+        }
+    }
+
+    /// `None`: not a slice that this version knows.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let level = match text.as_bytes().first()? {
+            b'n' => Level::Now,
+            b'h' => Level::Hour,
+            _ => return None,
+        };
+        Some(Self { level, start: text.get(1..)?.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.level {
+            Level::Now => 'n',
+            Level::Hour => 'h',
+        };
+        write!(f, "{letter}{}", self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ordered_bits_keep_the_order(a: i64, b: i64) {
+            let (a, b) = (Timestamp::from_millis(a), Timestamp::from_millis(b));
+            prop_assert_eq!(a.cmp(&b), a.to_ordered_bits().cmp(&b.to_ordered_bits()));
+            prop_assert_eq!(Timestamp::from_ordered_bits(a.to_ordered_bits()), a);
+        }
+
+        #[test]
+        fn a_slice_reads_back_and_never_starts_after_what_it_holds(due in -1_000_000_000_000i64..4_000_000_000_000, now in 0i64..4_000_000_000_000) {
+            let (due, now) = (Timestamp::from_millis(due), Timestamp::from_millis(now));
+            let slice = Slice::of(due, now);
+            prop_assert_eq!(Slice::parse(&slice.to_string()), Some(slice));
+            prop_assert!(slice.least_due() <= due);
+        }
+    }
+
+    #[test]
+    fn a_slice_of_an_unknown_level_is_not_guessed_at() {
+        assert_eq!(Slice::parse("x12"), None);
+        assert_eq!(Slice::parse("h"), None);
+        assert_eq!(Slice::parse(""), None);
+    }
+}

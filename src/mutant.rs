@@ -1,0 +1,54 @@
+//! Faults planted on purpose: each breaks one rule of the shard protocol, and a test shows that the checkers catch it. In the shipped
+//! binary `active` is the constant `false` and the planted lines are gone.
+
+/// One broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "test-support")), allow(dead_code, reason = "named at the planted lines, which compile to nothing"))]
+pub(crate) enum Mutant {
+    /// Append does not compare its first offset with the watermark.
+    NoCompare,
+    /// Append accepts a batch that starts after the watermark.
+    BlindWatermark,
+    /// A run is deleted when it is claimed, not when it is delivered.
+    DeletesEarly,
+    /// A message stored behind the cursor is not delivered.
+    SkipsLate,
+    /// After a lost store, reading starts at the committed offset, not at the lowest pending one.
+    RewindsToCommit,
+    /// A new owner's claim may move the store's claim back.
+    ClaimsBack,
+    /// The due time is not looked at again at hand-over.
+    NoLastLook,
+    /// Run names start again where the store went back to.
+    ReusesNames,
+    /// A timer does not notice that the store went back.
+    IgnoresRollback,
+}
+
+#[cfg(any(test, feature = "test-support"))]
+mod planted {
+    use super::Mutant;
+    use std::cell::Cell;
+
+    thread_local!(static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) });
+
+    pub(crate) fn active(mutant: Mutant) -> bool {
+        PLANTED.get() == Some(mutant)
+    }
+
+    /// Plants `mutant` on this thread while `body` runs.
+    pub(crate) fn with<T>(mutant: Option<Mutant>, body: impl FnOnce() -> T) -> T {
+        let before = PLANTED.replace(mutant);
+        let result = body();
+        PLANTED.set(before);
+        result
+    }
+}
+
+#[cfg(any(test, feature = "test-support"))]
+pub(crate) use planted::{active, with};
+
+#[cfg(not(any(test, feature = "test-support")))]
+pub(crate) const fn active(_: Mutant) -> bool {
+    false
+}

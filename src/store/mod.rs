@@ -1,0 +1,280 @@
+//! The store port: durable state of shards, kept in runs. Each call takes requests for many shards and answers one outcome each, in the
+//! order of the requests; how they travel together is the adapter's affair.
+//!
+//! What a caller must act on is a value; `Err` is only for retry, report or stop, and then nothing is known of any request of the call.
+//! Every call may be repeated: a repeated append or birth answers what is there, a repeated claim, release or delete changes nothing more.
+//!
+//! Each request is atomic for its shard, and requests of one call are independent of one another. On a shard that was never born, or whose
+//! state was lost, every call but [`Store::open`] answers `Unknown` and writes nothing.
+
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::run::{Name, Run};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// See the module's own page. Implementations are held by one loop on one thread; they need not be `Send`.
+#[async_trait(?Send)]
+pub(crate) trait Store {
+    /// Birth: if the shard is absent, writes identity, layout version, W and delivered (claimed becomes the same pair) in one step.
+    /// Else changes nothing. Needs free memory. Safe to repeat.
+    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error>;
+
+    /// Appends a batch if its `from` is the shard's watermark (I2): applies ids and cancels in offset order, adds the runs, moves W to
+    /// `to` - all or nothing. Needs free memory ([`Error::Full`] if there is none). Safe to repeat: the repeat of a stored append answers
+    /// `Elsewhere` with `to`.
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error>;
+
+    /// What the store knows of each shard, read in one step a shard. `None`: unborn.
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error>;
+
+    /// Takes a lease that is free, expired by the store's own time, or already held with this very token.
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
+
+    /// Extends a lease to `length` from the store's now. A lease past its end that nobody took is extended too.
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error>;
+
+    /// Gives leases back early; another holder's lease is left alone (I5).
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
+
+    /// Names of the runs whose least due lies in `from..=until`, by least due, at most `limit` a shard.
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
+
+    /// Runs by name. `None` for a name that is gone: read the names again.
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error>;
+
+    /// What was appended past `after`, oldest first.
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error>;
+
+    /// Done, then the next claim, in one step (I4, I5): checks the token; moves `delivered` forward (never back, and only to a pair that
+    /// includes it) and deletes by name the runs inside it, with their ids; then moves `claimed` forward, per component, and answers the
+    /// cancelled offsets inside `claim`. Works on a full store.
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;
+
+    /// Sets unreadable runs aside: out of their slice, into the shard's quarantine with their bytes and counts, so that lowest pending stays
+    /// below them. Checks the token; a run that is gone is left out. Answers how many were moved. Works on a full store.
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error>;
+
+    /// Deletes all that is kept of the shards, whatever it is.
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
+}
+
+/// What a birth writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Birth {
+    pub(crate) shard: ShardId,
+    pub(crate) identity: Identity,
+    pub(crate) watermark: Watermark,
+    pub(crate) delivered: Claim,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// Written by this call.
+    Born(State),
+    /// It was there.
+    Found(State),
+    /// What is kept under the shard's name is not ours to touch: another layout version, or foreign bytes. Says what was found.
+    Foreign(String),
+}
+
+/// One shard as the store knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) identity: Identity,
+    pub(crate) watermark: Watermark,
+    pub(crate) claimed: Claim,
+    pub(crate) delivered: Claim,
+    /// No message below this offset is pending; may be too low, never too high.
+    pub(crate) lowest_pending: Offset,
+    /// Messages in runs that are not deleted yet: a run leaves when the last of its messages is delivered.
+    pub(crate) pending: u64,
+    /// Messages in quarantine.
+    pub(crate) quarantined: u64,
+}
+
+/// A batch that covers the source offsets `from..to`; without runs and changes it only moves the watermark.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    pub(crate) shard: ShardId,
+    pub(crate) from: Watermark,
+    pub(crate) to: Watermark,
+    pub(crate) runs: Vec<Run>,
+    /// In offset order.
+    pub(crate) changes: Vec<Change>,
+}
+
+/// What a record with an id does to the message that waits under that id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) id: Box<str>,
+    pub(crate) kind: ChangeKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    /// The id now names the message at this place (which is in one of the append's runs); one that waited under it is cancelled.
+    Schedule(Cursor),
+    /// The message that waits under the id is cancelled, if it is outside claimed.
+    Cancel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    Done {
+        /// Cancels and replacements that came in time.
+        cancelled: u32,
+        /// Cancels that found nothing waiting under their id, or came after the claim.
+        missed: u32,
+    },
+    /// Nothing written; the watermark is here.
+    Elsewhere(Watermark),
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Granted {
+        state: State,
+        /// The store's time, to measure clocks by.
+        now: Timestamp,
+    },
+    /// Somebody holds it.
+    Held,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Renewed {
+        now: Timestamp,
+    },
+    /// Another process holds the shard: drop its work, do not retry.
+    Fenced,
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct List {
+    pub(crate) shard: ShardId,
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) limit: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Runs {
+        watermark: Watermark,
+        runs: Vec<Listing>,
+        /// The limit cut the list: more runs follow at or after the last one's least due.
+        more: bool,
+    },
+    Unknown,
+}
+
+/// A run's place in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listing {
+    pub(crate) slice: Slice,
+    pub(crate) name: Name,
+    pub(crate) least_due: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) shard: ShardId,
+    pub(crate) runs: Vec<(Slice, Name)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    pub(crate) shard: ShardId,
+    pub(crate) after: Watermark,
+    /// Bytes are sent along only for runs whose least due is not later: the timer's horizon.
+    pub(crate) until: Timestamp,
+    /// At most so many runs; the answer's `seen` then ends before the shard's watermark.
+    pub(crate) limit: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tailed {
+    Runs {
+        /// The shard's watermark.
+        watermark: Watermark,
+        /// How far the answer reaches: everything stored in `after..seen` is in `runs`. Equals `watermark` unless the limit cut it.
+        seen: Watermark,
+        runs: Vec<TailRun>,
+    },
+    /// The tail no longer reaches back to `after`, or the store went back behind it: load the shard again.
+    Broken {
+        watermark: Watermark,
+    },
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TailRun {
+    pub(crate) listing: Listing,
+    /// `None`: beyond the asked horizon, or gone already.
+    pub(crate) bytes: Option<Bytes>,
+}
+
+/// What one tick of a timer writes for one shard.
+#[derive(Clone, Debug)]
+pub(crate) struct Advance {
+    pub(crate) lease: Lease,
+    pub(crate) delivered: Option<Claim>,
+    /// Runs wholly inside `delivered` (of this or an earlier call).
+    pub(crate) deletes: Vec<(Slice, Name)>,
+    /// Ids of delivered messages; an id goes only if it still names that place.
+    pub(crate) ids: Vec<(Box<str>, Cursor)>,
+    pub(crate) claim: Option<Claim>,
+    /// How far `claim`'s due may lie past the store's time.
+    pub(crate) skew_max: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Advanced {
+    Done {
+        watermark: Watermark,
+        /// Cancelled places inside `claim` and outside what was delivered before: not to be handed over.
+        cancelled: Vec<Cursor>,
+    },
+    /// The claim lies too far past the store's time and was refused; the rest was done.
+    Ahead {
+        watermark: Watermark,
+        now: Timestamp,
+    },
+    Fenced,
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Quarantine {
+    pub(crate) lease: Lease,
+    pub(crate) runs: Vec<(Slice, Name)>,
+}
+
+/// Why a call did not answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    #[error("the store is out of memory: raise its maxmemory, or wait until what is due has been delivered")]
+    Full,
+    #[error("the store cannot be used: {0}")]
+    Unusable(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody doing anything.
+    pub(crate) fn is_transient(&self) -> bool {
+        !matches!(self, Self::Unusable(_))
+    }
+}
+
+/// `lease` for tests and callers that have its parts.
+pub(crate) fn lease(shard: &ShardId, token: Token) -> Lease {
+    Lease { shard: shard.clone(), token }
+}
