@@ -7,9 +7,12 @@
 
 mod claim;
 pub(crate) mod header;
+pub(crate) mod header_name;
 mod lease;
 mod message;
+mod origin;
 mod reason;
+mod refusal;
 mod shard;
 mod time;
 
@@ -17,6 +20,8 @@ pub(crate) use claim::{Claim, Cursor};
 pub(crate) use header::Headers;
 pub(crate) use lease::{Lease, Token};
 pub(crate) use message::{Body, Disposition, Message, Record, Retry};
+pub(crate) use origin::Origins;
 pub(crate) use reason::Reason;
+pub(crate) use refusal::{Quoted, Refusal};
 pub(crate) use shard::{Identity, Offset, Partition, ShardId, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

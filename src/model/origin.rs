@@ -1,0 +1,82 @@
+//! The origin of a message, as `postdate-origin` carries it: stable across redelivery and retries, unique until the source is recreated,
+//! and so the consumer's idempotency key.
+
+use super::shard::{Offset, ShardId};
+use std::fmt::Write;
+
+/// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
+/// deployments and routes are `[a-z0-9_]+`, and Kafka topics know no slash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origins {
+    /// All but the offset.
+    prefix: String,
+}
+
+impl Origins {
+    pub(crate) fn new(deployment: &str, shard: &ShardId) -> Self {
+        Self { prefix: format!("{deployment}/{shard}/") }
+    }
+
+    /// Appends the origin of the record at `offset`.
+    pub(crate) fn write(&self, offset: Offset, text: &mut String) {
+        text.push_str(&self.prefix);
+        write!(text, "{offset}").expect("writing into a String cannot fail");
+    }
+
+    /// The offset in an origin of this very shard, written just as [`Origins::write`] does: another spelling would be another
+    /// idempotency key.
+    pub(crate) fn offset(&self, text: &str) -> Option<Offset> {
+        let digits = text.strip_prefix(self.prefix.as_str())?;
+        let offset = Offset(digits.parse().ok()?);
+        (offset.to_string() == digits).then_some(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shard::Partition;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn origins() -> Origins {
+        Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)))
+    }
+
+    proptest! {
+        #[test]
+        fn an_origin_reads_back(offset: u64) {
+            let mut text = String::new();
+            origins().write(Offset(offset), &mut text);
+            prop_assert_eq!(origins().offset(&text), Some(Offset(offset)));
+        }
+    }
+
+    #[test]
+    fn an_origin_is_deployment_route_topic_partition_and_offset() {
+        let mut text = String::from("kept:");
+        origins().write(Offset(42), &mut text);
+        assert_eq!(text, "kept:prod/orders/orders.delayed/0/42");
+    }
+
+    #[test]
+    fn an_origin_of_another_shard_or_spelling_is_refused() {
+        for text in [
+            "",
+            "42",
+            "prod/orders/orders.delayed/0/",
+            "prod/orders/orders.delayed/0/+42",
+            "prod/orders/orders.delayed/0/042",
+            "prod/orders/orders.delayed/0/-1",
+            "prod/orders/orders.delayed/0/42 ",
+            "prod/orders/orders.delayed/0/42/7",
+            "prod/orders/orders.delayed/0/18446744073709551616",
+            "prod/orders/orders.delayed/1/42",
+            "prod/orders/orders.delayed/00/42",
+            "prod/other/orders.delayed/0/42",
+            "test/orders/orders.delayed/0/42",
+            "PROD/orders/orders.delayed/0/42",
+        ] {
+            assert_eq!(origins().offset(text), None, "{text}");
+        }
+    }
+}
