@@ -13,6 +13,7 @@ mod message;
 mod origin;
 mod reason;
 mod refusal;
+mod route;
 mod shard;
 mod time;
 
@@ -23,5 +24,6 @@ pub(crate) use message::{Body, Disposition, Message, Record, Retry};
 pub(crate) use origin::Origins;
 pub(crate) use reason::Reason;
 pub(crate) use refusal::{Quoted, Refusal};
+pub(crate) use route::{AllowList, Rules, WithoutDelay, is_topic};
 pub(crate) use shard::{Identity, Offset, Partition, ShardId, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

@@ -1,0 +1,245 @@
+//! The rules of a route that decide what becomes of a record. Shared by ingress, which asks on reading, and by the timer, which asks again
+//! at delivery: between the two the configuration may have changed. Which cluster a target lies on is not known here.
+
+use super::reason::Reason;
+use super::refusal::{Quoted, Refusal};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Kafka's own bound on topic names.
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// Patterns that a refusal lists before it says how many more there are.
+const PATTERNS_SHOWN_MAX: usize = 8;
+
+/// What a route takes, and where it may deliver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Where a message goes that names no target.
+    pub(crate) default_target: Option<Arc<str>>,
+    /// What `postdate-to` may name besides the default target.
+    pub(crate) allow: AllowList,
+    /// Topics of the target's cluster that are sources of this deployment: a delivery to one would come back, and a header of the message
+    /// could keep it going round for ever.
+    pub(crate) sources: BTreeSet<String>,
+    /// The longest delay, measured from the record's own timestamp.
+    pub(crate) max_delay: Duration,
+    pub(crate) without_delay: WithoutDelay,
+}
+
+/// What becomes of a record that carries no delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WithoutDelay {
+    /// Delivered at once.
+    Relay,
+    /// Refused.
+    DeadLetter,
+}
+
+impl Rules {
+    /// The target of a message that named `named`. The first thing wrong is the reason, in this order:
+    ///
+    /// 1. [`Reason::NoTarget`]: nothing named, and the route has no default.
+    /// 2. [`Reason::InvalidTarget`]: not a name that [`is_topic`] takes, though it were on the allow-list.
+    /// 3. [`Reason::TargetIsSource`]: a source of this deployment, though it were on the allow-list or the default.
+    /// 4. [`Reason::TargetNotAllowed`]: neither the default target, which is always allowed, nor on the allow-list.
+    pub(crate) fn target<'a>(&'a self, named: Option<&'a str>) -> Result<&'a str, Refusal> {
+        let default = self.default_target.as_deref();
+        let Some(target) = named.or(default) else {
+            return Err(Refusal::new(Reason::NoTarget, "the record has no postdate-to and the route has no default target"));
+        };
+        if !is_topic(target) {
+            return Err(invalid(target));
+        }
+        if self.sources.contains(target) {
+            let detail = format!("the target {} is a source of this deployment", Quoted(target.as_bytes()));
+            return Err(Refusal::new(Reason::TargetIsSource, detail));
+        }
+        if Some(target) != default && !self.allow.allows(target) {
+            return Err(Refusal::new(Reason::TargetNotAllowed, self.not_allowed(target)));
+        }
+        Ok(target)
+    }
+
+    fn not_allowed(&self, target: &str) -> String {
+        let AllowList(patterns) = &self.allow;
+        let mut detail = format!("the target {} is not allowed; allowed:", Quoted(target.as_bytes()));
+        let shown = self.default_target.as_deref().into_iter().chain(patterns.iter().map(String::as_str));
+        for (index, pattern) in shown.take(PATTERNS_SHOWN_MAX).enumerate() {
+            write!(detail, "{}{pattern}", if index == 0 { " " } else { ", " }).expect("writing into a String cannot fail");
+        }
+        let count = patterns.len() + usize::from(self.default_target.is_some());
+        match count.checked_sub(PATTERNS_SHOWN_MAX) {
+            _ if count == 0 => detail.push_str(" nothing"),
+            Some(more @ 1..) => write!(detail, " and {more} more").expect("writing into a String cannot fail"),
+            _ => {}
+        }
+        detail
+    }
+}
+
+fn invalid(target: &str) -> Refusal {
+    let detail = format!(
+        "the target {} is not a topic: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
+        Quoted(target.as_bytes())
+    );
+    Refusal::new(Reason::InvalidTarget, detail)
+}
+
+/// Whether Kafka could have a topic of this name and we would deliver there: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`, and not
+/// starting with `__`, which Kafka and its tools keep for themselves. Wildcards, spaces, NUL, `$JS` and `$SYS` are not of that alphabet.
+pub(crate) fn is_topic(name: &str) -> bool {
+    (1..=TOPIC_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+        && name != "."
+        && name != ".."
+        && !name.starts_with("__")
+}
+
+/// Names and patterns of names; `*` stands for any characters, none included. Empty: only the default target is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AllowList(Vec<String>);
+
+impl AllowList {
+    pub(crate) fn new(patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self(patterns.into_iter().map(Into::into).collect())
+    }
+
+    pub(crate) fn allows(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| matches(pattern, name))
+    }
+}
+
+/// Takes each piece between two stars at its first place, which leaves the most for the rest: no need to go back, so a hostile name
+/// costs no more than its length allows.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    for piece in pieces {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::refusal::DETAIL_BYTES_MAX;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rules(default_target: Option<&str>, allow: &[&str]) -> Rules {
+        Rules {
+            default_target: default_target.map(Arc::from),
+            allow: AllowList::new(allow.iter().copied()),
+            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            max_delay: Duration::from_secs(60),
+            without_delay: WithoutDelay::Relay,
+        }
+    }
+
+    #[test]
+    fn a_target_is_the_default_or_on_the_allow_list() {
+        use Reason::{InvalidTarget, NoTarget, TargetIsSource, TargetNotAllowed};
+        let long = "x".repeat(249);
+        let too_long = "x".repeat(250);
+        let all = rules(Some("orders"), &["*"]);
+        let some = rules(Some("orders"), &["billing.*", "audit"]);
+        let default_only = rules(Some("orders"), &[]);
+        let nothing = rules(None, &[]);
+        let loops = rules(Some("orders.delayed"), &["*"]);
+        let reserved = rules(Some("__orders"), &["*"]);
+        let table: &[(&Rules, Option<&str>, Result<&str, Reason>)] = &[
+            (&all, None, Ok("orders")),
+            (&all, Some("orders"), Ok("orders")),
+            (&all, Some("a"), Ok("a")),
+            (&all, Some("A-z_0.9"), Ok("A-z_0.9")),
+            (&all, Some("_x"), Ok("_x")),
+            (&all, Some("a..b"), Ok("a..b")),
+            (&all, Some("..."), Ok("...")),
+            (&all, Some(&long), Ok(&long)),
+            (&all, Some(&too_long), Err(InvalidTarget)),
+            (&all, Some(""), Err(InvalidTarget)),
+            (&all, Some("."), Err(InvalidTarget)),
+            (&all, Some(".."), Err(InvalidTarget)),
+            (&all, Some("__consumer_offsets"), Err(InvalidTarget)),
+            (&all, Some("__"), Err(InvalidTarget)),
+            (&all, Some("orders.*"), Err(InvalidTarget)),
+            (&all, Some("*"), Err(InvalidTarget)),
+            (&all, Some("orders.>"), Err(InvalidTarget)),
+            (&all, Some("or ders"), Err(InvalidTarget)),
+            (&all, Some("orders\0"), Err(InvalidTarget)),
+            (&all, Some("orders\n"), Err(InvalidTarget)),
+            (&all, Some("orders/a"), Err(InvalidTarget)),
+            (&all, Some("$JS.API.STREAM.DELETE.X"), Err(InvalidTarget)),
+            (&all, Some("$SYS.ACCOUNT"), Err(InvalidTarget)),
+            (&all, Some("örders"), Err(InvalidTarget)),
+            (&all, Some("orders.delayed"), Err(TargetIsSource)),
+            (&some, None, Ok("orders")),
+            (&some, Some("orders"), Ok("orders")),
+            (&some, Some("billing."), Ok("billing.")),
+            (&some, Some("billing.eu"), Ok("billing.eu")),
+            (&some, Some("audit"), Ok("audit")),
+            (&some, Some("Audit"), Err(TargetNotAllowed)),
+            (&some, Some("audits"), Err(TargetNotAllowed)),
+            (&some, Some("billing"), Err(TargetNotAllowed)),
+            (&some, Some("xbilling.eu"), Err(TargetNotAllowed)),
+            (&some, Some("orders.delayed"), Err(TargetIsSource)),
+            (&default_only, None, Ok("orders")),
+            (&default_only, Some("orders"), Ok("orders")),
+            (&default_only, Some("other"), Err(TargetNotAllowed)),
+            (&nothing, None, Err(NoTarget)),
+            (&nothing, Some("orders"), Err(TargetNotAllowed)),
+            (&loops, None, Err(TargetIsSource)),
+            (&reserved, None, Err(InvalidTarget)),
+        ];
+        for (rules, named, expected) in table {
+            assert_eq!(rules.target(*named).map_err(|refusal| refusal.reason), *expected, "{named:?} of {rules:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_found_and_what_is_allowed() {
+        let detail = |rules: &Rules, named| rules.target(Some(named)).unwrap_err().detail;
+        let some = rules(Some("orders"), &["billing.*"]);
+        assert_eq!(detail(&some, "other"), r#"the target "other" is not allowed; allowed: orders, billing.*"#);
+        assert_eq!(detail(&rules(None, &[]), "other"), r#"the target "other" is not allowed; allowed: nothing"#);
+        assert!(detail(&some, "a\u{202e}\nb").starts_with(r#"the target "a\xe2\x80\xae\nb" is not a topic: "#));
+
+        let many = rules(Some("orders"), &["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+        assert_eq!(detail(&many, "z"), r#"the target "z" is not allowed; allowed: orders, a, b, c, d, e, f, g and 2 more"#);
+        let eight = rules(None, &["a", "b", "c", "d", "e", "f", "g", "h"]);
+        assert!(detail(&eight, "z").ends_with(" a, b, c, d, e, f, g, h"));
+
+        let wide = rules(None, &["x".repeat(249).as_str(); 9]);
+        assert_eq!(detail(&wide, "z").len(), DETAIL_BYTES_MAX);
+    }
+
+    /// Says what a pattern means, at any cost.
+    fn matches_by_definition(pattern: &[u8], name: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => name.is_empty(),
+            Some((b'*', rest)) => (0..=name.len()).any(|skipped| matches_by_definition(rest, &name[skipped..])),
+            Some((first, rest)) => name.first() == Some(first) && matches_by_definition(rest, &name[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_matches_what_it_means(pattern in "[ab*]{0,7}", name in "[ab]{0,9}") {
+            prop_assert_eq!(matches(&pattern, &name), matches_by_definition(pattern.as_bytes(), name.as_bytes()));
+        }
+
+        #[test]
+        fn what_is_accepted_is_a_topic_and_never_a_source(named: Option<String>, all: bool) {
+            let rules = rules(Some("orders"), if all { &["*"] } else { &["orders.*"] });
+            if let Ok(target) = rules.target(named.as_deref()) {
+                prop_assert!(is_topic(target) && !rules.sources.contains(target));
+            }
+        }
+    }
+}
