@@ -6,6 +6,7 @@
 //! whose (due, offset) is not past the *cursor* C.
 
 mod claim;
+mod due;
 pub(crate) mod header;
 pub(crate) mod header_name;
 mod lease;
