@@ -14,6 +14,7 @@ mod message;
 mod origin;
 mod reason;
 mod refusal;
+pub(crate) mod retry;
 mod route;
 mod shard;
 mod time;

@@ -1,0 +1,158 @@
+//! The value of `postdate-retry`: what the timer writes on a record that it sends back through the source, and what ingress reads there.
+//! One line of ASCII text, each field once, in this order, one space between two:
+//!
+//! ```text
+//! attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
+//! ```
+//!
+//! | field | what |
+//! |---|---|
+//! | `attempt` | how often delivery has failed so far, from 1 to [`ATTEMPT_MAX`] |
+//! | `origin` | the first record's `postdate-origin` |
+//! | `due` | the first record's `postdate-due`, epoch milliseconds |
+//! | `target` | what the message named; empty: it left the target to the route |
+//! | `error` | the [`Reason`]'s code of the last failure |
+//! | `at` | when the next attempt is due, epoch milliseconds |
+//!
+//! Whether a value may be believed is not decided here, for that takes the record around it.
+
+use super::message::Retry;
+use super::reason::Reason;
+use super::time::Timestamp;
+use std::fmt;
+
+/// More than any sensible `max_attempts`: a count beyond it was not written by Postdate.
+pub(crate) const ATTEMPT_MAX: u32 = 10_000;
+
+/// See the module's own page. `Display` writes the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Value<'a> {
+    pub(crate) retry: Retry<'a>,
+    pub(crate) target: Option<&'a str>,
+    pub(crate) at: Timestamp,
+}
+
+impl<'a> Value<'a> {
+    /// Takes exactly what `Display` writes: the line must come out again as it went in, so that no second spelling exists.
+    pub(crate) fn parse(line: &'a str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let mut field = |name| fields.next()?.strip_prefix(name);
+        let attempt = field("attempt=")?.parse().ok().filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))?;
+        let origin = field("origin=")?;
+        let due = parse_instant(field("due=")?)?;
+        let target = Some(field("target=")?).filter(|target| !target.is_empty());
+        let error = Reason::from_code(field("error=")?)?;
+        let at = parse_instant(field("at=")?)?;
+        let value = Self { retry: Retry { attempt, origin, due, error }, target, at };
+        (value.to_string() == line).then_some(value)
+    }
+}
+
+/// [`Timestamp::AT_ONCE`] is Postdate's own and never stands in a header.
+fn parse_instant(text: &str) -> Option<Timestamp> {
+    text.parse().ok().map(Timestamp::from_millis).filter(|instant| !instant.is_at_once())
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Retry { attempt, origin, due, error } = self.retry;
+        let (due, target, at) = (due.as_millis(), self.target.unwrap_or_default(), self.at.as_millis());
+        write!(f, "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINE: &str =
+        "attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000";
+
+    fn value() -> Value<'static> {
+        Value {
+            retry: Retry {
+                attempt: 2,
+                origin: "prod/orders/orders.delayed/0/42",
+                due: Timestamp::from_millis(1_700_000_000_000),
+                error: Reason::UnknownTarget,
+            },
+            target: Some("orders"),
+            at: Timestamp::from_millis(1_700_000_001_000),
+        }
+    }
+
+    #[test]
+    fn a_value_is_one_line_of_text() {
+        assert_eq!(value().to_string(), LINE);
+        assert_eq!(Value::parse(LINE), Some(value()));
+        let to_default = Value { target: None, ..value() };
+        assert_eq!(to_default.to_string(), LINE.replace("target=orders", "target="));
+        assert_eq!(Value::parse(&to_default.to_string()), Some(to_default));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(
+            attempt in 1..=ATTEMPT_MAX,
+            origin in "[a-z0-9/._-]{1,30}",
+            (due, at) in (i64::MIN + 1.., i64::MIN + 1..),
+            target in proptest::option::of("[a-zA-Z0-9._-]{1,20}"),
+            error in proptest::sample::select(Reason::ALL),
+        ) {
+            let retry = Retry { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
+            let value = Value { retry, target: target.as_deref(), at: Timestamp::from_millis(at) };
+            let line = value.to_string();
+            prop_assert_eq!(Value::parse(&line), Some(value));
+        }
+
+        #[test]
+        fn what_is_read_has_one_spelling_and_foreign_text_never_panics(at in 0..LINE.len(), with in "[ =+0-9a-z-]{0,2}", cut in 0..4usize) {
+            let text = format!("{}{with}{}", &LINE[..at], &LINE[(at + cut).min(LINE.len())..]);
+            if let Some(value) = Value::parse(&text) {
+                prop_assert_eq!(value.to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn any_other_line_is_refused() {
+        let changes: &[(&str, &str)] = &[
+            (LINE, ""),
+            ("attempt=2 ", ""),
+            (" at=1700000001000", ""),
+            ("attempt=2", "attempt=0"),
+            ("attempt=2", "attempt=02"),
+            ("attempt=2", "attempt=+2"),
+            ("attempt=2", "attempt=-2"),
+            ("attempt=2", "attempt="),
+            ("attempt=2", "attempt=10001"),
+            ("attempt=2", "attempt=4294967298"),
+            ("attempt=2", "Attempt=2"),
+            ("attempt=2", "attempt=2 attempt=2"),
+            ("attempt=2 ", "attempt=2  "),
+            ("attempt=2 ", " attempt=2 "),
+            ("attempt=2 ", "attempt=2\t"),
+            ("due=1700000000000", "due=01700000000000"),
+            ("due=1700000000000", "due=-0"),
+            ("due=1700000000000", "due=1.7e12"),
+            ("due=1700000000000", "due=-9223372036854775808"),
+            ("due=1700000000000", "due=9223372036854775808"),
+            ("due=1700000000000 target=orders", "target=orders due=1700000000000"),
+            ("target=orders ", ""),
+            ("target=orders", "target=or ders"),
+            ("error=unknown_target", "error=other"),
+            ("error=unknown_target", "error="),
+            ("at=1700000001000", "at=1700000001000 "),
+            ("at=1700000001000", "at=1700000001000\n"),
+            ("at=1700000001000", "at=1700000001000 more=1"),
+            ("at=1700000001000", "at=-9223372036854775808"),
+            ("at=1700000001000", "at=soon"),
+        ];
+        for (from, to) in changes {
+            let text = LINE.replacen(from, to, 1);
+            assert_ne!(text, LINE, "{from} -> {to}");
+            assert_eq!(Value::parse(&text), None, "{text}");
+        }
+    }
+}
