@@ -5,6 +5,7 @@
 //! that wait are a *shard*. A *claim* (C, W) says which of them are taken or done: those whose offset lies before the *watermark* W and
 //! whose (due, offset) is not past the *cursor* C.
 
+mod admission;
 mod claim;
 mod due;
 pub(crate) mod header;
@@ -19,6 +20,7 @@ mod route;
 mod shard;
 mod time;
 
+pub(crate) use admission::{Admission, Warning, admit};
 pub(crate) use claim::{Claim, Cursor};
 pub(crate) use header::Headers;
 pub(crate) use lease::{Lease, Token};

@@ -49,7 +49,7 @@ reasons! {
     DuplicateHeader = "duplicate_header",
     /// the record has more headers, or more bytes of headers, than is taken
     TooManyHeaders = "too_many_headers",
-    /// `postdate-after` on a record whose own timestamp is missing or before the year 2000
+    /// `postdate-after` on a record whose own timestamp is missing, before the year 2000, or too great to count from
     InvalidTimestamp = "invalid_timestamp",
     /// the record names no target and the route has no default
     NoTarget = "no_target",
