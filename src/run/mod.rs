@@ -3,6 +3,10 @@
 //!
 //! `frame` is the byte layout, `record` one message's body in it; `Batch` and `Namer` make runs, `Loaded` reads them.
 
+pub(crate) mod record;
+#[cfg(test)]
+mod sample;
+
 use crate::model::{Cursor, Offset, Slice, Timestamp};
 use bytes::Bytes;
 use std::fmt;
