@@ -1,7 +1,9 @@
 //! Messages of every kind for the tests of this folder. Nothing here is about the bytes.
 
+use super::{Encoder, Summary, record};
 use crate::model::header::push_header;
 use crate::model::{Body, Cursor, Disposition, Headers, Offset, Reason, Retry, Timestamp};
+use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -27,6 +29,12 @@ pub(crate) enum Fate {
 }
 
 impl Sample {
+    pub(crate) fn record(&self) -> Vec<u8> {
+        let mut record = Vec::new();
+        record::encode(&self.body(), &mut record);
+        record
+    }
+
     pub(crate) fn body(&self) -> Body<'_> {
         Body {
             key: self.key.as_deref(),
@@ -46,6 +54,12 @@ impl Sample {
     }
 }
 
+/// The run of those messages.
+pub(crate) fn run_of(messages: &BTreeMap<Cursor, Sample>) -> (Summary, Bytes) {
+    let records: Vec<_> = messages.iter().map(|(place, sample)| (*place, sample.record())).collect();
+    Encoder::new().encode(records.iter().map(|(place, record)| (*place, &record[..])))
+}
+
 /// From one to `count_max` messages without places.
 pub(crate) fn samples(count_max: usize) -> impl Strategy<Value = Vec<Sample>> {
     prop::collection::vec(sample(), 1..=count_max)
@@ -56,10 +70,15 @@ pub(crate) fn placed(count_max: usize) -> impl Strategy<Value = BTreeMap<Cursor,
     prop::collection::btree_map(place(), sample(), 1..=count_max)
 }
 
+/// A place by its numbers.
+pub(crate) fn at(due: i64, offset: u64) -> Cursor {
+    Cursor::new(Timestamp::from_millis(due), Offset(offset))
+}
+
 fn place() -> impl Strategy<Value = Cursor> {
     let due = prop_oneof![5 => 0..50i64, 2 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)];
     let offset = prop_oneof![5 => 0..50u64, 2 => any::<u64>(), 1 => Just(u64::MAX)];
-    (due, offset).prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
+    (due, offset).prop_map(|(due, offset)| at(due, offset))
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
