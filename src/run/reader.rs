@@ -1,0 +1,400 @@
+//! Reads runs: bytes to messages that are views of one buffer. Nothing found in the bytes makes it panic, or allocate more than a run may
+//! have. What becomes of a run that cannot be read is the caller's affair.
+
+use super::frame::{self, Codec, Corrupt, Header};
+use super::{Name, Summary, record};
+use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
+use integer_encoding::VarInt;
+use zstd::bulk::Decompressor;
+
+/// Decodes runs. Owns the decompressor's context, which costs more to make than a small run to read.
+pub(crate) struct Decoder {
+    decompressor: Decompressor<'static>,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Self {
+        Self { decompressor: Decompressor::new().expect("no dictionary is set that could be refused") }
+    }
+
+    /// The run of that name, checked as a whole: its checksum, its columns against its header, the order of its places (I3). Bodies are not
+    /// looked at before they are asked for.
+    pub(crate) fn decode(&mut self, name: Name, slice: Slice, bytes: &[u8]) -> Result<Loaded, Corrupt> {
+        let (header, packed) = frame::parse(bytes)?;
+        let mut content = self.unpack(&header, packed)?;
+        let (places, ends) = read_columns(&header, &content)?;
+        content.truncate(header.records_size as usize);
+        Ok(Loaded { name, slice, summary: header.summary, records: content, places, ends, next_after: None })
+    }
+
+    /// Never takes more memory than the header's raw size, whatever the content would unpack to.
+    fn unpack(&mut self, header: &Header, packed: &[u8]) -> Result<Vec<u8>, Corrupt> {
+        let size = header.raw_size as usize;
+        let content = match header.codec {
+            Codec::None => packed.to_vec(),
+            Codec::Zstd => self.decompressor.decompress(packed, size).map_err(|_| Corrupt::Unpack)?,
+        };
+        if content.len() == size { Ok(content) } else { Err(Corrupt::Unpack) }
+    }
+}
+
+/// A run in memory, whole or up to a horizon. Its messages go by index, from 0, in order of (due, offset).
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    name: Name,
+    slice: Slice,
+    summary: Summary,
+    records: Vec<u8>,
+    places: Vec<Cursor>,
+    /// Where each record ends, after a 0 so that each begins where the element before it says.
+    ends: Vec<u32>,
+    next_after: Option<Timestamp>,
+}
+
+impl Loaded {
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub(crate) fn slice(&self) -> Slice {
+        self.slice
+    }
+
+    /// Of the run as it is stored, whatever was dropped from memory.
+    pub(crate) fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Messages in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// # Panics
+    /// If `index` is not below [`Loaded::len`].
+    pub(crate) fn place(&self, index: usize) -> Cursor {
+        self.places[index]
+    }
+
+    /// `None`: its body is malformed, or a newer version wrote it; its place stands nevertheless.
+    ///
+    /// # Panics
+    /// If `index` is not below [`Loaded::len`].
+    pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
+        let place = self.places[index];
+        let body = record::decode(&self.records[self.ends[index] as usize..self.ends[index + 1] as usize])?;
+        Some(Message { place, body })
+    }
+
+    /// Memory that the run takes, for the loader's budget.
+    pub(crate) fn bytes_held(&self) -> usize {
+        let columns = self.places.capacity() * size_of::<Cursor>() + self.ends.capacity() * size_of::<u32>();
+        size_of::<Self>() + self.name.as_str().len() + self.records.capacity() + columns
+    }
+
+    /// Drops the messages that are due later than `horizon`, and gives their memory back.
+    pub(crate) fn keep_until(&mut self, horizon: Timestamp) {
+        let kept = self.places.partition_point(|place| place.due <= horizon);
+        let Some(dropped) = self.places.get(kept) else { return };
+        self.next_after = Some(dropped.due);
+        self.records.truncate(self.ends[kept] as usize);
+        self.places.truncate(kept);
+        self.ends.truncate(kept + 1);
+        self.records.shrink_to_fit();
+        self.places.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
+    /// The due of the first message that was dropped: by then the run is to be read again. `None`: all of it is here.
+    pub(crate) fn next_after(&self) -> Option<Timestamp> {
+        self.next_after
+    }
+}
+
+/// Places, and ends of records. `frame::parse` saw to it that the content has room for as many as its header says.
+fn read_columns(header: &Header, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), Corrupt> {
+    let summary = &header.summary;
+    let mut column = Column(&content[header.records_size as usize..]);
+    let mut places = read_dues(summary, &mut column)?;
+    read_offsets(summary, &mut column, &mut places)?;
+    let ends = read_ends(summary, &mut column)?;
+    if !column.0.is_empty() {
+        return Err(Corrupt::Columns);
+    }
+    if ends.last() != Some(&header.records_size) {
+        return Err(Corrupt::Records);
+    }
+    if !places.is_sorted_by(|a, b| a < b) {
+        return Err(Corrupt::Unsorted);
+    }
+    if places.first() != Some(&summary.first) || places.last() != Some(&summary.last) {
+        return Err(Corrupt::Range);
+    }
+    Ok((places, ends))
+}
+
+fn read_dues(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<Cursor>, Corrupt> {
+    let mut due = summary.first.due.as_millis();
+    let mut places = Vec::with_capacity(summary.count as usize);
+    for _ in 0..summary.count {
+        due = due.checked_add_unsigned(column.next()?).ok_or(Corrupt::Columns)?;
+        places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
+    }
+    Ok(places)
+}
+
+fn read_offsets(summary: &Summary, column: &mut Column<'_>, places: &mut [Cursor]) -> Result<(), Corrupt> {
+    let mut offset = summary.first.offset.0;
+    let (mut least, mut greatest) = (u64::MAX, 0);
+    for place in places {
+        offset = offset.wrapping_add_signed(column.next()?);
+        (least, greatest) = (least.min(offset), greatest.max(offset));
+        place.offset = Offset(offset);
+    }
+    if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) { Ok(()) } else { Err(Corrupt::Range) }
+}
+
+fn read_ends(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<u32>, Corrupt> {
+    let mut ends = Vec::with_capacity(summary.count as usize + 1);
+    let mut end = 0u32;
+    ends.push(end);
+    for _ in 0..summary.count {
+        end = end.checked_add(column.next()?).ok_or(Corrupt::Records)?;
+        ends.push(end);
+    }
+    Ok(ends)
+}
+
+/// What is left of the columns.
+struct Column<'a>(&'a [u8]);
+
+impl Column<'_> {
+    fn next<V: VarInt>(&mut self) -> Result<V, Corrupt> {
+        let (value, length) = V::decode_var(self.0).ok_or(Corrupt::Columns)?;
+        self.0 = &self.0[length..];
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{Sample, at, placed, run_of};
+    use super::super::{Encoder, frame::write};
+    use super::*;
+    use crate::model::Level;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn decode(bytes: &[u8]) -> Result<Loaded, Corrupt> {
+        Decoder::new().decode(Name::new("1-1-1-0"), Slice { level: Level::Hour, start: 1 }, bytes)
+    }
+
+    fn assert_holds(loaded: &Loaded, messages: &BTreeMap<Cursor, Sample>) {
+        assert_eq!(loaded.len(), messages.len());
+        for (index, (place, sample)) in messages.iter().enumerate() {
+            assert_eq!(loaded.place(index), *place);
+            assert_eq!(loaded.message(index), Some(Message { place: *place, body: sample.body() }));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_reads_back_as_it_was_and_in_order(messages in placed(20)) {
+            let (summary, bytes) = run_of(&messages);
+            let loaded = decode(&bytes).unwrap();
+            assert_holds(&loaded, &messages);
+            prop_assert_eq!(*loaded.summary(), summary);
+            prop_assert_eq!(loaded.next_after(), None);
+        }
+
+        #[test]
+        fn what_was_decoded_before_leaves_no_trace(messages in placed(6), before in placed(6), damage: u8) {
+            let (mut decoder, slice) = (Decoder::new(), Slice { level: Level::Now, start: -1 });
+            let mut damaged = run_of(&before).1.to_vec();
+            *damaged.last_mut().unwrap() ^= damage;
+            let _ = decoder.decode(Name::new("1-1-1-1"), slice, &damaged);
+            let loaded = decoder.decode(Name::new("1-2-1-1"), slice, &run_of(&messages).1).unwrap();
+            assert_holds(&loaded, &messages);
+        }
+
+        #[test]
+        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in placed(20), far: [i64; 2], near: [i8; 3]) {
+            let mut loaded = decode(&run_of(&messages).1).unwrap();
+            let mut least = i64::MAX;
+            for horizon in far.into_iter().chain(near.map(i64::from)) {
+                loaded.keep_until(Timestamp::from_millis(horizon));
+                least = least.min(horizon);
+                let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    messages.clone().into_iter().partition(|(place, _)| place.due.as_millis() <= least);
+                assert_holds(&loaded, &kept);
+                prop_assert_eq!(loaded.next_after(), dropped.keys().next().map(|place| place.due));
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed_wherever_it_is(messages in placed(6), places: [prop::sample::Index; 8], change in 1u8..) {
+            let bytes = run_of(&messages).1;
+            for at in places.map(|place| place.index(bytes.len())) {
+                let mut changed = bytes.to_vec();
+                changed[at] ^= change;
+                prop_assert!(decode(&changed).is_err(), "byte {at}");
+            }
+        }
+
+        #[test]
+        fn bytes_missing_or_added_are_noticed(messages in placed(6), places: [prop::sample::Index; 8], extra in prop::collection::vec(any::<u8>(), 1..9)) {
+            let bytes = run_of(&messages).1;
+            for at in places.map(|place| place.index(bytes.len())) {
+                prop_assert!(decode(&bytes[..at]).is_err(), "cut to {at}");
+                prop_assert!(decode(&bytes[at + 1..]).is_err(), "begun after {at}");
+                prop_assert!(decode(&[&bytes[..at], &extra, &bytes[at..]].concat()).is_err(), "more at {at}");
+            }
+            prop_assert!(decode(&[&bytes[..], &extra].concat()).is_err());
+        }
+
+        #[test]
+        fn a_change_under_a_checksum_that_fits_never_panics(messages in placed(6), changes: Vec<(prop::sample::Index, u8)>) {
+            let mut bytes = run_of(&messages).1.to_vec();
+            for (at, to) in changes {
+                let at = 13 + at.index(bytes.len() - 13);
+                bytes[at] = to;
+            }
+            read_all(&signed(bytes));
+        }
+
+        #[test]
+        fn content_of_any_kind_never_panics(header in header(), content: Vec<u8>) {
+            read_all(&write(&header, &content));
+            let size = content.len() as u32;
+            read_all(&write(&Header { raw_size: size, records_size: header.records_size.min(size), ..header }, &content));
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes: Vec<u8>) {
+            read_all(&bytes);
+        }
+    }
+
+    fn header() -> impl Strategy<Value = Header> {
+        let place = || (any::<i64>(), any::<u64>()).prop_map(|(due, offset)| at(due, offset));
+        let sizes = (prop_oneof![0..9u32, any::<u32>()], prop_oneof![0..99u32, any::<u32>()], prop_oneof![0..99u32, any::<u32>()]);
+        let offsets = (any::<u64>(), any::<u64>()).prop_map(|(least, greatest)| (Offset(least), Offset(greatest)));
+        (any::<bool>(), sizes, place(), place(), offsets).prop_map(|(packed, (count, raw_size, records_size), first, last, offsets)| {
+            Header {
+                codec: if packed { Codec::Zstd } else { Codec::None },
+                summary: Summary { count, first, last, least_offset: offsets.0, greatest_offset: offsets.1 },
+                raw_size,
+                records_size,
+            }
+        })
+    }
+
+    /// As it stands, under a checksum that fits.
+    fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[13..]);
+        bytes[5..13].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn read_all(bytes: &[u8]) {
+        if let Ok(loaded) = decode(bytes) {
+            for index in 0..loaded.len() {
+                let _ = loaded.message(index);
+            }
+        }
+    }
+
+    /// A run of two messages, due at 10 and 20 with offsets 7 and 5, and records `a` and `bc`; `change` makes something of it.
+    fn forged(change: impl FnOnce(&mut Header, &mut Vec<u8>)) -> Option<Corrupt> {
+        let summary = Summary { count: 2, first: at(10, 7), last: at(20, 5), least_offset: Offset(5), greatest_offset: Offset(7) };
+        let mut header = Header { codec: Codec::None, summary, raw_size: 9, records_size: 3 };
+        let mut content = [&b"abc"[..], &[0, 10], &[0, 3], &[1, 2]].concat();
+        change(&mut header, &mut content);
+        decode(&write(&header, &content)).err()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_run_is_told_apart() {
+        assert_eq!(forged(|_, _| {}), None);
+        assert_eq!(forged(|header, _| header.summary.count = 0), Some(Corrupt::Count(0)));
+        assert_eq!(forged(|header, _| header.summary.count = 3), Some(Corrupt::Count(3)));
+        assert_eq!(forged(|header, _| header.summary.count = 1), Some(Corrupt::Range));
+        assert_eq!(forged(|header, _| header.summary.first = at(9, 7)), Some(Corrupt::Range));
+        assert_eq!(forged(|header, _| header.summary.last = at(20, 6)), Some(Corrupt::Range));
+        assert_eq!(forged(|header, _| header.summary.least_offset = Offset(4)), Some(Corrupt::Range));
+        assert_eq!(forged(|header, _| header.summary.greatest_offset = Offset(8)), Some(Corrupt::Range));
+        assert_eq!(forged(|header, _| header.raw_size = u32::MAX), Some(Corrupt::TooLarge(u32::MAX)));
+        assert_eq!(forged(|header, _| header.raw_size = 10), Some(Corrupt::Unpack));
+        assert_eq!(forged(|header, _| header.codec = Codec::Zstd), Some(Corrupt::Unpack));
+        assert_eq!(forged(|header, _| header.records_size = 10), Some(Corrupt::Records));
+        assert_eq!(forged(|_, content| content[8] = 3), Some(Corrupt::Records));
+        assert_eq!(forged(|_, content| content[8] = 0x80), Some(Corrupt::Columns));
+        assert_eq!(forged(|_, content| content[4] = 0), Some(Corrupt::Unsorted));
+    }
+
+    #[test]
+    fn a_due_beyond_the_end_of_time_is_malformed() {
+        let corrupt = forged(|header, content| {
+            header.summary.first.due = Timestamp::MAX;
+            content[4] = 1;
+        });
+        assert_eq!(corrupt, Some(Corrupt::Columns));
+    }
+
+    #[test]
+    fn a_column_that_ends_late_is_malformed() {
+        let corrupt = forged(|header, content| {
+            header.raw_size += 1;
+            content.push(0);
+        });
+        assert_eq!(corrupt, Some(Corrupt::Columns));
+    }
+
+    #[test]
+    fn a_newer_writers_version_or_codec_is_told_apart_from_damage() {
+        let mut bytes = run_of(&BTreeMap::from([(at(1, 1), Sample::default())])).1.to_vec();
+        bytes[13] = 2;
+        assert_eq!(decode(&signed(bytes.clone())).err(), Some(Corrupt::UnknownCodec(2)));
+        bytes[4] = 2;
+        assert_eq!(decode(&bytes).err(), Some(Corrupt::UnknownVersion(2)));
+        bytes[0] = b'x';
+        assert_eq!(decode(&bytes).err(), Some(Corrupt::BadMagic));
+        assert_eq!(decode(b"PDRN\x01").err(), Some(Corrupt::Truncated(5)));
+        assert_eq!(decode(b"").err(), Some(Corrupt::Truncated(0)));
+    }
+
+    #[test]
+    fn content_that_unpacks_to_more_than_it_says_is_refused() {
+        let packed = zstd::bulk::compress(&[0; 1 << 20], 1).unwrap();
+        let corrupt = forged(|header, content| {
+            header.codec = Codec::Zstd;
+            *content = packed;
+        });
+        assert_eq!(corrupt, Some(Corrupt::Unpack));
+    }
+
+    #[test]
+    fn one_malformed_body_leaves_the_others_readable() {
+        let good = Sample::default().record();
+        let records = [(at(1, 1), &good[..]), (at(2, 2), b"\xff"), (at(3, 3), &good[..])];
+        let loaded = decode(&Encoder::new().encode(records.into_iter()).1).unwrap();
+        let readable: Vec<_> = (0..3).map(|index| loaded.message(index).map(|message| message.place)).collect();
+        assert_eq!(readable, [Some(at(1, 1)), None, Some(at(3, 3))]);
+        assert_eq!(loaded.place(1), at(2, 2));
+    }
+
+    #[test]
+    fn what_a_horizon_drops_gives_its_memory_back() {
+        let payload = Some(vec![7; 100]);
+        let messages = (0..1000).map(|n| (at(n, n as u64), Sample { payload: payload.clone(), ..Sample::default() })).collect();
+        let mut loaded = decode(&run_of(&messages).1).unwrap();
+        let before = loaded.bytes_held();
+        loaded.keep_until(Timestamp::from_millis(9));
+        assert!(before > 1000 * 120, "{before}");
+        assert!(loaded.bytes_held() < 10 * 130 + size_of::<Loaded>() + 10, "{}", loaded.bytes_held());
+    }
+}

@@ -1,0 +1,285 @@
+//! One message's body in a run, as bytes: written once, then read as a view. Places are none of its business (they are the run's columns),
+//! nor is what a message means.
+//!
+//! | bytes | what | there if |
+//! |---|---|---|
+//! | 1 | flags | always |
+//! | varint, .. | length and bytes of the key | not `NULL_KEY` |
+//! | varint, .. | length and block of the headers (as `model::header` lays it out) | always |
+//! | varint, .. | length and bytes of the payload | not `NULL_PAYLOAD` |
+//! | varint, .. | length and text of the id | `HAS_ID` |
+//! | varint, .. | length and text of the target | `HAS_TARGET` |
+//! | 1, .. | disposition and its fields | `HAS_DISPOSITION`; without it the message is to be delivered |
+//!
+//! | disposition | fields |
+//! |---|---|
+//! | 1 relay | timestamp |
+//! | 2 dead letter | reason's code, detail |
+//! | 3 retry | attempt, origin, due, error's code |
+//!
+//! Texts are UTF-8 behind their length. Numbers and lengths are LEB128 varints, instants zig-zag before that. A record ends with its last
+//! field. Flags and dispositions that are not listed belong to a newer writer: such a record is not guessed at.
+
+use crate::model::header::push_varint;
+use crate::model::{Body, Disposition, Headers, Reason, Retry, Timestamp};
+use integer_encoding::VarInt;
+
+const NULL_KEY: u8 = 1;
+const NULL_PAYLOAD: u8 = 1 << 1;
+const HAS_ID: u8 = 1 << 2;
+const HAS_TARGET: u8 = 1 << 3;
+const HAS_DISPOSITION: u8 = 1 << 4;
+const KNOWN: u8 = NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION;
+
+const RELAY: u8 = 1;
+const DEAD_LETTER: u8 = 2;
+const RETRY: u8 = 3;
+
+/// Appends `body` to `out`, without anything that says how long it is: the run's column does.
+pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
+    debug_assert!(is_whole(body.headers), "a block of headers that ends in the middle could not be read back");
+    out.push(flags(body));
+    let parts = [body.key, Some(body.headers.as_block()), body.payload, body.id.map(str::as_bytes), body.target.map(str::as_bytes)];
+    for part in parts.into_iter().flatten() {
+        push_bytes(out, part);
+    }
+    push_disposition(out, &body.disposition);
+}
+
+/// `None`: malformed, or written by a newer version. Never panics and never reads past the end.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
+    let mut rest = Rest(bytes);
+    let flags = rest.byte()?;
+    if flags & !KNOWN != 0 {
+        return None;
+    }
+    let has = |flag: u8| flags & flag != 0;
+    let body = Body {
+        key: if has(NULL_KEY) { None } else { Some(rest.bytes()?) },
+        headers: Headers::from_block(rest.bytes()?),
+        payload: if has(NULL_PAYLOAD) { None } else { Some(rest.bytes()?) },
+        id: if has(HAS_ID) { Some(rest.text()?) } else { None },
+        target: if has(HAS_TARGET) { Some(rest.text()?) } else { None },
+        disposition: if has(HAS_DISPOSITION) { rest.disposition()? } else { Disposition::Deliver },
+    };
+    (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
+}
+
+fn flags(body: &Body<'_>) -> u8 {
+    [
+        (body.key.is_none(), NULL_KEY),
+        (body.payload.is_none(), NULL_PAYLOAD),
+        (body.id.is_some(), HAS_ID),
+        (body.target.is_some(), HAS_TARGET),
+        (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
+    ]
+    .into_iter()
+    .fold(0, |flags, (set, flag)| if set { flags | flag } else { flags })
+}
+
+fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
+    match *disposition {
+        Disposition::Deliver => {}
+        Disposition::Relay { timestamp } => {
+            out.push(RELAY);
+            push_instant(out, timestamp);
+        }
+        Disposition::DeadLetter { reason, detail } => {
+            out.push(DEAD_LETTER);
+            push_bytes(out, reason.code().as_bytes());
+            push_bytes(out, detail.as_bytes());
+        }
+        Disposition::Retry(Retry { attempt, origin, due, error }) => {
+            out.push(RETRY);
+            push_varint(out, u64::from(attempt));
+            push_bytes(out, origin.as_bytes());
+            push_instant(out, due);
+            push_bytes(out, error.code().as_bytes());
+        }
+    }
+}
+
+fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn push_instant(out: &mut Vec<u8>, instant: Timestamp) {
+    push_signed(out, instant.as_millis());
+}
+
+/// A zig-zag varint: short for numbers near zero, whatever their sign.
+pub(super) fn push_signed(out: &mut Vec<u8>, value: i64) {
+    let mut bytes = [0; 10];
+    let length = value.encode_var(&mut bytes);
+    out.extend_from_slice(&bytes[..length]);
+}
+
+/// Reading a block of headers ends silently at its first bad byte; here that would deliver a message with some of its headers missing.
+fn is_whole(headers: Headers<'_>) -> bool {
+    let spaces = headers.iter().map(|(name, value)| {
+        let value_space = value.map_or(1, |value| (value.len() + 1).required_space() + value.len());
+        name.len().required_space() + name.len() + value_space
+    });
+    spaces.sum::<usize>() == headers.as_block().len()
+}
+
+/// What is left of a record.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn varint<V: VarInt>(&mut self) -> Option<V> {
+        let (value, length) = V::decode_var(self.0)?;
+        self.0 = self.0.get(length..)?;
+        Some(value)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.varint()?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        str::from_utf8(self.bytes()?).ok()
+    }
+
+    fn instant(&mut self) -> Option<Timestamp> {
+        self.varint().map(Timestamp::from_millis)
+    }
+
+    fn reason(&mut self) -> Option<Reason> {
+        Reason::from_code(self.text()?)
+    }
+
+    fn disposition(&mut self) -> Option<Disposition<'a>> {
+        Some(match self.byte()? {
+            RELAY => Disposition::Relay { timestamp: self.instant()? },
+            DEAD_LETTER => Disposition::DeadLetter { reason: self.reason()?, detail: self.text()? },
+            RETRY => {
+                Disposition::Retry(Retry { attempt: self.varint()?, origin: self.text()?, due: self.instant()?, error: self.reason()? })
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::sample::{Sample, samples};
+    use proptest::prelude::*;
+
+    fn encoded(body: &Body<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(body, &mut bytes);
+        bytes
+    }
+
+    fn plain() -> Sample {
+        Sample { key: Some(b"k".to_vec()), payload: Some(b"v".to_vec()), ..Sample::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn every_body_reads_back_as_it_was(samples in samples(8)) {
+            for sample in &samples {
+                let bytes = sample.record();
+                prop_assert_eq!(decode(&bytes), Some(sample.body()));
+            }
+        }
+
+        #[test]
+        fn a_body_with_a_byte_too_many_or_too_few_is_malformed(samples in samples(2), extra: u8) {
+            for sample in &samples {
+                let mut bytes = sample.record();
+                for end in 0..bytes.len() {
+                    prop_assert_eq!(decode(&bytes[..end]), None);
+                }
+                bytes.push(extra);
+                prop_assert_eq!(decode(&bytes), None);
+            }
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(bytes: Vec<u8>, flags in 0u8..32) {
+            let _ = decode(&bytes);
+            let _ = decode(&[&[flags][..], &bytes].concat());
+        }
+
+        #[test]
+        fn a_changed_byte_never_panics(samples in samples(2), at: prop::sample::Index, to: u8) {
+            let mut bytes = samples[0].record();
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            let _ = decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn null_and_empty_stay_apart() {
+        for key in [None, Some(Vec::new())] {
+            for payload in [None, Some(Vec::new())] {
+                let sample = Sample { key: key.clone(), payload, ..Sample::default() };
+                assert_eq!(decode(&sample.record()), Some(sample.body()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_writers_flag_or_disposition_is_not_guessed_at() {
+        let bytes = plain().record();
+        for flag in [1 << 5, 1 << 6, 1 << 7] {
+            assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
+        }
+        for disposition in [0, 4, 255] {
+            assert_eq!(decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn an_unknown_reason_or_a_text_that_is_not_utf_8_is_malformed() {
+        let refused = Disposition::DeadLetter { reason: Reason::TooLarge, detail: "detail" };
+        let bytes = encoded(&Body { disposition: refused, ..plain().body() });
+        let code = bytes.windows(9).position(|w| w == b"too_large").unwrap();
+        for (at, byte) in [(code, b'x'), (bytes.len() - 1, 0xff)] {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            assert_eq!(decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn headers_that_end_in_the_middle_are_malformed_not_cut_short() {
+        let mut sample = plain();
+        sample.headers = b"\x01a\x02b".to_vec();
+        let bytes = sample.record();
+        let block = bytes.windows(4).position(|w| w == b"\x01a\x02b").unwrap();
+        let mut bad = bytes.clone();
+        bad[block + 2] = 9;
+        assert!(decode(&bytes).is_some());
+        assert_eq!(decode(&bad), None);
+    }
+
+    #[test]
+    fn the_layout_is_the_one_of_the_table() {
+        let body = Body {
+            key: None,
+            payload: Some(b"pay"),
+            headers: Headers::from_block(b"\x01a\x02b"),
+            id: Some("id-1"),
+            target: Some("to"),
+            disposition: Disposition::Retry(Retry { attempt: 300, origin: "o", due: Timestamp::from_millis(-1), error: Reason::TimedOut }),
+        };
+        let bytes = b"\x1d\x04\x01a\x02b\x03pay\x04id-1\x02to\x03\xac\x02\x01o\x01\x09timed_out";
+        assert_eq!(encoded(&body), bytes);
+        assert_eq!(decode(bytes), Some(body));
+    }
+}
