@@ -49,8 +49,9 @@ impl Postdate {
 
     /// Asks it to end, and waits: its exit status, and how long it took. It must be running.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
-        assert_eq!(self.process.ended(), None, "the service runs until it is asked to end");
-        self.process.end(Signal::TERM).expect("it ran just now")
+        let ended = self.process.ended();
+        assert_eq!(ended, None, "the service runs until it is asked to end");
+        self.process.end(Signal::TERM).expect("nobody ended it before")
     }
 
     /// Waits until it ends by itself, as it does with a configuration that it refuses.
@@ -113,7 +114,7 @@ fn http_get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     parse_answer(&answer).ok_or_else(|| std::io::Error::other(format!("not an answer in HTTP: {answer:?}")))

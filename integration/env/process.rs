@@ -93,7 +93,9 @@ impl Process {
         self.end(Signal::KILL);
         let output: File = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
         command.stdin(Stdio::null()).stderr(output.try_clone().unwrap()).stdout(output).process_group(0);
-        let child = command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", self.name));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not start: {error} (`make servers` fetches what is missing)", self.name));
         Guard::get().order("add", child.id()).expect("the guard reads until the tests are over");
         self.child = Some(child);
     }
@@ -150,8 +152,8 @@ impl Drop for Process {
             let _ = child.kill().and_then(|()| child.wait());
             self.forget();
         }
-        if std::thread::panicking() {
-            let log = self.log();
+        let log = self.log();
+        if std::thread::panicking() && !log.is_empty() {
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
             eprintln!("--- the last {} lines of {}\n{}", last.len(), self.name, last.join("\n"));
