@@ -1,6 +1,7 @@
 # What a newcomer and CI type. Each target does its own set-up and may be repeated.
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   COUNT                  for `make bench`: over how many messages, default 1000000
 #   TEST                   for `make integration`: only the tests whose name contains it
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
@@ -33,8 +34,9 @@ lint: packages $(SERVERS)/tools/bin/cargo-deny ## format, clippy, and what may b
 $(SERVERS)/tools/bin/cargo-deny: | packages
 	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
 
+# The program as it is shipped, hence without the tests' feature.
 bench: servers ## the figures of the README, each beside its floor, in one run
-	cargo bench $(TESTS) --bench figures
+	cargo bench --bench figures -- $(COUNT)
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

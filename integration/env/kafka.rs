@@ -34,9 +34,12 @@ auto.create.topics.enable=false
 ";
 
 /// A quick start matters more than throughput: the first compiler stage and one collector thread take half the CPU of a start.
-const JVM: [&str; 3] = ["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+const QUICK: &[&str] = &["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// As an operator starts it.
+const FAST: &[&str] = &["-Xmx768m"];
 
 pub(crate) struct Kafka {
+    jvm: &'static [&'static str],
     addr: String,
     folder: PathBuf,
     process: Process,
@@ -50,10 +53,20 @@ impl Kafka {
     }
 
     pub(crate) fn start_with(properties: &[(&str, &str)]) -> Kafka {
-        Kafka::launch(properties, Some(Turn::take()))
+        Kafka::launch(QUICK, properties, Some(Turn::take()))
     }
 
-    pub(super) fn launch(properties: &[(&str, &str)], turn: Option<Turn>) -> Kafka {
+    /// For measuring: slower to start, faster from then on.
+    pub(crate) fn start_fast() -> Kafka {
+        Kafka::launch(FAST, &[], None)
+    }
+
+    /// The one that tests share, which takes no turn.
+    pub(super) fn start_shared() -> Kafka {
+        Kafka::launch(QUICK, &[], None)
+    }
+
+    fn launch(jvm: &'static [&'static str], properties: &[(&str, &str)], turn: Option<Turn>) -> Kafka {
         let folder = folder("kafka");
         let addr = format!("127.0.0.1:{}", free_port());
         let controller = format!("127.0.0.1:{}", free_port());
@@ -64,14 +77,14 @@ impl Kafka {
         );
         text.extend(properties.iter().map(|(key, value)| format!("{key}={value}\n")));
         std::fs::write(folder.join("server.properties"), text).unwrap();
-        let format = java("kafka.tools.StorageTool")
+        let format = java(QUICK, "kafka.tools.StorageTool")
             .args(["format", "-t", "cG9zdGRhdGUtdGVzdHMtMQ", "-c"])
             .arg(folder.join("server.properties"))
             .output();
         let format = format.expect("java starts");
         assert!(format.status.success(), "Kafka's storage is not formatted: {}", String::from_utf8_lossy(&format.stderr));
-        let process = Process::start("kafka", &folder, &mut broker(&folder));
-        let mut kafka = Kafka { addr, folder, process, _turn: turn };
+        let process = Process::start("kafka", &folder, &mut broker(jvm, &folder));
+        let mut kafka = Kafka { jvm, addr, folder, process, _turn: turn };
         kafka.wait();
         kafka
     }
@@ -92,7 +105,7 @@ impl Kafka {
 
     /// On the same port and with the same data; killed first if it runs.
     pub(crate) fn restart(&mut self) {
-        self.process.start_again(&mut broker(&self.folder));
+        self.process.start_again(&mut broker(self.jvm, &self.folder));
         self.wait();
     }
 
@@ -161,16 +174,16 @@ impl Kafka {
     }
 }
 
-fn java(class: &str) -> Command {
+fn java(jvm: &[&str], class: &str) -> Command {
     let jars = servers().join("kafka/lib");
     assert!(jars.join("kafka_2.13-4.3.0.jar").exists(), "there is no Kafka in {}: run `make servers`", jars.display());
     let mut java = Command::new("java");
-    java.args(JVM).arg("-cp").arg(jars.join("*")).arg(class);
+    java.args(jvm).arg("-cp").arg(jars.join("*")).arg(class);
     java
 }
 
-fn broker(folder: &Path) -> Command {
-    let mut broker = java("kafka.Kafka");
+fn broker(jvm: &[&str], folder: &Path) -> Command {
+    let mut broker = java(jvm, "kafka.Kafka");
     broker.arg(folder.join("server.properties"));
     broker
 }

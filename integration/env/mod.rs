@@ -10,6 +10,7 @@ mod kafka;
 mod postdate;
 mod process;
 mod redis;
+#[cfg(test)]
 mod smoke;
 
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The broker of all tests that do it no harm.
 pub(crate) fn kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
-    SHARED.get_or_init(|| Kafka::launch(&[], None))
+    SHARED.get_or_init(Kafka::start_shared)
 }
 
 /// The store of all tests that do it no harm.

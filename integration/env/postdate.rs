@@ -49,9 +49,8 @@ impl Postdate {
 
     /// Asks it to end, and waits: its exit status, and how long it took. It must be running.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
-        let ended = self.process.ended();
-        assert_eq!(ended, None, "the service runs until it is asked to end");
-        self.process.end(Signal::TERM).expect("nobody ended it before")
+        assert!(self.process.runs(), "the service runs until it is asked to end");
+        self.process.end(Signal::TERM).expect("it runs")
     }
 
     /// Waits until it ends by itself, as it does with a configuration that it refuses.
@@ -64,6 +63,11 @@ impl Postdate {
         self.process.start_again(&mut program(&self.folder, &self.variables));
     }
 
+    /// The processor time it has used since it was started.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.process.cpu()
+    }
+
     /// Stops its clock, so to speak: a process that is paused, swapped out or starved, and does not know it.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
@@ -71,6 +75,10 @@ impl Postdate {
 
     pub(crate) fn resume(&self) {
         self.process.signal(Signal::CONT);
+    }
+
+    pub(crate) fn runs(&mut self) -> bool {
+        self.process.runs()
     }
 
     /// What it answers on its admin port, if it does: status and body.

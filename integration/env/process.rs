@@ -127,6 +127,19 @@ impl Process {
         Some((status, start.elapsed()))
     }
 
+    /// The processor time it has used, in user and in system mode, as the kernel counts it: in hundredths of a second.
+    pub(super) fn cpu(&self) -> Duration {
+        let pid = self.child.as_ref().map_or(0, Child::id);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
+        let fields = stat.rsplit_once(')').expect("a name in parentheses").1.split_whitespace().skip(11).take(2);
+        Duration::from_millis(fields.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
+    }
+
+    pub(super) fn runs(&mut self) -> bool {
+        self.child.is_some() && self.ended().is_none()
+    }
+
     /// The exit status, if it ended by itself.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().expect("a child can be waited for")

@@ -45,6 +45,11 @@ impl Redis {
         self.wait();
     }
 
+    /// The processor time it has used since it was started.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.process.cpu()
+    }
+
     /// Connections stay open and nothing answers, as with a network that loses everything.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);
