@@ -123,8 +123,13 @@ impl Sink {
             .came
             .wait_timeout_while(self.shared.records(), limit, |records| !enough(records))
             .unwrap_or_else(PoisonError::into_inner);
-        let came: Vec<_> = records.iter().map(|record| (&record.topic, record.partition, record.offset)).collect();
-        assert!(!waited.timed_out(), "waited {limit:?} in vain for {what} of {:?}; {} came: {came:?}", self.topics, came.len());
+        let last: Vec<_> = records.iter().rev().take(20).map(|record| (&record.topic, record.partition, record.offset)).collect();
+        assert!(
+            !waited.timed_out(),
+            "waited {limit:?} in vain for {what} of {:?}; {} came, the latest first: {last:?}",
+            self.topics,
+            records.len()
+        );
         records.clone()
     }
 }

@@ -29,8 +29,9 @@ packages() {
         command -v apt-get >/dev/null || complain "Missing here, by Debian's names: ${missing[*]}. Install them, then repeat."
         ((EUID == 0)) || complain "Missing here: ${missing[*]}. Install them, then repeat:  sudo $install"
         echo "Installing Debian's ${missing[*]} ..."
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null; } ||
-            complain "Debian's packages were not installed. By hand:  apt-get update && $install"
+        local said
+        said=$(apt-get update 2>&1 && DEBIAN_FRONTEND=noninteractive $install 2>&1) ||
+            complain "$said"$'\n'"Debian's packages were not installed. By hand:  apt-get update && $install"
     fi
     command -v cargo >/dev/null || complain "There is no cargo here: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later (https://rustup.rs), then repeat."
 }
@@ -45,7 +46,7 @@ kafka() {
     ((${java:-8} >= 17)) || complain "Kafka needs Java 17 or later, and \`java\` here is older:  apt-get install openjdk-17-jre-headless"
     echo "Fetching Kafka $version through Maven into $lib ..."
     rm -rf "$lib" "$lib.partial"
-    mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" ||
+    mvn -q -B -Dstyle.color=never -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" ||
         complain "Maven did not bring Kafka $version. It needs a Maven repository: Maven Central, or a mirror named in ~/.m2/settings.xml."
     mv "$lib.partial" "$lib"
 }
