@@ -42,7 +42,7 @@ kafka() {
     version=$(sed -n 's/.*<artifactId>kafka_2.13<.*<version>\(.*\)<\/version>.*/\1/p' "$pom")
     local lib=$servers/kafka/lib
     [[ ! -e $lib/kafka_2.13-$version.jar ]] || return 0
-    java=$(java --version 2>/dev/null | sed -n '1s/^[^0-9]*\([0-9]*\).*/\1/p')
+    java=$({ java --version 2>/dev/null || true; } | sed -n '1s/^[^0-9]*\([0-9]*\).*/\1/p')
     ((${java:-8} >= 17)) || complain "Kafka needs Java 17 or later, and \`java\` here is older:  apt-get install openjdk-17-jre-headless"
     echo "Fetching Kafka $version through Maven into $lib ..."
     rm -rf "$lib" "$lib.partial"
