@@ -38,7 +38,7 @@ packages() {
 
 # Maven resolves the jars; a copy that was cut short never gets the final name.
 kafka() {
-    local pom=integration/env/kafka-pom.xml version java
+    local pom=integration/env/kafka-pom.xml version java said
     version=$(sed -n 's/.*<artifactId>kafka_2.13<.*<version>\(.*\)<\/version>.*/\1/p' "$pom")
     local lib=$servers/kafka/lib
     [[ ! -e $lib/kafka_2.13-$version.jar ]] || return 0
@@ -46,8 +46,8 @@ kafka() {
     ((${java:-8} >= 17)) || complain "Kafka needs Java 17 or later, and \`java\` here is older:  apt-get install openjdk-17-jre-headless"
     echo "Fetching Kafka $version through Maven into $lib ..."
     rm -rf "$lib" "$lib.partial"
-    mvn -q -B -Dstyle.color=never -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" ||
-        complain "Maven did not bring Kafka $version. It needs a Maven repository: Maven Central, or a mirror named in ~/.m2/settings.xml."
+    said=$(mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" 2>&1) ||
+        complain "$said"$'\n'"Maven did not bring Kafka $version. It needs Maven Central, or a mirror of it named in ~/.m2/settings.xml."
     mv "$lib.partial" "$lib"
 }
 
