@@ -5,6 +5,7 @@
 #![allow(
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
+    clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "it measures real time, prints a table, and stops at what it cannot measure"
