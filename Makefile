@@ -1,0 +1,51 @@
+# What a newcomer and CI type. Each target does its own set-up and may be repeated.
+#   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
+#   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   COUNT                  for `make bench`: over how many messages, default 1000000
+#   TEST                   for `make integration`: only the tests whose name contains it
+
+SERVERS := $(or $(POSTDATE_SERVERS),.servers)
+TESTS := --features test-support
+.DEFAULT_GOAL := help
+.PHONY: help build test integration lint bench servers packages up down
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: packages ## the service as it is shipped: target/release/postdate
+	cargo build --release
+
+# The integration tests come last, so that their summary is what is left on the screen.
+test: servers ## everything, from a fresh clone: unit tests, style, doc-tests, then the promises on real servers
+	cargo test $(TESTS) --lib --bins --test tidy
+	cargo test $(TESTS) --doc
+	@$(MAKE) --no-print-directory integration
+
+# Two at a time: each may have a JVM of its own beside the shared one.
+integration: servers ## only the tests on real servers; TEST=name chooses among them
+	cargo test $(TESTS) --test integration -- --test-threads=2 $(TEST)
+
+lint: packages $(SERVERS)/tools/bin/cargo-deny ## format, clippy, and what may be depended on
+	cargo fmt --check
+	cargo clippy --all-targets $(TESTS) -- -D warnings
+	PATH="$(SERVERS)/tools/bin:$$PATH" cargo deny check bans licenses sources
+
+# Unoptimised: it builds in half the time, and checks as fast.
+$(SERVERS)/tools/bin/cargo-deny: | packages
+	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
+
+# The program as it is shipped, hence without the tests' feature.
+bench: servers ## the figures of the README, each beside its floor, in one run
+	cargo bench --bench figures -- $(COUNT)
+
+up: servers ## a Kafka and a Redis on this machine, to try the service with
+	@integration/env/local.sh up
+
+down: ## ends them, keeps their data
+	@integration/env/local.sh down
+
+servers: ## fetches what the tests need: Debian's packages, and Kafka through Maven
+	@integration/env/servers.sh
+
+packages:
+	@integration/env/servers.sh packages

@@ -1,0 +1,238 @@
+//! A real Apache Kafka of one node, in KRaft combined mode. It keeps its port and its data over a kill, so that clients find it again.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
+
+use super::process::{Process, Signal, folder, free_port};
+use super::{PATIENCE, eventually, servers};
+
+/// A short session, since a broker that was killed may come back only after its old one ran out: 5 seconds instead of 14.
+const PROPERTIES: &str = "
+process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=300
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+";
+
+/// A quick start matters more than throughput: the first compiler stage and one collector thread take half the CPU of a start.
+const QUICK: &[&str] = &["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/// As an operator starts it.
+const FAST: &[&str] = &["-Xmx768m"];
+
+pub(crate) struct Kafka {
+    jvm: &'static [&'static str],
+    addr: String,
+    folder: PathBuf,
+    process: Process,
+    _turn: Option<Turn>,
+}
+
+impl Kafka {
+    /// A broker of one test alone, to be killed and restarted at will. Waits its turn: a few JVMs fill two cores.
+    pub(crate) fn start() -> Kafka {
+        Kafka::start_with(&[])
+    }
+
+    pub(crate) fn start_with(properties: &[(&str, &str)]) -> Kafka {
+        Kafka::launch(QUICK, properties, Some(Turn::take()))
+    }
+
+    /// For measuring: slower to start, faster from then on.
+    pub(crate) fn start_fast() -> Kafka {
+        Kafka::launch(FAST, &[], None)
+    }
+
+    /// The one that tests share, which takes no turn.
+    pub(super) fn start_shared() -> Kafka {
+        Kafka::launch(QUICK, &[], None)
+    }
+
+    fn launch(jvm: &'static [&'static str], properties: &[(&str, &str)], turn: Option<Turn>) -> Kafka {
+        let folder = folder("kafka");
+        let addr = format!("127.0.0.1:{}", free_port());
+        let controller = format!("127.0.0.1:{}", free_port());
+        let mut text = format!(
+            "{PROPERTIES}listeners=PLAINTEXT://{addr},CONTROLLER://{controller}\nadvertised.listeners=PLAINTEXT://{addr}\n\
+             controller.quorum.voters=1@{controller}\nlog.dirs={}\n",
+            folder.join("data").display()
+        );
+        text.extend(properties.iter().map(|(key, value)| format!("{key}={value}\n")));
+        std::fs::write(folder.join("server.properties"), text).unwrap();
+        let format = java(QUICK, "kafka.tools.StorageTool")
+            .args(["format", "-t", "cG9zdGRhdGUtdGVzdHMtMQ", "-c"])
+            .arg(folder.join("server.properties"))
+            .output();
+        let format = format.expect("java starts");
+        assert!(format.status.success(), "Kafka's storage is not formatted: {}", String::from_utf8_lossy(&format.stderr));
+        let process = Process::start("kafka", &folder, &mut broker(jvm, &folder));
+        let mut kafka = Kafka { jvm, addr, folder, process, _turn: turn };
+        kafka.wait();
+        kafka
+    }
+
+    /// Host and port, as a client's `bootstrap.servers` takes it.
+    pub(crate) fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.end(Signal::KILL);
+    }
+
+    /// Ends it in good order, as an operator does.
+    pub(crate) fn stop(&mut self) {
+        self.process.end(Signal::TERM);
+    }
+
+    /// On the same port and with the same data; killed first if it runs.
+    pub(crate) fn restart(&mut self) {
+        self.process.start_again(&mut broker(self.jvm, &self.folder));
+        self.wait();
+    }
+
+    /// Connections stay open and nothing answers, as with a network that loses everything.
+    pub(crate) fn pause(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        topic.config = config.to_vec();
+        settled(block_on(self.admin().create_topics([&topic], &AdminOptions::new())));
+        self.wait_for_partitions(name, partitions);
+    }
+
+    pub(crate) fn delete_topic(&self, name: &str) {
+        let admin = self.admin();
+        settled(block_on(admin.delete_topics(&[name], &AdminOptions::new())));
+        eventually(&format!("topic {name} is gone"), PATIENCE, || (leaders(&admin, name) == 0).then_some(()));
+    }
+
+    /// Raises the topic to so many partitions in all.
+    pub(crate) fn add_partitions(&self, name: &str, total: i32) {
+        let partitions = NewPartitions::new(name, usize::try_from(total).expect("not negative"));
+        settled(block_on(self.admin().create_partitions([&partitions], &AdminOptions::new())));
+        self.wait_for_partitions(name, total);
+    }
+
+    /// Removes the records of one partition below an offset, as retention does.
+    pub(crate) fn delete_records(&self, name: &str, partition: i32, below: i64) {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(name, partition, rdkafka::Offset::Offset(below)).unwrap();
+        let admin = self.admin();
+        let deleted = block_on(admin.delete_records(&offsets, &AdminOptions::new())).unwrap();
+        deleted.elements().iter().for_each(|element| element.error().unwrap());
+    }
+
+    /// The first retained offset and the next offset of one partition.
+    pub(crate) fn offsets(&self, name: &str, partition: i32) -> (i64, i64) {
+        self.admin().inner().fetch_watermarks(name, partition, PATIENCE).unwrap()
+    }
+
+    fn wait_for_partitions(&self, name: &str, total: i32) {
+        let admin = self.admin();
+        let total = usize::try_from(total).expect("not negative");
+        eventually(&format!("topic {name} has {total} partitions"), PATIENCE, || (leaders(&admin, name) == total).then_some(()));
+    }
+
+    /// A new client for each use: one that saw its broker die would wait longer than the broker takes to come back.
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        ClientConfig::new().set("bootstrap.servers", &self.addr).create().expect("a client of a valid configuration")
+    }
+
+    /// Until it answers, and leads every partition it has.
+    fn wait(&mut self) {
+        let admin = self.admin();
+        self.process.until("Kafka leads its partitions", || {
+            let metadata = admin.inner().fetch_metadata(None, Duration::from_millis(500)).ok()?;
+            let led = metadata.topics().iter().flat_map(|topic| topic.partitions()).all(|partition| partition.leader() >= 0);
+            (led && !metadata.brokers().is_empty()).then_some(())
+        });
+    }
+}
+
+fn java(jvm: &[&str], class: &str) -> Command {
+    let jars = servers().join("kafka/lib");
+    assert!(jars.join("kafka_2.13-4.3.0.jar").exists(), "there is no Kafka in {}: run `make servers`", jars.display());
+    let mut java = Command::new("java");
+    java.args(jvm).arg("-cp").arg(jars.join("*")).arg(class);
+    java
+}
+
+fn broker(jvm: &[&str], folder: &Path) -> Command {
+    let mut broker = java(jvm, "kafka.Kafka");
+    broker.arg(folder.join("server.properties"));
+    broker
+}
+
+/// The partitions of a topic that have a leader; none for a topic that does not exist.
+fn leaders(admin: &AdminClient<DefaultClientContext>, name: &str) -> usize {
+    let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).expect("the broker answers");
+    metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|partition| partition.leader() >= 0).count()
+}
+
+fn settled(results: Result<Vec<TopicResult>, KafkaError>) {
+    results.expect("the broker answers").into_iter().for_each(|result| drop(result.expect("the broker agrees")));
+}
+
+/// Admin calls are futures of a thread of their own: any waker serves, and a runtime here would forbid their use inside of another.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// The right to run a broker of one's own. A test that asked for a second would wait for itself.
+pub(super) struct Turn;
+
+static TURNS: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
+
+impl Turn {
+    fn take() -> Turn {
+        let (left, freed) = &TURNS;
+        let left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        *freed.wait_while(left, |left| *left == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TURNS.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        TURNS.1.notify_one();
+    }
+}

@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# A Kafka and a Redis on this machine, to try the service with: `local.sh up` starts what does not run yet, `local.sh down` ends what it
+# started and nothing else. Their data stays in .servers/up. KAFKA_PORT and REDIS_PORT choose other ports.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+servers=${POSTDATE_SERVERS:-$PWD/.servers}
+mkdir -p "$servers/up/kafka" "$servers/up/redis"
+up=$(cd "$servers/up" && pwd -P)
+kafka_port=${KAFKA_PORT:-9092}
+redis_port=${REDIS_PORT:-6379}
+controller_port=$((kafka_port + 1))
+
+complain() {
+    echo "$@" >&2
+    exit 1
+}
+
+# A process id may belong to another program by now: ours is the one that runs in its data folder.
+runs() {
+    local pid
+    pid=$(cat "$up/$1.pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$up/$1" ]]
+}
+
+listens() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+# Refuses what would end in a confusing way: a port that another program has, or a server of ours on another port than asked for.
+check() {
+    local server=$1 port=$2 variable=$3
+    if runs "$server"; then
+        [[ $(cat "$up/$server.port") == "$port" ]] || complain "The $server of \`make up\` runs on port $(cat "$up/$server.port"): \`make down\` first."
+    elif listens "$port"; then
+        complain "Port $port is taken by another program. End it, or choose another port:  make up $variable=..."
+    fi
+}
+
+# Starts a command in the server's data folder, away from this terminal, unless it runs already.
+start() {
+    local server=$1 port=$2
+    shift 2
+    runs "$server" && return
+    (cd "$up/$server" && exec setsid "$@") >"$up/$server.log" 2>&1 </dev/null &
+    echo $! >"$up/$server.pid"
+    echo "$port" >"$up/$server.port"
+}
+
+await() {
+    local server=$1 port=$2
+    for _ in $(seq 300); do
+        listens "$port" && return
+        kill -0 "$(cat "$up/$server.pid")" 2>/dev/null || complain "$server did not start: $(tail -n 5 "$up/$server.log")"
+        sleep 0.2
+    done
+    complain "$server does not answer on port $port after a minute; its log is $up/$server.log"
+}
+
+java() {
+    command java -cp "$servers/kafka/lib/*" "$@"
+}
+
+start_kafka() {
+    local properties=$up/kafka.properties
+    cat >"$properties" <<END
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$controller_port
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:$kafka_port,CONTROLLER://127.0.0.1:$controller_port
+advertised.listeners=PLAINTEXT://127.0.0.1:$kafka_port
+log.dirs=$up/kafka/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+END
+    [[ -e $up/kafka/data/meta.properties ]] || java kafka.tools.StorageTool format -t cG9zdGRhdGUtbG9jYWwtMQ -c "$properties" >/dev/null
+    start kafka "$kafka_port" java -Xmx768m -cp "$servers/kafka/lib/*" kafka.Kafka "$properties"
+}
+
+topic() {
+    local said
+    said=$(java org.apache.kafka.tools.TopicCommand --bootstrap-server "127.0.0.1:$kafka_port" \
+        --create --if-not-exists --topic "$1" --partitions "$2" 2>&1) || complain "Kafka does not create the topic $1: $said"
+}
+
+servers_up() {
+    check redis "$redis_port" REDIS_PORT
+    check kafka "$kafka_port" KAFKA_PORT
+    runs kafka || ! listens "$controller_port" || complain "Kafka also needs port $controller_port, which is taken. Choose another:  make up KAFKA_PORT=..."
+    start redis "$redis_port" redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$up/redis" \
+        --appendonly yes --appendfsync everysec --save "" --maxmemory-policy noeviction
+    start_kafka
+    await redis "$redis_port"
+    await kafka "$kafka_port"
+    topic orders.delayed 4
+    topic orders 4
+    topic orders.dead 1
+    next_steps
+}
+
+next_steps() {
+    local elsewhere=""
+    [[ $redis_port == 6379 ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
+    [[ $kafka_port == 9092 ]] || elsewhere+="POSTDATE_KAFKA__MAIN__BROKERS='[\"127.0.0.1:$kafka_port\"]' "
+    cat <<END
+
+Kafka answers on 127.0.0.1:$kafka_port and Redis on 127.0.0.1:$redis_port. Next, the service:
+
+    cargo build --release
+    ${elsewhere}target/release/postdate run --config config/kafka.toml
+
+In a second terminal, wait for what arrives (kcat is a Debian package):
+
+    kcat -b 127.0.0.1:$kafka_port -C -t orders -o end -u -f '%k: %s  [%h]\\n'
+
+In a third, send a message that is due in ten seconds:
+
+    echo 'close it unless it was paid' | kcat -b 127.0.0.1:$kafka_port -P -t orders.delayed -k order-42 -H postdate-after=10s
+
+\`make down\` ends both servers and keeps their data.
+END
+}
+
+stop() {
+    if runs "$1"; then
+        local pid
+        pid=$(cat "$up/$1.pid")
+        kill "$pid"
+        for _ in $(seq 300); do
+            runs "$1" || break
+            sleep 0.1
+        done
+        if runs "$1"; then
+            kill -9 "$pid"
+        fi
+        echo "$1 is down."
+    else
+        echo "$1 was not up."
+    fi
+    rm -f "$up/$1.pid" "$up/$1.port"
+}
+
+case ${1:-} in
+    up) servers_up ;;
+    down)
+        stop kafka
+        stop redis
+        ;;
+    *) complain "usage: ${BASH_SOURCE[0]} up|down" ;;
+esac

@@ -1,0 +1,178 @@
+//! Child processes in a temporary folder, and the guard that ends them and removes the folder once this process is gone - finished, failed,
+//! interrupted or killed. It does not restart anything.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+pub(super) use rustix::process::Signal;
+
+use super::{PATIENCE, eventually, unique};
+
+/// Reads what to end from its standard input, whose other end closes only when the tests are over. A shell, since it must outlive a
+/// process that was killed, and without a parent death signal, since that follows the thread that started a child, not the process.
+const GUARD: &str = r#"
+trap '' INT TERM HUP
+pids=' '
+while read -r verb pid; do
+    case $verb in
+        add) pids="$pids$pid " ;;
+        end) pids="${pids%%" $pid "*} ${pids#*" $pid "}" ;;
+    esac
+done
+kill -9 $pids 2>/dev/null
+rm -rf "$1" 2>/dev/null || { sleep 1; rm -rf "$1"; }
+"#;
+
+/// Lines of a log that a failed test prints.
+const LOG_LINES: usize = 40;
+
+struct Guard {
+    orders: Mutex<ChildStdin>,
+    root: PathBuf,
+}
+
+impl Guard {
+    fn get() -> &'static Guard {
+        static GUARD_OF_THIS_RUN: OnceLock<Guard> = OnceLock::new();
+        GUARD_OF_THIS_RUN.get_or_init(|| {
+            let root = tempfile::Builder::new().prefix("postdate-test-").tempdir().expect("a folder for temporary files").keep();
+            let mut sh = Command::new("sh");
+            sh.args(["-c", GUARD, "guard"]).arg(&root).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            let orders = sh.spawn().expect("sh starts").stdin.expect("stdin is piped");
+            Guard { orders: Mutex::new(orders), root }
+        })
+    }
+
+    fn order(&self, verb: &str, pid: u32) -> std::io::Result<()> {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(orders, "{verb} {pid}")
+    }
+}
+
+/// A folder of its own for one server, below the folder of the run.
+pub(super) fn folder(name: &str) -> PathBuf {
+    let folder = Guard::get().root.join(unique(name));
+    std::fs::create_dir(&folder).unwrap();
+    folder
+}
+
+/// A loopback port that nobody listens on. Below the range from which the kernel takes the ports of outgoing connections: a client that
+/// tries to reach a stopped server could otherwise be given the server's own port, and keep it.
+pub(super) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let seed = u16::try_from(std::process::id() % 1_000).expect("below a thousand") * 10;
+    let candidates = std::iter::repeat_with(|| 20_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000);
+    candidates.take(12_000).find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()).expect("a free port between 20000 and 32000")
+}
+
+/// One program, its log beside its data, ended when dropped.
+pub(super) struct Process {
+    name: String,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Process {
+    /// Starts it with both outputs appended to `log` in its folder, and in a process group of its own: an interrupt from the terminal is
+    /// for the tests, and for it only through the guard.
+    pub(super) fn start(name: &str, folder: &Path, command: &mut Command) -> Process {
+        let log = folder.join("log");
+        let mut process = Process { name: name.to_owned(), log, child: None };
+        process.start_again(command);
+        process
+    }
+
+    pub(super) fn start_again(&mut self, command: &mut Command) {
+        self.end(Signal::KILL);
+        let output: File = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        command.stdin(Stdio::null()).stderr(output.try_clone().unwrap()).stdout(output).process_group(0);
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not start: {error} (`make servers` fetches what is missing)", self.name));
+        Guard::get().order("add", child.id()).expect("the guard reads until the tests are over");
+        self.child = Some(child);
+    }
+
+    /// Waits for an answer to `ask`; fails the test at once if the program ended instead of giving one.
+    pub(super) fn until<T>(&mut self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        eventually(what, PATIENCE, || {
+            let answer = ask();
+            let ended = self.ended();
+            assert!(answer.is_some() || ended.is_none(), "{}: it ended with {}", self.name, ended.expect("just seen"));
+            answer
+        })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().unwrap_or_else(|| panic!("{} runs", self.name));
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+    }
+
+    /// Sends the signal and waits until the program is gone; answers nothing if it was gone before.
+    pub(super) fn end(&mut self, signal: Signal) -> Option<(ExitStatus, Duration)> {
+        self.child.as_ref()?;
+        let start = Instant::now();
+        if self.ended().is_none() {
+            self.signal(signal);
+        }
+        let status = eventually(&format!("{} ends", self.name), PATIENCE, || self.ended());
+        self.forget();
+        Some((status, start.elapsed()))
+    }
+
+    /// The processor time it has used, in user and in system mode, as the kernel counts it: in hundredths of a second.
+    pub(super) fn cpu(&self) -> Duration {
+        let pid = self.child.as_ref().map_or(0, Child::id);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
+        let fields = stat.rsplit_once(')').expect("a name in parentheses").1.split_whitespace().skip(11).take(2);
+        Duration::from_millis(fields.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
+    }
+
+    pub(super) fn runs(&mut self) -> bool {
+        self.child.is_some() && self.ended().is_none()
+    }
+
+    /// The exit status, if it ended by itself.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().expect("a child can be waited for")
+    }
+
+    /// Called with the child already waited for: its id may be another program's from now on.
+    fn forget(&mut self) {
+        if let Some(child) = self.child.take() {
+            // Without the guard nothing is left that could end the wrong program.
+            let _ = Guard::get().order("end", child.id());
+        }
+    }
+
+    pub(super) fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Never fails: a second panic would hide the first.
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill().and_then(|()| child.wait());
+            self.forget();
+        }
+        let log = self.log();
+        if std::thread::panicking() && !log.is_empty() {
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+            eprintln!("--- the last {} lines of {}\n{}", last.len(), self.name, last.join("\n"));
+        }
+        if let Some(folder) = self.log.parent() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}

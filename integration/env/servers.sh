@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Sees to it that the project can be built and tested here: Debian's packages, and the jars of a real Kafka. Safe to repeat.
+#   servers.sh packages   what building needs
+#   servers.sh            that, and what the integration tests start
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+servers=${POSTDATE_SERVERS:-$PWD/.servers}
+
+complain() {
+    echo "$@" >&2
+    exit 1
+}
+
+# Debian's packages, by the command that each brings. The `perl` that Debian always has lacks the modules that building TLS needs.
+packages() {
+    local missing=()
+    command -v cc >/dev/null || missing+=(gcc)
+    command -v g++ >/dev/null || missing+=(g++)
+    command -v make >/dev/null || missing+=(make)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    perl -MFindBin -MIPC::Cmd -MFile::Compare -e 1 2>/dev/null || missing+=(perl)
+    if [[ ${1:-} == all ]]; then
+        command -v redis-server >/dev/null || missing+=(redis-server)
+        command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
+        command -v mvn >/dev/null || missing+=(maven)
+    fi
+    if ((${#missing[@]})); then
+        local install="apt-get install -y --no-install-recommends ${missing[*]}"
+        command -v apt-get >/dev/null || complain "Missing here, by Debian's names: ${missing[*]}. Install them, then repeat."
+        ((EUID == 0)) || complain "Missing here: ${missing[*]}. Install them, then repeat:  sudo $install"
+        echo "Installing Debian's ${missing[*]} ..."
+        local said
+        said=$(apt-get update 2>&1 && DEBIAN_FRONTEND=noninteractive $install 2>&1) ||
+            complain "$said"$'\n'"Debian's packages were not installed. By hand:  apt-get update && $install"
+    fi
+    command -v cargo >/dev/null || complain "There is no cargo here: install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later (https://rustup.rs), then repeat."
+}
+
+# Maven resolves the jars; a copy that was cut short never gets the final name.
+kafka() {
+    local pom=integration/env/kafka-pom.xml version java said
+    version=$(sed -n 's/.*<artifactId>kafka_2.13<.*<version>\(.*\)<\/version>.*/\1/p' "$pom")
+    local lib=$servers/kafka/lib
+    [[ ! -e $lib/kafka_2.13-$version.jar ]] || return 0
+    java=$({ java --version 2>/dev/null || true; } | sed -n '1s/^[^0-9]*\([0-9]*\).*/\1/p')
+    ((${java:-8} >= 17)) || complain "Kafka needs Java 17 or later, and \`java\` here is older:  apt-get install openjdk-17-jre-headless"
+    echo "Fetching Kafka $version through Maven into $lib ..."
+    rm -rf "$lib" "$lib.partial"
+    said=$(mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$lib.partial" 2>&1) ||
+        complain "$said"$'\n'"Maven did not bring Kafka $version. It needs Maven Central, or a mirror of it named in ~/.m2/settings.xml."
+    mv "$lib.partial" "$lib"
+}
+
+case ${1:-all} in
+    packages) packages ;;
+    all)
+        packages all
+        kafka
+        ;;
+    *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
+esac

@@ -1,0 +1,10 @@
+//! The promises of the README, kept against real servers: one binary, so that one Kafka and one Redis serve most of its tests.
+//! It starts the servers itself, on free loopback ports, and fails loudly where they were never fetched (`make servers`).
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "real servers run in real time and on threads of their own, and a test may fail where the service may not"
+)]
+
+mod env;
