@@ -1,0 +1,150 @@
+//! Logs, metrics and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
+
+use crate::config::{Log, LogFormat};
+use crate::metric;
+use crate::task::Token;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use std::io::IsTerminal;
+use std::panic::PanicHookInfo;
+use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+/// Samples of histograms lie in memory until they are put into their buckets; at a million a second this keeps them below 10 MB.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("telemetry is installed already")]
+    Installed,
+}
+
+/// What was installed; gives the metrics out.
+#[derive(Clone)]
+pub struct Telemetry {
+    prometheus: PrometheusHandle,
+}
+
+impl Telemetry {
+    /// Installs logs on stderr, the metrics' recorder, and a hook that logs panics.
+    pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
+        logs(&config.log)?;
+        let recorder = recorder();
+        let prometheus = recorder.handle();
+        metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
+        metric::describe();
+        std::panic::set_hook(Box::new(log_panic));
+        Ok(Self { prometheus })
+    }
+
+    /// The metrics as Prometheus reads them.
+    pub(crate) fn render(&self) -> String {
+        self.prometheus.render()
+    }
+
+    /// Keeps the histograms' samples few, until the token is cancelled.
+    pub(crate) async fn upkeep(&self, token: Token) {
+        let mut tick = tokio::time::interval(UPKEEP);
+        // A tick or a cancellation that is dropped comes again.
+        while token.run_until_cancelled(tick.tick()).await.is_some() {
+            self.prometheus.run_upkeep();
+        }
+    }
+}
+
+fn logs(log: &Log) -> Result<(), Error> {
+    let layer = layer(log, std::io::stderr().is_terminal(), std::io::stderr);
+    tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)
+}
+
+fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter: Targets = log.level.parse().expect("the configuration takes only well-formed filters");
+    let lines = fmt::layer().with_writer(writer);
+    let is_text = match log.format {
+        LogFormat::Auto => is_terminal,
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    let lines = if is_text { lines.with_ansi(is_terminal).boxed() } else { lines.json().flatten_event(true).boxed() };
+    lines.with_filter(filter)
+}
+
+/// The recorder, with the buckets that `metric` wants.
+pub(crate) fn recorder() -> PrometheusRecorder {
+    let buckets = metric::ALL.iter().filter_map(|instrument| match instrument.kind {
+        metric::Kind::Histogram(bounds) => Some((instrument.name, bounds)),
+        _ => None,
+    });
+    let with = |builder: PrometheusBuilder, (name, bounds): (&str, &[f64])| {
+        builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds).expect("every histogram has buckets")
+    };
+    buckets.fold(PrometheusBuilder::new(), with).build_recorder()
+}
+
+/// Puts a panic into the logs with its place: what is written to stderr otherwise is not a log line, and is lost where lines are collected.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+    let text = panic.payload_as_str().unwrap_or("a value that is not text");
+    tracing::error!(place, thread, panic = text, "a thread panicked: this is a fault in Postdate");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::sync::Arc;
+
+    /// What is written when a few things are logged under the given options.
+    fn logged(format: LogFormat, level: &str, is_terminal: bool) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let log = Log { format, level: level.to_owned() };
+        let layer = layer(&log, is_terminal, Arc::new(File::create(file.path()).unwrap()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(shard = "orders/orders.delayed/3", "gained");
+            tracing::info!(target: "rdkafka", "chatter");
+        });
+        std::fs::read_to_string(file.path()).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_an_object_where_no_terminal_reads_it() {
+        for format in [LogFormat::Auto, LogFormat::Json] {
+            let line: serde_json::Value = serde_json::from_str(&logged(format, "info,rdkafka=warn", false)).unwrap();
+            assert_eq!(line["message"], "gained");
+            assert_eq!(line["shard"], "orders/orders.delayed/3");
+            assert_eq!((&line["level"], &line["target"]), (&"INFO".into(), &"postdate::telemetry::tests".into()));
+        }
+    }
+
+    #[test]
+    fn a_line_is_text_on_a_terminal_or_when_asked_for() {
+        for (format, is_terminal) in [(LogFormat::Auto, true), (LogFormat::Text, true), (LogFormat::Text, false)] {
+            let text = logged(format, "info,rdkafka=warn", is_terminal);
+            assert!(text.contains("gained") && !text.contains('{'), "{text}");
+            assert_eq!(text.contains('\u{1b}'), is_terminal, "colours are for terminals");
+        }
+    }
+
+    #[test]
+    fn the_filter_is_obeyed_by_module() {
+        assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
+        assert_eq!(logged(LogFormat::Json, "info,rdkafka=warn", false).lines().count(), 1);
+        assert_eq!(logged(LogFormat::Json, "off", false), "");
+    }
+
+    #[test]
+    fn samples_are_put_into_the_buckets_of_their_instrument() {
+        let recorder = recorder();
+        metrics::with_local_recorder(&recorder, || metric::Route::new("orders").lateness.record(0.3));
+        let page = recorder.handle().render();
+        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.25\"} 0"), "{page}");
+        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.5\"} 1"), "{page}");
+    }
+}
