@@ -32,7 +32,7 @@ while at < #ARGV do
   redis.call('ZADD', KEYS[key], score, member)
   redis.call('HSET', KEYS[key + 1], member:sub(18), bytes)
   count(slice, tonumber(messages), #bytes, member:sub(1, 16))
-  redis.call('ZADD', KEYS[3], 0, table.concat({ ARGV[3], score, slice, member }, ' '))
+  redis.call('ZADD', KEYS[3], 0, table.concat({ ARGV[3], member, score, slice }, ' '))
   at = at + 6
 end
 

@@ -22,8 +22,8 @@ pub(super) struct Shard {
     quarantine: Runs,
     ids: BTreeMap<Box<str>, Cursor>,
     cancelled: BTreeSet<Cursor>,
-    /// By the end of the batch; everything past `tail_from` is there.
-    tail: BTreeSet<(Watermark, Name, Slice, Timestamp)>,
+    /// By the end of the batch, then by least offset; everything past `tail_from` is there.
+    tail: BTreeSet<(Watermark, Offset, Name, Slice, Timestamp)>,
     tail_from: Watermark,
 }
 
@@ -105,7 +105,7 @@ impl Shard {
         for run in &append.runs {
             let least_due = run.summary.least_due();
             self.slices.entry(run.slice).or_default().add(&run.name, least_due, run.bytes.clone());
-            self.tail.insert((append.to, run.name.clone(), run.slice, least_due));
+            self.tail.insert((append.to, run.name.least_offset(), run.name.clone(), run.slice, least_due));
         }
         while self.tail.len() > limit::TAIL_RUNS_MAX {
             let trimmed = self.tail.pop_first().expect("longer than nothing");
@@ -190,7 +190,7 @@ impl Shard {
             }
             seen = taken.last().expect("a batch that was cut has runs").0;
         }
-        let runs = taken.iter().map(|(_, name, slice, least_due)| {
+        let runs = taken.iter().map(|(_, _, name, slice, least_due)| {
             let listing = Listing { slice: *slice, name: name.clone(), least_due: *least_due };
             let bytes = if *least_due <= request.until { self.bytes(*slice, name) } else { None };
             TailRun { listing, bytes }

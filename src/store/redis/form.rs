@@ -1,6 +1,6 @@
 //! How places, dues and runs are written inside the keys: text and scores, and back. Which key holds what stands in `key`.
 
-use crate::model::{Offset, Timestamp, Watermark};
+use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::Name;
 use crate::store::{Listing, State};
 
@@ -31,11 +31,12 @@ pub(super) fn name(member: &str) -> Option<Name> {
     Some(Name::new(member.split_once(' ')?.1))
 }
 
-/// A member of the tail: the end of the batch, the least due's score, the slice, and the run's member.
+/// A member of the tail: the end of the batch, the run's member, the least due's score, the slice. So the tail stands in offset order.
 pub(super) fn tail_run(text: &str) -> Option<Listing> {
-    let mut parts = text.splitn(4, ' ');
-    let (_end, score, slice, member) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    Some(Listing { slice: crate::model::Slice::parse(slice)?, name: name(member)?, least_due: due(score)? })
+    let (_end, rest) = text.split_once(' ')?;
+    let mut parts = rest.rsplitn(3, ' ');
+    let (slice, score, member) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Listing { slice: Slice::parse(slice)?, name: name(member)?, least_due: due(score)? })
 }
 
 pub(super) fn watermark_hex(watermark: Watermark) -> String {
