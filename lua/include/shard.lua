@@ -1,12 +1,13 @@
 -- What the scripts share of a shard; it is put in behind each script's first line. KEYS[1] is the shard's meta, KEYS[2] its counts,
 -- ARGV[1] the layout version.
 
--- Hex of one width is compared by number, eight digits at a time: Lua's own `<` asks the server's locale, and there are locales in
--- which "aa" or "dd" is one letter. Eight digits are exact in a double, sixteen are not.
+-- Hex of one width is compared by number, in the first eight digits that differ: Lua's own `<` asks the server's locale, and there are
+-- locales in which "aa" or "dd" is one letter. Eight digits are exact in a double, sixteen are not.
 local function before(a, b)
+  if a == b then return false end
   for i = 1, #a, 8 do
-    local x, y = tonumber(a:sub(i, i + 7), 16), tonumber(b:sub(i, i + 7), 16)
-    if x ~= y then return x < y end
+    local x, y = a:sub(i, i + 7), b:sub(i, i + 7)
+    if x ~= y then return tonumber(x, 16) < tonumber(y, 16) end
   end
   return false
 end
@@ -16,7 +17,7 @@ local function covers(claim, place)
   return before(place:sub(17), claim:sub(33)) and not before(claim:sub(1, 32), place)
 end
 
-local function hex(text, width) return text and #text == width and not text:find('[^0-9a-f]') end
+local function hex(text, width) return text and #text == width and not text:find('%X') end
 
 -- The shard's meta; nil if there is none that this layout version can read.
 local function shard()

@@ -5,7 +5,7 @@
 //! Every call may be repeated: a repeated append or birth answers what is there, a repeated claim, release or delete changes nothing more.
 //!
 //! Each request is atomic for its shard, and requests of one call are independent of one another. On a shard that was never born, or whose
-//! state was lost, every call but [`Store::open`] answers `Unknown` and writes nothing.
+//! state was lost or is not in this version's layout, every call but [`Store::open`] answers `Unknown` and writes nothing.
 
 #[cfg(test)]
 pub(crate) mod contract;

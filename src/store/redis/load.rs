@@ -224,3 +224,31 @@ pub(super) fn fields(value: Value) -> Vec<String> {
 pub(super) fn is_wrong_type(value: &Value) -> bool {
     connection::is_error(value, "WRONGTYPE")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Partition, ShardId};
+    use crate::store::redis::key::Keyspace;
+
+    #[test]
+    fn a_list_promises_no_more_than_the_store_held_while_it_was_read() {
+        let shard = ShardId::new("route", Partition::new("topic", 0));
+        let keys = Keyspace::new("test").of(&shard);
+        let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 9 };
+        let string = |text: &str| Value::BulkString(text.into());
+        let meta = |watermark: &str| Value::Array(vec![string(key::LAYOUT), string(watermark)]);
+        let slice = Slice { level: Level::Hour, start: 1 };
+        // The store went back, or on, between the two looks: names of the lower watermark are all that is sure to be among them.
+        for (second, wanted) in [("0000000000000005", 5), ("000000000000000c", 10)] {
+            let mut search = Search::new(&request, keys.clone(), Watermark(10), vec![slice]);
+            search.ask(&mut Pipeline::new());
+            assert!(search.read(&mut [meta(second), Value::Array(vec![])].into_iter(), &mut Vec::new()));
+            assert_eq!(search.finish(), Listed::Runs { watermark: Watermark(wanted), runs: vec![], more: false });
+        }
+        let mut search = Search::new(&request, keys, Watermark(10), vec![slice]);
+        search.ask(&mut Pipeline::new());
+        let gone = Value::Array(vec![Value::Nil, Value::Nil]);
+        assert!(!search.read(&mut [gone, Value::Array(vec![])].into_iter(), &mut Vec::new()), "the shard was lost meanwhile");
+    }
+}

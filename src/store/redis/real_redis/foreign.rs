@@ -66,7 +66,7 @@ async fn a_meta_of_another_layout_stops_its_shard_and_says_what_to_do() {
 
 #[tokio::test]
 async fn a_meta_with_values_that_are_not_ours_stops_its_shard() {
-    for value in ["watermark zzzz", "claimed 12", "delivered 0x", "tail_from FFFFFFFFFFFFFFFF"] {
+    for value in ["watermark zzzz", "claimed 12", "delivered 0x", "tail_from gggggggggggggggg"] {
         let real = two_shards().await;
         real.server.command(&format!("HSET {} {value}", key("bad", "meta"))).await;
         bad_is_unknown_and_good_goes_on(&real, &[&key("bad", "meta"), "values that cannot be read"]).await;
@@ -90,6 +90,22 @@ async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
         assert_eq!(after, before);
         let opened = real.redis.open(&[birth("bad")]).await.unwrap().remove(0);
         assert!(matches!(&opened, Opened::Foreign(text) if text.contains(&key("bad", name))), "{opened:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
+    for name in ["ids", "cancelled"] {
+        let real = two_shards().await;
+        real.redis.acquire(&[lease("bad")], Duration::from_secs(9)).await.unwrap();
+        overwrite(&real, &key("bad", name)).await;
+        let run = append("bad", 0).runs.remove(0);
+        let all = Claim::new(place(0), Watermark(1));
+        let deletes = vec![(run.slice, run.name)];
+        let request = Advance { delivered: Some(all), deletes, ids: vec![("id0".into(), place(0))], ..advance("bad", all) };
+        assert_eq!(real.redis.advance(&[request]).await.unwrap(), [Advanced::Unknown]);
+        let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
+        assert_eq!((state.delivered, state.claimed, state.pending), (Claim::START, Claim::START, 1));
     }
 }
 

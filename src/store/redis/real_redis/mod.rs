@@ -121,3 +121,28 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     real.redis.erase(&[shard("t")]).await.unwrap();
     assert_eq!(real.server.keys().await, [""; 0]);
 }
+
+#[tokio::test]
+async fn a_quarantined_run_is_kept_with_its_bytes() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    let run = append("t", 0).runs.remove(0);
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let runs = vec![(run.slice, run.name.clone())];
+    assert_eq!(real.redis.quarantine(&[Quarantine { lease: lease("t"), runs }]).await.unwrap(), [1]);
+    let kept = real.server.command(&format!("HGET {} {}", key("t", "quarantine"), run.name)).await;
+    assert_eq!(kept, redis::Value::BulkString(run.bytes.to_vec()));
+}
+
+#[tokio::test]
+async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    // What an erase would send that has looked at the slices before the append.
+    let outdated = Call::erase(&real.redis.keyspace.of(&shard("t")), &[]);
+    let before = real.server.keys().await;
+    assert_eq!(real.redis.run_once(&[outdated]).await.unwrap()[0].tag, "again");
+    assert_eq!(real.server.keys().await, before);
+}
