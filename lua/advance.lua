@@ -34,7 +34,7 @@ end
 
 local answer, room = { 'done', s.watermark }, tonumber(ARGV[7])
 for _, place in ipairs(redis.call('ZRANGEBYLEX', KEYS[4], '-', '[' .. (claim ~= '' and claim or s.delivered):sub(1, 32))) do
-  if covers(s.delivered, place) then
+  if not hex(place, 32) or covers(s.delivered, place) then
     if room > 0 then redis.call('ZREM', KEYS[4], place) end
     room = room - 1
   elseif claim ~= '' and covers(claim, place) then

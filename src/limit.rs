@@ -22,6 +22,9 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
 /// Batches of runs that the tail of a shard remembers; a timer further behind loads the shard again.
 pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 
+/// Runs that one request can ask the store for, however many its limit names.
+pub(crate) const ROWS_MAX: usize = 1_000_000;
+
 /// Slices that a list looks into with one pipeline; it stops as soon as no later slice can matter.
 pub(crate) const LIST_SLICES_MAX: usize = 32;
 

@@ -76,7 +76,7 @@ pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Trial<'_>)
     let mut all: Vec<&Run> = runs.iter().rev().collect();
     all.push(&once);
     t.appended(0, 101, &all).await;
-    for limit in [1, 40, 100, 101] {
+    for limit in [1, 40, 100, 101, usize::MAX] {
         let wanted: Vec<Listing> = std::iter::once(&once).chain(&runs).take(limit).map(listing).collect();
         let listed = t.list(Timestamp::AT_ONCE, Timestamp::MAX, limit).await;
         assert_eq!(listed, Listed::Runs { watermark: Watermark(101), runs: wanted, more: limit < 101 });

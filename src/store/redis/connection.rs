@@ -245,9 +245,10 @@ pub(super) fn is_error(value: &Value, code: &str) -> bool {
 
 /// The error in a value, unless it concerns only the key or the script that was named.
 fn refusal(value: &Value) -> Option<&ServerError> {
-    let Value::ServerError(error) = value else { return None };
-    let is_gone = error.code() == "ERR" && error.details().is_some_and(|detail| detail.starts_with("no such key"));
-    (!is_gone && !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT")).then_some(error)
+    match value {
+        Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => Some(error),
+        _ => None,
+    }
 }
 
 /// After these the same connection will answer no better: the server became a replica, or wants another login.

@@ -39,6 +39,10 @@ pub(super) const LAYOUT: &str = "1";
 /// Field of `counts` for what is set aside; no slice is written like it.
 pub(super) const QUARANTINE_FIELD: &str = "quarantine";
 
+/// What a slice's two keys are, in the server's words.
+pub(super) const SLICE_TYPE: &str = "zset";
+pub(super) const POOL_TYPE: &str = "hash";
+
 /// Names the keys of one deployment's shards.
 #[derive(Clone, Debug)]
 pub(super) struct Keyspace {

@@ -2,7 +2,7 @@
 
 use super::key::{self, Key, Keys};
 use super::reply::text;
-use super::script::Call;
+use super::script::{Call, SliceKey};
 use super::{Redis, connection, form};
 use crate::limit;
 use crate::model::{Level, Slice, Timestamp, Watermark};
@@ -147,19 +147,19 @@ impl<'a> Search<'a> {
         for slice in &self.asked {
             let (from, until) = (form::score(self.request.from), form::score(self.request.until));
             pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
-            pipeline.arg("LIMIT").arg(0).arg(self.request.limit + 1);
+            pipeline.arg("LIMIT").arg(0).arg(self.request.limit.min(limit::ROWS_MAX) + 1);
         }
     }
 
     /// Reads the answers to [`Search::ask`]. Answers whether the shard is still there.
-    fn read(&mut self, values: &mut impl Iterator<Item = Value>, foreign: &mut Vec<String>) -> bool {
+    fn read(&mut self, values: &mut impl Iterator<Item = Value>, foreign: &mut Vec<SliceKey>) -> bool {
         if self.asked.is_empty() {
             return true;
         }
         let watermark = values.next().and_then(read_watermark);
         for slice in std::mem::take(&mut self.asked) {
             let Some(rows) = values.next().and_then(texts) else {
-                foreign.push(self.keys.slice(slice));
+                foreign.push(SliceKey { name: self.keys.slice(slice), of_type: key::SLICE_TYPE });
                 continue;
             };
             self.found.extend(rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])));

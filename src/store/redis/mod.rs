@@ -28,7 +28,7 @@ pub(crate) use connection::Options;
 use key::{Key, Keyspace};
 use redis::Pipeline;
 use reply::Reply;
-use script::Call;
+use script::{Call, SliceKey};
 use std::time::Duration;
 
 /// How often an erase is begun anew because the shard was appended to meanwhile.
@@ -59,8 +59,7 @@ impl Redis {
         }
         let mut foreign = Vec::new();
         for &at in &odd {
-            let numbers = replies[at].numbers()?;
-            foreign.extend(numbers.into_iter().filter(|&number| number > calls[at].fixed).map(|number| calls[at].keys[number - 1].clone()));
+            foreign.extend(replies[at].numbers()?.into_iter().filter_map(|number| calls[at].slice_key(number)));
         }
         self.set_aside(&foreign).await?;
         let again: Vec<Call> = calls.into_iter().enumerate().filter(|(at, _)| odd.contains(at)).map(|(_, call)| call).collect();
@@ -76,14 +75,13 @@ impl Redis {
         values.into_iter().map(|value| if load::is_wrong_type(&value) { Ok(Reply::unknown()) } else { Reply::new(value) }).collect()
     }
 
-    /// Renames keys of slices that hold another type than theirs, so that the slice can be used again and a person can see what it was.
-    async fn set_aside(&self, foreign: &[String]) -> Result<(), Error> {
-        let mut pipeline = Pipeline::new();
-        for key in foreign {
-            tracing::error!(key, aside = key::aside(key), "foreign value set aside; what the key held before was overwritten");
-            pipeline.cmd("RENAME").arg(key).arg(key::aside(key));
+    /// Makes room for slices whose keys hold another type than theirs.
+    async fn set_aside(&self, foreign: &[SliceKey]) -> Result<(), Error> {
+        let replies = self.run_once(&foreign.iter().map(Call::set_aside).collect::<Vec<_>>()).await?;
+        for (key, _) in foreign.iter().zip(replies).filter(|(_, reply)| reply.tag == "aside") {
+            let aside = key::aside(&key.name);
+            tracing::error!(key = key.name, aside, "foreign value set aside: what the key held before was overwritten");
         }
-        self.connection.send(&pipeline).await?;
         Ok(())
     }
 

@@ -25,9 +25,10 @@ pub(super) enum Script {
     State,
     Tail,
     Erase,
+    SetAside,
 }
 
-const ALL: [(Script, &str); 10] = [
+const ALL: [(Script, &str); 11] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -38,6 +39,7 @@ const ALL: [(Script, &str); 10] = [
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
+    (Script::SetAside, include_str!("../../../lua/set_aside.lua")),
 ];
 
 const INCLUDES: &str = concat!(include_str!("../../../lua/include/shard.lua"), include_str!("../../../lua/include/slice.lua"));
@@ -71,6 +73,13 @@ impl Script {
     }
 }
 
+/// A slice's index or pool, and the type that it should be of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SliceKey {
+    pub(super) name: String,
+    pub(super) of_type: &'static str,
+}
+
 /// One call of a script for one shard.
 pub(super) struct Call {
     pub(super) script: Script,
@@ -78,7 +87,7 @@ pub(super) struct Call {
     /// What `KEYS` holds, to name the one that a reply complains of.
     pub(super) keys: Vec<String>,
     /// How many of the keys are the shard's own; the rest are slices.
-    pub(super) fixed: usize,
+    fixed: usize,
 }
 
 impl Call {
@@ -169,7 +178,7 @@ impl Call {
 
     pub(super) fn tail(keys: &Keys, tail: &Tail) -> Self {
         let mut call = Self::new(Script::Tail, 2, keys.names([Key::Meta, Key::Tail]));
-        call.arg(key::LAYOUT).arg(form::watermark_hex(tail.after)).arg(tail.limit);
+        call.arg(key::LAYOUT).arg(form::watermark_hex(tail.after)).arg(tail.limit.min(limit::ROWS_MAX));
         call
     }
 
@@ -183,6 +192,18 @@ impl Call {
         let mut call = Self::new(Script::Erase, names.len(), names);
         call.arg(fields);
         call
+    }
+
+    pub(super) fn set_aside(key: &SliceKey) -> Self {
+        let mut call = Self::new(Script::SetAside, 2, vec![key.name.clone(), key::aside(&key.name)]);
+        call.arg(key.of_type);
+        call
+    }
+
+    /// The key that a reply complains of by its number in KEYS, if it is a slice's.
+    pub(super) fn slice_key(&self, number: usize) -> Option<SliceKey> {
+        let at = number.checked_sub(1 + self.fixed)?;
+        Some(SliceKey { name: self.keys[number - 1].clone(), of_type: if at.is_multiple_of(2) { key::SLICE_TYPE } else { key::POOL_TYPE } })
     }
 
     /// A call whose keys go on with two for each slice; answers also where in KEYS, counted from 1, each slice's index stands.

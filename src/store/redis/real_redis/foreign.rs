@@ -110,6 +110,32 @@ async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
 }
 
 #[tokio::test]
+async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
+    let real = two_shards().await;
+    real.redis.acquire(&[lease("bad")], Duration::from_secs(9)).await.unwrap();
+    for words in [
+        "ZADD cancelled 0 00",
+        "ZADD cancelled 0 0zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
+        "HSET ids id0 x",
+        "HSET counts h0 x",
+        "HSET counts x x",
+    ] {
+        let (command, rest) = words.split_once(' ').unwrap();
+        let (name, rest) = rest.split_once(' ').unwrap();
+        real.server.command(&format!("{command} {} {rest}", key("bad", name))).await;
+    }
+    let all = Claim::new(place(9), Watermark(1));
+    let advanced = real.redis.advance(&[advance("bad", all)]).await.unwrap();
+    assert_eq!(advanced, [Advanced::Done { watermark: Watermark(1), cancelled: vec![] }]);
+    let cancel = Change { id: "id0".into(), kind: ChangeKind::Cancel };
+    let append = Append { changes: vec![cancel], ..append("bad", 1) };
+    assert_eq!(real.redis.append(&[append]).await.unwrap(), [Appended::Done { cancelled: 0, missed: 1 }]);
+    let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
+    assert_eq!(state.lowest_pending, Offset(0), "what cannot be read is never too high");
+    assert!(matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2));
+}
+
+#[tokio::test]
 async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
     let real = two_shards().await;
     assert_eq!(real.redis.append(&[append("bad", 1)]).await.unwrap(), [DONE]);

@@ -136,6 +136,19 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
 }
 
 #[tokio::test]
+async fn a_slice_that_is_in_use_again_is_not_set_aside() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    let before = real.server.keys().await;
+    // Another process found the same foreign value, and was quicker.
+    let late = SliceKey { name: key("t", "slice:h0"), of_type: key::SLICE_TYPE };
+    let gone = SliceKey { name: key("t", "slice:h9"), of_type: key::SLICE_TYPE };
+    real.redis.set_aside(&[late, gone]).await.unwrap();
+    assert_eq!(real.server.keys().await, before);
+}
+
+#[tokio::test]
 async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
     let real = RealRedis::start().await;
     real.redis.open(&[birth("t")]).await.unwrap();
