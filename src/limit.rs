@@ -22,5 +22,14 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
 /// Batches of runs that the tail of a shard remembers; a timer further behind loads the shard again.
 pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 
+/// Runs that one request can ask the store for, however many its limit names.
+pub(crate) const ROWS_MAX: usize = 1_000_000;
+
+/// Slices that a list looks into with one pipeline; it stops as soon as no later slice can matter.
+pub(crate) const LIST_SLICES_MAX: usize = 32;
+
+/// Cancelled places behind delivered that one advance removes: what is left goes with the next one, and no script runs long for it.
+pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
+
 /// Shards in one pipeline of scripts, and scripts of appends in one pipeline.
 pub(crate) const APPEND_PIPELINE_MAX: usize = 8;

@@ -5,7 +5,13 @@
 //! Every call may be repeated: a repeated append or birth answers what is there, a repeated claim, release or delete changes nothing more.
 //!
 //! Each request is atomic for its shard, and requests of one call are independent of one another. On a shard that was never born, or whose
-//! state was lost, every call but [`Store::open`] answers `Unknown` and writes nothing.
+//! state was lost or is not in this version's layout, every call but [`Store::open`] answers `Unknown` and writes nothing.
+
+#[cfg(test)]
+pub(crate) mod contract;
+#[cfg(any(test, feature = "test-support"))]
+pub(crate) mod memory;
+pub(crate) mod redis;
 
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run};
@@ -37,10 +43,11 @@ pub(crate) trait Store {
     /// Gives leases back early; another holder's lease is left alone (I5).
     async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
 
-    /// Names of the runs whose least due lies in `from..=until`, by least due, at most `limit` a shard.
+    /// Names of the runs whose least due lies in `from..=until`, by least due and then by least offset, at most `limit` a shard.
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
 
-    /// Runs by name. `None` for a name that is gone: read the names again.
+    /// Runs by name. `None` for a name that is gone: read the names again. A run whose name is there and whose bytes are lost is empty, and
+    /// so unreadable.
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error>;
 
     /// What was appended past `after`, oldest first.
@@ -145,6 +152,7 @@ pub(crate) enum Acquired {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::enum_variant_names, reason = "the outcome of `renew` is that it was renewed")]
 pub(crate) enum Renewed {
     Renewed {
         now: Timestamp,
@@ -193,7 +201,7 @@ pub(crate) struct Tail {
     pub(crate) after: Watermark,
     /// Bytes are sent along only for runs whose least due is not later: the timer's horizon.
     pub(crate) until: Timestamp,
-    /// At most so many runs; the answer's `seen` then ends before the shard's watermark.
+    /// At most so many runs, in whole batches, though always one batch; the answer's `seen` then ends before the shard's watermark.
     pub(crate) limit: usize,
 }
 

@@ -1,0 +1,198 @@
+//! One case's hold on the store under test: a shard of its own and the port's calls, one request each. Promises nothing itself.
+
+use super::Subject;
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::run::{Name, Run, Summary};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Fetch, List, Listed, Listing, Opened, Quarantine, Renewed,
+    State, Store, Tail, TailRun, Tailed,
+};
+use bytes::Bytes;
+use std::time::Duration;
+
+pub(crate) struct Trial<'a> {
+    pub(crate) subject: &'a dyn Subject,
+    pub(crate) shard: ShardId,
+}
+
+/// Dues of the cases, by hour and millisecond: long past by any store's time, so that claims are not ahead of it.
+pub(super) fn due(hour: i64, millis: i64) -> Timestamp {
+    Timestamp::from_millis((450_000 + hour) * 3_600_000 + millis)
+}
+
+pub(super) fn place(due: Timestamp, offset: u64) -> Cursor {
+    Cursor::new(due, Offset(offset))
+}
+
+/// A run of messages at these places, which are in order.
+pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
+    let (first, last) = (places[0], places[places.len() - 1]);
+    let offsets = || places.iter().map(|place| place.offset);
+    let (least, greatest) = (offsets().min().unwrap_or_default(), offsets().max().unwrap_or_default());
+    let slice = Slice::of(first.due, if first.due.is_at_once() { due(0, 0) } else { Timestamp::AT_ONCE });
+    Run {
+        name: Name::new(format!("{writer}-0-{:x}-{:x}", places.len(), least.0)),
+        slice,
+        summary: Summary {
+            count: u32::try_from(places.len()).expect("a case has few messages"),
+            first,
+            last,
+            least_offset: least,
+            greatest_offset: greatest,
+        },
+        bytes: Bytes::from(format!("\u{0}bytes of {writer}\r\n")),
+    }
+}
+
+pub(super) fn schedule(id: &str, place: Cursor) -> Change {
+    Change { id: id.into(), kind: ChangeKind::Schedule(place) }
+}
+
+pub(super) fn cancel(id: &str) -> Change {
+    Change { id: id.into(), kind: ChangeKind::Cancel }
+}
+
+pub(super) fn listing(run: &Run) -> Listing {
+    Listing { slice: run.slice, name: run.name.clone(), least_due: run.summary.least_due() }
+}
+
+pub(super) fn named(run: &Run) -> (Slice, Name) {
+    (run.slice, run.name.clone())
+}
+
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+
+impl Trial<'_> {
+    pub(super) fn store(&self) -> &dyn Store {
+        self.subject.store()
+    }
+
+    pub(super) fn lease(&self, token: u128) -> Lease {
+        crate::store::lease(&self.shard, Token(token))
+    }
+
+    pub(super) fn birth(&self, watermark: u64, delivered: Claim) -> Birth {
+        let identity = Identity("topic id 1".into());
+        Birth { shard: self.shard.clone(), identity, watermark: Watermark(watermark), delivered }
+    }
+
+    pub(super) async fn open(&self, birth: Birth) -> Opened {
+        self.store().open(&[birth]).await.unwrap().remove(0)
+    }
+
+    /// A shard whose first offset is `watermark`, with nothing delivered.
+    pub(super) async fn born(&self, watermark: u64) {
+        let opened = self.open(self.birth(watermark, Claim::START)).await;
+        assert!(matches!(opened, Opened::Born(_)), "{opened:?}");
+    }
+
+    pub(super) fn batch(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Append {
+        Append {
+            shard: self.shard.clone(),
+            from: Watermark(from),
+            to: Watermark(to),
+            runs: runs.iter().map(|&run| run.clone()).collect(),
+            changes: changes.to_vec(),
+        }
+    }
+
+    pub(super) async fn append(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Appended {
+        self.store().append(&[self.batch(from, to, runs, changes)]).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn appended(&self, from: u64, to: u64, runs: &[&Run]) {
+        assert_eq!(self.append(from, to, runs, &[]).await, Appended::Done { cancelled: 0, missed: 0 });
+    }
+
+    pub(super) async fn known(&self) -> Option<State> {
+        self.store().state(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn state(&self) -> State {
+        self.known().await.expect("the shard was born")
+    }
+
+    pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {
+        self.store().acquire(&[self.lease(token)], length).await.unwrap().remove(0)
+    }
+
+    /// Takes the lease and answers the store's time.
+    pub(super) async fn held(&self, token: u128) -> Timestamp {
+        match self.acquire(token, HOUR).await {
+            Acquired::Granted { now, .. } => now,
+            other => panic!("the lease is free, yet {other:?}"),
+        }
+    }
+
+    pub(super) async fn renew(&self, token: u128, length: Duration) -> Renewed {
+        self.store().renew(&[self.lease(token)], length).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn release(&self, token: u128) {
+        self.store().release(&[self.lease(token)]).await.unwrap();
+    }
+
+    pub(super) async fn list(&self, from: Timestamp, until: Timestamp, limit: usize) -> Listed {
+        self.store().list(&[List { shard: self.shard.clone(), from, until, limit }]).await.unwrap().remove(0)
+    }
+
+    /// All that is listed, and the watermark that came with it.
+    pub(super) async fn list_all(&self) -> (Watermark, Vec<Listing>) {
+        match self.list(Timestamp::AT_ONCE, Timestamp::MAX, 10_000).await {
+            Listed::Runs { watermark, runs, more: false } => (watermark, runs),
+            other => panic!("fewer runs than the limit, yet {other:?}"),
+        }
+    }
+
+    pub(super) async fn fetch(&self, runs: &[&Run]) -> Vec<Option<Bytes>> {
+        let runs = runs.iter().map(|run| named(run)).collect();
+        self.store().fetch(&[Fetch { shard: self.shard.clone(), runs }]).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn tail(&self, after: u64, until: Timestamp, limit: usize) -> Tailed {
+        self.store().tail(&[Tail { shard: self.shard.clone(), after: Watermark(after), until, limit }]).await.unwrap().remove(0)
+    }
+
+    /// Watermark, how far the answer reaches and the runs, by batch and then by name.
+    pub(super) async fn tail_runs(&self, after: u64, until: Timestamp, limit: usize) -> (u64, u64, Vec<TailRun>) {
+        match self.tail(after, until, limit).await {
+            Tailed::Runs { watermark, seen, runs } => (watermark.0, seen.0, runs),
+            other => panic!("the tail reaches back to {after}, yet {other:?}"),
+        }
+    }
+
+    /// An advance that does nothing yet.
+    pub(super) fn tick(&self, token: u128) -> Advance {
+        Advance {
+            lease: self.lease(token),
+            delivered: None,
+            deletes: Vec::new(),
+            ids: Vec::new(),
+            claim: None,
+            skew_max: Duration::from_secs(2),
+        }
+    }
+
+    pub(super) async fn advance(&self, advance: Advance) -> Advanced {
+        self.store().advance(&[advance]).await.unwrap().remove(0)
+    }
+
+    /// Claims, and answers the cancelled places inside the claim.
+    pub(super) async fn claimed(&self, token: u128, claim: Claim) -> Vec<Cursor> {
+        match self.advance(Advance { claim: Some(claim), ..self.tick(token) }).await {
+            Advanced::Done { cancelled, .. } => cancelled,
+            other => panic!("the claim is in order, yet {other:?}"),
+        }
+    }
+
+    pub(super) async fn delivered(&self, token: u128, delivered: Claim) {
+        let watermark = self.state().await.watermark;
+        let advanced = self.advance(Advance { delivered: Some(delivered), ..self.tick(token) }).await;
+        assert_eq!(advanced, Advanced::Done { watermark, cancelled: Vec::new() });
+    }
+
+    pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {
+        let runs = runs.iter().map(|run| named(run)).collect();
+        self.store().quarantine(&[Quarantine { lease: self.lease(token), runs }]).await.unwrap().remove(0)
+    }
+}

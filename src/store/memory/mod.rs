@@ -1,0 +1,330 @@
+//! The store in memory, for tests and the simulation: one shared value, the same outcomes as any other store, and faults on demand. It
+//! keeps nothing beyond the process, and its rules stand in `shard`.
+//!
+//! A call gives way to other loops before and after its effect, as a request and its reply would on a wire: a caller that is dropped in
+//! between has written without having been told, and a store that goes down in between has too.
+
+mod shard;
+
+use super::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
+    Tailed,
+};
+use crate::clock::Clock;
+use crate::model::{Lease, ShardId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use shard::Shard;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A handle on the store; clones share it.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    clock: Rc<dyn Clock>,
+    shards: RefCell<BTreeMap<ShardId, Shard>>,
+    is_full: Cell<bool>,
+    is_down: Cell<bool>,
+}
+
+/// What the store held at some moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot(BTreeMap<ShardId, Shard>);
+
+impl Memory {
+    /// An empty store whose own time is `clock`'s.
+    pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
+        Self { inner: Rc::new(Inner { clock, shards: RefCell::default(), is_full: Cell::new(false), is_down: Cell::new(false) }) }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.inner.shards.borrow().clone())
+    }
+
+    /// Forgets what was acknowledged since, as a failover may.
+    pub(crate) fn roll_back_to(&self, snapshot: &Snapshot) {
+        self.inner.shards.replace(snapshot.0.clone());
+    }
+
+    /// Forgets everything.
+    pub(crate) fn wipe(&self) {
+        self.inner.shards.take();
+    }
+
+    /// While full, births and appends answer [`Error::Full`].
+    pub(crate) fn set_full(&self, full: bool) {
+        self.inner.is_full.set(full);
+    }
+
+    /// While down, every call answers [`Error::Unavailable`], whether or not it had its effect.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.inner.is_down.set(down);
+    }
+
+    /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
+    pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
+        self.inner.shards.borrow_mut().get_mut(shard).is_some_and(|shard| shard.corrupt(nth))
+    }
+
+    async fn travel(&self) -> Result<(), Error> {
+        tokio::task::yield_now().await;
+        if self.inner.is_down.get() { Err(Error::Unavailable("the memory store is down".to_owned())) } else { Ok(()) }
+    }
+
+    fn check_room(&self) -> Result<(), Error> {
+        if self.inner.is_full.get() { Err(Error::Full) } else { Ok(()) }
+    }
+
+    /// Answers each request from its shard, all in one step; `None` is an unborn one.
+    async fn each<Q, A>(
+        &self,
+        requests: &[Q],
+        shard: impl Fn(&Q) -> &ShardId,
+        answer: impl Fn(&Q, Option<&mut Shard>) -> A,
+    ) -> Result<Vec<A>, Error> {
+        self.travel().await?;
+        let answers = {
+            let mut shards = self.inner.shards.borrow_mut();
+            requests.iter().map(|request| answer(request, shards.get_mut(shard(request)))).collect()
+        };
+        self.travel().await?;
+        Ok(answers)
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for Memory {
+    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+        self.travel().await?;
+        self.check_room()?;
+        let opened = births.iter().map(|birth| {
+            let mut shards = self.inner.shards.borrow_mut();
+            match shards.get(&birth.shard) {
+                Some(shard) => Opened::Found(shard.state()),
+                None => Opened::Born(shards.entry(birth.shard.clone()).or_insert(Shard::new(birth)).state()),
+            }
+        });
+        let opened = opened.collect();
+        self.travel().await?;
+        Ok(opened)
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.check_room()?;
+        self.each(appends, |append| &append.shard, |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append))).await
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.state())).await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+            shard.map_or(Acquired::Unknown, |shard| shard.acquire(lease.token, length, self.inner.clock.now()))
+        };
+        self.each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+            shard.map_or(Renewed::Unknown, |shard| shard.renew(lease.token, length, self.inner.clock.now()))
+        };
+        self.each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        let answer = |lease: &Lease, shard: Option<&mut Shard>| shard.into_iter().for_each(|shard| shard.release(lease.token));
+        self.each(leases, |lease| &lease.shard, answer).await.map(drop)
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.each(requests, |list| &list.shard, |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list))).await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        let answer = |fetch: &Fetch, shard: Option<&mut Shard>| {
+            let shard = shard.as_deref();
+            fetch.runs.iter().map(|(slice, name)| shard?.bytes(*slice, name)).collect()
+        };
+        self.each(requests, |fetch| &fetch.shard, answer).await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        self.each(requests, |tail| &tail.shard, |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail))).await
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        let answer = |advance: &Advance, shard: Option<&mut Shard>| {
+            shard.map_or(Advanced::Unknown, |shard| shard.advance(advance, self.inner.clock.now()))
+        };
+        self.each(requests, |advance| &advance.lease.shard, answer).await
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        let answer = |request: &Quarantine, shard: Option<&mut Shard>| {
+            shard.filter(|shard| shard.is_held(request.lease.token)).map_or(0, |shard| shard.quarantine(&request.runs))
+        };
+        self.each(requests, |request| &request.lease.shard, answer).await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.travel().await?;
+        for shard in shards {
+            self.inner.shards.borrow_mut().remove(shard);
+        }
+        self.travel().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Token, Watermark};
+    use crate::mutant::{self, Mutant};
+    use crate::store::contract::{self, Subject, run_of};
+
+    #[async_trait(?Send)]
+    impl Subject for Memory {
+        fn store(&self) -> &dyn Store {
+            self
+        }
+
+        async fn set_full(&self, full: bool) {
+            Memory::set_full(self, full);
+        }
+    }
+
+    fn memory() -> Memory {
+        Memory::new(Rc::new(WallClock))
+    }
+
+    fn shard() -> ShardId {
+        ShardId::new("route", Partition::new("topic", 0))
+    }
+
+    fn birth() -> Birth {
+        Birth { shard: shard(), identity: Identity("one".into()), watermark: Watermark(0), delivered: Claim::START }
+    }
+
+    fn place(offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(1_000), Offset(offset))
+    }
+
+    fn append(from: u64, to: u64) -> Append {
+        Append {
+            shard: shard(),
+            from: Watermark(from),
+            to: Watermark(to),
+            runs: vec![run_of(&format!("w{from}"), &[place(from)])],
+            changes: vec![],
+        }
+    }
+
+    async fn watermark(store: &Memory) -> Option<Watermark> {
+        store.state(&[shard()]).await.unwrap()[0].as_ref().map(|state| state.watermark)
+    }
+
+    #[tokio::test]
+    async fn the_memory_store_keeps_every_promise_of_the_port() {
+        contract::run(&memory()).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_that_goes_back_forgets_what_came_after_the_snapshot() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        store.append(&[append(0, 1)]).await.unwrap();
+        let snapshot = store.snapshot();
+        store.append(&[append(1, 2)]).await.unwrap();
+        store.clone().roll_back_to(&snapshot);
+        assert_eq!(watermark(&store).await, Some(Watermark(1)));
+        assert_eq!(store.append(&[append(1, 3)]).await.unwrap(), [Appended::Done { cancelled: 0, missed: 0 }]);
+        store.roll_back_to(&snapshot);
+        assert_eq!(watermark(&store).await, Some(Watermark(1)), "a snapshot can be gone back to more than once");
+        store.wipe();
+        assert_eq!(watermark(&store).await, None);
+    }
+
+    #[tokio::test]
+    async fn while_down_no_call_answers_but_its_effect_may_have_come() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        store.set_down(true);
+        assert!(matches!(store.append(&[append(0, 1)]).await, Err(Error::Unavailable(_))));
+        store.set_down(false);
+        assert_eq!(watermark(&store).await, Some(Watermark(0)));
+
+        let batch = [append(0, 1)];
+        let mut lost = store.append(&batch);
+        // The request has travelled, and the reply has not yet: the second time that the call gives way.
+        for _ in 0..2 {
+            assert!(futures_are_pending(&mut lost));
+        }
+        store.set_down(true);
+        assert!(matches!(lost.await, Err(Error::Unavailable(_))));
+        store.set_down(false);
+        assert_eq!(watermark(&store).await, Some(Watermark(1)));
+    }
+
+    fn futures_are_pending<F: Future + Unpin>(future: &mut F) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::Pin::new(future).poll(&mut context).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_corrupted_run_keeps_its_name_and_loses_its_bytes() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        let batch = append(0, 1);
+        store.append(std::slice::from_ref(&batch)).await.unwrap();
+        assert!(store.corrupt(&shard(), 0));
+        assert!(!store.corrupt(&shard(), 1));
+        let run = &batch.runs[0];
+        let slice = Slice::of(place(0).due, Timestamp::AT_ONCE);
+        let fetched = store.fetch(&[Fetch { shard: shard(), runs: vec![(slice, run.name.clone())] }]).await.unwrap();
+        assert!(fetched[0][0].as_ref().is_some_and(|bytes| *bytes != run.bytes));
+    }
+
+    fn with_mutant(mutant: Option<Mutant>, body: impl AsyncFnOnce(Memory)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        mutant::with(mutant, || runtime.block_on(body(memory())));
+    }
+
+    #[test]
+    fn each_mutant_of_the_store_breaks_the_rule_it_names() {
+        let outcomes = async |store: Memory, from: u64| {
+            store.open(&[birth()]).await.unwrap();
+            store.append(&[append(0, 2)]).await.unwrap();
+            store.append(&[append(from, from + 1)]).await.unwrap().remove(0)
+        };
+        let done = Appended::Done { cancelled: 0, missed: 0 };
+        for (mutant, behind, ahead) in
+            [(None, false, false), (Some(Mutant::NoCompare), true, true), (Some(Mutant::BlindWatermark), false, true)]
+        {
+            with_mutant(mutant, async |store| assert_eq!(outcomes(store, 1).await == done, behind, "{mutant:?}"));
+            with_mutant(mutant, async |store| assert_eq!(outcomes(store, 5).await == done, ahead, "{mutant:?}"));
+        }
+        for (mutant, wanted) in [(None, 5), (Some(Mutant::ClaimsBack), 3)] {
+            with_mutant(mutant, async |store| {
+                store.open(&[birth()]).await.unwrap();
+                let lease = crate::store::lease(&shard(), Token(1));
+                store.acquire(std::slice::from_ref(&lease), Duration::from_secs(9)).await.unwrap();
+                for watermark in [5, 3] {
+                    let claim = Some(Claim::new(place(watermark), Watermark(watermark)));
+                    let skew_max = Duration::ZERO;
+                    let advance = Advance { lease: lease.clone(), delivered: None, deletes: vec![], ids: vec![], claim, skew_max };
+                    store.advance(&[advance]).await.unwrap();
+                }
+                let claimed = store.state(&[shard()]).await.unwrap()[0].as_ref().map(|state| state.claimed);
+                assert_eq!(claimed, Some(Claim::new(place(wanted), Watermark(wanted))), "{mutant:?}");
+            });
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How places, dues and runs are written inside the keys: text and scores, and back. Which key holds what stands in `key`.
+
+use crate::model::{Offset, Slice, Timestamp, Watermark};
+use crate::run::Name;
+use crate::store::{Listing, State};
+
+/// Greatest whole number whose neighbours a zset score, a double, still tells apart.
+const SCORE_MAX: i64 = (1 << 53) - 1;
+
+/// A due as a zset score. `at once` has a score of its own, below all others; dues that a double cannot hold are drawn to the nearest one
+/// that it can, which keeps their order towards all others.
+pub(super) fn score(due: Timestamp) -> i64 {
+    if due.is_at_once() { -SCORE_MAX } else { due.as_millis().clamp(1 - SCORE_MAX, SCORE_MAX) }
+}
+
+/// The due that a score stands for.
+pub(super) fn due(score: &str) -> Option<Timestamp> {
+    let score = score.parse::<f64>().ok().filter(|score| !score.is_nan())?;
+    // Saturates: a score that we did not write is still some due.
+    let millis = score as i64;
+    Some(if millis <= -SCORE_MAX { Timestamp::AT_ONCE } else { Timestamp::from_millis(millis) })
+}
+
+/// A run in its slice's index: least offset and name. Runs of the same least due so come in offset order.
+pub(super) fn member(name: &Name) -> String {
+    format!("{:016x} {name}", name.least_offset().0)
+}
+
+/// The name in a member.
+pub(super) fn name(member: &str) -> Option<Name> {
+    Some(Name::new(member.split_once(' ')?.1))
+}
+
+/// A member of the tail: the end of the batch, the run's member, the least due's score, the slice. So the tail stands in offset order.
+pub(super) fn tail_run(text: &str) -> Option<Listing> {
+    let (_end, rest) = text.split_once(' ')?;
+    let mut parts = rest.rsplitn(3, ' ');
+    let (slice, score, member) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Listing { slice: Slice::parse(slice)?, name: name(member)?, least_due: due(score)? })
+}
+
+pub(super) fn watermark_hex(watermark: Watermark) -> String {
+    format!("{:016x}", watermark.0)
+}
+
+pub(super) fn watermark(text: &str) -> Option<Watermark> {
+    if text.len() != 16 {
+        return None;
+    }
+    Some(Watermark(u64::from_str_radix(text, 16).ok()?))
+}
+
+/// What one field of `counts` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) messages: u64,
+    pub(super) least_offset: Offset,
+}
+
+impl Count {
+    /// `<messages> <bytes> <least offset>`. What cannot be read stands for offset 0, which is never too high.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut parts = text.split(' ');
+        let messages = parts.next().and_then(|part| part.parse().ok());
+        let least = parts.nth(1).and_then(watermark);
+        Self { messages: messages.unwrap_or(0), least_offset: Offset(least.unwrap_or_default().0) }
+    }
+
+    /// Adds what this field says to the state of its shard.
+    pub(super) fn add_to(self, state: &mut State, field: &str) {
+        if field == super::key::QUARANTINE_FIELD {
+            state.quarantined += self.messages;
+        } else {
+            state.pending += self.messages;
+        }
+        state.lowest_pending = state.lowest_pending.min(self.least_offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn instant() -> impl Strategy<Value = Timestamp> {
+        prop_oneof![
+            any::<i64>(),
+            Just(i64::MIN),
+            Just(i64::MAX),
+            -10i64..10,
+            (1i64 << 53) - 3..(1 << 53) + 3,
+            -(1i64 << 53) - 3..-(1 << 53) + 3
+        ]
+        .prop_map(Timestamp::from_millis)
+    }
+
+    proptest! {
+        #[test]
+        fn scores_never_reverse_the_order_of_dues(a in instant(), b in instant()) {
+            let (earlier, later) = (a.min(b), a.max(b));
+            prop_assert!(score(earlier) <= score(later));
+            prop_assert!(score(earlier) as f64 as i64 == score(earlier), "a double holds it");
+        }
+
+        #[test]
+        fn a_due_that_clocks_can_show_comes_back_from_its_score(millis in -(1i64 << 52)..(1 << 52)) {
+            let timestamp = Timestamp::from_millis(millis);
+            prop_assert_eq!(due(&score(timestamp).to_string()), Some(timestamp));
+        }
+
+        #[test]
+        fn at_once_is_told_from_every_real_due(other in instant()) {
+            prop_assert_eq!(score(other) == score(Timestamp::AT_ONCE), other.is_at_once());
+        }
+
+        #[test]
+        fn foreign_text_never_panics(text: String) {
+            let _ = (due(&text), name(&text), tail_run(&text), watermark(&text), Count::parse(&text));
+        }
+    }
+
+    #[test]
+    fn at_once_comes_back_from_its_score() {
+        assert_eq!(due(&score(Timestamp::AT_ONCE).to_string()), Some(Timestamp::AT_ONCE));
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_read_keeps_lowest_pending_down() {
+        assert_eq!(Count::parse("12 3400 00000000000000ff"), Count { messages: 12, least_offset: Offset(255) });
+        assert_eq!(Count::parse("garbage"), Count { messages: 0, least_offset: Offset(0) });
+    }
+}

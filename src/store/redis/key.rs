@@ -1,0 +1,155 @@
+//! The keys of a shard in Redis, and nothing of what is done with them.
+//!
+//! All keys of a shard lie under one hash tag, so that they live and fail over together and a script may touch them in one step:
+//! `pd:{<deployment>/<route>/<topic>/<partition>}:` and then
+//!
+//! | key | type | holds |
+//! |---|---|---|
+//! | `meta` | hash | identity, layout version, watermark, claimed, delivered, the lease's token and end, from where the tail is complete |
+//! | `counts` | hash | slice (or `quarantine`) -> messages, bytes, least offset ever added: the index of slices, the forecast, lowest pending |
+//! | `tail` | zset | the newest runs by the end of their batch |
+//! | `ids` | hash | id -> place of the message that waits under it |
+//! | `cancelled` | zset | places that are not to be delivered |
+//! | `quarantine` | hash | name -> bytes of runs that could not be read |
+//! | `slice:<slice>` | zset | the slice's index: least offset and name of each run, scored by least due |
+//! | `pool:<slice>` | hash | name -> encoded run |
+//!
+//! No key expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
+
+use crate::model::{ShardId, Slice};
+use std::fmt::Write;
+
+/// What is kept of a shard. A change of any of it is another [`LAYOUT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key<'a> {
+    Meta,
+    Counts,
+    Tail,
+    Ids,
+    Cancelled,
+    Quarantine,
+    /// By the slice's text, so that a slice of a level that this version does not know can be erased too.
+    Slice(&'a str),
+    Pool(&'a str),
+}
+
+/// Version of keys and values; `meta` carries it, and every script but birth and erase leaves a shard of another version alone.
+pub(super) const LAYOUT: &str = "1";
+
+/// Field of `counts` for what is set aside; no slice is written like it.
+pub(super) const QUARANTINE_FIELD: &str = "quarantine";
+
+/// What a slice's two keys are, in the server's words.
+pub(super) const SLICE_TYPE: &str = "zset";
+pub(super) const POOL_TYPE: &str = "hash";
+
+/// Names the keys of one deployment's shards.
+#[derive(Clone, Debug)]
+pub(super) struct Keyspace {
+    deployment: String,
+}
+
+impl Keyspace {
+    pub(super) fn new(deployment: &str) -> Self {
+        Self { deployment: escaped(deployment) }
+    }
+
+    pub(super) fn of(&self, shard: &ShardId) -> Keys {
+        let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
+        Keys { prefix: format!("pd:{{{}/{route}/{topic}/{}}}:", self.deployment, shard.partition.index) }
+    }
+}
+
+/// Names the keys of one shard.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn name(&self, key: Key<'_>) -> String {
+        let prefix = &self.prefix;
+        match key {
+            Key::Meta => format!("{prefix}meta"),
+            Key::Counts => format!("{prefix}counts"),
+            Key::Tail => format!("{prefix}tail"),
+            Key::Ids => format!("{prefix}ids"),
+            Key::Cancelled => format!("{prefix}cancelled"),
+            Key::Quarantine => format!("{prefix}quarantine"),
+            Key::Slice(slice) => format!("{prefix}slice:{}", escaped(slice)),
+            Key::Pool(slice) => format!("{prefix}pool:{}", escaped(slice)),
+        }
+    }
+
+    pub(super) fn names<const N: usize>(&self, keys: [Key<'_>; N]) -> Vec<String> {
+        keys.into_iter().map(|key| self.name(key)).collect()
+    }
+
+    pub(super) fn slice(&self, slice: Slice) -> String {
+        self.name(Key::Slice(&slice.to_string()))
+    }
+
+    pub(super) fn pool(&self, slice: Slice) -> String {
+        self.name(Key::Pool(&slice.to_string()))
+    }
+}
+
+/// Where a value goes that somebody else wrote under one of our keys.
+pub(super) fn aside(key: &str) -> String {
+    format!("{key}:foreign")
+}
+
+/// Keeps letters, digits, `.`, `_` and `-`, all that brokers' and our own names are made of; any other byte becomes `%` and two hex digits.
+/// So no name can end the hash tag, reach into another part of the key, or be taken for another name.
+fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"._-".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Partition;
+    use proptest::prelude::*;
+
+    fn meta(deployment: &str, route: &str, topic: &str) -> String {
+        let shard = ShardId::new(route, Partition::new(topic, 3));
+        Keyspace::new(deployment).of(&shard).name(Key::Meta)
+    }
+
+    #[test]
+    fn keys_read_as_the_layout_table_says() {
+        let keys = Keyspace::new("prod").of(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        assert_eq!(keys.name(Key::Meta), "pd:{prod/orders/orders.delayed/0}:meta");
+        assert_eq!(keys.name(Key::Slice("h482913")), "pd:{prod/orders/orders.delayed/0}:slice:h482913");
+        assert_eq!(keys.name(Key::Pool("n7")), "pd:{prod/orders/orders.delayed/0}:pool:n7");
+    }
+
+    proptest! {
+        #[test]
+        fn two_shards_never_share_a_key_whatever_they_are_called(a: [String; 3], b: [String; 3]) {
+            prop_assert_eq!(a == b, meta(&a[0], &a[1], &a[2]) == meta(&b[0], &b[1], &b[2]));
+        }
+
+        #[test]
+        fn no_name_breaks_out_of_the_hash_tag(name: String) {
+            let key = meta(&name, &name, &name);
+            prop_assert_eq!(key.find('{'), Some(3));
+            prop_assert_eq!(key.matches(['{', '}']).count(), 2);
+            prop_assert_eq!(key.split_once('}').map(|(_, rest)| rest), Some(":meta"));
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_slash_or_a_brace_is_not_another_shards() {
+        assert_ne!(meta("a/b", "c", "t"), meta("a", "b/c", "t"));
+        assert_eq!(meta("a", "b", "{t}"), "pd:{a/b/%7bt%7d/3}:meta");
+    }
+}

@@ -1,0 +1,254 @@
+//! The reads that no script can do, as they touch slices that only `counts` names: lists and fetches, as plain pipelined commands.
+
+use super::key::{self, Key, Keys};
+use super::reply::text;
+use super::script::{Call, SliceKey};
+use super::{Redis, connection, form};
+use crate::limit;
+use crate::model::{Level, Slice, Timestamp, Watermark};
+use crate::run::Name;
+use crate::store::{Error, Fetch, List, Listed, Listing, Tail, TailRun, Tailed};
+use bytes::Bytes;
+use redis::{Pipeline, Value};
+use std::collections::BTreeMap;
+
+impl Redis {
+    /// Slices are looked into in the order of their least dues, a few at a time, until no other can hold what is asked for.
+    pub(super) async fn list_runs(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        let mut searches = self.begin(requests).await?;
+        while searches.iter().flatten().any(|search| !search.is_done()) {
+            let mut pipeline = Pipeline::new();
+            for search in searches.iter_mut().flatten() {
+                search.ask(&mut pipeline);
+            }
+            let mut values = self.connection.send(&pipeline).await?.into_iter();
+            let mut foreign = Vec::new();
+            for search in &mut searches {
+                if search.as_mut().is_some_and(|open| !open.read(&mut values, &mut foreign)) {
+                    *search = None;
+                }
+            }
+            self.set_aside(&foreign).await?;
+        }
+        Ok(searches.into_iter().map(|search| search.map_or(Listed::Unknown, Search::finish)).collect())
+    }
+
+    /// Reads watermarks and the index of slices. `None`: unknown.
+    async fn begin<'a>(&self, requests: &'a [List]) -> Result<Vec<Option<Search<'a>>>, Error> {
+        let keys: Vec<Keys> = requests.iter().map(|request| self.keyspace.of(&request.shard)).collect();
+        let replies = self.run(keys.iter().map(Call::state).collect()).await?;
+        let searches =
+            requests.iter().zip(keys).zip(replies).map(|((request, keys), reply)| {
+                Ok(reply.slices()?.map(|(watermark, slices)| Search::new(request, keys, watermark, slices)))
+            });
+        searches.collect()
+    }
+
+    pub(super) async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        let mut pipeline = Pipeline::new();
+        let groups: Vec<BTreeMap<Slice, Vec<usize>>> = requests.iter().map(|request| by_slice(&request.runs)).collect();
+        for (request, group) in requests.iter().zip(&groups) {
+            let keys = self.keyspace.of(&request.shard);
+            for (slice, places) in group {
+                let names: Vec<&str> = places.iter().map(|&at| request.runs[at].1.as_str()).collect();
+                pipeline.cmd("HMGET").arg(keys.pool(*slice)).arg(names);
+            }
+        }
+        let mut values = self.connection.send(&pipeline).await?.into_iter();
+        let mut fetched: Vec<Vec<Option<Bytes>>> = requests.iter().map(|request| vec![None; request.runs.len()]).collect();
+        for (group, runs) in groups.iter().zip(&mut fetched) {
+            for places in group.values() {
+                // A pool of another type reads as one that holds nothing.
+                let Some(Value::Array(found)) = values.next() else { continue };
+                for (&at, value) in places.iter().zip(found) {
+                    if let Value::BulkString(bytes) = value {
+                        runs[at] = Some(Bytes::from(bytes));
+                    }
+                }
+            }
+        }
+        self.tell_lost_from_gone(requests, &mut fetched).await?;
+        Ok(fetched)
+    }
+
+    /// Fetches the bytes of those runs of the tails that are due within the asked horizons.
+    pub(super) async fn fetch_tails(&self, requests: &[Tail], tails: &mut [Tailed]) -> Result<(), Error> {
+        let mut fetches = Vec::new();
+        let mut takers = Vec::new();
+        for (request, tail) in requests.iter().zip(tails) {
+            let Tailed::Runs { runs, .. } = tail else { continue };
+            let within: Vec<&mut TailRun> = runs.iter_mut().filter(|run| run.listing.least_due <= request.until).collect();
+            if !within.is_empty() {
+                let names = within.iter().map(|run| (run.listing.slice, run.listing.name.clone())).collect();
+                fetches.push(Fetch { shard: request.shard.clone(), runs: names });
+                takers.push(within);
+            }
+        }
+        for (within, found) in takers.into_iter().zip(self.fetch_runs(&fetches).await?) {
+            for (run, bytes) in within.into_iter().zip(found) {
+                run.bytes = bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// A run without bytes whose name is still listed is not gone but lost: it is handed out empty, so that it is found unreadable and set
+    /// aside, instead of being asked for again and again.
+    async fn tell_lost_from_gone(&self, requests: &[Fetch], fetched: &mut [Vec<Option<Bytes>>]) -> Result<(), Error> {
+        let mut pipeline = Pipeline::new();
+        for (request, runs) in requests.iter().zip(&*fetched) {
+            let keys = self.keyspace.of(&request.shard);
+            for ((slice, name), _) in request.runs.iter().zip(runs).filter(|(_, bytes)| bytes.is_none()) {
+                pipeline.cmd("ZSCORE").arg(keys.slice(*slice)).arg(form::member(name));
+            }
+        }
+        let listed = self.connection.send(&pipeline).await?;
+        for (bytes, score) in fetched.iter_mut().flatten().filter(|bytes| bytes.is_none()).zip(listed) {
+            if matches!(score, Value::BulkString(_)) {
+                *bytes = Some(Bytes::new());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One list under way.
+struct Search<'a> {
+    request: &'a List,
+    keys: Keys,
+    watermark: Watermark,
+    /// What is still to be looked into, the least due last.
+    slices: Vec<Slice>,
+    /// What was asked for in this round.
+    asked: Vec<Slice>,
+    found: Vec<Listing>,
+}
+
+impl<'a> Search<'a> {
+    fn new(request: &'a List, keys: Keys, watermark: Watermark, mut slices: Vec<Slice>) -> Self {
+        slices.retain(|slice| may_hold(*slice, request));
+        slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
+        Self { request, keys, watermark, slices, asked: Vec::new(), found: Vec::new() }
+    }
+
+    /// Whether no slice that is left can hold one of the first `limit` runs.
+    fn is_done(&self) -> bool {
+        let Some(next) = self.slices.last() else { return true };
+        self.found.len() > self.request.limit
+            && self.found[..self.request.limit].last().is_none_or(|last| last.least_due < next.least_due())
+    }
+
+    fn ask(&mut self, pipeline: &mut Pipeline) {
+        if self.is_done() {
+            return;
+        }
+        self.asked = self.slices.split_off(self.slices.len().saturating_sub(limit::LIST_SLICES_MAX));
+        ask_watermark(pipeline, &self.keys);
+        for slice in &self.asked {
+            let (from, until) = (form::score(self.request.from), form::score(self.request.until));
+            pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
+            pipeline.arg("LIMIT").arg(0).arg(self.request.limit.min(limit::ROWS_MAX) + 1);
+        }
+    }
+
+    /// Reads the answers to [`Search::ask`]. Answers whether the shard is still there.
+    fn read(&mut self, values: &mut impl Iterator<Item = Value>, foreign: &mut Vec<SliceKey>) -> bool {
+        if self.asked.is_empty() {
+            return true;
+        }
+        let watermark = values.next().and_then(read_watermark);
+        for slice in std::mem::take(&mut self.asked) {
+            let Some(rows) = values.next().and_then(texts) else {
+                foreign.push(SliceKey { name: self.keys.slice(slice), of_type: key::SLICE_TYPE });
+                continue;
+            };
+            self.found.extend(rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])));
+        }
+        self.found.sort_by(|a, b| order(a).cmp(&order(b)));
+        let Some(watermark) = watermark else { return false };
+        // Each of the two was read before the names that came after it; were the store to go back in between, only the lower one is true.
+        self.watermark = self.watermark.min(watermark);
+        true
+    }
+
+    fn finish(mut self) -> Listed {
+        let more = self.found.len() > self.request.limit;
+        self.found.truncate(self.request.limit);
+        Listed::Runs { watermark: self.watermark, runs: self.found, more }
+    }
+}
+
+fn order(listing: &Listing) -> (Timestamp, crate::model::Offset, &Name) {
+    (listing.least_due, listing.name.least_offset(), &listing.name)
+}
+
+fn listing(slice: Slice, member: &str, score: &str) -> Option<Listing> {
+    Some(Listing { slice, name: form::name(member)?, least_due: form::due(score)? })
+}
+
+fn may_hold(slice: Slice, request: &List) -> bool {
+    let ended = slice.level == Level::Hour && Slice { start: slice.start + 1, ..slice }.least_due() <= request.from;
+    slice.least_due() <= request.until && !ended
+}
+
+fn ask_watermark(pipeline: &mut Pipeline, keys: &Keys) {
+    pipeline.cmd("HMGET").arg(keys.name(Key::Meta)).arg("version").arg("watermark");
+}
+
+fn read_watermark(value: Value) -> Option<Watermark> {
+    let [version, watermark] = <[String; 2]>::try_from(texts(value)?).ok()?;
+    if version == key::LAYOUT { form::watermark(&watermark) } else { None }
+}
+
+/// A list of strings; `None` if it is something else, or one of them is missing.
+fn texts(value: Value) -> Option<Vec<String>> {
+    match value {
+        Value::Array(values) => values.into_iter().map(text).collect(),
+        _ => None,
+    }
+}
+
+fn by_slice(runs: &[(Slice, Name)]) -> BTreeMap<Slice, Vec<usize>> {
+    let mut groups: BTreeMap<Slice, Vec<usize>> = BTreeMap::new();
+    for (at, (slice, _)) in runs.iter().enumerate() {
+        groups.entry(*slice).or_default().push(at);
+    }
+    groups
+}
+
+/// Fields of `counts`, for erasing; empty if it is not a hash.
+pub(super) fn fields(value: Value) -> Vec<String> {
+    texts(value).unwrap_or_default()
+}
+
+pub(super) fn is_wrong_type(value: &Value) -> bool {
+    connection::is_error(value, "WRONGTYPE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Partition, ShardId};
+    use crate::store::redis::key::Keyspace;
+
+    #[test]
+    fn a_list_promises_no_more_than_the_store_held_while_it_was_read() {
+        let shard = ShardId::new("route", Partition::new("topic", 0));
+        let keys = Keyspace::new("test").of(&shard);
+        let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 9 };
+        let string = |text: &str| Value::BulkString(text.into());
+        let meta = |watermark: &str| Value::Array(vec![string(key::LAYOUT), string(watermark)]);
+        let slice = Slice { level: Level::Hour, start: 1 };
+        // The store went back, or on, between the two looks: names of the lower watermark are all that is sure to be among them.
+        for (second, wanted) in [("0000000000000005", 5), ("000000000000000c", 10)] {
+            let mut search = Search::new(&request, keys.clone(), Watermark(10), vec![slice]);
+            search.ask(&mut Pipeline::new());
+            assert!(search.read(&mut [meta(second), Value::Array(vec![])].into_iter(), &mut Vec::new()));
+            assert_eq!(search.finish(), Listed::Runs { watermark: Watermark(wanted), runs: vec![], more: false });
+        }
+        let mut search = Search::new(&request, keys, Watermark(10), vec![slice]);
+        search.ask(&mut Pipeline::new());
+        let gone = Value::Array(vec![Value::Nil, Value::Nil]);
+        assert!(!search.read(&mut [gone, Value::Array(vec![])].into_iter(), &mut Vec::new()), "the shard was lost meanwhile");
+    }
+}

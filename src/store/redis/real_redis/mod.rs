@@ -1,0 +1,161 @@
+//! The store on a real `redis-server`: the port's promises, and what only a server or its neighbours can do to us. Needs `redis-server` on
+//! the path, and fails without it.
+
+mod foreign;
+mod model;
+mod outage;
+mod server;
+
+use super::*;
+use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token, Watermark};
+use crate::run::Run;
+use crate::store::contract::{self, Subject, run_of};
+use crate::store::{Change, ChangeKind};
+use server::Server;
+
+struct RealRedis {
+    server: Server,
+    redis: Redis,
+}
+
+impl RealRedis {
+    async fn start() -> Self {
+        let server = Server::start();
+        let redis = server.redis().await;
+        Self { server, redis }
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for RealRedis {
+    fn store(&self) -> &dyn Store {
+        &self.redis
+    }
+
+    async fn set_full(&self, full: bool) {
+        self.server.command(if full { "CONFIG SET maxmemory 1" } else { "CONFIG SET maxmemory 0" }).await;
+    }
+}
+
+fn shard(topic: &str) -> ShardId {
+    ShardId::new("route", Partition::new(topic, 0))
+}
+
+fn key(topic: &str, name: &str) -> String {
+    format!("pd:{{test/route/{topic}/0}}:{name}")
+}
+
+fn birth(topic: &str) -> Birth {
+    Birth { shard: shard(topic), identity: Identity("id".into()), watermark: Watermark(0), delivered: Claim::START }
+}
+
+/// A place in hour `offset` after the epoch, so that each has a slice of its own.
+fn place(offset: u64) -> Cursor {
+    Cursor::new(Timestamp::from_millis(offset as i64 * 3_600_000), Offset(offset))
+}
+
+/// One message at `offset`, in a run of its own, with the id `id<offset>`.
+fn append(topic: &str, offset: u64) -> Append {
+    let change = Change { id: format!("id{offset}").into(), kind: ChangeKind::Schedule(place(offset)) };
+    let run = run_of(&format!("w{offset}"), &[place(offset)]);
+    Append { shard: shard(topic), from: Watermark(offset), to: Watermark(offset + 1), runs: vec![run], changes: vec![change] }
+}
+
+fn lease(topic: &str) -> Lease {
+    crate::store::lease(&shard(topic), Token(7))
+}
+
+fn advance(topic: &str, claim: Claim) -> Advance {
+    Advance { lease: lease(topic), delivered: None, deletes: vec![], ids: vec![], claim: Some(claim), skew_max: Duration::ZERO }
+}
+
+fn everything(topic: &str) -> List {
+    List { shard: shard(topic), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 100 }
+}
+
+const DONE: Appended = Appended::Done { cancelled: 0, missed: 0 };
+
+#[tokio::test]
+async fn redis_keeps_every_promise_of_the_port() {
+    contract::run(&RealRedis::start().await).await;
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_that_the_message_names_can_do_everything() {
+    let server = Server::start();
+    server.command("ACL SETUSER postdate on >secret ~pd:* +@read +@write +@scripting +info +time +select").await;
+    let options = Options { username: Some("postdate".to_owned()), password: Some("secret".to_owned()), ..server.options() };
+    let redis = Redis::connect(&options).await.unwrap();
+    contract::run(&RealRedis { server, redis }).await;
+}
+
+#[tokio::test]
+async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
+    let real = RealRedis::start().await;
+    let topic = "{a}/b\n* c";
+    real.redis.open(&[birth(topic)]).await.unwrap();
+    assert_eq!(real.redis.append(&[append(topic, 0)]).await.unwrap(), [DONE]);
+    let keys = real.server.keys().await;
+    assert_eq!(keys.len(), 6, "{keys:?}");
+    for name in keys {
+        assert!(name.starts_with("pd:{test/route/%7ba%7d%2fb%0a%2a%20c/0}:"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    let appends = [append("t", 0), append("t", 1)];
+    assert_eq!(real.redis.append(&appends).await.unwrap(), [DONE, DONE]);
+    let cancel = Change { id: "id0".into(), kind: ChangeKind::Cancel };
+    let cancels = Append { runs: vec![], changes: vec![cancel], ..append("t", 2) };
+    assert_eq!(real.redis.append(&[cancels]).await.unwrap(), [Appended::Done { cancelled: 1, missed: 0 }]);
+    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let all = Claim::new(place(1), Watermark(3));
+    let runs: Vec<&Run> = appends.iter().flat_map(|append| &append.runs).collect();
+    let deletes = runs.iter().map(|run| (run.slice, run.name.clone())).collect();
+    let advance = Advance { delivered: Some(all), deletes, ids: vec![("id1".into(), place(1))], ..advance("t", all) };
+    real.redis.advance(&[advance]).await.unwrap();
+    assert_eq!(real.server.keys().await, [key("t", "meta"), key("t", "tail")]);
+    real.redis.erase(&[shard("t")]).await.unwrap();
+    assert_eq!(real.server.keys().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_quarantined_run_is_kept_with_its_bytes() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    let run = append("t", 0).runs.remove(0);
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let runs = vec![(run.slice, run.name.clone())];
+    assert_eq!(real.redis.quarantine(&[Quarantine { lease: lease("t"), runs }]).await.unwrap(), [1]);
+    let kept = real.server.command(&format!("HGET {} {}", key("t", "quarantine"), run.name)).await;
+    assert_eq!(kept, redis::Value::BulkString(run.bytes.to_vec()));
+}
+
+#[tokio::test]
+async fn a_slice_that_is_in_use_again_is_not_set_aside() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    let before = real.server.keys().await;
+    // Another process found the same foreign value, and was quicker.
+    let late = SliceKey { name: key("t", "slice:h0"), of_type: key::SLICE_TYPE };
+    let gone = SliceKey { name: key("t", "slice:h9"), of_type: key::SLICE_TYPE };
+    real.redis.set_aside(&[late, gone]).await.unwrap();
+    assert_eq!(real.server.keys().await, before);
+}
+
+#[tokio::test]
+async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    // What an erase would send that has looked at the slices before the append.
+    let outdated = Call::erase(&real.redis.keyspace.of(&shard("t")), &[]);
+    let before = real.server.keys().await;
+    assert_eq!(real.redis.run_once(&[outdated]).await.unwrap()[0].tag, "again");
+    assert_eq!(real.server.keys().await, before);
+}

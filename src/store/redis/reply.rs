@@ -1,0 +1,254 @@
+//! What the scripts answer, read from the wire: a tag and then its parts, as the head of each script lists them. Decides nothing.
+
+use super::form;
+use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark};
+use crate::store::{Acquired, Advanced, Appended, Error, Opened, Renewed, State, TailRun, Tailed};
+use redis::Value;
+
+/// A script's reply: its tag, and the parts that are still to be read.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) tag: String,
+    parts: std::vec::IntoIter<Value>,
+}
+
+impl Reply {
+    pub(super) fn new(value: Value) -> Result<Self, Error> {
+        let Value::Array(parts) = value else { return Err(garbled("something else than a list")) };
+        let mut parts = parts.into_iter();
+        let tag = parts.next().and_then(text).ok_or_else(|| garbled("a list without a tag"))?;
+        Ok(Self { tag, parts })
+    }
+
+    /// For a shard that this layout cannot read.
+    pub(super) fn unknown() -> Self {
+        Self { tag: "unknown".to_owned(), parts: Vec::new().into_iter() }
+    }
+
+    fn part<T>(&mut self, read: impl FnOnce(Value) -> Option<T>) -> Result<T, Error> {
+        self.parts.next().and_then(read).ok_or_else(|| garbled(&self.tag))
+    }
+
+    fn text(&mut self) -> Result<String, Error> {
+        self.part(text)
+    }
+
+    fn number(&mut self) -> Result<usize, Error> {
+        self.part(|value| usize::try_from(int(&value)?).ok())
+    }
+
+    pub(super) fn numbers(&mut self) -> Result<Vec<usize>, Error> {
+        let mut numbers = Vec::new();
+        while !self.parts.as_slice().is_empty() {
+            numbers.push(self.number()?);
+        }
+        Ok(numbers)
+    }
+
+    fn watermark(&mut self) -> Result<Watermark, Error> {
+        self.part(|value| form::watermark(&text(value)?))
+    }
+
+    fn time(&mut self) -> Result<Timestamp, Error> {
+        self.part(|value| int(&value).map(Timestamp::from_millis))
+    }
+
+    fn state(&mut self) -> Result<State, Error> {
+        self.part(state)
+    }
+
+    fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
+        self.part(|value| {
+            let Value::Array(values) = value else { return None };
+            // What does not read as one of our members was put there by somebody else.
+            let listings = values.into_iter().filter_map(|value| form::tail_run(&text(value)?));
+            Some(listings.map(|listing| TailRun { listing, bytes: None }).collect())
+        })
+    }
+
+    fn other<T>(self) -> Result<T, Error> {
+        Err(garbled(&self.tag))
+    }
+
+    /// `keys` are those of the call, its meta first.
+    pub(super) fn opened(mut self, keys: &[String]) -> Result<Opened, Error> {
+        Ok(match self.tag.as_str() {
+            "born" => Opened::Born(self.state()?),
+            "found" => Opened::Found(self.state()?),
+            "version" => Opened::Foreign(another_layout(&keys[0], &self.text()?)),
+            "foreign" => {
+                let named = self.numbers()?.into_iter().filter_map(|number| keys.get(number - 1));
+                Opened::Foreign(another_type(&named.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")))
+            }
+            _ => return self.other(),
+        })
+    }
+
+    pub(super) fn appended(mut self) -> Result<Appended, Error> {
+        Ok(match self.tag.as_str() {
+            "done" => Appended::Done { cancelled: self.small()?, missed: self.small()? },
+            "elsewhere" => Appended::Elsewhere(self.watermark()?),
+            "unknown" => Appended::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    fn small(&mut self) -> Result<u32, Error> {
+        self.part(|value| u32::try_from(int(&value)?).ok())
+    }
+
+    pub(super) fn known_state(mut self) -> Result<Option<State>, Error> {
+        match self.tag.as_str() {
+            "state" => Ok(Some(self.state()?)),
+            "unknown" => Ok(None),
+            _ => self.other(),
+        }
+    }
+
+    /// Of a state: the watermark, and the slices that this version knows. `None`: unknown.
+    pub(super) fn slices(mut self) -> Result<Option<(Watermark, Vec<Slice>)>, Error> {
+        match self.tag.as_str() {
+            "state" => self.part(slices).map(Some),
+            "unknown" => Ok(None),
+            _ => self.other(),
+        }
+    }
+
+    pub(super) fn acquired(mut self) -> Result<Acquired, Error> {
+        Ok(match self.tag.as_str() {
+            "granted" => {
+                let now = self.time()?;
+                Acquired::Granted { state: self.state()?, now }
+            }
+            "held" => Acquired::Held,
+            "unknown" => Acquired::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    pub(super) fn renewed(mut self) -> Result<Renewed, Error> {
+        Ok(match self.tag.as_str() {
+            "renewed" => Renewed::Renewed { now: self.time()? },
+            "fenced" => Renewed::Fenced,
+            "unknown" => Renewed::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    pub(super) fn advanced(mut self) -> Result<Advanced, Error> {
+        Ok(match self.tag.as_str() {
+            "done" => {
+                let watermark = self.watermark()?;
+                let places: Option<Vec<_>> = self.parts.map(|value| Cursor::from_hex(&text(value)?)).collect();
+                Advanced::Done { watermark, cancelled: places.ok_or_else(|| garbled("done"))? }
+            }
+            "ahead" => Advanced::Ahead { watermark: self.watermark()?, now: self.time()? },
+            "fenced" => Advanced::Fenced,
+            "unknown" => Advanced::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    /// The runs come without their bytes.
+    pub(super) fn tailed(mut self) -> Result<Tailed, Error> {
+        Ok(match self.tag.as_str() {
+            "runs" => Tailed::Runs { watermark: self.watermark()?, seen: self.watermark()?, runs: self.tail_runs()? },
+            "broken" => Tailed::Broken { watermark: self.watermark()? },
+            "unknown" => Tailed::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    pub(super) fn moved(mut self) -> Result<usize, Error> {
+        match self.tag.as_str() {
+            "moved" => self.number(),
+            "fenced" | "unknown" => Ok(0),
+            _ => self.other(),
+        }
+    }
+}
+
+/// The five parts of a state: identity, watermark, claimed, delivered, counts.
+fn state_parts(value: Value) -> Option<[Value; 5]> {
+    let Value::Array(parts) = value else { return None };
+    <[Value; 5]>::try_from(parts).ok()
+}
+
+fn state(value: Value) -> Option<State> {
+    let [identity, watermark, claimed, delivered, counts] = state_parts(value)?;
+    let watermark = form::watermark(&text(watermark)?)?;
+    let mut state = State {
+        identity: Identity(text(identity)?.into()),
+        watermark,
+        claimed: Claim::from_hex(&text(claimed)?)?,
+        delivered: Claim::from_hex(&text(delivered)?)?,
+        lowest_pending: watermark.offset(),
+        pending: 0,
+        quarantined: 0,
+    };
+    for (field, count) in fields(counts)? {
+        form::Count::parse(&count).add_to(&mut state, &field);
+    }
+    Some(state)
+}
+
+fn slices(value: Value) -> Option<(Watermark, Vec<Slice>)> {
+    let [_, watermark, _, _, counts] = state_parts(value)?;
+    let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
+    Some((form::watermark(&text(watermark)?)?, slices))
+}
+
+/// A hash as it comes over the wire: field, value, field, value.
+fn fields(value: Value) -> Option<Vec<(String, String)>> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let mut fields = Vec::with_capacity(values.len() / 2);
+    while let (Some(field), Some(value)) = (values.next(), values.next()) {
+        fields.push((text(field)?, text(value)?));
+    }
+    Some(fields)
+}
+
+/// Any string of the wire; bytes that are not UTF-8 are replaced, as nothing that we wrote has any.
+pub(super) fn text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        }),
+        Value::SimpleString(text) => Some(text),
+        Value::Okay => Some("OK".to_owned()),
+        _ => None,
+    }
+}
+
+fn int(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+pub(super) fn garbled(what: &str) -> Error {
+    Error::Unusable(format!("a script answered `{what}`, which it cannot: is this server really a Redis?"))
+}
+
+fn another_layout(meta: &str, version: &str) -> String {
+    let what = match version {
+        "" => "no layout version".to_owned(),
+        super::key::LAYOUT => "values that cannot be read".to_owned(),
+        other => format!("layout version `{other}`"),
+    };
+    format!(
+        "`{meta}` holds {what}, and this version of Postdate reads and writes layout {}: let the version that wrote it deliver what \
+         waits there, or erase the shard, whose messages are then read again from the source as far as it retains them",
+        super::key::LAYOUT
+    )
+}
+
+fn another_type(keys: &str) -> String {
+    format!(
+        "{keys} was overwritten with a value of another type: look who writes to this Redis, then erase the shard, whose messages are \
+             then read again from the source as far as it retains them"
+    )
+}
