@@ -1,5 +1,6 @@
 //! Health: what the parts of the process say of themselves. A part sets itself ready or not, with a reason, and shows that it lives by
-//! beating; nothing here judges from outside. `admin` answers with it.
+//! beating; nothing here judges from outside. `admin` answers with it. A change is logged here, once, so that no part logs the same trouble
+//! in a loop.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,9 @@ use tokio::time::Instant;
 /// A loop that has beaten once and then not for so long hangs. Loops beat many times a second; the longest calls they wait for have
 /// timeouts well below this.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// What a part says of itself before it has said anything.
+const STARTING: &str = "starting";
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -43,9 +47,9 @@ impl Health {
 
     /// Registers a part that is not ready yet. A name used again takes the earlier part's place.
     pub(crate) fn part(&self, name: impl Into<String>) -> Part {
-        let state = Arc::new(State { beat: AtomicU64::new(0), reason: Mutex::new(Some("starting".to_owned())) });
-        locked(&self.0.parts).insert(name.into(), state.clone());
-        Part { registry: self.0.clone(), state }
+        let (name, state) = (name.into(), Arc::new(State { beat: AtomicU64::new(0), reason: Mutex::new(Some(STARTING.to_owned())) }));
+        locked(&self.0.parts).insert(name.clone(), state.clone());
+        Part { name, registry: self.0.clone(), state }
     }
 
     /// Why the process is not ready; empty if it is. A process without parts is still starting.
@@ -86,18 +90,27 @@ impl Registry {
 /// What one part says of itself. When it is dropped the part is no longer waited for to beat, and is not ready.
 #[derive(Debug)]
 pub(crate) struct Part {
+    name: String,
     registry: Arc<Registry>,
     state: Arc<State>,
 }
 
 impl Part {
     pub(crate) fn ready(&self) {
-        *locked(&self.state.reason) = None;
+        let before = locked(&self.state.reason).take();
+        if let Some(reason) = before.filter(|reason| reason != STARTING) {
+            tracing::info!(part = self.name, "ready again, after: {reason}");
+        }
     }
 
     /// `reason` is for a person: what is not there, and what to do.
     pub(crate) fn not_ready(&self, reason: impl Into<String>) {
-        *locked(&self.state.reason) = Some(reason.into());
+        let reason = reason.into();
+        let mut standing = locked(&self.state.reason);
+        if standing.as_ref().is_none_or(|before| before == STARTING) {
+            tracing::warn!(part = self.name, "not ready: {reason}");
+        }
+        *standing = Some(reason);
     }
 
     /// Shows that the part's loop goes round. From the first beat on it must go on beating.
@@ -109,7 +122,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         self.state.beat.store(0, Ordering::Relaxed);
-        self.not_ready("ended");
+        *locked(&self.state.reason) = Some("ended".to_owned());
     }
 }
 

@@ -1,5 +1,54 @@
-//! Postdate: delayed delivery for Kafka.
-#![allow(dead_code, reason = "the ground is laid before what stands on it; goes with the first role")]
+//! # Start here
+//!
+//! Postdate adds delayed delivery to Kafka. A producer sets a header (`postdate-after: 30m`); the message waits in Redis; at its due time it
+//! arrives on its target topic.
+//!
+//! ## The life of a message
+//! ```text
+//!   source topic                                                                  target topic
+//!        |  broker/kafka/source                                 broker/kafka/target  ^
+//!        v                                                                           |
+//!   +- ingress ---------------------------+      +- timer -----------------------------------------+
+//!   | admit    header -> due, or a reason |      | claimer     leases shards                       |
+//!   | batch    messages -> runs, a slice  |      | loader      runs -> memory, ahead of need       |
+//!   |          (hour) each                |      | schedule    what is due next, as a pair (C, W)  |
+//!   | writer   compare-and-append (I2)    |      | dispatcher  claim -> hand over -> delivered     |
+//!   | commit   only what is stored (I1)   |      | retrier     back through the source, or dead    |
+//!   +------------------|------------------+      +-----------------^-------------------------------+
+//!                      |             store/redis, lua/             |
+//!                      +----------------> runs, W, (C, W) ---------+
+//! ```
+//! A *shard* is one source partition of one route. Its state lies in one hash slot of Redis: the *watermark* W (next source offset to store),
+//! *runs* of messages by *slice*, and two pairs (C, W): *claimed*, written before messages are handed over, and *delivered*, written after.
+//! **A message is done if and only if its offset lies before W and its (due, offset) is not past C, of the delivered pair.** The log is the
+//! truth: whatever the store forgets is read again from the source.
+//!
+//! ## Invariants, cited by number
+//! - **I1** A source offset is committed only after the watermark covers it.
+//! - **I2** The watermark moves only by compare-and-append, together with the runs it covers.
+//! - **I3** A run is immutable and sorted by (due, offset); its name is never used twice.
+//! - **I4** The delivered pair covers a message only after its target's acknowledgement, its dead letter, its way back through the source, or
+//!   its cancel.
+//! - **I5** A claim with an old lease token changes nothing, and claimed never moves back.
+//! - **I6** Every buffer has a bound in `limit.rs`.
+//!
+//! And what is absent: ingress never produces to a broker; no role knows Redis or Kafka; nothing but `TaskGroup` starts a thread; nothing but
+//! `clock.rs` reads the time of day; no message has a task, a lock, a log line or a Redis call of its own.
+//!
+//! ## Layers: a file imports its own folder and lower rows
+//! | row | modules |
+//! |---|---|
+//! | shell | `cli` `config` `role` `telemetry` `sim` |
+//! | roles | `ingress` `timer` `admin` |
+//! | adapters | `store::redis` `store::memory` `broker::kafka` `broker::memory` |
+//! | ports | `store` `broker` `task` `metric` `health` `clock` |
+//! | algorithms | `run` `wheel` `schedule` |
+//! | domain | `model` `limit` `mutant` |
+//!
+//! ## Reading path
+//! `role.rs` (the wiring) -> `ingress/mod.rs`, `ingress/intake.rs` -> `store/mod.rs` with `lua/append.lua` -> `schedule/mod.rs` ->
+//! `timer/dispatcher.rs` with `lua/advance.lua`. A new broker is a folder beside `broker/kafka` and lines in `role.rs` and `config/`; the
+//! conformance suite in `broker/contract` says when it is done.
 
 mod admin;
 mod broker;
@@ -7,14 +56,20 @@ mod cli;
 mod clock;
 mod config;
 mod health;
+mod ingress;
 mod limit;
 mod metric;
 mod model;
 mod mutant;
+
 mod run;
+mod schedule;
+#[cfg(any(test, feature = "test-support"))]
+mod sim;
 mod store;
 mod task;
 mod telemetry;
+mod timer;
 mod wheel;
 
 pub use cli::{Cli, Command, Reset, Run};

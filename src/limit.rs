@@ -33,3 +33,91 @@ pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
 
 /// Shards in one pipeline of scripts, and scripts of appends in one pipeline.
 pub(crate) const APPEND_PIPELINE_MAX: usize = 8;
+
+/// How long the first record of a batch waits for company. Far below what a user would call late, and enough to make batches at any rate
+/// that costs anything.
+pub(crate) const LINGER: Duration = Duration::from_millis(5);
+
+/// Appends of one shard on their way to the store; more than one only while batches are full.
+pub(crate) const APPENDS_IN_FLIGHT_MAX: usize = 4;
+
+/// Appends between the ingress loop and its writer.
+pub(crate) const WRITER_QUEUE_MAX: usize = 16;
+
+/// Bytes of batches that are not sealed yet, over all shards of an ingress, beyond which it stops reading.
+pub(crate) const INTAKE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Waits between repeated calls to a store that does not answer: doubled from the first to the last.
+pub(crate) const STORE_RETRY_MIN: Duration = Duration::from_millis(20);
+pub(crate) const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// How often offsets are committed while something moves, and an idle ingress looks at its watermarks.
+pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often offsets are committed though nothing moved: brokers forget the offsets of idle groups after days.
+pub(crate) const COMMIT_REFRESH: Duration = Duration::from_secs(24 * 3600);
+
+/// How soon a shard that could not be opened, and one that waits for a person, is looked at again.
+pub(crate) const OPEN_RETRY: Duration = Duration::from_millis(500);
+pub(crate) const STOPPED_RETRY: Duration = Duration::from_secs(10);
+
+/// Requests that a loader takes at once, and that may wait for it.
+pub(crate) const LOADER_REQUESTS_MAX: usize = 64;
+pub(crate) const LOADER_QUEUE_MAX: usize = 1_024;
+
+/// Replies of decoded runs between loader and dispatcher: each holds at most one fetch.
+pub(crate) const REPLIES_MAX: usize = 4;
+
+/// Runs, and by their names messages, in one fetch.
+pub(crate) const FETCH_RUNS_MAX: usize = 32;
+pub(crate) const FETCH_MESSAGES_MAX: u64 = 50_000;
+
+/// Names in one list. At the usual size of a run this is millions of messages.
+pub(crate) const LIST_MAX: usize = 8_192;
+
+/// Runs in one answer of the tail.
+pub(crate) const TAIL_LIMIT: usize = 128;
+
+/// How far ahead of now a timer loads, and how little may be left before it loads on.
+pub(crate) const LOOKAHEAD: Duration = Duration::from_secs(20);
+pub(crate) const LOOKAHEAD_LEAST: Duration = Duration::from_secs(10);
+
+/// The poll behind the hints: at once after news, then slower and slower while nothing happens.
+pub(crate) const POLL_MIN: Duration = Duration::from_millis(5);
+pub(crate) const POLL_MAX: Duration = Duration::from_millis(250);
+
+/// How often a claimer asks which partitions there are.
+pub(crate) const CATALOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Messages in one claim.
+pub(crate) const CLAIM_MAX: usize = 4_096;
+
+/// Messages claimed and not settled, of one shard and over all shards of a timer: what may be delivered twice after a crash, and what one
+/// shard's flood may put in front of the others in the client's queues.
+pub(crate) const IN_FLIGHT_SHARD_MAX: usize = 16_384;
+pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
+
+/// How long delivered messages wait for the next claim to tell the store along with it.
+pub(crate) const TELL_AFTER: Duration = Duration::from_millis(50);
+
+/// Deletes and ids in one call of advance for one shard: scripts block the server while they run.
+pub(crate) const DELETES_MAX: usize = 512;
+
+/// Waits between repeated sends of a record whose dead-letter target or source does not take it.
+pub(crate) const RESEND_MIN: Duration = Duration::from_millis(200);
+pub(crate) const RESEND_MAX: Duration = Duration::from_secs(10);
+
+/// How long a shard that was lost may take to learn what became of its messages in flight before it is taken up again.
+pub(crate) const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// Appended-shard hints from the ingresses of this process to its timer.
+pub(crate) const HINTS_MAX: usize = 1_024;
+
+/// Lease news between claimer and dispatcher.
+pub(crate) const HOLDINGS_MAX: usize = 64;
+
+/// How long a stopping process may take to finish what is claimed and to store what was read.
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(8);
+
+/// How often the same standing trouble is logged.
+pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -210,28 +210,48 @@ impl ByReason {
     }
 }
 
-/// What is known of one shard. When it is dropped this process no longer speaks for the shard, and its gauges are 0; so a process keeps at
-/// most one for each shard.
+/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauge is 0; so a process keeps at most
+/// one for each shard.
 #[derive(Debug)]
-pub(crate) struct Shard {
-    pub(crate) pending: Gauge,
-    /// 1 or 0.
-    pub(crate) lease_held: Gauge,
-}
+pub(crate) struct Pending(Gauge);
 
-impl Shard {
+impl Pending {
     pub(crate) fn new(shard: &ShardId) -> Self {
-        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-        let labels: [&str; 3] = [&shard.route, topic, &index];
-        Self { pending: PENDING.gauge(&labels), lease_held: LEASE_HELD.gauge(&labels) }
+        Self(shard_gauge(PENDING, shard))
+    }
+
+    pub(crate) fn set(&self, messages: u64) {
+        self.0.set(messages as f64);
     }
 }
 
-impl Drop for Shard {
+impl Drop for Pending {
     fn drop(&mut self) {
-        self.pending.set(0);
-        self.lease_held.set(0);
+        self.0.set(0);
     }
+}
+
+/// 1 for as long as it lives: this process holds the shard's lease. Then 0.
+#[derive(Debug)]
+pub(crate) struct LeaseHeld(Gauge);
+
+impl LeaseHeld {
+    pub(crate) fn new(shard: &ShardId) -> Self {
+        let gauge = shard_gauge(LEASE_HELD, shard);
+        gauge.set(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for LeaseHeld {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
+fn shard_gauge(instrument: Instrument, shard: &ShardId) -> Gauge {
+    let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+    instrument.gauge(&[&shard.route, topic, &index])
 }
 
 /// What is known of this process' timers.
@@ -333,7 +353,8 @@ mod tests {
     #[test]
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
-            let (_route, _shard, _timer, store) = (Route::new("orders"), Shard::new(&shard()), Timer::new(), Store::new());
+            let (_route, _timer, store) = (Route::new("orders"), Timer::new(), Store::new());
+            let (_pending, _held) = (Pending::new(&shard()), LeaseHeld::new(&shard()));
             Route::new("orders").lateness.record(0.5);
             store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));
         });
@@ -352,16 +373,17 @@ mod tests {
             let route = Route::new("orders");
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
-            let held = Shard::new(&shard());
-            held.pending.set(7);
+            let pending = Pending::new(&shard());
+            pending.set(7);
             Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
-            std::mem::forget(held);
+            std::mem::forget((pending, LeaseHeld::new(&shard())));
         });
         for line in [
             "postdate_delivered_total{route=\"orders\"} 5",
             "postdate_dead_lettered_total{route=\"orders\",reason=\"too_large\"} 2",
             "postdate_dead_lettered_total{route=\"orders\",reason=\"no_target\"} 0",
             "postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 7",
+            "postdate_lease_held{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 1",
             "postdate_store_errors_total{operation=\"advance\"} 1",
             "postdate_store_errors_total{operation=\"append\"} 0",
         ] {
@@ -371,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Shard::new(&shard()).pending.set(7));
+        let lines = scraped(|| Pending::new(&shard()).set(7));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 

@@ -3,6 +3,9 @@
 //! Blocking client calls live in the adapters, on threads of their own; every `async` method here is safe to drop at any await, and what it
 //! would have answered comes with the next call.
 
+#[cfg(any(test, feature = "test-support"))]
+pub(crate) mod memory;
+
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};
 use async_trait::async_trait;
@@ -165,7 +168,7 @@ pub(crate) trait Target {
     async fn close(&mut self);
 }
 
-/// A record on its way out. Its headers are `headers` without those that `drops` names, then `extra`.
+/// A record on its way out. Its headers are those of `headers` that `stays` keeps, then `extra`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) topic: &'a str,
@@ -174,15 +177,15 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
     pub(crate) headers: Headers<'a>,
-    pub(crate) drops: fn(&[u8]) -> bool,
+    pub(crate) stays: fn(&[u8]) -> bool,
     pub(crate) extra: &'a [(&'a str, &'a [u8])],
 }
 
 impl<'a> Outgoing<'a> {
     /// The headers as they go out.
     pub(crate) fn out_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
-        let drops = self.drops;
-        let kept = self.headers.iter().filter(move |(name, _)| !drops(name));
+        let stays = self.stays;
+        let kept = self.headers.iter().filter(move |(name, _)| stays(name));
         kept.chain(self.extra.iter().map(|(name, value)| (name.as_bytes(), Some(*value))))
     }
 }

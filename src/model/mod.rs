@@ -7,6 +7,7 @@
 
 mod admission;
 mod claim;
+mod committed;
 mod due;
 pub(crate) mod header;
 pub(crate) mod header_name;
@@ -22,6 +23,7 @@ mod time;
 
 pub(crate) use admission::{Admission, Warning, admit};
 pub(crate) use claim::{Claim, Cursor};
+pub(crate) use committed::Committed;
 pub(crate) use header::Headers;
 pub(crate) use lease::{Lease, Token};
 pub(crate) use message::{Body, Disposition, Message, Record, Retry};

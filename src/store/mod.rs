@@ -11,6 +11,7 @@
 pub(crate) mod contract;
 #[cfg(any(test, feature = "test-support"))]
 pub(crate) mod memory;
+pub(crate) mod metered;
 pub(crate) mod redis;
 
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};

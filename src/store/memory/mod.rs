@@ -11,7 +11,7 @@ use super::{
     Tailed,
 };
 use crate::clock::Clock;
-use crate::model::{Lease, ShardId};
+use crate::model::{Cursor, Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use shard::Shard;
@@ -70,6 +70,12 @@ impl Memory {
     /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
     pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
         self.inner.shards.borrow_mut().get_mut(shard).is_some_and(|shard| shard.corrupt(nth))
+    }
+
+    /// The places that are cancelled now and not delivered past.
+    pub(crate) fn cancelled(&self) -> Vec<(ShardId, Cursor)> {
+        let shards = self.inner.shards.borrow();
+        shards.iter().flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place))).collect()
     }
 
     async fn travel(&self) -> Result<(), Error> {

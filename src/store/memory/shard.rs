@@ -77,6 +77,10 @@ impl Shard {
         }
     }
 
+    pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {
+        self.cancelled.iter().copied()
+    }
+
     pub(super) fn append(&mut self, append: &Append) -> Appended {
         let accepted = mutant::active(Mutant::NoCompare)
             || (mutant::active(Mutant::BlindWatermark) && append.from >= self.watermark)

@@ -1,0 +1,204 @@
+//! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
+
+use super::batch::Batch;
+use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER};
+use crate::metric;
+use crate::model::{Claim, Identity, Offset, Origins, ShardId, Watermark};
+use crate::run::{Encoder, Namer};
+use crate::store::{Append, Appended};
+use tokio::time::Instant;
+
+/// See the module's page.
+pub(crate) struct Intake {
+    pub(crate) shard: ShardId,
+    pub(crate) origins: Origins,
+    pub(crate) pending: metric::Pending,
+    pub(crate) phase: Phase,
+    /// Names the current reading: what bears another was under way when it began anew.
+    pub(crate) epoch: u64,
+    pub(crate) batch: Batch,
+    /// Where the next append begins: all before it was handed to the writer.
+    pub(crate) from: Watermark,
+    /// All before it was read, or cannot be.
+    read_to: Watermark,
+    in_flight: usize,
+    /// When the first record of the batch came.
+    since: Option<Instant>,
+    /// What was delivered when the reading began: a rebuild leaves it out.
+    pub(crate) delivered: Claim,
+    pub(crate) identity: Option<Identity>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Its shard is to be opened, not before the instant.
+    Opening {
+        not_before: Instant,
+    },
+    Reading,
+    /// A person must act; it is looked at again at the instant.
+    Stopped {
+        reason: String,
+        again: Instant,
+    },
+}
+
+/// What follows from an append's outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    GoOn,
+    /// The store's watermark is elsewhere: read on from there.
+    Seek(Watermark),
+    /// The store knows nothing of the shard.
+    Reopen,
+}
+
+impl Intake {
+    pub(crate) fn new(deployment: &str, shard: ShardId, now: Instant) -> Self {
+        Self {
+            origins: Origins::new(deployment, &shard),
+            pending: metric::Pending::new(&shard),
+            shard,
+            phase: Phase::Opening { not_before: now },
+            epoch: 0,
+            batch: Batch::default(),
+            from: Watermark(0),
+            read_to: Watermark(0),
+            in_flight: 0,
+            since: None,
+            delivered: Claim::START,
+            identity: None,
+        }
+    }
+
+    /// Reading begins (anew) at `from`; whatever was read and not stored is dropped, for it will be read again.
+    pub(crate) fn begin(&mut self, from: Watermark, epoch: u64) {
+        self.phase = Phase::Reading;
+        self.epoch = epoch;
+        self.rest(from);
+    }
+
+    pub(crate) fn pause(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.rest(self.from);
+    }
+
+    fn rest(&mut self, from: Watermark) {
+        self.batch.clear();
+        (self.from, self.read_to, self.in_flight, self.since) = (from, from, 0, None);
+    }
+
+    pub(crate) fn is_reading(&self, epoch: u64) -> bool {
+        self.phase == Phase::Reading && self.epoch == epoch
+    }
+
+    /// The record at `offset` was read. `false`: it was read before, and is to be passed over.
+    pub(crate) fn reads(&mut self, offset: Offset, now: Instant) -> bool {
+        if self.read_to.covers(offset) {
+            return false;
+        }
+        self.read_to = Watermark(offset.next().0);
+        self.since.get_or_insert(now);
+        true
+    }
+
+    /// The reader stands at the end of the partition, or past a gap: there is nothing to come before `at`.
+    pub(crate) fn reaches(&mut self, at: Offset, now: Instant) {
+        if at.0 > self.read_to.0 {
+            self.read_to = Watermark(at.0);
+            self.since.get_or_insert(now);
+        }
+    }
+
+    /// Whether all that was read has been stored.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.in_flight == 0 && self.read_to == self.from
+    }
+
+    /// Whether something was read that no append covers yet.
+    pub(crate) fn has_batch(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether the writer still owes an outcome.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.phase == Phase::Reading && self.in_flight > 0
+    }
+
+    /// When the batch under way is to be sealed; `None`: not before an append in flight is settled, or there is nothing to seal.
+    ///
+    /// A full batch goes at once, and several may be in flight. Else one append is in flight at a time and collects what comes meanwhile,
+    /// so that batches grow with the load by themselves.
+    pub(crate) fn seal_at(&self) -> Option<Instant> {
+        let since = self.since?;
+        if self.phase != Phase::Reading || self.in_flight >= APPENDS_IN_FLIGHT_MAX {
+            return None;
+        }
+        if self.batch.is_full() {
+            return Some(since);
+        }
+        (self.in_flight == 0).then_some(since + LINGER)
+    }
+
+    pub(crate) fn seal(&mut self, encoder: &mut Encoder, namer: &mut Namer) -> Append {
+        let (runs, changes) = self.batch.seal(encoder, namer);
+        let append = Append { shard: self.shard.clone(), from: self.from, to: self.read_to, runs, changes };
+        self.from = self.read_to;
+        self.since = None;
+        self.in_flight += 1;
+        append
+    }
+
+    /// An append of this reading that ended at `to` was settled.
+    pub(crate) fn settle(&mut self, to: Watermark, outcome: Appended) -> Next {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        match outcome {
+            Appended::Done { .. } => Next::GoOn,
+            // It was stored before, by a call whose answer was lost or by another instance.
+            Appended::Elsewhere(watermark) if watermark == to => Next::GoOn,
+            Appended::Elsewhere(watermark) => Next::Seek(watermark),
+            Appended::Unknown => Next::Reopen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Partition;
+
+    fn reading(from: u64) -> Intake {
+        let mut intake = Intake::new("prod", ShardId::new("r", Partition::new("t", 0)), Instant::now());
+        intake.begin(Watermark(from), 1);
+        intake
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_append_covers_from_the_position_asked_for_to_the_last_record() {
+        let (mut encoder, mut namer) = (Encoder::new(), Namer::new(1));
+        let mut intake = reading(10);
+        let now = Instant::now();
+        assert_eq!(intake.seal_at(), None);
+        assert!(intake.reads(Offset(12), now) && !intake.reads(Offset(11), now) && intake.reads(Offset(15), now));
+        assert_eq!(intake.seal_at(), Some(now + LINGER));
+        let append = intake.seal(&mut encoder, &mut namer);
+        assert_eq!((append.from, append.to), (Watermark(10), Watermark(16)));
+        intake.reaches(Offset(16), now);
+        assert_eq!(intake.seal_at(), None, "nothing lies between the last record and the end");
+        intake.reaches(Offset(18), now);
+        assert_eq!(intake.seal_at(), None, "one append is in flight");
+        assert_eq!(intake.settle(Watermark(16), Appended::Done { cancelled: 0, missed: 0 }), Next::GoOn);
+        assert!(intake.seal_at().is_some() && !intake.is_settled());
+        let append = intake.seal(&mut encoder, &mut namer);
+        assert_eq!((append.from, append.to, append.runs.len()), (Watermark(16), Watermark(18), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watermark_elsewhere_makes_it_seek_unless_the_append_is_what_moved_it() {
+        let mut intake = reading(10);
+        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(20))), Next::GoOn);
+        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(4))), Next::Seek(Watermark(4)));
+        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(40))), Next::Seek(Watermark(40)));
+        assert_eq!(intake.settle(Watermark(20), Appended::Unknown), Next::Reopen);
+    }
+}

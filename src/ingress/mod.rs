@@ -1,0 +1,373 @@
+//! The ingress role: reads one route's source, turns every record into an entry of its shard, stores batches by compare-and-append, and
+//! only then commits (I1, I2). It never sends anything to a broker: refused records are entries too.
+//!
+//! Two loops: [`Ingress`] owns the source, the batches and the encoder; `Writer` owns a store connection. Bounded channels between them, so
+//! that a slow store slows the reading, down to the client's own queues.
+
+mod batch;
+mod birth;
+mod intake;
+mod opening;
+mod writer;
+
+use crate::broker::{self, Commit, Event, Source};
+use crate::clock::Clock;
+use crate::health::{Health, Part};
+use crate::limit::{CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, INTAKE_BYTES_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
+use crate::metric;
+use crate::model::{Admission, Body, Committed, Cursor, Partition, Record, Rules, ShardId, Slice, Timestamp, Warning, Watermark, admit};
+use crate::mutant::{self, Mutant};
+use crate::run::{Encoder, Namer};
+use crate::store::{self, Appended, Change, ChangeKind, State, Store};
+use intake::{Intake, Next, Phase};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+pub(crate) use writer::{Job, Settled, Writer};
+
+/// What an ingress is told of its route.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) deployment: Arc<str>,
+    pub(crate) route: Arc<str>,
+    pub(crate) rules: Rules,
+    /// Whether a partition goes on when records are gone that were never stored.
+    pub(crate) stops_at_gap: bool,
+}
+
+/// Why an ingress ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("ingress of route {route}")]
+    Broker { route: Arc<str>, source: broker::Error },
+    #[error("ingress of route {route}")]
+    Store { route: Arc<str>, source: store::Error },
+    #[error("ingress of route {0}: its writer ended")]
+    WriterGone(Arc<str>),
+}
+
+/// What an ingress says of itself.
+pub(crate) struct Parts {
+    source: Part,
+    shards: Part,
+    watermarks: Part,
+    commits: Part,
+}
+
+impl Parts {
+    pub(crate) fn new(health: &Health, route: &str) -> Self {
+        let part = |what| health.part(format!("route {route} {what}"));
+        let parts = Self { source: part("source"), shards: part("shards"), watermarks: part("watermarks"), commits: part("commits") };
+        // A process to which the group gives no partition does its duty too.
+        [&parts.shards, &parts.watermarks, &parts.commits].map(Part::ready);
+        parts
+    }
+}
+
+/// What an ingress works with.
+pub(crate) struct Ports {
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) clock: Rc<dyn Clock>,
+    pub(crate) health: Parts,
+    pub(crate) metric: metric::Route,
+    pub(crate) jobs: mpsc::Sender<Job>,
+    pub(crate) settled: mpsc::Receiver<Settled>,
+}
+
+/// See the module's page.
+pub(crate) struct Ingress {
+    options: Options,
+    ports: Ports,
+    intakes: BTreeMap<Partition, Intake>,
+    committed: BTreeMap<Partition, String>,
+    encoder: Encoder,
+    namer: Namer,
+    last_epoch: u64,
+    next_look: Instant,
+    next_refresh: Instant,
+}
+
+/// The two bounded channels between an ingress and its writer, as (ingress' ends, writer's ends).
+#[allow(clippy::type_complexity, reason = "four ends of two channels, taken apart at once")]
+pub(crate) fn channels() -> ((mpsc::Sender<Job>, mpsc::Receiver<Settled>), (mpsc::Receiver<Job>, mpsc::Sender<Settled>)) {
+    let (jobs, jobs_in) = mpsc::channel(WRITER_QUEUE_MAX);
+    let (settled, settled_in) = mpsc::channel(WRITER_QUEUE_MAX);
+    ((jobs, settled_in), (jobs_in, settled))
+}
+
+impl Ingress {
+    /// `writer` is the random id under which this process names its runs.
+    pub(crate) fn new(options: Options, ports: Ports, writer: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            options,
+            ports,
+            intakes: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            encoder: Encoder::new(),
+            namer: Namer::new(writer),
+            last_epoch: 0,
+            next_look: now,
+            next_refresh: now + COMMIT_REFRESH,
+        }
+    }
+
+    /// Serves until `stop` is cancelled; then stores what was read, commits and leaves the group. The writer must outlive it.
+    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+        while !stop.is_cancelled() {
+            let wake = self.next_wake();
+            let has_room = self.intakes.values().map(|intake| intake.batch.bytes()).sum::<usize>() < INTAKE_BYTES_MAX;
+            // Each arm is safe to drop: receiving and `Source::next` keep what they did not hand out.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                settled = self.ports.settled.recv() => match settled {
+                    Some(settled) => self.settle(settled),
+                    None => return Err(Error::WriterGone(self.options.route)),
+                },
+                event = self.ports.source.next(), if has_room => self.observe(event).await?,
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.open().await?;
+            self.seal();
+            if Instant::now() >= self.next_look {
+                self.look().await?;
+            }
+        }
+        self.drain().await
+    }
+
+    fn next_wake(&self) -> Instant {
+        let writer_has_room = self.ports.jobs.capacity() > 0;
+        let each = self.intakes.values().filter_map(|intake| match &intake.phase {
+            Phase::Opening { not_before } => Some(*not_before),
+            Phase::Stopped { again, .. } => Some(*again),
+            Phase::Reading => intake.seal_at().filter(|_| writer_has_room),
+        });
+        each.chain([self.next_look]).min().unwrap_or(self.next_look)
+    }
+
+    async fn observe(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
+        let now = Instant::now();
+        match event {
+            Ok(Event::Gained(partitions)) => {
+                for partition in partitions {
+                    tracing::info!(route = %self.options.route, %partition, "partition gained");
+                    let shard = ShardId::new(self.options.route.clone(), partition.clone());
+                    self.intakes.insert(partition, Intake::new(&self.options.deployment, shard, now));
+                }
+                self.ports.health.source.ready();
+            }
+            Ok(Event::Lost(partitions)) => {
+                for partition in partitions {
+                    tracing::info!(route = %self.options.route, %partition, "partition lost");
+                    self.ports.source.stop(&partition);
+                    self.intakes.remove(&partition);
+                    self.committed.remove(&partition);
+                }
+            }
+            Ok(Event::Records(batch)) => self.take_in(&batch, now),
+            Ok(Event::End { partition, epoch, at }) => {
+                if let Some(intake) = self.reading(&partition, epoch) {
+                    intake.reaches(at, now);
+                }
+            }
+            Ok(Event::OutOfRange { partition, epoch }) => {
+                if let Some(intake) = self.reading(&partition, epoch) {
+                    intake.pause(Phase::Opening { not_before: now });
+                }
+            }
+            Err(error) if error.is_transient() => {
+                self.ports.health.source.not_ready(error.to_string());
+                tokio::time::sleep(OPEN_RETRY).await;
+            }
+            Err(source) => return Err(Error::Broker { route: self.options.route.clone(), source }),
+        }
+        Ok(())
+    }
+
+    fn reading(&mut self, partition: &Partition, epoch: u64) -> Option<&mut Intake> {
+        self.intakes.get_mut(partition).filter(|intake| intake.is_reading(epoch))
+    }
+
+    fn take_in(&mut self, batch: &broker::Batch, now: Instant) {
+        let wall = self.ports.clock.now();
+        let Some(intake) = self.intakes.get_mut(&batch.partition).filter(|intake| intake.is_reading(batch.epoch)) else { return };
+        let mut accepted = 0;
+        for record in batch.iter() {
+            if intake.reads(record.offset, now) {
+                accepted += 1;
+                enter(&self.options.rules, &self.ports.metric, intake, &record, wall);
+            }
+        }
+        self.ports.metric.accepted.increment(accepted);
+    }
+
+    /// Hands to the writer what is due to go, as far as it has room.
+    fn seal(&mut self) {
+        let now = Instant::now();
+        for (partition, intake) in &mut self.intakes {
+            while intake.seal_at().is_some_and(|at| at <= now) {
+                let Ok(room) = self.ports.jobs.try_reserve() else { return };
+                let append = intake.seal(&mut self.encoder, &mut self.namer);
+                room.send(Job { partition: partition.clone(), epoch: intake.epoch, append });
+            }
+        }
+    }
+
+    fn settle(&mut self, settled: Settled) {
+        let Settled { partition, epoch, to, messages, outcome } = settled;
+        let Some(intake) = self.reading(&partition, epoch) else { return };
+        let next = intake.settle(to, outcome);
+        if let Appended::Done { cancelled, missed } = outcome {
+            self.ports.metric.stored.increment(messages);
+            self.ports.metric.cancelled.increment(u64::from(cancelled));
+            self.ports.metric.cancel_missed.increment(u64::from(missed));
+        }
+        match next {
+            Next::GoOn => {}
+            Next::Seek(watermark) => self.seek(&partition, watermark, "an append found the store's watermark elsewhere"),
+            Next::Reopen => self.reopen(&partition),
+        }
+    }
+
+    fn seek(&mut self, partition: &Partition, watermark: Watermark, why: &str) {
+        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        tracing::warn!(shard = %intake.shard, from = %intake.from, to = %watermark, "reads on from another offset: {why}");
+        self.last_epoch += 1;
+        intake.begin(watermark, self.last_epoch);
+        self.ports.source.start(partition, watermark.offset(), self.last_epoch);
+    }
+
+    fn reopen(&mut self, partition: &Partition) {
+        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        tracing::warn!(shard = %intake.shard, "the store knows nothing of the shard any more: it is filled again from the log");
+        intake.pause(Phase::Opening { not_before: Instant::now() });
+        self.ports.source.stop(partition);
+    }
+
+    /// Looks at what the store knows of each shard: notices one that went back or was lost though nothing is appended, and commits.
+    async fn look(&mut self) -> Result<(), Error> {
+        self.next_look = Instant::now() + COMMIT_INTERVAL;
+        let reading = self.intakes.iter().filter(|(_, intake)| intake.phase == Phase::Reading);
+        let (partitions, shards): (Vec<_>, Vec<_>) = reading.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();
+        if shards.is_empty() {
+            return Ok(());
+        }
+        let states = match self.ports.store.state(&shards).await {
+            Ok(states) => {
+                self.ports.health.watermarks.ready();
+                states
+            }
+            Err(error) if error.is_transient() => {
+                self.ports.health.watermarks.not_ready(error.to_string());
+                return Ok(());
+            }
+            Err(source) => return Err(Error::Store { route: self.options.route.clone(), source }),
+        };
+        let mut commits = Vec::new();
+        for (partition, state) in partitions.into_iter().zip(states) {
+            match state {
+                None => self.reopen(&partition),
+                Some(state) => commits.extend(self.compare(partition, &state)),
+            }
+        }
+        self.commit(commits).await;
+        Ok(())
+    }
+
+    /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
+    fn compare(&mut self, partition: Partition, state: &State) -> Option<Commit> {
+        let intake = self.intakes.get(&partition)?;
+        intake.pending.set(state.pending + state.quarantined);
+        if intake.is_settled() && intake.from != state.watermark {
+            self.seek(&partition, state.watermark, "the store's watermark moved by itself");
+            return None;
+        }
+        let lowest = if mutant::active(Mutant::RewindsToCommit) { state.watermark.offset() } else { state.lowest_pending };
+        let committed = Committed { lowest_pending: lowest, delivered: state.delivered, identity: intake.identity.clone() };
+        let commit = Commit { offset: state.watermark.offset(), metadata: committed.to_string(), partition };
+        let text = format!("{} {}", commit.offset, commit.metadata);
+        let refresh = Instant::now() >= self.next_refresh;
+        let is_new = self.committed.get(&commit.partition) != Some(&text);
+        (is_new || refresh).then_some(commit)
+    }
+
+    async fn commit(&mut self, commits: Vec<Commit>) {
+        if Instant::now() >= self.next_refresh {
+            self.next_refresh = Instant::now() + COMMIT_REFRESH;
+        }
+        if commits.is_empty() {
+            return;
+        }
+        match self.ports.source.commit(&commits).await {
+            Ok(()) => {
+                for Commit { partition, offset, metadata } in commits {
+                    self.committed.insert(partition, format!("{offset} {metadata}"));
+                }
+                self.ports.health.commits.ready();
+            }
+            // A commit that fails costs nothing but reading more after a loss of the store; the next one says it all again.
+            Err(error) => self.ports.health.commits.not_ready(format!("offsets cannot be committed: {error}")),
+        }
+    }
+
+    /// The way out: everything read is stored, everything stored is committed.
+    async fn drain(mut self) -> Result<(), Error> {
+        for (partition, intake) in &mut self.intakes {
+            if intake.phase == Phase::Reading && intake.has_batch() {
+                let append = intake.seal(&mut self.encoder, &mut self.namer);
+                let job = Job { partition: partition.clone(), epoch: intake.epoch, append };
+                if self.ports.jobs.send(job).await.is_err() {
+                    break;
+                }
+            }
+        }
+        while self.intakes.values().any(|intake| intake.is_awaited()) {
+            match self.ports.settled.recv().await {
+                Some(settled) => self.settle(settled),
+                None => break,
+            }
+        }
+        self.look().await?;
+        self.ports.source.close().await;
+        tracing::info!(route = %self.options.route, "ingress drained");
+        Ok(())
+    }
+}
+
+/// Makes a record an entry of its shard, or nothing (a cancel, or what was delivered before the store was lost).
+fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Record<'_>, now: Timestamp) {
+    let refusal;
+    let (due, body) = match admit(record, &intake.origins, rules) {
+        Admission::Cancel { id } => {
+            intake.batch.change(Change { id: id.into(), kind: ChangeKind::Cancel });
+            return;
+        }
+        Admission::Message { due, body, warning } => {
+            if warning == Some(Warning::DueBefore2000) {
+                metric.suspicious_due.increment(1);
+            }
+            (due, body)
+        }
+        Admission::Refused(refused_for) => {
+            refusal = refused_for;
+            (Timestamp::AT_ONCE, Body::refused(record, &refusal))
+        }
+    };
+    if record.timestamp.is_some_and(|timestamp| timestamp > now.plus(CLOCK_SKEW_MAX)) {
+        metric.timestamp_ahead.increment(1);
+    }
+    let place = Cursor::new(due, record.offset);
+    if intake.delivered.covers(place) {
+        return;
+    }
+    if let Some(id) = body.id {
+        intake.batch.change(Change { id: id.into(), kind: ChangeKind::Schedule(place) });
+    }
+    intake.batch.add(Slice::of(due, now), place, &body);
+}

@@ -1,0 +1,133 @@
+//! How an ingress opens the shards of its partitions: asks broker and store, judges by `birth`, and starts or stops the reading.
+
+use super::birth::{self, Verdict};
+use super::intake::{Intake, Phase};
+use super::{Error, Ingress};
+use crate::broker;
+use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
+use crate::model::{Committed, Partition, ShardId};
+use crate::store::{self, Append};
+use tokio::time::Instant;
+
+impl Ingress {
+    /// Opens the shards whose time it is: learns where their reading begins, or why it must not.
+    pub(super) async fn open(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let is_due = |intake: &Intake| match &intake.phase {
+            Phase::Opening { not_before: at } | Phase::Stopped { again: at, .. } => *at <= now,
+            Phase::Reading => false,
+        };
+        let due: Vec<_> = self.intakes.iter().filter(|(_, intake)| is_due(intake)).map(|(partition, _)| partition.clone()).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        match self.verdicts(&due).await {
+            Ok(verdicts) => {
+                for (partition, verdict) in due.iter().zip(verdicts) {
+                    self.apply(partition, verdict);
+                }
+                self.report_stopped();
+            }
+            Err(failure) if failure.is_transient() => {
+                self.ports.health.shards.not_ready(format!("shards cannot be opened: {failure}"));
+                for partition in &due {
+                    if let Some(intake) = self.intakes.get_mut(partition) {
+                        intake.pause(Phase::Opening { not_before: Instant::now() + OPEN_RETRY });
+                    }
+                }
+            }
+            Err(Failure::Broker(source)) => return Err(Error::Broker { route: self.options.route.clone(), source }),
+            Err(Failure::Store(source)) => return Err(Error::Store { route: self.options.route.clone(), source }),
+        }
+        Ok(())
+    }
+
+    async fn verdicts(&mut self, partitions: &[Partition]) -> Result<Vec<Verdict>, Failure> {
+        let described = self.ports.source.describe(partitions).await?;
+        let committed = self.ports.source.committed(partitions).await?;
+        let shards: Vec<_> = partitions.iter().map(|partition| ShardId::new(self.options.route.clone(), partition.clone())).collect();
+        let births: Vec<_> = (shards.iter().zip(&described).zip(&committed))
+            .map(|((shard, described), metadata)| birth::birth(shard, described, metadata.as_deref().and_then(Committed::parse).as_ref()))
+            .collect();
+        let opened = self.ports.store.open(&births).await?;
+        let mut verdicts = Vec::new();
+        for ((shard, described), opened) in shards.iter().zip(&described).zip(&opened) {
+            if let store::Opened::Born(state) = opened {
+                tracing::info!(%shard, watermark = %state.watermark, "shard born");
+            }
+            let verdict = birth::verdict(shard, described, opened);
+            verdicts.push(self.bridge(shard, verdict).await?);
+            if let Some(intake) = self.intakes.get_mut(&shard.partition) {
+                intake.identity.clone_from(&described.identity);
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// A gap is said, counted and, unless the route stops at it, moved over.
+    async fn bridge(&mut self, shard: &ShardId, verdict: Verdict) -> Result<Verdict, Failure> {
+        let Verdict::Gap { from, to, delivered } = verdict else { return Ok(verdict) };
+        let gone = to.0 - from.0;
+        let reason = format!("{gone} offsets of {shard} ({from} to {to}) are no longer retained by the source and were never stored");
+        if self.options.stops_at_gap {
+            let fix = "set on_source_gap = \"continue\" for the route to go on without them";
+            return Ok(Verdict::Stop(format!("{reason}: {fix}")));
+        }
+        let append = Append { shard: shard.clone(), from, to, runs: Vec::new(), changes: Vec::new() };
+        self.ports.store.append(&[append]).await?;
+        tracing::error!(%shard, gone, "{reason}: they are lost; raise the source's retention above the longest delay");
+        self.ports.metric.source_gap_messages.increment(gone);
+        Ok(Verdict::Read { from: to, delivered })
+    }
+
+    fn apply(&mut self, partition: &Partition, verdict: Verdict) {
+        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        match verdict {
+            Verdict::Read { from, delivered } | Verdict::Gap { from, delivered, .. } => {
+                tracing::info!(shard = %intake.shard, %from, "reading");
+                self.last_epoch += 1;
+                intake.begin(from, self.last_epoch);
+                intake.delivered = delivered;
+                self.ports.source.start(partition, from.offset(), self.last_epoch);
+            }
+            Verdict::Stop(reason) => {
+                if !matches!(&intake.phase, Phase::Stopped { reason: before, .. } if *before == reason) {
+                    tracing::error!(shard = %intake.shard, "shard stopped: {reason}");
+                }
+                self.ports.source.stop(partition);
+                intake.pause(Phase::Stopped { reason, again: Instant::now() + STOPPED_RETRY });
+            }
+        }
+    }
+
+    fn report_stopped(&self) {
+        let reasons = self.intakes.values().filter_map(|intake| match &intake.phase {
+            Phase::Stopped { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        });
+        let reasons: Vec<_> = reasons.collect();
+        if reasons.is_empty() {
+            self.ports.health.shards.ready();
+        } else {
+            self.ports.health.shards.not_ready(reasons.join("; "));
+        }
+    }
+}
+
+/// Why shards could not be opened.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Failure {
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Broker(error) => error.is_transient(),
+            Self::Store(error) => error.is_transient(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The writer: takes sealed appends to the store, several in one call, and tells the ingress loop what became of each. Apart from that
+//! loop, so that reading and encoding go on while the store answers.
+
+use crate::health::Part;
+use crate::limit::{APPEND_PIPELINE_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::model::{Partition, ShardId, Watermark};
+use crate::store::{Append, Appended, Error, Store};
+use std::rc::Rc;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// An append on its way to the store.
+pub(crate) struct Job {
+    pub(crate) partition: Partition,
+    pub(crate) epoch: u64,
+    pub(crate) append: Append,
+}
+
+/// What became of it.
+pub(crate) struct Settled {
+    pub(crate) partition: Partition,
+    pub(crate) epoch: u64,
+    pub(crate) to: Watermark,
+    pub(crate) messages: u64,
+    pub(crate) outcome: Appended,
+}
+
+/// See the module's page.
+pub(crate) struct Writer {
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) jobs: mpsc::Receiver<Job>,
+    pub(crate) settled: mpsc::Sender<Settled>,
+    /// A timer may want to look for what was stored; full is as good as told.
+    pub(crate) hint: mpsc::Sender<ShardId>,
+    pub(crate) health: Part,
+}
+
+impl Writer {
+    /// Serves until its jobs' channel is closed, or, once `give_up` is cancelled, until the store fails. An append is repeated until the
+    /// store answers: a repeat of what was stored is told as such (I2).
+    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
+        while let Some(first) = self.jobs.recv().await {
+            let mut jobs = vec![first];
+            while jobs.len() < APPEND_PIPELINE_MAX
+                && let Ok(job) = self.jobs.try_recv()
+            {
+                jobs.push(job);
+            }
+            let (appends, tags): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.append, (job.partition, job.epoch))).unzip();
+            let Some(outcomes) = self.append(&appends, &give_up).await? else { break };
+            for ((append, (partition, epoch)), outcome) in appends.iter().zip(tags).zip(outcomes) {
+                if matches!(outcome, Appended::Done { .. }) && !append.runs.is_empty() {
+                    let _full_is_as_good_as_told = self.hint.try_send(append.shard.clone());
+                }
+                let messages = append.runs.iter().map(|run| u64::from(run.summary.count)).sum();
+                let settled = Settled { partition, epoch, to: append.to, messages, outcome };
+                if self.settled.send(settled).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `None`: it was told to give up.
+    async fn append(&self, appends: &[Append], give_up: &CancellationToken) -> Result<Option<Vec<Appended>>, Error> {
+        let mut wait = STORE_RETRY_MIN;
+        loop {
+            match self.store.append(appends).await {
+                Ok(outcomes) => {
+                    self.health.ready();
+                    return Ok(Some(outcomes));
+                }
+                Err(error) if error.is_transient() => {
+                    self.health.not_ready(format!("nothing new can be stored: {error}"));
+                    tokio::select! {
+                        biased;
+                        () = give_up.cancelled() => return Ok(None),
+                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Claims in flight: several may be under way at once; what is delivered counts in the order of the claims, so that one pair says it all.
+
+use crate::model::Claim;
+use std::collections::VecDeque;
+
+/// See the module's page. Flights are numbered from 0, by one each, and wrap.
+pub(crate) struct Flights<T> {
+    queue: VecDeque<Flight<T>>,
+    /// The number of the first in the queue.
+    first: u32,
+    /// Messages whose fate is open, over all flights.
+    left: usize,
+    finished: Claim,
+}
+
+/// One claim, and what the caller keeps with it.
+struct Flight<T> {
+    claim: Claim,
+    left: usize,
+    load: T,
+}
+
+impl<T> Flights<T> {
+    /// Begins behind a pair that is delivered.
+    pub(crate) fn new(finished: Claim) -> Self {
+        Self { queue: VecDeque::new(), first: 0, left: 0, finished }
+    }
+
+    /// Everything inside it is finished with.
+    pub(crate) fn finished(&self) -> Claim {
+        self.finished
+    }
+
+    /// The pair that was claimed last.
+    pub(crate) fn claimed(&self) -> Claim {
+        self.queue.back().map_or(self.finished, |flight| flight.claim)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Messages whose fate is open.
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// A claim takes off with `left` messages whose fate is open.
+    pub(crate) fn take_off(&mut self, claim: Claim, left: usize, load: T) {
+        self.left += left;
+        self.queue.push_back(Flight { claim, left, load });
+    }
+
+    /// The numbers of the flights, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + use<T> {
+        let (first, count) = (self.first, u32::try_from(self.queue.len()).expect("flights are bounded by the messages in flight"));
+        (0..count).map(move |at| first.wrapping_add(at))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.queue.iter().map(|flight| &flight.load)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.queue.get_mut(number.wrapping_sub(self.first) as usize).map(|flight| &mut flight.load)
+    }
+
+    /// The fate of `count` messages is settled: delivered, dead-lettered, sent back or cancelled (I4).
+    pub(crate) fn settle(&mut self, number: u32, count: usize) {
+        if let Some(flight) = self.queue.get_mut(number.wrapping_sub(self.first) as usize) {
+            flight.left = flight.left.checked_sub(count).expect("a message is settled once");
+            self.left -= count;
+        }
+    }
+
+    /// Takes a flight off the front if it is complete; that moves `finished` on.
+    pub(crate) fn land(&mut self) -> Option<T> {
+        if self.queue.front()?.left > 0 {
+            return None;
+        }
+        let flight = self.queue.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        self.finished = flight.claim;
+        Some(flight.load)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Offset, Timestamp, Watermark};
+
+    fn claim(at: u64) -> Claim {
+        Claim::new(Cursor::new(Timestamp::from_millis(at as i64), Offset(at)), Watermark(at + 1))
+    }
+
+    #[test]
+    fn what_finishes_first_waits_for_what_took_off_before_it() {
+        let mut flights = Flights::new(Claim::START);
+        (1..=3).for_each(|at| flights.take_off(claim(at), 2, at));
+        flights.settle(1, 2);
+        assert_eq!((flights.land(), flights.finished()), (None, Claim::START));
+        flights.settle(0, 2);
+        assert_eq!((flights.land(), flights.land(), flights.land()), (Some(1), Some(2), None));
+        assert_eq!((flights.finished(), flights.left(), flights.claimed()), (claim(2), 2, claim(3)));
+        assert_eq!((flights.numbers().collect::<Vec<_>>(), flights.get_mut(2)), (vec![2], Some(&mut 3)));
+    }
+}

@@ -1,0 +1,141 @@
+//! The runs of a shard that a timer knows by name: which of them it has to read again, and which it may delete.
+
+use crate::model::{Claim, Cursor, Offset, Slice, Timestamp};
+use crate::run::{Name, Summary};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Inventory {
+    known: BTreeMap<Name, Known>,
+    /// Runs in memory only up to some due, by the due of the first message that is not.
+    stubs: BinaryHeap<Reverse<(Timestamp, Name)>>,
+    by_last: BinaryHeap<Reverse<(Cursor, Name)>>,
+    /// Runs that lie behind the cursor, but not before the watermark yet.
+    by_offset: BinaryHeap<Reverse<(Offset, Name)>>,
+}
+
+struct Known {
+    slice: Slice,
+    greatest_offset: Offset,
+    /// The due of the first message that is not in memory.
+    stub: Option<Timestamp>,
+}
+
+impl Inventory {
+    /// Whether nothing of the run needs to be read now.
+    pub(crate) fn knows(&self, name: &Name) -> bool {
+        self.known.contains_key(name)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// A run was read; its messages from `stub` on were left in the store.
+    pub(crate) fn add(&mut self, name: &Name, slice: Slice, summary: &Summary, stub: Option<Timestamp>) {
+        let known = Known { slice, greatest_offset: summary.greatest_offset, stub };
+        if self.known.insert(name.clone(), known).is_none() {
+            self.by_last.push(Reverse((summary.last, name.clone())));
+        }
+        self.note_stub(name, stub);
+    }
+
+    /// A run in memory was cut short at `stub`.
+    pub(crate) fn cut(&mut self, name: &Name, stub: Timestamp) {
+        if let Some(known) = self.known.get_mut(name) {
+            known.stub = Some(stub);
+            self.note_stub(name, Some(stub));
+        }
+    }
+
+    fn note_stub(&mut self, name: &Name, stub: Option<Timestamp>) {
+        if let Some(due) = stub {
+            self.stubs.push(Reverse((due, name.clone())));
+        }
+    }
+
+    /// The least due that is known but not in memory.
+    pub(crate) fn first_stub(&self) -> Option<Timestamp> {
+        self.stubs.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// A run to read again, for it has messages due up to `until` that are not in memory. It is told once.
+    pub(crate) fn pop_stub(&mut self, until: Timestamp) -> Option<(Timestamp, Slice, Name)> {
+        while self.first_stub()? <= until {
+            let Reverse((due, name)) = self.stubs.pop()?;
+            if let Some(known) = self.known.get_mut(&name).filter(|known| known.stub == Some(due)) {
+                known.stub = None;
+                return Some((due, known.slice, name));
+            }
+        }
+        None
+    }
+
+    /// The runs wholly inside `delivered`, at most `limit`; they are forgotten here, so the caller must see them deleted.
+    pub(crate) fn finished(&mut self, delivered: Claim, limit: usize) -> Vec<(Slice, Name)> {
+        while let Some(head) = self.by_last.peek()
+            && head.0.0 <= delivered.cursor
+        {
+            let Some(Reverse((_, name))) = self.by_last.pop() else { break };
+            if let Some(known) = self.known.get(&name) {
+                self.by_offset.push(Reverse((known.greatest_offset, name)));
+            }
+        }
+        let mut finished = Vec::new();
+        while finished.len() < limit
+            && let Some(head) = self.by_offset.peek()
+            && delivered.watermark.covers(head.0.0)
+        {
+            let Some(Reverse((_, name))) = self.by_offset.pop() else { break };
+            if let Some(known) = self.known.remove(&name) {
+                finished.push((known.slice, name));
+            }
+        }
+        finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Watermark;
+
+    fn place(due: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    fn summary(last: Cursor, greatest: u64) -> Summary {
+        Summary { count: 2, first: place(1, 1), last, least_offset: Offset(1), greatest_offset: Offset(greatest) }
+    }
+
+    fn slice() -> Slice {
+        Slice::of(Timestamp::from_millis(1), Timestamp::from_millis(0))
+    }
+
+    #[test]
+    fn a_run_is_deleted_only_when_cursor_and_watermark_are_past_it() {
+        let (mut inventory, name) = (Inventory::default(), Name::new("a"));
+        inventory.add(&name, slice(), &summary(place(9, 3), 8), None);
+        let at = |due, offset, w| Claim::new(place(due, offset), Watermark(w));
+        assert!(inventory.finished(at(9, 2, 100), 10).is_empty());
+        assert!(inventory.finished(at(9, 3, 8), 10).is_empty());
+        assert_eq!(inventory.finished(at(9, 3, 9), 10), [(slice(), name.clone())]);
+        assert!(!inventory.knows(&name));
+        assert!(inventory.finished(at(99, 3, 99), 10).is_empty());
+    }
+
+    #[test]
+    fn a_stub_is_told_once_and_again_when_it_was_cut_again() {
+        let (mut inventory, name) = (Inventory::default(), Name::new("a"));
+        inventory.add(&name, slice(), &summary(place(9, 3), 8), Some(Timestamp::from_millis(5)));
+        assert_eq!(inventory.pop_stub(Timestamp::from_millis(4)), None);
+        assert_eq!(inventory.pop_stub(Timestamp::from_millis(5)), Some((Timestamp::from_millis(5), slice(), name.clone())));
+        assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), None);
+        inventory.cut(&name, Timestamp::from_millis(7));
+        inventory.cut(&name, Timestamp::from_millis(6));
+        assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), Some((Timestamp::from_millis(6), slice(), name)));
+        assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), None);
+    }
+}

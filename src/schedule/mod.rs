@@ -1,0 +1,546 @@
+//! One shard's protocol, pure: which messages a timer may take next, and what pair (C, W) says that they are taken. It holds runs, not
+//! messages: a run *stands* at its next message's due, in the wheel if that lies ahead, else in the heap of those that are ready.
+//!
+//! Three kinds of messages of a run, seen from the pair (C, W) that was taken last:
+//!
+//! | a message at (due, offset) | is | and goes |
+//! |---|---|---|
+//! | not past C, offset before W | done with | nowhere: it is passed over |
+//! | not past C, offset from W on | *late*: stored behind the cursor | in offset order, W moving over it |
+//! | past C | fresh | in (due, offset) order, C moving to it |
+//!
+//! What it does not do: read, decode, claim, deliver. It has no clock: `now` is an argument, and a `now` that steps back takes less, never
+//! something twice.
+
+mod flight;
+mod inventory;
+
+pub(crate) use flight::Flights;
+pub(crate) use inventory::Inventory;
+
+use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
+use crate::mutant::{self, Mutant};
+use crate::wheel::Wheel;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::rc::Rc;
+
+/// A run as far as the schedule cares: places in ascending order.
+pub(crate) trait Places {
+    fn len(&self) -> usize;
+    fn place(&self, index: usize) -> Cursor;
+}
+
+/// See the module's page.
+pub(crate) struct Schedule<R> {
+    taken: Claim,
+    /// Everything that was stored before it, with a place before `loaded`, is in here (or was taken).
+    seen: Watermark,
+    loaded: Cursor,
+    wheel: Wheel,
+    ready: BinaryHeap<Reverse<Head>>,
+    late: BinaryHeap<Late<R>>,
+    runs: Vec<Option<Standing<R>>>,
+    free: Vec<u32>,
+    /// Reused by every advance of the wheel.
+    risen: Vec<(Timestamp, u32)>,
+}
+
+/// A standing run in the heap, by the place of its next message.
+type Head = (Cursor, u32);
+
+/// A run of which the messages `next..end` are still to come. The run may since have been trimmed to fewer: then it lingers until the wheel
+/// or the heap comes by its handle, for only then may the handle be used again.
+struct Standing<R> {
+    run: Rc<R>,
+    next: u32,
+    end: u32,
+}
+
+impl<R: Places> Standing<R> {
+    fn next_place(&self) -> Option<Cursor> {
+        let there = self.next < self.end && (self.next as usize) < self.run.len();
+        there.then(|| self.run.place(self.next as usize))
+    }
+}
+
+struct Late<R> {
+    place: Cursor,
+    run: Rc<R>,
+    index: u32,
+}
+
+/// By offset, the least first out of the heap.
+impl<R> Ord for Late<R> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        other.place.offset.cmp(&self.place.offset).then(other.place.due.cmp(&self.place.due))
+    }
+}
+
+impl<R> PartialOrd for Late<R> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<R> PartialEq for Late<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<R> Eq for Late<R> {}
+
+/// What was taken in one step: the pair to claim, and the messages, each a run and an index into it.
+pub(crate) struct Take<R> {
+    pub(crate) claim: Claim,
+    pub(crate) messages: Vec<(Rc<R>, u32)>,
+    /// How many of them were late; they come first.
+    pub(crate) late: usize,
+}
+
+impl<R: Places> Schedule<R> {
+    /// Begins behind `taken`, having seen nothing yet of what is stored before `seen`.
+    pub(crate) fn new(taken: Claim, seen: Watermark) -> Self {
+        Self {
+            taken,
+            seen,
+            loaded: Cursor::new(Timestamp::AT_ONCE, Offset(0)),
+            wheel: Wheel::new(Timestamp::AT_ONCE),
+            ready: BinaryHeap::new(),
+            late: BinaryHeap::new(),
+            runs: Vec::new(),
+            free: Vec::new(),
+            risen: Vec::new(),
+        }
+    }
+
+    pub(crate) fn taken(&self) -> Claim {
+        self.taken
+    }
+
+    pub(crate) fn seen(&self) -> Watermark {
+        self.seen
+    }
+
+    /// Everything before this place is in memory.
+    pub(crate) fn loaded(&self) -> Cursor {
+        self.loaded
+    }
+
+    /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then [`Schedule::forget`], and load again.
+    pub(crate) fn went_back(&self, watermark: Watermark) -> bool {
+        watermark < self.seen && !mutant::active(Mutant::IgnoresRollback)
+    }
+
+    /// Drops everything that is held; what was taken stays taken.
+    pub(crate) fn forget(&mut self, watermark: Watermark) {
+        *self = Self::new(self.taken, watermark);
+    }
+
+    /// All that was stored before `watermark` was merged.
+    pub(crate) fn see(&mut self, watermark: Watermark) {
+        self.seen = self.seen.max(watermark);
+    }
+
+    /// All places before `loaded` were merged.
+    pub(crate) fn load_reached(&mut self, loaded: Cursor) {
+        self.loaded = loaded;
+    }
+
+    /// Some message at or past `bound` is not in memory after all.
+    pub(crate) fn load_reaches_only(&mut self, bound: Cursor) {
+        self.loaded = self.loaded.min(bound);
+    }
+
+    /// Whether there are (or, ahead of now, may be) messages in memory that nothing but time keeps from being taken.
+    pub(crate) fn holds_loaded(&self) -> bool {
+        let ready = self.ready.peek().is_some_and(|Reverse((place, _))| *place < self.loaded);
+        let waits = ready || !self.late.is_empty() || self.wheel.next().is_some_and(|due| due < self.loaded.due);
+        waits && self.loaded > self.taken.cursor
+    }
+
+    /// Takes a run in. Merging the same messages twice, under one name or another, is harmless: equal places are one message.
+    pub(crate) fn merge(&mut self, run: Rc<R>) {
+        let mut next = 0;
+        while next < run.len() && run.place(next) <= self.taken.cursor {
+            let place = run.place(next);
+            if !self.taken.covers(place) {
+                self.late.push(Late { place, run: run.clone(), index: index(next) });
+            }
+            next += 1;
+        }
+        if next < run.len() {
+            let end = index(run.len());
+            let handle = self.add(Standing { run, next: index(next), end });
+            self.stand(handle);
+        }
+    }
+
+    fn add(&mut self, standing: Standing<R>) -> u32 {
+        if let Some(handle) = self.free.pop() {
+            self.runs[handle as usize] = Some(standing);
+            return handle;
+        }
+        self.runs.push(Some(standing));
+        index(self.runs.len() - 1)
+    }
+
+    /// Puts a run into the wheel at its next message, or lets it go after its last.
+    fn stand(&mut self, handle: u32) {
+        match self.runs[handle as usize].as_ref().and_then(Standing::next_place) {
+            Some(place) => self.wheel.insert(place.due, handle),
+            None => {
+                self.runs[handle as usize] = None;
+                self.free.push(handle);
+            }
+        }
+    }
+
+    /// Lets `trim` shorten each run that nobody else holds; what it cuts must lie at or past `loaded`, which becomes the bound.
+    pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
+        self.loaded = self.loaded.min(loaded);
+        self.runs.iter_mut().flatten().filter_map(|standing| Rc::get_mut(&mut standing.run)).for_each(&mut trim);
+    }
+
+    /// Takes at most `limit` messages that are due at `now`, late ones first (at most half of the limit), and moves the pair over them.
+    /// `None`: nothing to take, and the pair stays.
+    ///
+    /// Nothing is taken while the store is behind the pair's own watermark, nor before everything up to the cursor is in memory.
+    pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<Take<R>> {
+        if self.seen < self.taken.watermark || self.loaded <= self.taken.cursor {
+            return None;
+        }
+        let mut messages = Vec::new();
+        let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
+        let late = messages.len();
+        let cursor = self.take_fresh(now, limit, watermark, &mut messages);
+        if messages.is_empty() {
+            // W could move alone, but nothing needs it to: it moves with the next message.
+            return None;
+        }
+        let claim = Claim::new(cursor, watermark);
+        self.taken = claim;
+        Some(Take { claim, messages, late })
+    }
+
+    /// Answers how far W may move: up to the first late message that stays.
+    fn take_late(&mut self, now: Timestamp, limit: usize, messages: &mut Vec<(Rc<R>, u32)>) -> Watermark {
+        let mut last = None;
+        while let Some(late) = self.late.peek() {
+            let place = late.place;
+            let again = last == Some(place.offset) || self.taken.watermark.covers(place.offset);
+            if !again {
+                if place.offset >= self.seen.offset() {
+                    break;
+                }
+                if place.due > now || messages.len() == limit {
+                    return Watermark(place.offset.0);
+                }
+            }
+            let Some(late) = self.late.pop() else { break };
+            if !again && !mutant::active(Mutant::SkipsLate) {
+                messages.push((late.run, late.index));
+            }
+            last = Some(place.offset);
+        }
+        self.seen
+    }
+
+    /// Answers how far C moved. A message past the new W must wait until W has reached it; the cursor may pass it meanwhile, and then it
+    /// is late.
+    fn take_fresh(&mut self, now: Timestamp, limit: usize, watermark: Watermark, messages: &mut Vec<(Rc<R>, u32)>) -> Cursor {
+        let mut cursor = self.taken.cursor;
+        let mut ahead: Vec<Late<R>> = Vec::new();
+        while messages.len() < limit && ahead.len() < limit {
+            let Some((place, run, index)) = self.pop_before(now) else { break };
+            if place <= cursor {
+                if !watermark.covers(place.offset) {
+                    self.late.push(Late { place, run, index });
+                }
+            } else if watermark.covers(place.offset) {
+                cursor = place;
+                messages.push((run, index));
+            } else {
+                ahead.push(Late { place, run, index });
+            }
+        }
+        for Late { place, run, index } in ahead {
+            if place <= cursor {
+                self.late.push(Late { place, run, index });
+            } else {
+                let handle = self.add(Standing { run, next: index, end: index + 1 });
+                self.ready.push(Reverse((place, handle)));
+            }
+        }
+        cursor
+    }
+
+    /// The next message in order that is due and loaded; its run stands again at the message after it.
+    fn pop_before(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+        self.wheel.advance(now, &mut self.risen);
+        for (_, handle) in self.risen.drain(..) {
+            match self.runs[handle as usize].as_ref().and_then(Standing::next_place) {
+                Some(place) => self.ready.push(Reverse((place, handle))),
+                None => {
+                    self.runs[handle as usize] = None;
+                    self.free.push(handle);
+                }
+            }
+        }
+        loop {
+            let mut head = self.ready.peek_mut()?;
+            let Reverse((place, handle)) = *head;
+            if place.due > now || place >= self.loaded {
+                return None;
+            }
+            let standing = self.runs[handle as usize].as_mut().expect("a handle in the heap is of a standing run");
+            if standing.next_place() != Some(place) {
+                // Trimmed away beneath its head.
+                PeekMut::pop(head);
+                self.stand(handle);
+                continue;
+            }
+            let (run, index) = (standing.run.clone(), standing.next);
+            standing.next += 1;
+            match standing.next_place() {
+                Some(after) if after.due <= now => *head = Reverse((after, handle)),
+                _ => {
+                    PeekMut::pop(head);
+                    self.stand(handle);
+                }
+            }
+            return Some((place, run, index));
+        }
+    }
+
+    /// When to look again if nothing was to be taken at `now`, and nothing is merged meanwhile. Never too late; may be too early.
+    pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
+        let late = self.late.peek().map(|late| late.place.due);
+        [ready, late, self.wheel.next()].into_iter().flatten().filter(|due| *due > now).min()
+    }
+
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.late.is_empty() && self.runs.len() == self.free.len()
+    }
+}
+
+fn index(value: usize) -> u32 {
+    u32::try_from(value).expect("fewer than 2^32 runs, and messages in one, are in memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    impl Places for Vec<Cursor> {
+        fn len(&self) -> usize {
+            Vec::len(self)
+        }
+
+        fn place(&self, index: usize) -> Cursor {
+            self[index]
+        }
+    }
+
+    fn place(due: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    /// One step of a shard's life.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// So many messages are stored, due so far from now; the timer gets them as runs cut after each `true`.
+        Store(Vec<(Due, bool)>),
+        /// The timer has seen everything stored so far.
+        See,
+        /// The timer loads everything up to so far from now.
+        Load(i64),
+        /// A run that was merged before is merged again under another name.
+        Again(prop::sample::Index),
+        Take {
+            limit: usize,
+        },
+        /// Time passes, or steps back.
+        Time(i64),
+        /// The store went back by so many messages, and they are stored again.
+        WentBack(u64),
+        /// Memory runs short: runs are cut at so far from now.
+        Trim(i64),
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Due {
+        AtOnce,
+        In(i64),
+    }
+
+    fn due() -> impl Strategy<Value = Due> {
+        prop_oneof![1 => Just(Due::AtOnce), 4 => (-20i64..60).prop_map(Due::In)]
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => prop::collection::vec((due(), any::<bool>()), 1..8).prop_map(Step::Store),
+            3 => Just(Step::See),
+            3 => (-5i64..40).prop_map(Step::Load),
+            1 => any::<prop::sample::Index>().prop_map(Step::Again),
+            6 => (1usize..6).prop_map(|limit| Step::Take { limit }),
+            3 => (-6i64..12).prop_map(Step::Time),
+            1 => (1u64..5).prop_map(Step::WentBack),
+            1 => (-5i64..10).prop_map(Step::Trim),
+        ]
+    }
+
+    /// The reference: all messages in one list by offset, and what was taken as a set.
+    struct World {
+        now: i64,
+        dues: Vec<Timestamp>,
+        runs: Vec<Vec<Cursor>>,
+        schedule: Schedule<Vec<Cursor>>,
+        taken: BTreeSet<Cursor>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let schedule = Schedule::new(Claim::START, Watermark(0));
+            Self { now: 1_000, dues: Vec::new(), runs: Vec::new(), schedule, taken: BTreeSet::new() }
+        }
+
+        fn at(&self, distance: i64) -> Timestamp {
+            Timestamp::from_millis(self.now + distance)
+        }
+
+        fn merge(&mut self, mut run: Vec<Cursor>) {
+            run.sort_unstable();
+            self.runs.push(run.clone());
+            self.schedule.merge(Rc::new(run));
+        }
+
+        /// As the loader does it: what is stored but was dropped or cut comes again before the bound rises.
+        fn load(&mut self, until: Timestamp) {
+            let bound = Cursor::new(until, Offset(0));
+            if bound > self.schedule.loaded() {
+                let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                let run: Vec<_> = all.filter(|place| *place < bound).collect();
+                self.merge(run);
+                self.schedule.load_reached(bound);
+            }
+        }
+
+        fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+            match step {
+                Step::Store(messages) => {
+                    let mut run = Vec::new();
+                    for (due, cut) in messages {
+                        let due = match due {
+                            Due::AtOnce => Timestamp::AT_ONCE,
+                            Due::In(distance) => self.at(distance),
+                        };
+                        run.push(Cursor::new(due, Offset(self.dues.len() as u64)));
+                        self.dues.push(due);
+                        if cut {
+                            self.merge(std::mem::take(&mut run));
+                        }
+                    }
+                    self.merge(run);
+                }
+                Step::See => self.schedule.see(Watermark(self.dues.len() as u64)),
+                Step::Load(distance) => self.load(self.at(distance)),
+                Step::Again(index) if !self.runs.is_empty() => self.merge(index.get(&self.runs).clone()),
+                Step::Again(_) => {}
+                Step::Take { limit } => self.take(limit)?,
+                Step::Time(distance) => self.now += distance,
+                Step::WentBack(by) => {
+                    let watermark = Watermark(self.schedule.seen().0.saturating_sub(by));
+                    if self.schedule.went_back(watermark) {
+                        self.schedule.forget(watermark);
+                    }
+                }
+                Step::Trim(distance) => {
+                    let horizon = self.at(distance);
+                    let keep = |run: &mut Vec<Cursor>| run.retain(|place| place.due < horizon);
+                    self.schedule.trim(Cursor::new(horizon, Offset(0)), keep);
+                }
+            }
+            Ok(())
+        }
+
+        fn take(&mut self, limit: usize) -> Result<(), TestCaseError> {
+            let (before, loaded) = (self.schedule.taken(), self.schedule.loaded());
+            let Some(take) = self.schedule.take(Timestamp::from_millis(self.now), limit) else {
+                prop_assert_eq!(self.schedule.taken(), before, "a take of nothing moves nothing");
+                return Ok(());
+            };
+            let places: Vec<_> = take.messages.iter().map(|(run, index)| run.place(*index as usize)).collect();
+            let (late, fresh) = places.split_at(take.late);
+            prop_assert!(!places.is_empty() && places.len() <= limit && late.len() <= limit.div_ceil(2));
+            prop_assert!(late.is_sorted_by_key(|place| place.offset) && fresh.is_sorted(), "out of order: {late:?} {fresh:?}");
+            prop_assert!(late.iter().all(|place| *place <= before.cursor) && fresh.iter().all(|place| *place > before.cursor));
+            for place in &places {
+                prop_assert!(place.due.as_millis() <= self.now, "early: {place:?} at {}", self.now);
+                prop_assert!(self.taken.insert(*place), "twice: {place:?}");
+            }
+            prop_assert!(take.claim.includes(before), "the pair went back");
+            let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+            let covered: BTreeSet<_> = all.filter(|place| take.claim.covers(*place)).collect();
+            prop_assert_eq!(&covered, &self.taken, "the pair {:?} says something else than was taken (loaded {:?})", take.claim, loaded);
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #[test]
+        fn the_pair_covers_exactly_what_was_taken_and_all_is_taken_once_in_order(steps in prop::collection::vec(step(), 1..60)) {
+            let mut world = World::new();
+            for step in steps {
+                world.step(step)?;
+            }
+            world.now += 1_000;
+            world.step(Step::See)?;
+            world.step(Step::Load(10_000))?;
+            for _ in 0..2 * world.dues.len() + 2 {
+                world.take(3)?;
+            }
+            prop_assert_eq!(world.taken.len(), world.dues.len(), "not all was taken");
+            prop_assert!(world.schedule.next_due(Timestamp::from_millis(world.now)).is_none());
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_before_everything_up_to_the_cursor_is_loaded() {
+        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(9));
+        schedule.merge(Rc::new(vec![place(40, 7), place(60, 8)]));
+        schedule.load_reached(place(50, 5));
+        assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
+        schedule.load_reached(place(101, 0));
+        let take = schedule.take(Timestamp::from_millis(100), 10).expect("two messages");
+        assert_eq!((take.messages.len(), take.late, take.claim), (2, 1, Claim::new(place(60, 8), Watermark(9))));
+    }
+
+    #[test]
+    fn nothing_is_taken_while_the_store_is_behind_the_pair() {
+        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(5));
+        schedule.load_reached(place(1_000, 0));
+        schedule.merge(Rc::new(vec![place(60, 4)]));
+        assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
+        schedule.see(Watermark(6));
+        assert!(schedule.take(Timestamp::from_millis(100), 10).is_some());
+    }
+
+    #[test]
+    fn a_backlog_of_late_messages_leaves_room_for_fresh_ones() {
+        let mut schedule = Schedule::new(Claim::new(place(50, 0), Watermark(1)), Watermark(100));
+        schedule.load_reached(place(1_000, 0));
+        schedule.merge(Rc::new((10..100).map(|offset| place(40, offset)).collect::<Vec<_>>()));
+        schedule.merge(Rc::new((1..10).map(|offset| place(60, offset)).collect::<Vec<_>>()));
+        let take = schedule.take(Timestamp::from_millis(100), 8).expect("messages");
+        assert_eq!((take.late, take.messages.len()), (4, 8));
+    }
+}

@@ -1,0 +1,64 @@
+//! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults).
+
+use super::workload::{Kind, Sent};
+use super::world::{Arrival, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Longer than any delay, lease and retry of a simulation together.
+const SETTLING: Duration = Duration::from_secs(90);
+
+/// Waits until all has settled and answers the promises that were broken.
+pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
+    let end = tokio::time::Instant::now() + SETTLING;
+    while tokio::time::Instant::now() < end && !missing(world, sent).is_empty() {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    // What would come twice comes soon after.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let arrivals = by_uid(world);
+    let mut broken = missing(world, sent);
+    for message in sent {
+        let came = arrivals.get(message.uid.as_str()).map_or(&[][..], Vec::as_slice);
+        broken.extend(wrong(world, message, came));
+    }
+    broken
+}
+
+fn by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
+    let mut arrivals: BTreeMap<String, Vec<Arrival>> = BTreeMap::new();
+    for arrival in world.arrivals() {
+        arrivals.entry(arrival.uid.clone()).or_default().push(arrival);
+    }
+    arrivals
+}
+
+/// What was accepted and neither arrived nor was cancelled.
+fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
+    let arrived: BTreeSet<_> = world.arrivals().into_iter().map(|arrival| arrival.uid).collect();
+    let is_missing = |message: &&Sent| {
+        let is_expected = !matches!(message.kind, Kind::Cancel { .. });
+        is_expected && !arrived.contains(&message.uid) && !world.was_cancelled(message)
+    };
+    sent.iter().filter(is_missing).map(|message| format!("lost: {message:?}")).collect()
+}
+
+fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match &message.kind {
+        Kind::Delayed { due, .. } => {
+            wrong.extend(came.iter().filter(|arrival| arrival.at < *due).map(|arrival| format!("early: {message:?} {arrival:?}")));
+            wrong.extend(came.iter().filter(|arrival| arrival.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")));
+        }
+        Kind::Relay => wrong.extend(came.iter().filter(|a| a.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}"))),
+        Kind::Refused => wrong.extend(came.iter().filter(|a| !a.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}"))),
+        Kind::Cancel { .. } => wrong.extend(came.iter().map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}"))),
+    }
+    if !world.was_disturbed() && came.len() > 1 {
+        wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
+    }
+    if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {
+        wrong.push(format!("delivered after its cancel was confirmed: {message:?} {came:?}"));
+    }
+    wrong
+}

@@ -1,0 +1,69 @@
+//! What goes wrong in a simulation, and when.
+
+use super::process::Process;
+use super::world::World;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::time::Duration;
+
+/// Which kinds of faults there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) kills: bool,
+    pub(crate) store_loses: bool,
+    pub(crate) clock_steps: bool,
+    pub(crate) outages: bool,
+}
+
+impl Faults {
+    pub(crate) const NONE: Self = Self { kills: false, store_loses: false, clock_steps: false, outages: false };
+    pub(crate) const ALL: Self = Self { kills: true, store_loses: true, clock_steps: true, outages: true };
+    /// All but a store that forgets.
+    pub(crate) const STORE_KEEPS: Self = Self { store_loses: false, ..Self::ALL };
+}
+
+/// Injects faults for `length`.
+pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults, length: Duration, random: &mut StdRng) {
+    let end = tokio::time::Instant::now() + length;
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
+        world.remember();
+        match random.random_range(0..9) {
+            0 | 1 if faults.kills => {
+                world.note("kill");
+                process.kill(world).await;
+                tokio::time::sleep(Duration::from_millis(random.random_range(0..3_000))).await;
+                process.ensure_running(world, random);
+            }
+            2 if faults.store_loses => world.roll_back(random),
+            3 if faults.store_loses && random.random_bool(0.4) => world.wipe(),
+            4 if faults.clock_steps => world.step_clock(random.random_range(-1_500..1_500)),
+            5 if faults.outages => {
+                world.store_down(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
+                world.store_down(false);
+            }
+            6 if faults.outages => {
+                world.target_missing(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
+                world.target_missing(false);
+            }
+            7 if faults.outages => {
+                world.hold_reports(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+                if faults.kills && random.random_bool(0.5) {
+                    world.note("kill, with sends in flight");
+                    process.kill(world).await;
+                    process.ensure_running(world, random);
+                }
+                world.hold_reports(false);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A number that a role is seeded with.
+pub(crate) fn seed(random: &mut StdRng) -> u64 {
+    random.random()
+}

@@ -1,0 +1,115 @@
+//! Simulation: the roles as they are, on the memory broker and the memory store, in one paused runtime and from one seed. Processes are
+//! killed, the store is rolled back and wiped, clocks step; at the end all heals, and what arrived is held against what was sent.
+//!
+//! Everything random comes from the seed and everything timed from the paused clock, so a seed repeats a run to the letter.
+
+mod checker;
+mod fault;
+mod process;
+mod slow;
+mod workload;
+mod world;
+
+use fault::Faults;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::time::Duration;
+use world::World;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    /// How long messages are sent and faults injected.
+    pub(crate) length: Duration,
+    pub(crate) faults: Faults,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// What happened, a line each, with the simulated time.
+    pub(crate) trace: Vec<String>,
+    /// Promises that were broken.
+    pub(crate) broken: Vec<String>,
+}
+
+/// Runs a plan in a runtime of its own.
+pub(crate) fn run(plan: Plan) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without I/O can always be built");
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut random = StdRng::seed_from_u64(plan.seed);
+        let world = World::new();
+        let mut process = process::Process::start(&world, &mut random);
+        let sender = workload::Sender::new(&world, StdRng::seed_from_u64(plan.seed ^ 1));
+        let sending = tokio::task::spawn_local(sender.send_for(plan.length));
+        fault::inject(&world, &mut process, plan.faults, plan.length, &mut random).await;
+        let sent = sending.await.expect("the sender does not panic");
+        world.heal();
+        process.ensure_running(&world, &mut random);
+        let broken = checker::check(&world, &sent).await;
+        let mut broken = broken;
+        if !process.stop().await {
+            broken.push("a stopping process did not end".to_owned());
+        }
+        Outcome { trace: world.take_trace(), broken }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::{self, Mutant};
+
+    fn plan(seed: u64, faults: Faults) -> Plan {
+        Plan { seed, length: Duration::from_secs(20), faults }
+    }
+
+    /// How many of so many seeds break a promise; the first is shown.
+    fn broken(seeds: std::ops::Range<u64>, faults: Faults) -> Option<(u64, Vec<String>)> {
+        seeds.map(|seed| (seed, run(plan(seed, faults)).broken)).find(|(_, broken)| !broken.is_empty())
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_trace() {
+        for seed in 0..5 {
+            let (first, second) = (run(plan(seed, Faults::ALL)), run(plan(seed, Faults::ALL)));
+            assert!(first.trace.len() > 50, "almost nothing happened: {:?}", first.trace);
+            assert_eq!(first, second);
+        }
+    }
+
+    #[test]
+    fn without_faults_everything_arrives_exactly_once_and_in_order() {
+        assert_eq!(broken(0..60, Faults::NONE), None);
+    }
+
+    #[test]
+    fn nothing_is_lost_or_early_through_kills_rollbacks_wipes_and_clock_steps() {
+        assert_eq!(broken(1_000..1_200, Faults::ALL), None);
+    }
+
+    #[test]
+    fn a_confirmed_cancel_is_never_delivered_while_the_store_keeps_what_it_acknowledged() {
+        assert_eq!(broken(2_000..2_060, Faults::STORE_KEEPS), None);
+    }
+
+    #[test]
+    fn every_planted_fault_is_caught() {
+        let planted = [
+            (Mutant::NoCompare, Faults::ALL),
+            (Mutant::BlindWatermark, Faults::ALL),
+            (Mutant::DeletesEarly, Faults::ALL),
+            (Mutant::SkipsLate, Faults::ALL),
+            (Mutant::RewindsToCommit, Faults::ALL),
+            (Mutant::ClaimsBack, Faults::STORE_KEEPS),
+            (Mutant::NoLastLook, Faults::ALL),
+            (Mutant::ReusesNames, Faults::ALL),
+            (Mutant::IgnoresRollback, Faults::ALL),
+        ];
+        let missed = planted.into_iter().filter(|(mutant, faults)| mutant::with(Some(*mutant), || broken(3_000..3_400, *faults)).is_none());
+        assert_eq!(missed.map(|(mutant, _)| mutant).collect::<Vec<_>>(), []);
+    }
+}

@@ -1,0 +1,173 @@
+//! One process of a simulation: all roles' loops, wired as `role.rs` wires them, each a local task. Killing it drops them where they stand.
+
+use super::fault::seed;
+use super::slow::Slow;
+use super::world::{DEAD, SOURCE, TARGET, World};
+use crate::broker::Target;
+use crate::health::Health;
+use crate::ingress::{self, Ingress, Writer};
+use crate::limit::{CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX};
+use crate::metric;
+use crate::model::{AllowList, Rules, WithoutDelay};
+use crate::store::Store;
+use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, RouteOptions};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const ROUTE: &str = "r";
+const CLUSTER: &str = "main";
+
+/// Small, so that the loader's economies are simulated too.
+const MEMORY: usize = 24 * 1024;
+
+/// Short, so that a takeover fits between two faults.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// See the module's page.
+pub(crate) struct Process {
+    tasks: Vec<JoinHandle<()>>,
+    stop: CancellationToken,
+}
+
+impl Process {
+    pub(crate) fn start(world: &World, random: &mut StdRng) -> Self {
+        let mut process = Self { tasks: Vec::new(), stop: CancellationToken::new() };
+        process.run(world, random);
+        process
+    }
+
+    pub(crate) async fn kill(&mut self, world: &World) {
+        world.disturb();
+        for task in self.tasks.drain(..) {
+            task.abort();
+            let _cancelled = task.await;
+        }
+    }
+
+    pub(crate) fn ensure_running(&mut self, world: &World, random: &mut StdRng) {
+        if self.tasks.is_empty() {
+            self.stop = CancellationToken::new();
+            self.run(world, random);
+        }
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub(crate) async fn stop(&mut self) -> bool {
+        self.stop.cancel();
+        for task in self.tasks.drain(..) {
+            if tokio::time::timeout(Duration::from_secs(10), task).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn spawn<E: std::fmt::Debug>(&mut self, world: &World, name: &'static str, body: impl Future<Output = Result<(), E>> + 'static) {
+        let world = world.clone();
+        self.tasks.push(tokio::task::spawn_local(async move {
+            if let Err(error) = body.await {
+                world.note(format!("{name} failed: {error:?}"));
+            }
+        }));
+    }
+
+    fn run(&mut self, world: &World, random: &mut StdRng) {
+        let health = Health::new();
+        let (hint, hints) = mpsc::channel(HINTS_MAX);
+        let (give_up, stop) = (CancellationToken::new(), self.stop.clone());
+        let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
+        let store: Rc<dyn Store> = Rc::new(Slow::new(world, seed(random)));
+        let ports = ingress::Ports {
+            source: Box::new(world.cluster().source("sim.r", &[SOURCE.to_owned()])),
+            store: store.clone(),
+            clock: world.clock(),
+            health: ingress::Parts::new(&health, ROUTE),
+            metric: metric::Route::new(ROUTE),
+            jobs,
+            settled,
+        };
+        let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false };
+        self.spawn(world, "ingress", Ingress::new(options, ports, seed(random)).serve(stop.clone()));
+        let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hint, health: health.part("writer") };
+        self.spawn(world, "writer", writer.serve(give_up.clone()));
+
+        let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
+        let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
+        let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
+        let claimable = Claimable {
+            route: ROUTE.into(),
+            topics: vec![SOURCE.to_owned()],
+            group: "sim.r".to_owned(),
+            catalog: Box::new(world.cluster().catalog()),
+            health: health.part("catalog"),
+        };
+        let claimer = Claimer {
+            routes: vec![claimable],
+            store: store.clone(),
+            clock: world.clock(),
+            leases: health.part("leases"),
+            clocks: health.part("clocks"),
+            lease: LEASE,
+            skew_max: CLOCK_SKEW_MAX,
+            random: StdRng::seed_from_u64(seed(random)),
+            metric: metric::Timer::new(),
+            holdings: holdings_out,
+            gave_up: gave_up_in,
+        };
+        let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
+        let ports = timer::Ports {
+            store: store.clone(),
+            clock: world.clock(),
+            claims: health.part("claims"),
+            clock_ahead: health.part("clock ahead"),
+            metric: metric::Timer::new(),
+            outlets: Outlets::new(BTreeMap::from([(CLUSTER.to_owned(), target)])),
+            holdings,
+            gave_up,
+            requests,
+            replies,
+            hints,
+        };
+        let dispatcher = Dispatcher::new(timer_options(&health), ports);
+        self.spawn(world, "timer", timer::serve(claimer, dispatcher, stop.clone(), give_up));
+        let loader = Loader { store, requests: requests_in, replies: replies_out, health: health.part("loader") };
+        self.spawn(world, "loader", loader.serve(stop));
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        default_target: Some(TARGET.into()),
+        allow: AllowList::new(Vec::<String>::new()),
+        sources: BTreeSet::from([SOURCE.to_owned()]),
+        max_delay: Duration::from_secs(3_600),
+        without_delay: WithoutDelay::Relay,
+    }
+}
+
+fn timer_options(health: &Health) -> timer::Options {
+    let route = RouteOptions {
+        rules: rules(),
+        dead_letter: DEAD.to_owned(),
+        retry: Policy { max_attempts: 1_000, backoff: Duration::from_millis(200), backoff_max: Duration::from_secs(1) },
+        source_cluster: CLUSTER.to_owned(),
+        target_cluster: CLUSTER.to_owned(),
+        dead_letter_cluster: CLUSTER.to_owned(),
+        metric: metric::Route::new(ROUTE),
+        outcry: Outcry::new(health.part("outlets")),
+    };
+    timer::Options {
+        deployment: "sim".to_owned(),
+        routes: BTreeMap::from([(ROUTE.into(), route)]),
+        memory: MEMORY,
+        skew_max: CLOCK_SKEW_MAX,
+    }
+}

@@ -1,0 +1,99 @@
+//! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
+
+use super::world::World;
+use crate::model::{Lease, ShardId};
+use crate::store::memory::Memory;
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
+    Tailed,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::cell::RefCell;
+use std::future::Future;
+use std::time::Duration;
+
+/// See the module's page.
+pub(crate) struct Slow {
+    world: World,
+    store: Memory,
+    random: RefCell<StdRng>,
+}
+
+impl Slow {
+    pub(crate) fn new(world: &World, seed: u64) -> Self {
+        Self { world: world.clone(), store: world.store().clone(), random: RefCell::new(StdRng::seed_from_u64(seed)) }
+    }
+
+    async fn travel(&self) {
+        let wait = {
+            let mut random = self.random.borrow_mut();
+            if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) }
+        };
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+
+    async fn slowly<T>(&self, call: impl Future<Output = T>) -> T {
+        self.travel().await;
+        let answer = call.await;
+        self.travel().await;
+        answer
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for Slow {
+    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+        self.slowly(self.store.open(births)).await
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.travel().await;
+        let answer = self.store.append(appends).await;
+        self.world.note_cancelled();
+        self.travel().await;
+        answer
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+        self.slowly(self.store.state(shards)).await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        self.slowly(self.store.acquire(leases, length)).await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        self.slowly(self.store.renew(leases, length)).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        self.slowly(self.store.release(leases)).await
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.slowly(self.store.list(requests)).await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.slowly(self.store.fetch(requests)).await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        self.slowly(self.store.tail(requests)).await
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        self.slowly(self.store.advance(requests)).await
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        self.slowly(self.store.quarantine(requests)).await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.slowly(self.store.erase(shards)).await
+    }
+}

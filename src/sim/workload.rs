@@ -1,0 +1,93 @@
+//! What is sent in a simulation: messages with delays of all kinds, some with ids, cancels and replacements, relays, and records that must be
+//! refused.
+
+use super::world::{SOURCE, World};
+use crate::model::{Offset, Partition};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::time::Duration;
+
+/// One record that the source took.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) partition: i32,
+    pub(crate) offset: Offset,
+    /// What tells it apart, as payload and header.
+    pub(crate) uid: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To be delivered at the instant, not before.
+    Delayed {
+        due: i64,
+        id: Option<String>,
+    },
+    Relay,
+    Refused,
+    Cancel {
+        id: String,
+    },
+}
+
+/// See the module's page.
+pub(crate) struct Sender {
+    world: World,
+    random: StdRng,
+    count: u32,
+    /// Ids in use, with their partition.
+    ids: Vec<(String, i32)>,
+}
+
+impl Sender {
+    pub(crate) fn new(world: &World, random: StdRng) -> Self {
+        Self { world: world.clone(), random, count: 0, ids: Vec::new() }
+    }
+
+    pub(crate) async fn send_for(mut self, length: Duration) -> Vec<Sent> {
+        let end = tokio::time::Instant::now() + length;
+        let mut sent = Vec::new();
+        while tokio::time::Instant::now() < end {
+            for _ in 0..self.random.random_range(1..12) {
+                sent.push(self.send());
+            }
+            tokio::time::sleep(Duration::from_millis(self.random.random_range(1..150))).await;
+        }
+        sent
+    }
+
+    fn send(&mut self) -> Sent {
+        self.count += 1;
+        let uid = format!("u{}", self.count);
+        let now = self.world.now().as_millis();
+        let mut headers: Vec<(&str, String)> = vec![("uid", uid.clone())];
+        let mut partition = self.random.random_range(0..2);
+        let kind = match self.random.random_range(0..20) {
+            0 => {
+                headers.push(("postdate-after", "soon".into()));
+                Kind::Refused
+            }
+            1 | 2 => Kind::Relay,
+            3 | 4 if !self.ids.is_empty() => {
+                let (id, of) = self.ids[self.random.random_range(self.ids.len().saturating_sub(6)..self.ids.len())].clone();
+                partition = of;
+                headers.extend([("postdate-op", "cancel".into()), ("postdate-id", id.clone())]);
+                Kind::Cancel { id }
+            }
+            _ => {
+                let delays = [-500, 0, 3, 40, 300, 1_500, 6_000, 12_000];
+                let due = now + delays[self.random.random_range(0..delays.len())] + self.random.random_range(0..30);
+                headers.push(("postdate-at", due.to_string()));
+                let id = self.random.random_bool(0.4).then(|| format!("id{}-{partition}", self.random.random_range(0..self.count)));
+                if let Some(id) = &id {
+                    headers.push(("postdate-id", id.clone()));
+                    self.ids.push((id.clone(), partition));
+                }
+                Kind::Delayed { due, id }
+            }
+        };
+        let offset = self.world.produce(&Partition::new(SOURCE, partition), &uid, &headers);
+        Sent { partition, offset, uid, kind }
+    }
+}

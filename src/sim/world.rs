@@ -1,0 +1,218 @@
+//! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
+
+use super::workload::Sent;
+use crate::broker::memory::MemoryCluster;
+use crate::broker::{Failure, FailureKind};
+use crate::clock::Clock;
+use crate::model::{Offset, Partition, Reason, Timestamp};
+use crate::store::memory::{Memory, Snapshot};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use tokio::time::Instant;
+
+pub(crate) const SOURCE: &str = "in";
+pub(crate) const TARGET: &str = "out";
+pub(crate) const DEAD: &str = "dead";
+
+/// 2026-11-20T00:00:00Z, so that a simulation's dues look like dues.
+const EPOCH: i64 = 1_795_132_800_000;
+
+/// Snapshots of the store that a rollback may choose from.
+const SNAPSHOTS_MAX: usize = 8;
+
+/// Tokio's paused time, and how far the clock is off.
+#[derive(Debug)]
+pub(crate) struct SimClock {
+    start: Instant,
+    off: Cell<i64>,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(EPOCH + elapsed + self.off.get())
+    }
+}
+
+/// A handle; clones are the same world.
+#[derive(Clone)]
+pub(crate) struct World(Rc<Inner>);
+
+struct Inner {
+    /// The workers' clock.
+    clock: Rc<SimClock>,
+    cluster: MemoryCluster,
+    store: Memory,
+    snapshots: RefCell<VecDeque<Snapshot>>,
+    trace: RefCell<Vec<String>>,
+    cancelled: RefCell<BTreeSet<(i32, Offset)>>,
+    store_lost: Cell<bool>,
+    disturbed: Cell<bool>,
+}
+
+/// A message that arrived at the target or among the dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) uid: String,
+    pub(crate) at: i64,
+    pub(crate) is_dead: bool,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let clock = || Rc::new(SimClock { start: Instant::now(), off: Cell::new(0) });
+        let (workers, stores) = (clock(), clock());
+        let cluster = MemoryCluster::new(workers.clone());
+        cluster.create_topic(SOURCE, 2);
+        cluster.create_topic(TARGET, 2);
+        cluster.create_topic(DEAD, 1);
+        Self(Rc::new(Inner {
+            clock: workers,
+            cluster,
+            store: Memory::new(stores),
+            snapshots: RefCell::default(),
+            trace: RefCell::default(),
+            cancelled: RefCell::default(),
+            store_lost: Cell::new(false),
+            disturbed: Cell::new(false),
+        }))
+    }
+
+    pub(crate) fn clock(&self) -> Rc<SimClock> {
+        self.0.clock.clone()
+    }
+
+    pub(crate) fn cluster(&self) -> &MemoryCluster {
+        &self.0.cluster
+    }
+
+    pub(crate) fn store(&self) -> &Memory {
+        &self.0.store
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    pub(crate) fn note(&self, what: impl AsRef<str>) {
+        self.0.trace.borrow_mut().push(format!("{} {}", self.now().as_millis() - EPOCH, what.as_ref()));
+    }
+
+    pub(crate) fn produce(&self, partition: &Partition, uid: &str, headers: &[(&str, String)]) -> Offset {
+        let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+        let parts = (Some(uid.as_bytes()), Some(uid.as_bytes()));
+        self.0.cluster.produce(partition, Some(self.now()), parts, headers)
+    }
+
+    /// Keeps the store as it is now for a later rollback.
+    pub(crate) fn remember(&self) {
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        snapshots.push_back(self.0.store.snapshot());
+        if snapshots.len() > SNAPSHOTS_MAX {
+            snapshots.pop_front();
+        }
+    }
+
+    pub(crate) fn roll_back(&self, random: &mut StdRng) {
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        if snapshots.is_empty() {
+            return;
+        }
+        let to = random.random_range(0..snapshots.len());
+        self.note(format!("the store goes back by {} snapshots", snapshots.len() - to));
+        self.0.store.roll_back_to(&snapshots[to]);
+        snapshots.truncate(to + 1);
+        self.lose();
+    }
+
+    pub(crate) fn wipe(&self) {
+        self.note("the store loses everything");
+        self.0.store.wipe();
+        self.0.snapshots.borrow_mut().clear();
+        self.lose();
+    }
+
+    fn lose(&self) {
+        self.0.store_lost.set(true);
+        self.disturb();
+    }
+
+    /// Something happened after which duplicates are allowed.
+    pub(crate) fn disturb(&self) {
+        self.0.disturbed.set(true);
+    }
+
+    pub(crate) fn step_clock(&self, by: i64) {
+        let off = (self.0.clock.off.get() + by).clamp(-3_000, 3_000);
+        self.note(format!("the workers' clock is set to be {off} ms off"));
+        self.0.clock.off.set(off);
+    }
+
+    pub(crate) fn store_down(&self, down: bool) {
+        self.note(if down { "the store does not answer" } else { "the store answers" });
+        self.0.store.set_down(down);
+    }
+
+    pub(crate) fn target_missing(&self, missing: bool) {
+        self.note(if missing { "the target is missing" } else { "the target is there" });
+        let failure = Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "no such topic".into() };
+        self.0.cluster.refuse(TARGET, missing.then_some(failure));
+    }
+
+    pub(crate) fn hold_reports(&self, hold: bool) {
+        self.note(if hold { "reports are held back" } else { "reports come again" });
+        self.0.cluster.hold_reports(hold);
+    }
+
+    /// Ends all standing faults.
+    pub(crate) fn heal(&self) {
+        self.note("all heals");
+        self.0.clock.off.set(0);
+        self.0.store.set_down(false);
+        self.0.cluster.refuse(TARGET, None);
+        self.0.cluster.hold_reports(false);
+    }
+
+    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+        let of = |topic: &str, is_dead| {
+            let arrived = self.0.cluster.records(topic).into_iter();
+            arrived.map(move |record| Arrival {
+                uid: String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned(),
+                at: record.at.as_millis(),
+                is_dead,
+            })
+        };
+        of(TARGET, false).chain(of(DEAD, true)).collect()
+    }
+
+    /// Notes which messages are cancelled in the store now.
+    pub(crate) fn note_cancelled(&self) {
+        let places = self.0.store.cancelled().into_iter().map(|(shard, place)| (shard.partition.index, place.offset));
+        self.0.cancelled.borrow_mut().extend(places);
+    }
+
+    pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
+        self.0.cancelled.borrow().contains(&(sent.partition, sent.offset))
+    }
+
+    pub(crate) fn store_lost_writes(&self) -> bool {
+        self.0.store_lost.get()
+    }
+
+    pub(crate) fn was_disturbed(&self) -> bool {
+        self.0.disturbed.get()
+    }
+
+    /// What happened, and what arrived when.
+    pub(crate) fn take_trace(&self) -> Vec<String> {
+        let arrived = self.arrivals().into_iter();
+        let mut trace = self.0.trace.take();
+        trace.extend(
+            arrived.map(|Arrival { uid, at, is_dead }| format!("{} {uid} arrived{}", at - EPOCH, if is_dead { ", dead" } else { "" })),
+        );
+        trace
+    }
+}

@@ -1,0 +1,383 @@
+//! The dispatcher: owns the shards of a timer as values, takes what is due, claims it, hands it to the targets, and tells the store what was
+//! delivered (I4). One loop, one call of the store a tick for all shards; it waits for nothing else.
+
+use super::Options;
+use super::claimer::{GaveUp, Holding};
+use super::flying::{Aloft, Labels, Ticket};
+use super::hand::{Hand, Handed, arrived, failed};
+use super::loader::{Reply, Request};
+use super::memory::{Memory, Resident};
+use super::outlet::Outlets;
+use super::work::{Phase, Work};
+use crate::broker::Report;
+use crate::clock::Clock;
+use crate::health::Part;
+use crate::limit::{CLAIM_MAX, IN_FLIGHT_MAX, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::metric;
+use crate::model::{Origins, ShardId};
+use crate::schedule::Take;
+use crate::store::{Advance, Advanced, Error, Quarantine, Store};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// What a dispatcher works with.
+pub(crate) struct Ports {
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) clock: Rc<dyn Clock>,
+    /// Whether claims are answered, and whether they are refused because this machine's clock is ahead.
+    pub(crate) claims: Part,
+    pub(crate) clock_ahead: Part,
+    pub(crate) metric: metric::Timer,
+    pub(crate) outlets: Outlets,
+    pub(crate) holdings: mpsc::Receiver<Holding>,
+    pub(crate) gave_up: mpsc::Sender<GaveUp>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) replies: mpsc::Receiver<Reply>,
+    pub(crate) hints: mpsc::Receiver<ShardId>,
+}
+
+/// See the module's page.
+pub(crate) struct Dispatcher {
+    options: Options,
+    ports: Ports,
+    memory: Rc<Memory>,
+    works: BTreeMap<ShardId, Work>,
+    slots: BTreeMap<u16, ShardId>,
+    next_slot: u16,
+    /// Who takes first in the next tick, so that all get their turn.
+    turn: usize,
+    /// Records to hand over again, by when.
+    again: BinaryHeap<Reverse<(Instant, u64)>>,
+    labels: Labels,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(options: Options, ports: Ports) -> Self {
+        let memory = Memory::new(options.memory);
+        ports.metric.memory_budget.set(options.memory as f64);
+        Self {
+            options,
+            ports,
+            memory,
+            works: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_slot: 0,
+            turn: 0,
+            again: BinaryHeap::new(),
+            labels: Labels::default(),
+        }
+    }
+
+    /// Serves until `stop` is cancelled; then takes nothing more, finishes what is claimed and tells the store. If `give_up` is cancelled
+    /// before that, it ends with what it has.
+    pub(crate) async fn serve(mut self, stop: CancellationToken, give_up: CancellationToken) -> Result<(), Error> {
+        loop {
+            let stopping = stop.is_cancelled();
+            if stopping && self.works.values().all(|work| work.flights.is_empty() && work.is_told()) || give_up.is_cancelled() {
+                break;
+            }
+            self.tick(stopping, &give_up).await?;
+            self.wait(&stop, stopping, &give_up).await;
+        }
+        let left: usize = self.works.values().map(|work| work.flights.left()).sum();
+        if left > 0 {
+            tracing::warn!(left, "stopped before all that was claimed was finished: these may be delivered twice");
+        }
+        self.ports.outlets.close().await;
+        tracing::info!("timer drained");
+        Ok(())
+    }
+
+    /// Waits until something happens, and takes in all that has happened.
+    async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) {
+        let wake = self.next_wake();
+        // Every arm is safe to drop: receiving, and `Outlets::reports`, keep what they did not hand out.
+        tokio::select! {
+            biased;
+            () = give_up.cancelled() => {}
+            () = stop.cancelled(), if !stopping => {}
+            Some(holding) = self.ports.holdings.recv() => self.hold(holding),
+            reports = self.ports.outlets.reports() => self.land(reports),
+            Some(reply) = self.ports.replies.recv() => self.take_in(reply),
+            Some(shard) = self.ports.hints.recv() => self.hint(&shard),
+            () = tokio::time::sleep_until(wake) => {}
+        }
+        while let Ok(reply) = self.ports.replies.try_recv() {
+            self.take_in(reply);
+        }
+        while let Ok(shard) = self.ports.hints.try_recv() {
+            self.hint(&shard);
+        }
+    }
+
+    fn next_wake(&self) -> Instant {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let again = self.again.peek().map(|Reverse((at, _))| *at);
+        let works = self.works.values().map(|work| work.next_wake(wall, now));
+        works.chain(again).min().unwrap_or(now + Duration::from_secs(1))
+    }
+
+    fn hold(&mut self, holding: Holding) {
+        let now = Instant::now();
+        match holding {
+            Holding::Granted(grant) => {
+                let shard = grant.lease.shard.clone();
+                let slot = self.free_slot();
+                self.slots.insert(slot, shard.clone());
+                let origins = Origins::new(&self.options.deployment, &shard);
+                self.works.insert(shard, Work::new(grant, slot, origins, &self.memory, now));
+            }
+            Holding::Lost(shard) => self.leave(&shard),
+        }
+    }
+
+    fn free_slot(&mut self) -> u16 {
+        while self.slots.contains_key(&self.next_slot) {
+            self.next_slot = self.next_slot.wrapping_add(1);
+        }
+        self.next_slot
+    }
+
+    /// The shard is not ours any more; what is in flight is waited for.
+    fn leave(&mut self, shard: &ShardId) {
+        if let Some(work) = self.works.get_mut(shard)
+            && work.phase == Phase::Active
+        {
+            tracing::warn!(%shard, in_flight = work.flights.left(), "shard dropped: its lease is gone");
+            work.phase = Phase::Leaving { until: Instant::now() + LEAVE_MAX };
+        }
+    }
+
+    fn hint(&mut self, shard: &ShardId) {
+        if let Some(work) = self.works.get_mut(shard) {
+            work.hint(Instant::now());
+        }
+    }
+
+    fn take_in(&mut self, reply: Reply) {
+        let Some(work) = self.works.get_mut(&reply.shard).filter(|work| work.tag() == reply.tag) else { return };
+        if !work.take_in(reply.answer, Instant::now()) {
+            self.leave(&reply.shard);
+        }
+    }
+
+    async fn tick(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
+        self.resend();
+        self.finish_leaving();
+        if !stopping {
+            self.request();
+        }
+        self.set_aside().await?;
+        let (advances, takes) = self.plan(stopping);
+        if !advances.is_empty() {
+            let Some(outcomes) = self.advance(&advances, give_up).await? else { return Ok(()) };
+            for ((advance, take), outcome) in advances.iter().zip(takes).zip(outcomes) {
+                self.apply(advance, take, outcome);
+            }
+        }
+        self.hand_over();
+        self.ports.metric.memory_used.set(self.memory.used() as f64);
+        self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);
+        Ok(())
+    }
+
+    /// Asks the loader for what is needed, as far as it has room.
+    fn request(&mut self) {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        for work in self.works.values_mut() {
+            let Ok(room) = self.ports.requests.try_reserve() else { return };
+            if let Some(what) = work.next_request(wall, now) {
+                room.send(Request { shard: work.lease.shard.clone(), tag: work.tag(), what });
+            }
+        }
+    }
+
+    /// What to claim and to tell, a shard at most once, each shard in its turn the first.
+    fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let mut room = IN_FLIGHT_MAX.saturating_sub(self.works.values().map(|work| work.flights.left()).sum());
+        let (mut advances, mut takes) = (Vec::new(), Vec::new());
+        self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
+        let (after, before): (Vec<_>, Vec<_>) = self.works.values_mut().enumerate().partition(|(at, _)| *at >= self.turn);
+        for (_, work) in after.into_iter().chain(before) {
+            let take = if stopping || room == 0 { None } else { work.take(wall, CLAIM_MAX.min(room)) };
+            room -= take.as_ref().map_or(0, |take| take.messages.len());
+            if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
+                advances.push(advance);
+                takes.push(take);
+            }
+        }
+        (advances, takes)
+    }
+
+    /// `None`: it was told to give up. An advance is repeated until the store answers; a repeat changes nothing more.
+    async fn advance(&self, advances: &[Advance], give_up: &CancellationToken) -> Result<Option<Vec<Advanced>>, Error> {
+        let mut wait = STORE_RETRY_MIN;
+        loop {
+            match self.ports.store.advance(advances).await {
+                Ok(outcomes) => {
+                    self.ports.claims.ready();
+                    return Ok(Some(outcomes));
+                }
+                Err(error) if error.is_transient() => {
+                    self.ports.claims.not_ready(format!("nothing can be claimed, so nothing is delivered: {error}"));
+                    tokio::select! {
+                        biased;
+                        () = give_up.cancelled() => return Ok(None),
+                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn apply(&mut self, advance: &Advance, take: Option<Take<Resident>>, outcome: Advanced) {
+        let now = Instant::now();
+        let shard = &advance.lease.shard;
+        let Some(work) = self.works.get_mut(shard) else { return };
+        match outcome {
+            Advanced::Done { watermark, cancelled } => {
+                work.told(advance.delivered);
+                if let Some(Take { claim, messages, late }) = take {
+                    let route = &self.options.routes[&shard.route];
+                    route.metric.late.increment(late as u64);
+                    let suspect = messages.iter().filter(|(run, at)| work.suspect.covers(run.run.place(*at as usize))).count();
+                    route.metric.possible_duplicates.increment(suspect as u64);
+                    work.flights.take_off(claim, messages.len(), Aloft::new(messages, cancelled));
+                }
+                work.observe(watermark, now);
+                self.ports.clock_ahead.ready();
+            }
+            Advanced::Ahead { watermark, now: store } => {
+                work.told(advance.delivered);
+                let ahead = self.ports.clock.now().since(store).as_millis();
+                let reason =
+                    format!("claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation");
+                self.ports.clock_ahead.not_ready(reason);
+                work.reload(work.flights.claimed(), watermark, now);
+            }
+            Advanced::Fenced | Advanced::Unknown => self.leave(&shard.clone()),
+        }
+    }
+
+    /// Hands over what is claimed, in order, as far as the targets have room.
+    fn hand_over(&mut self) {
+        let now = self.ports.clock.now();
+        for (shard, work) in &mut self.works {
+            if !work.has_unsent() {
+                continue;
+            }
+            let route = &self.options.routes[&shard.route];
+            let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
+            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+            for number in work.flights.numbers() {
+                let Some(aloft) = work.flights.get_mut(number) else { continue };
+                let (settled, is_stuck) = hand.flight(aloft, number, &mut self.again);
+                work.flights.settle(number, settled);
+                if is_stuck {
+                    // What comes after it must not overtake it (G4).
+                    break;
+                }
+            }
+            work.land();
+        }
+    }
+
+    /// Sends again what had to wait.
+    fn resend(&mut self) {
+        let now = Instant::now();
+        while let Some(Reverse((at, ticket))) = self.again.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.again.pop();
+            self.send_again(ticket);
+        }
+    }
+
+    fn send_again(&mut self, packed: u64) {
+        let ticket = Ticket::unpack(packed);
+        let Some(shard) = self.slots.get(&ticket.slot) else { return };
+        let Some(work) = self.works.get_mut(shard) else { return };
+        let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
+        let route = &self.options.routes[&shard.route];
+        let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
+        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+        match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
+            Handed::Taken | Handed::Settled => {}
+            Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),
+            Handed::NotYet => self.again.push(Reverse((Instant::now() + RESEND_MIN, packed))),
+        }
+    }
+
+    /// Learns what became of records.
+    fn land(&mut self, reports: Vec<Report>) {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        for Report { ticket: packed, outcome } in reports {
+            let ticket = Ticket::unpack(packed);
+            let Some(shard) = self.slots.get(&ticket.slot) else { continue };
+            let Some(work) = self.works.get_mut(shard) else { continue };
+            let Some(aloft) = work.flights.get_mut(ticket.flight) else { continue };
+            let (route, index) = (&self.options.routes[&shard.route], usize::from(ticket.index));
+            match outcome {
+                Ok(()) => {
+                    arrived(route, aloft, index, wall);
+                    work.flights.settle(ticket.flight, 1);
+                    work.land();
+                }
+                Err(failure) => {
+                    let wait = failed(route, shard, aloft, index, &failure, wall);
+                    self.again.push(Reverse((now + wait, packed)));
+                }
+            }
+        }
+    }
+
+    /// Ends the work of shards that were lost, once nothing of them is in flight, or too long.
+    fn finish_leaving(&mut self) {
+        let now = Instant::now();
+        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.flights.is_empty() || until <= now);
+        let shards: Vec<_> = self.works.iter().filter(|(_, work)| over(work)).map(|(shard, _)| shard.clone()).collect();
+        for shard in shards {
+            let Ok(room) = self.ports.gave_up.try_reserve() else { return };
+            if let Some(work) = self.works.remove(&shard) {
+                self.slots.remove(&work.slot);
+                self.options.routes[&shard.route].metric.possible_duplicates.increment(work.flights.left() as u64);
+                room.send(GaveUp { shard, finished: work.flights.finished() });
+            }
+        }
+    }
+
+    /// Moves unreadable runs into quarantine.
+    async fn set_aside(&mut self) -> Result<(), Error> {
+        let mut requests = Vec::new();
+        for work in self.works.values_mut().filter(|work| !work.corrupt.is_empty()) {
+            requests.push(Quarantine { lease: work.lease.clone(), runs: std::mem::take(&mut work.corrupt) });
+        }
+        if requests.is_empty() {
+            return Ok(());
+        }
+        match self.ports.store.quarantine(&requests).await {
+            Ok(moved) => {
+                for (request, moved) in requests.iter().zip(moved) {
+                    self.options.routes[&request.lease.shard.route].metric.quarantined_runs.increment(moved as u64);
+                }
+            }
+            Err(error) if error.is_transient() => {
+                for request in requests {
+                    if let Some(work) = self.works.get_mut(&request.lease.shard) {
+                        work.corrupt.extend(request.runs);
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Messages that were claimed and are under way: which stage of delivery each has reached, and the record that it goes out as.
+
+use super::memory::Resident;
+use crate::broker::Outgoing;
+use crate::model::header_name::{self, Control};
+use crate::model::{Cursor, Disposition, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::rc::Rc;
+
+/// The messages of one claim. Each goes out by [`Stage::Target`] unless it is diverted.
+pub(crate) struct Aloft {
+    pub(crate) messages: Vec<(Rc<Resident>, u32)>,
+    /// The first that was not handed over yet.
+    pub(crate) next: usize,
+    /// Places that were cancelled before the claim: never handed over.
+    pub(crate) cancelled: Vec<Cursor>,
+    /// The few whose way is another, by index.
+    pub(crate) diverted: BTreeMap<usize, Diverted>,
+}
+
+/// Where a message goes instead of its target, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Diverted {
+    pub(crate) stage: Stage,
+    pub(crate) reason: Reason,
+    pub(crate) detail: String,
+    /// How often this stage itself has failed.
+    pub(crate) failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Target,
+    /// Back through the source, to be tried again at the instant.
+    Back {
+        attempt: u32,
+        next: Timestamp,
+    },
+    /// To the dead letters, whole.
+    DeadLetter,
+    /// To the dead letters without payload and headers, for whole it is too large there too.
+    DeadLetterByReference,
+}
+
+impl Aloft {
+    pub(crate) fn new(messages: Vec<(Rc<Resident>, u32)>, mut cancelled: Vec<Cursor>) -> Self {
+        cancelled.sort_unstable();
+        Self { messages, next: 0, cancelled, diverted: BTreeMap::new() }
+    }
+
+    pub(crate) fn place(&self, index: usize) -> Cursor {
+        let (resident, at) = &self.messages[index];
+        resident.run.place(*at as usize)
+    }
+
+    /// `None`: the record's bytes are not what this version can read.
+    pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
+        let (resident, at) = &self.messages[index];
+        resident.run.message(*at as usize)
+    }
+
+    pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
+        !self.cancelled.is_empty() && self.cancelled.binary_search(&place).is_ok()
+    }
+}
+
+/// What goes out beside a message's own parts; reused from record to record.
+#[derive(Default)]
+pub(crate) struct Labels {
+    origin: String,
+    due: String,
+    detail: String,
+    retry: String,
+}
+
+/// Where records of a shard go.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways<'a> {
+    pub(crate) shard: &'a ShardId,
+    pub(crate) origins: &'a Origins,
+    pub(crate) target: &'a str,
+    pub(crate) dead_letter: &'a str,
+}
+
+/// The due time that the message's consumer is told: the first record's own, through all retries. `None`: it never had one.
+pub(crate) fn told_due(message: &Message<'_>) -> Option<Timestamp> {
+    match message.body.disposition {
+        Disposition::Deliver => Some(message.place.due),
+        Disposition::Relay { timestamp } => Some(timestamp),
+        Disposition::Retry(retry) => Some(retry.due),
+        Disposition::DeadLetter { .. } => None,
+    }
+}
+
+impl Labels {
+    /// Calls `send` with the record that `message` goes out as.
+    pub(crate) fn record<T>(
+        &mut self,
+        ways: Ways<'_>,
+        message: &Message<'_>,
+        diverted: Option<&Diverted>,
+        send: impl FnOnce(&Outgoing<'_>) -> T,
+    ) -> T {
+        self.write(ways, message, diverted);
+        let origin = (header_name::ORIGIN, self.origin.as_bytes());
+        let due = (header_name::DUE, self.due.as_bytes());
+        let code = (header_name::ERROR, diverted.map_or("", |diverted| diverted.reason.code()).as_bytes());
+        let detail = (header_name::ERROR_DETAIL, self.detail.as_bytes());
+        let retry = [(Control::Retry.name(), self.retry.as_bytes())];
+        let labels = [due, origin, code, detail];
+        // What never had a due time is told none.
+        let labels = &labels[usize::from(self.due.is_empty())..];
+        let whole = Outgoing {
+            topic: ways.target,
+            partition: None,
+            key: message.body.key,
+            payload: message.body.payload,
+            headers: message.body.headers,
+            stays: header_name::stays_on_delivery,
+            extra: &labels[..labels.len() - 2],
+        };
+        let dead = Outgoing { topic: ways.dead_letter, stays: header_name::stays_on_dead_letter, extra: labels, ..whole };
+        match diverted.map_or(Stage::Target, |diverted| diverted.stage) {
+            Stage::Target => send(&whole),
+            Stage::Back { .. } => {
+                let Partition { topic, index } = &ways.shard.partition;
+                send(&Outgoing { topic, partition: Some(*index), stays: header_name::stays_on_retry, extra: &retry, ..whole })
+            }
+            Stage::DeadLetter => send(&dead),
+            Stage::DeadLetterByReference => send(&Outgoing { payload: None, stays: |_| false, ..dead }),
+        }
+    }
+
+    fn write(&mut self, ways: Ways<'_>, message: &Message<'_>, diverted: Option<&Diverted>) {
+        for text in [&mut self.origin, &mut self.due, &mut self.detail, &mut self.retry] {
+            text.clear();
+        }
+        match message.body.disposition {
+            Disposition::Retry(retry) => self.origin.push_str(retry.origin),
+            _ => ways.origins.write(message.place.offset, &mut self.origin),
+        }
+        if let Some(due) = told_due(message) {
+            let _infallible = write!(self.due, "{}", due.as_millis());
+        }
+        let Some(Diverted { stage, reason, detail, .. }) = diverted else { return };
+        self.detail.push_str(detail);
+        match *stage {
+            Stage::Target | Stage::DeadLetter => {}
+            Stage::DeadLetterByReference => {
+                let (payload, headers) = (message.body.payload.map_or(0, <[u8]>::len), message.body.headers.as_block().len());
+                let _infallible = write!(self.detail, "; sent by reference: its payload has {payload} bytes, its headers {headers}");
+            }
+            Stage::Back { attempt, next } => {
+                let due = told_due(message).unwrap_or(message.place.due);
+                let retry = Retry { attempt, origin: &self.origin, due, error: *reason };
+                let _infallible = write!(self.retry, "{}", retry::Value { retry, target: message.body.target, at: next });
+            }
+        }
+    }
+}
+
+/// One message in flight, as a number that a target carries for us: the work's slot, the flight, the index in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u16,
+    pub(crate) flight: u32,
+    pub(crate) index: u16,
+}
+
+impl Ticket {
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.slot) << 48 | u64::from(self.flight) << 16 | u64::from(self.index)
+    }
+
+    pub(crate) fn unpack(packed: u64) -> Self {
+        Self { slot: (packed >> 48) as u16, flight: (packed >> 16) as u32, index: packed as u16 }
+    }
+}

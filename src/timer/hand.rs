@@ -1,0 +1,158 @@
+//! Handing claimed messages to the targets, one after the other, and what follows when one did not arrive.
+
+use super::RouteOptions;
+use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways, told_due};
+use super::outlet::Outlets;
+use super::retrier::{self, Next};
+use crate::broker::{Failure, FailureKind, Sent};
+use crate::limit::RESEND_MAX;
+use crate::model::{Disposition, Message, Origins, ShardId, Timestamp};
+use crate::mutant::{self, Mutant};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What it takes to hand records of one shard over.
+pub(super) struct Hand<'a> {
+    pub(super) shard: &'a ShardId,
+    pub(super) origins: &'a Origins,
+    pub(super) route: &'a RouteOptions,
+    pub(super) outlets: &'a mut Outlets,
+    pub(super) labels: &'a mut Labels,
+    pub(super) slot: u16,
+    pub(super) now: Timestamp,
+}
+
+/// What became of handing one record over.
+pub(super) enum Handed {
+    Taken,
+    /// Its fate is settled already: it was cancelled.
+    Settled,
+    /// It is to be sent again after a while.
+    Again(Duration),
+    /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client's buffer is full.
+    NotYet,
+}
+
+impl Hand<'_> {
+    /// The rest of a flight, in order. Answers how many messages are settled with that, and whether one must wait before all others.
+    pub(super) fn flight(&mut self, aloft: &mut Aloft, number: u32, again: &mut BinaryHeap<Reverse<(Instant, u64)>>) -> (usize, bool) {
+        let mut settled = 0;
+        while aloft.next < aloft.messages.len() {
+            match self.over(aloft, number) {
+                Handed::Taken => {}
+                Handed::Settled => settled += 1,
+                Handed::Again(wait) => again.push(Reverse((Instant::now() + wait, self.ticket(number, aloft.next)))),
+                Handed::NotYet => return (settled, true),
+            }
+            aloft.next += 1;
+        }
+        (settled, false)
+    }
+
+    fn ticket(&self, flight: u32, index: usize) -> u64 {
+        let index = u16::try_from(index).expect("a claim holds fewer than 65,536 messages");
+        Ticket { slot: self.slot, flight, index }.pack()
+    }
+
+    /// The next of a flight. The clock is looked at again (G1): it may have stepped back since the claim.
+    fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
+        let place = aloft.place(aloft.next);
+        if place.due > self.now && !mutant::active(Mutant::NoLastLook) {
+            return Handed::NotYet;
+        }
+        if aloft.is_cancelled(place) {
+            return Handed::Settled;
+        }
+        self.send(aloft, flight, aloft.next)
+    }
+
+    pub(super) fn send(&mut self, aloft: &mut Aloft, flight: u32, index: usize) -> Handed {
+        let Some(message) = aloft.message(index) else {
+            // The run's checksum held, so these bytes were written so: by a version that knows more.
+            let place = aloft.place(index);
+            tracing::error!(shard = %self.shard, ?place, "a stored message is of a kind that this version does not know: its shard waits for a newer one");
+            return Handed::Again(RESEND_MAX);
+        };
+        let known = aloft.diverted.get(&index);
+        let (target, refused) = match resolve(self.route, &message, known) {
+            Ok(target) => (target, None),
+            Err(refused) => ("", Some(refused)),
+        };
+        let diverted = known.or(refused.as_ref());
+        let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
+        let ways = Ways { shard: self.shard, origins: self.origins, target, dead_letter: &self.route.dead_letter };
+        let ticket = self.ticket(flight, index);
+        let outlet = self.outlets.get(self.route, stage);
+        let sent = self.labels.record(ways, &message, diverted, |record| outlet.send(record, ticket));
+        if let Some(refused) = refused {
+            aloft.diverted.insert(index, refused);
+        }
+        match sent {
+            Sent::Taken => Handed::Taken,
+            Sent::Full => Handed::NotYet,
+            Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, aloft, index, &failure, self.now)),
+        }
+    }
+}
+
+/// The target of a message that is not diverted yet; an error diverts it to the dead letters.
+fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Diverted>) -> Result<&'m str, Diverted> {
+    let dead = |reason, detail| Diverted { stage: Stage::DeadLetter, reason, detail, failures: 0 };
+    match message.body.disposition {
+        _ if known.is_some() => Ok(""),
+        Disposition::DeadLetter { reason, detail } => Err(dead(reason, detail.to_owned())),
+        _ => route.rules.target(message.body.target).map_err(|refusal| dead(refusal.reason, refusal.detail)),
+    }
+}
+
+/// Counts what arrived, by the way it went.
+pub(super) fn arrived(route: &RouteOptions, aloft: &Aloft, index: usize, now: Timestamp) {
+    let Some(message) = aloft.message(index) else { return };
+    match aloft.diverted.get(&index) {
+        None => {
+            route.metric.delivered.increment(1);
+            if let Some(due) = told_due(&message) {
+                route.metric.lateness.record(now.since(due).as_secs_f64());
+            }
+        }
+        Some(Diverted { stage, reason, .. }) => {
+            match stage {
+                Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
+                _ => route.metric.dead_lettered.of(*reason).increment(1),
+            }
+            route.outcry.calm();
+        }
+    }
+}
+
+/// Decides what comes next for a record that did not arrive; answers how long it waits.
+pub(super) fn failed(
+    route: &RouteOptions,
+    shard: &ShardId,
+    aloft: &mut Aloft,
+    index: usize,
+    failure: &Failure,
+    now: Timestamp,
+) -> Duration {
+    if matches!(failure.kind, FailureKind::Unknown | FailureKind::Closed) {
+        route.metric.possible_duplicates.increment(1);
+    }
+    let (stage, failures) = aloft.diverted.get(&index).map_or((Stage::Target, 0), |diverted| (diverted.stage, diverted.failures));
+    let Some(message) = aloft.message(index) else { return RESEND_MAX };
+    match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
+        Next::Divert(diverted) => {
+            tracing::debug!(%shard, place = ?message.place, reason = %failure.reason, stage = ?diverted.stage, "delivery failed");
+            aloft.diverted.insert(index, diverted);
+            Duration::ZERO
+        }
+        Next::Again(wait) => {
+            if let Some(diverted) = aloft.diverted.get_mut(&index) {
+                diverted.failures += 1;
+            }
+            route.outcry.say(shard, stage, failure);
+            wait
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The loader: reads runs for the dispatcher - names, runs by name, the tail of what was appended - and decodes them, on a thread and a store
+//! connection of its own, so that a big run holds nothing up that is due. Keeps no state of its own.
+
+use crate::health::Part;
+use crate::limit::{LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::model::{ShardId, Slice, Timestamp, Watermark};
+use crate::run::{Corrupt, Decoder, Loaded, Name};
+use crate::store::{self, Error, Fetch, List, Listed, Listing, Store, Tail, Tailed};
+use bytes::Bytes;
+use std::rc::Rc;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// What the dispatcher asks for one shard. `tag` comes back with the reply.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) shard: ShardId,
+    pub(crate) tag: u64,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    /// What was appended past `after`; runs that begin after `until` are left in the store.
+    Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize },
+    /// Names of the runs that begin in `from..=until`.
+    List { from: Timestamp, until: Timestamp, limit: usize },
+    /// Runs by name; of each, messages due after `keep` are left in the store.
+    Fetch { runs: Vec<(Slice, Name)>, keep: Timestamp },
+}
+
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) shard: ShardId,
+    pub(crate) tag: u64,
+    pub(crate) answer: Answer,
+}
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Tail {
+        watermark: Watermark,
+        seen: Watermark,
+        runs: Vec<Read>,
+    },
+    /// The tail does not reach back far enough, or the store went back: everything is to be loaded again.
+    Broken {
+        watermark: Watermark,
+    },
+    List {
+        watermark: Watermark,
+        runs: Vec<Listing>,
+        more: bool,
+    },
+    Fetch(Vec<Read>),
+    Unknown,
+}
+
+/// One run that was asked for.
+#[derive(Debug)]
+pub(crate) enum Read {
+    Run(Loaded),
+    Corrupt {
+        slice: Slice,
+        name: Name,
+        why: Corrupt,
+    },
+    /// It is not there any more.
+    Gone {
+        slice: Slice,
+        name: Name,
+    },
+}
+
+/// See the module's page.
+pub(crate) struct Loader {
+    pub(crate) store: Rc<dyn Store>,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) replies: mpsc::Sender<Reply>,
+    pub(crate) health: Part,
+}
+
+impl Loader {
+    /// Serves until the requests' channel is closed or `stop` is cancelled: what a stopping timer has not loaded it will not deliver.
+    ///
+    /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
+    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+        let mut decoder = Decoder::new();
+        loop {
+            let mut batch = Vec::new();
+            // Both arms are safe to drop: `recv_many` takes nothing from the channel unless it completes.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                count = self.requests.recv_many(&mut batch, LOADER_REQUESTS_MAX) => if count == 0 { return Ok(()) },
+            }
+            let mut wait = STORE_RETRY_MIN;
+            let replies = loop {
+                match self.answer(&batch, &mut decoder).await {
+                    Ok(replies) => break replies,
+                    Err(error) if error.is_transient() => {
+                        self.health.not_ready(format!("what waits cannot be read: {error}"));
+                        tokio::select! {
+                            biased;
+                            () = stop.cancelled() => return Ok(()),
+                            () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
+                        }
+                    }
+                    Err(error) => return Err(error),
+                }
+            };
+            self.health.ready();
+            for reply in replies {
+                if self.replies.send(reply).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, batch: &[Request], decoder: &mut Decoder) -> Result<Vec<Reply>, Error> {
+        let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        for request in batch {
+            let shard = request.shard.clone();
+            match &request.what {
+                What::Tail { after, until, keep, limit } => {
+                    tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
+                }
+                What::List { from, until, limit } => lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
+                What::Fetch { runs, keep } => fetches.push((request, *keep, Fetch { shard, runs: runs.clone() })),
+            }
+        }
+        let mut replies = Vec::new();
+        let mut reply = |request: &Request, answer| replies.push(Reply { shard: request.shard.clone(), tag: request.tag, answer });
+        if !tails.is_empty() {
+            let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
+            for ((request, keep, _), tailed) in tails.iter().zip(self.store.tail(&calls).await?) {
+                reply(request, tail_answer(tailed, *keep, decoder));
+            }
+        }
+        if !lists.is_empty() {
+            let calls: Vec<_> = lists.iter().map(|(_, call)| call.clone()).collect();
+            for ((request, _), listed) in lists.iter().zip(self.store.list(&calls).await?) {
+                reply(
+                    request,
+                    match listed {
+                        Listed::Runs { watermark, runs, more } => Answer::List { watermark, runs, more },
+                        Listed::Unknown => Answer::Unknown,
+                    },
+                );
+            }
+        }
+        if !fetches.is_empty() {
+            let calls: Vec<_> = fetches.iter().map(|(.., call)| call.clone()).collect();
+            for ((request, keep, call), blobs) in fetches.iter().zip(self.store.fetch(&calls).await?) {
+                let reads = call.runs.iter().zip(blobs).map(|((slice, name), bytes)| read(*slice, name, bytes.as_ref(), *keep, decoder));
+                reply(request, Answer::Fetch(reads.collect()));
+            }
+        }
+        Ok(replies)
+    }
+}
+
+fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer {
+    match tailed {
+        Tailed::Runs { watermark, seen, runs } => {
+            let wanted = runs.into_iter().filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
+            let reads = wanted.map(|(store::Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), keep, decoder));
+            Answer::Tail { watermark, seen, runs: reads.collect() }
+        }
+        Tailed::Broken { watermark } => Answer::Broken { watermark },
+        Tailed::Unknown => Answer::Unknown,
+    }
+}
+
+fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, keep: Timestamp, decoder: &mut Decoder) -> Read {
+    let Some(bytes) = bytes else { return Read::Gone { slice, name: name.clone() } };
+    match decoder.decode(name.clone(), slice, bytes) {
+        Ok(mut run) => {
+            run.keep_until(keep);
+            Read::Run(run)
+        }
+        Err(why) => Read::Corrupt { slice, name: name.clone(), why },
+    }
+}

@@ -1,0 +1,64 @@
+//! The timer role: leases shards, loads what is due soon, and delivers each message at its due time - to its target, back through the source,
+//! or to the dead letters. It alone delivers.
+//!
+//! Three loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread), `loader` reads runs on a thread of
+//! its own. Bounded channels between them.
+
+mod claimer;
+mod dispatcher;
+mod filling;
+mod flying;
+mod hand;
+mod loader;
+mod memory;
+mod outcry;
+mod outlet;
+mod retrier;
+mod work;
+
+use crate::metric;
+use crate::model::Rules;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use claimer::{Claimable, Claimer};
+pub(crate) use dispatcher::{Dispatcher, Ports};
+pub(crate) use loader::Loader;
+pub(crate) use outcry::Outcry;
+pub(crate) use outlet::Outlets;
+pub(crate) use retrier::Policy;
+
+/// What a timer is told.
+pub(crate) struct Options {
+    pub(crate) deployment: String,
+    pub(crate) routes: BTreeMap<Arc<str>, RouteOptions>,
+    /// Bytes of loaded messages, over all shards.
+    pub(crate) memory: usize,
+    /// How far a claim may lie past the store's time.
+    pub(crate) skew_max: Duration,
+}
+
+/// What a timer is told of one route.
+pub(crate) struct RouteOptions {
+    pub(crate) rules: Rules,
+    pub(crate) dead_letter: String,
+    pub(crate) retry: Policy,
+    pub(crate) source_cluster: String,
+    pub(crate) target_cluster: String,
+    pub(crate) dead_letter_cluster: String,
+    pub(crate) metric: metric::Route,
+    pub(crate) outcry: Outcry,
+}
+
+/// Serves claimer and dispatcher together. Leases are given back after the last claim is finished.
+pub(crate) async fn serve(
+    claimer: Claimer,
+    dispatcher: Dispatcher,
+    stop: CancellationToken,
+    give_up: CancellationToken,
+) -> Result<(), crate::store::Error> {
+    let (claimed, dispatched) = tokio::join!(claimer.serve(), dispatcher.serve(stop, give_up));
+    dispatched.and(claimed)
+}

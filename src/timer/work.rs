@@ -1,0 +1,269 @@
+//! One shard's work in a timer, as a value: its schedule, what is loaded of it and what must be asked for next, its claims in flight. Decides;
+//! the loader and the dispatcher do.
+
+use super::claimer::Grant;
+use super::filling::Fill;
+use super::flying::Aloft;
+use super::loader::{Answer, Read, What};
+use super::memory::{Memory, Resident};
+use crate::limit::{
+    DELETES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, IN_FLIGHT_SHARD_MAX, LIST_MAX, LOOKAHEAD, LOOKAHEAD_LEAST, POLL_MAX, POLL_MIN,
+    TAIL_LIMIT, TELL_AFTER,
+};
+use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
+use crate::mutant::{self, Mutant};
+use crate::run::Name;
+use crate::schedule::{Flights, Inventory, Schedule, Take};
+use crate::store::{Advance, Listing};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// See the module's page.
+pub(crate) struct Work {
+    pub(crate) lease: Lease,
+    /// Names this incarnation of the work to the loader and in tickets.
+    pub(crate) slot: u16,
+    pub(crate) origins: Origins,
+    pub(crate) phase: Phase,
+    pub(crate) flights: Flights<Aloft>,
+    pub(crate) schedule: Schedule<Resident>,
+    pub(super) inventory: Inventory,
+    pub(super) memory: Rc<Memory>,
+    /// What of the shard a former owner may have handed over already.
+    pub(crate) suspect: Claim,
+    /// Replies with another tag were asked for before everything was dropped.
+    tag: u64,
+    pub(super) fill: Fill,
+    poll: Poll,
+    /// The due up to which runs are asked for; what is appended up to it is kept.
+    pub(super) horizon: Timestamp,
+    /// The pair that the store knows to be delivered, and what else it is to be told.
+    told: Claim,
+    tell_at: Option<Instant>,
+    deletes: Vec<(Slice, Name)>,
+    ids: Vec<(Box<str>, Cursor)>,
+    /// Unreadable runs, to be set aside.
+    pub(crate) corrupt: Vec<(Slice, Name)>,
+    /// Runs that the last fetch did not find.
+    pub(super) missing: Vec<(Slice, Name)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Active,
+    /// The lease is gone, or was too late: nothing more is taken, and what is in flight is waited for, though not for ever.
+    Leaving {
+        until: Instant,
+    },
+}
+
+/// The lane that follows what is appended.
+struct Poll {
+    under_way: bool,
+    at: Instant,
+    interval: Duration,
+}
+
+impl Work {
+    pub(crate) fn new(grant: Grant, slot: u16, origins: Origins, memory: &Rc<Memory>, now: Instant) -> Self {
+        let Grant { lease, state, start } = grant;
+        Self {
+            lease,
+            slot,
+            origins,
+            phase: Phase::Active,
+            flights: Flights::new(start),
+            schedule: Schedule::new(start, state.watermark),
+            inventory: Inventory::default(),
+            memory: memory.clone(),
+            suspect: state.claimed,
+            tag: 0,
+            fill: Fill::Idle,
+            poll: Poll { under_way: false, at: now, interval: POLL_MIN },
+            horizon: Timestamp::AT_ONCE,
+            told: state.delivered,
+            tell_at: None,
+            deletes: Vec::new(),
+            ids: Vec::new(),
+            corrupt: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    pub(crate) fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Drops what is held and loads it again: the store went back, or a claim was refused.
+    pub(crate) fn reload(&mut self, taken: Claim, watermark: Watermark, now: Instant) {
+        self.schedule = Schedule::new(taken, watermark);
+        self.inventory = Inventory::default();
+        self.deletes.clear();
+        self.fill = Fill::Idle;
+        self.poll = Poll { under_way: false, at: now, interval: POLL_MIN };
+        self.tag += 1;
+    }
+
+    /// The store's watermark came with some reply. `true`: it had gone back, and everything is loaded again.
+    pub(crate) fn observe(&mut self, watermark: Watermark, now: Instant) -> bool {
+        let went_back = self.schedule.went_back(watermark);
+        if went_back {
+            tracing::warn!(shard = %self.lease.shard, seen = %self.schedule.seen(), %watermark, "the store went back: loading again");
+            self.reload(self.schedule.taken(), watermark, now);
+        }
+        went_back
+    }
+
+    /// Something may have been appended.
+    pub(crate) fn hint(&mut self, now: Instant) {
+        self.poll.interval = POLL_MIN;
+        self.poll.at = self.poll.at.min(now);
+    }
+
+    /// What to ask the loader for now, if anything.
+    pub(crate) fn next_request(&mut self, wall: Timestamp, now: Instant) -> Option<What> {
+        if self.phase != Phase::Active {
+            return None;
+        }
+        self.next_fill(wall).or_else(|| self.next_poll(now))
+    }
+
+    fn next_poll(&mut self, now: Instant) -> Option<What> {
+        if self.poll.under_way || self.poll.at > now {
+            return None;
+        }
+        self.poll.under_way = true;
+        let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
+        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT })
+    }
+
+    /// Takes in what the loader answered. `false`: the store does not know the shard.
+    pub(crate) fn take_in(&mut self, answer: Answer, now: Instant) -> bool {
+        match answer {
+            Answer::Unknown => return false,
+            Answer::Broken { watermark } => {
+                if !self.observe(watermark, now) {
+                    tracing::info!(shard = %self.lease.shard, "the tail does not reach back far enough: loading again");
+                    self.reload(self.schedule.taken(), watermark, now);
+                }
+            }
+            Answer::Tail { watermark, seen, runs } => {
+                if self.observe(watermark, now) {
+                    return true;
+                }
+                self.poll.under_way = false;
+                let is_news = seen > self.schedule.seen();
+                self.poll.interval = if is_news { POLL_MIN } else { (self.poll.interval * 2).min(POLL_MAX) };
+                self.poll.at = if seen < watermark { now } else { now + self.poll.interval };
+                runs.into_iter().for_each(|read| self.merge(read));
+                self.schedule.see(seen);
+            }
+            Answer::List { watermark, runs, more } => {
+                if !self.observe(watermark, now) {
+                    self.listed(runs, more);
+                }
+            }
+            Answer::Fetch(reads) => {
+                let missing = reads.iter().filter_map(|read| match read {
+                    Read::Gone { slice, name } => Some((*slice, name.clone())),
+                    _ => None,
+                });
+                let missing = missing.collect();
+                reads.into_iter().for_each(|read| self.merge(read));
+                self.fetched(missing);
+            }
+        }
+        true
+    }
+
+    fn merge(&mut self, read: Read) {
+        match read {
+            Read::Gone { .. } => {}
+            Read::Corrupt { slice, name, why } => {
+                tracing::error!(shard = %self.lease.shard, run = %name, least_offset = %name.least_offset(), messages = name.count(),
+                    "a stored run is unreadable ({why}): it is set aside in the shard's quarantine, the rest goes on");
+                self.corrupt.push((slice, name));
+            }
+            Read::Run(run) => {
+                let stub = run.next_after();
+                self.inventory.add(run.name(), run.slice(), run.summary(), stub);
+                if let Some(stub) = stub {
+                    // It was cut by an older bound than what is loaded since.
+                    self.schedule.load_reaches_only(Cursor::new(stub, Offset(0)));
+                }
+                self.schedule.merge(Rc::new(Resident::new(run, &self.memory)));
+            }
+        }
+    }
+
+    /// Takes what is due, if there is room for it in flight.
+    pub(crate) fn take(&mut self, wall: Timestamp, limit: usize) -> Option<Take<Resident>> {
+        let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
+        if self.phase != Phase::Active || room == 0 {
+            return None;
+        }
+        self.schedule.take(wall, limit.min(room))
+    }
+
+    /// What the store is to be told now, along with `claim`; `None`: nothing yet.
+    pub(crate) fn advance(&mut self, claim: Option<Claim>, skew_max: Duration, now: Instant, at_once: bool) -> Option<Advance> {
+        let finished = if mutant::active(Mutant::DeletesEarly) { self.schedule.taken() } else { self.flights.finished() };
+        if self.deletes.len() < DELETES_MAX {
+            self.deletes.extend(self.inventory.finished(finished, DELETES_MAX - self.deletes.len()));
+        }
+        let has_news = self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty();
+        if has_news {
+            self.tell_at.get_or_insert(now + TELL_AFTER);
+        }
+        let is_time = at_once || claim.is_some() || self.deletes.len() == DELETES_MAX || self.tell_at.is_some_and(|at| at <= now);
+        if !(claim.is_some() || has_news && is_time) {
+            return None;
+        }
+        self.tell_at = None;
+        let ids = self.ids.drain(..self.ids.len().min(DELETES_MAX)).collect();
+        Some(Advance {
+            lease: self.lease.clone(),
+            delivered: has_news.then(|| self.flights.finished()),
+            deletes: std::mem::take(&mut self.deletes),
+            ids,
+            claim,
+            skew_max,
+        })
+    }
+
+    /// The store knows what `advance` told it.
+    pub(crate) fn told(&mut self, delivered: Option<Claim>) {
+        self.told = delivered.unwrap_or(self.told);
+    }
+
+    /// Whether something is claimed and not handed over yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.flights.iter().any(|aloft| aloft.next < aloft.messages.len())
+    }
+
+    /// Takes complete flights off, and notes the ids that are free again.
+    pub(crate) fn land(&mut self) {
+        while let Some(aloft) = self.flights.land() {
+            let messages = (0..aloft.messages.len()).filter_map(|index| aloft.message(index));
+            self.ids.extend(messages.filter_map(|message| message.body.id.map(|id| (id.into(), message.place))));
+        }
+    }
+
+    /// Whether the store has been told everything.
+    pub(crate) fn is_told(&self) -> bool {
+        self.flights.finished() == self.told && self.deletes.is_empty() && self.ids.is_empty()
+    }
+
+    /// When there is something to do for it that no message will announce.
+    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant) -> Instant {
+        let poll = if self.poll.under_way { None } else { Some(self.poll.at) };
+        let due = self.schedule.next_due(wall).map(|due| now + due.since(wall));
+        let leaving = match self.phase {
+            Phase::Active => None,
+            Phase::Leaving { until } => Some(until),
+        };
+        [poll, due, self.tell_at, leaving].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+    }
+}
