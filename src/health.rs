@@ -113,9 +113,20 @@ impl Part {
         *standing = Some(reason);
     }
 
+    /// The part has done all it had to do: nothing more is expected of it.
+    pub(crate) fn retire(self) {
+        self.registry.forget(&self.state);
+    }
+
     /// Shows that the part's loop goes round. From the first beat on it must go on beating.
     pub(crate) fn beat(&self) {
         self.state.beat.store(self.registry.millis(), Ordering::Relaxed);
+    }
+}
+
+impl Registry {
+    fn forget(&self, state: &Arc<State>) {
+        locked(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
     }
 }
 

@@ -62,6 +62,7 @@ mod metric;
 mod model;
 mod mutant;
 
+mod role;
 mod run;
 mod schedule;
 #[cfg(any(test, feature = "test-support"))]
@@ -77,11 +78,17 @@ pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
 
 /// Runs the service until it is told to stop.
-pub fn run(_config: &Config, _telemetry: &Telemetry) -> anyhow::Result<()> {
-    anyhow::bail!("not wired yet")
+pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
+    role::serve(config, telemetry)
 }
 
 /// Erases what the store keeps of a source topic that was recreated.
-pub fn reset(_config: &Config, _reset: &Reset) -> anyhow::Result<()> {
-    anyhow::bail!("not wired yet")
+pub fn reset(config: &Config, reset: &Reset) -> anyhow::Result<()> {
+    role::reset(config, reset)
+}
+
+/// Conformance suites for the integration tests, which have the servers.
+#[cfg(feature = "test-support")]
+pub mod test_support {
+    pub use crate::broker::kafka::{kafka_contract, kafka_outage_contract};
 }

@@ -121,3 +121,6 @@ pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(8);
 
 /// How often the same standing trouble is logged.
 pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// When a process ends that has not drained by then, one loop or the other hangs.
+pub(crate) const STOP_MAX: Duration = Duration::from_millis(9_500);

@@ -4,6 +4,9 @@
 //! would have answered comes with the next call.
 
 #[cfg(any(test, feature = "test-support"))]
+mod contract;
+pub(crate) mod kafka;
+#[cfg(any(test, feature = "test-support"))]
 pub(crate) mod memory;
 
 use crate::model::header::{Header, push_header};

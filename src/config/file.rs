@@ -123,6 +123,9 @@ pub(super) fn read(file: &FilePath) -> Result<String, Problem> {
     })
 }
 
+/// Variables with our prefix that are meant for what is run around the service: the program to test, and where test servers are kept.
+const OF_THE_TOOLS: [&str; 2] = ["BIN", "SERVERS"];
+
 /// One environment variable that reaches a key.
 struct Variable {
     name: String,
@@ -136,7 +139,7 @@ fn variables(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Res
     for (name, value) in environment {
         let name = name.to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-        if is_of_kubernetes(rest, &value.to_string_lossy()) {
+        if OF_THE_TOOLS.contains(&rest) || is_of_kubernetes(rest, &value.to_string_lossy()) {
             continue;
         }
         let keys: Vec<_> = rest.split("__").map(str::to_lowercase).collect();

@@ -113,6 +113,8 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_LOG__FORMAT", "json"),
         ("POSTDATE_LOG__LEVEL", "warn,postdate::timer=debug"),
         ("POSTDATE_SERVICE_HOST", "10.0.0.1"),
+        ("POSTDATE_BIN", "target/release/postdate"),
+        ("POSTDATE_SERVERS", ".servers"),
         ("POSTDATE_PORT_8088_TCP_ADDR", "10.0.0.1"),
     ]);
     let properties = [("linger.ms", "5"), ("security.protocol", "SASL_SSL")].map(|(name, value)| (name.to_owned(), Secret::new(value)));

@@ -57,20 +57,23 @@ impl Inventory {
     }
 
     /// The least due that is known but not in memory.
-    pub(crate) fn first_stub(&self) -> Option<Timestamp> {
-        self.stubs.peek().map(|Reverse((due, _))| *due)
+    pub(crate) fn first_stub(&mut self) -> Option<Timestamp> {
+        while let Some(Reverse((due, name))) = self.stubs.peek() {
+            if self.known.get(name).is_some_and(|known| known.stub == Some(*due)) {
+                return Some(*due);
+            }
+            self.stubs.pop();
+        }
+        None
     }
 
     /// A run to read again, for it has messages due up to `until` that are not in memory. It is told once.
     pub(crate) fn pop_stub(&mut self, until: Timestamp) -> Option<(Timestamp, Slice, Name)> {
-        while self.first_stub()? <= until {
-            let Reverse((due, name)) = self.stubs.pop()?;
-            if let Some(known) = self.known.get_mut(&name).filter(|known| known.stub == Some(due)) {
-                known.stub = None;
-                return Some((due, known.slice, name));
-            }
-        }
-        None
+        self.first_stub().filter(|due| *due <= until)?;
+        let Reverse((due, name)) = self.stubs.pop()?;
+        let known = self.known.get_mut(&name)?;
+        known.stub = None;
+        Some((due, known.slice, name))
     }
 
     /// The runs wholly inside `delivered`, at most `limit`; they are forgotten here, so the caller must see them deleted.

@@ -98,6 +98,7 @@ impl World {
     }
 
     pub(crate) fn note(&self, what: impl AsRef<str>) {
+        tracing::info!("{} {}", self.now().as_millis() - EPOCH, what.as_ref());
         self.0.trace.borrow_mut().push(format!("{} {}", self.now().as_millis() - EPOCH, what.as_ref()));
     }
 

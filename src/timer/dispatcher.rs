@@ -249,10 +249,10 @@ impl Dispatcher {
                     route.metric.late.increment(late as u64);
                     let suspect = messages.iter().filter(|(run, at)| work.suspect.covers(run.run.place(*at as usize))).count();
                     route.metric.possible_duplicates.increment(suspect as u64);
+                    self.ports.clock_ahead.ready();
                     work.flights.take_off(claim, messages.len(), Aloft::new(messages, cancelled));
                 }
                 work.observe(watermark, now);
-                self.ports.clock_ahead.ready();
             }
             Advanced::Ahead { watermark, now: store } => {
                 work.told(advance.delivered);

@@ -81,10 +81,10 @@ impl Work {
         let Fill::Fetching(fetching) = std::mem::replace(&mut self.fill, Fill::Idle) else { return None };
         let Fetching { until, keep, more, .. } = fetching;
         let Some(from) = more.filter(|from| *from <= keep) else {
-            self.schedule.load_reached(after(keep));
+            self.reach(after(keep));
             return None;
         };
-        self.schedule.load_reached(Cursor::new(from, Offset(0)).max(self.schedule.loaded()));
+        self.reach(Cursor::new(from, Offset(0)).max(self.schedule.loaded()));
         self.fill = Fill::Listing { until };
         // A page that ends where it began would be the same page again: ask for more of it.
         Some(What::List { from, until, limit: LIST_MAX.max(2 * self.inventory.len()) })
@@ -137,13 +137,19 @@ impl Work {
         self.fill = Fill::Fetching(Fetching { queue: queue.into(), until, keep: until, more, under_way: 0 });
     }
 
+    /// Everything before `bound` was merged - but for what was cut meanwhile by an older bound than this fill's.
+    fn reach(&mut self, bound: Cursor) {
+        let stub = self.inventory.first_stub().map(|due| Cursor::new(due, Offset(0)));
+        self.schedule.load_reached(stub.map_or(bound, |stub| bound.min(stub)));
+    }
+
     pub(super) fn fetched(&mut self, missing: Vec<(Slice, Name)>) {
         let Fill::Fetching(fetching) = &mut self.fill else { return };
         fetching.under_way = 0;
         if missing.is_empty() {
             self.missing.clear();
             if let Some(bound) = fetching.queue.front().map(|wanted| wanted.least) {
-                self.schedule.load_reached(bound.max(self.schedule.loaded()));
+                self.reach(bound.max(self.schedule.loaded()));
             }
             return;
         }

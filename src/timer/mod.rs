@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use claimer::{Claimable, Claimer};
+pub(crate) use claimer::{Claimable, Claimer, GaveUp, Holding};
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use loader::Loader;
 pub(crate) use outcry::Outcry;

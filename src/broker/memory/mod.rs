@@ -323,3 +323,6 @@ impl Catalog for MemoryCatalog {
         self.0.committed(group, partitions)
     }
 }
+
+#[cfg(test)]
+mod tests;

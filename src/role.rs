@@ -1,0 +1,336 @@
+//! The wiring: builds the adapters from the configuration and hands them to the roles, each loop on a thread of its own. The only file that
+//! knows every concrete type.
+
+use crate::admin;
+use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+use crate::broker::{Catalog, Target};
+use crate::cli::Reset;
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::health::{Health, Part};
+use crate::ingress::{self, Ingress, Writer};
+use crate::limit::{DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, IN_FLIGHT_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, STOP_MAX, STORE_RETRY_MAX};
+use crate::metric;
+use crate::model::{AllowList, Rules, ShardId, WithoutDelay};
+use crate::store::Store;
+use crate::store::metered::Metered;
+use crate::store::redis::{self, Redis};
+use crate::task::{self, TaskGroup, Token};
+use crate::telemetry::Telemetry;
+use crate::timer::{self, Claimable, Claimer, Dispatcher, GaveUp, Holding, Loader, Outcry, Outlets, Policy, RouteOptions};
+use anyhow::{Context, Result};
+use rand::rngs::{StdRng, SysRng};
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.
+pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
+    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+    let listener = admin::bind(config.admin.listen)?;
+    let (health, give_up) = (Health::new(), Token::new());
+    let plan = Arc::new(Plan { config: config.clone(), health: health.clone(), give_up: give_up.clone() });
+    let mut group = TaskGroup::new();
+    let (render, upkeep) = (telemetry.clone(), telemetry.clone());
+    group.thread("admin", move |stop| async move {
+        let served = admin::serve(listener, health, Arc::new(move || render.render()), stop.clone());
+        tokio::join!(served, upkeep.upkeep(stop)).0
+    })?;
+    let (hint, hints) = mpsc::channel(HINTS_MAX);
+    if config.roles.ingress {
+        for route in config.routes.keys() {
+            start_ingress(&mut group, &plan, route, (hint.clone(), random.random()))?;
+        }
+    }
+    // A timer without an ingress beside it polls: a hint is all it lacks.
+    if config.roles.timer {
+        start_timer(&mut group, &plan, (hint, hints), random.random())?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(until_stopped(group, give_up))
+}
+
+/// Waits for a signal or a failure; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
+async fn until_stopped(group: TaskGroup, give_up: Token) -> Result<()> {
+    let token = group.token();
+    let signal = async {
+        match task::signal().await {
+            Ok(name) => tracing::info!(signal = name, "stopping"),
+            Err(error) => tracing::error!(%error, "signals cannot be waited for: stopping"),
+        }
+    };
+    let limit = async {
+        token.cancelled().await;
+        tokio::time::sleep(DRAIN_MAX).await;
+        give_up.cancel();
+        std::future::pending::<()>().await;
+    };
+    // The limit never ends by itself; dropping it when all has ended is the point.
+    tokio::select! {
+        biased;
+        result = group.join(signal, STOP_MAX) => Ok(result?),
+        () = limit => unreachable!("it waits for ever"),
+    }
+}
+
+/// What every loop is built from.
+struct Plan {
+    config: Config,
+    health: Health,
+    /// Cancelled when a stopping process has drained for long enough.
+    give_up: Token,
+}
+
+fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<ShardId>, u64)) -> Result<()> {
+    let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
+    let (here, name) = (plan.clone(), route.to_owned());
+    group.thread(&format!("ingress-{route}"), move |stop| async move {
+        let Some(store) = here.store("ingress", &stop).await? else { return anyhow::Ok(()) };
+        let ports = ingress::Ports {
+            source: Box::new(here.source(&name)?),
+            store,
+            clock: Rc::new(WallClock),
+            health: ingress::Parts::new(&here.health, &name),
+            metric: metric::Route::new(&name),
+            jobs,
+            settled,
+        };
+        Ok(Ingress::new(here.ingress_options(&name), ports, writer).serve(stop).await?)
+    })?;
+    let (here, name) = (plan.clone(), route.to_owned());
+    group.thread(&format!("writer-{route}"), move |stop| async move {
+        let Some(store) = here.store("writer", &stop).await? else { return anyhow::Ok(()) };
+        let health = here.health.part(format!("route {name} writer"));
+        health.ready();
+        let writer = Writer { store, jobs: jobs_in, settled: settled_out, hint, health };
+        Ok(writer.serve(here.give_up.clone()).await?)
+    })?;
+    Ok(())
+}
+
+fn start_timer(
+    group: &mut TaskGroup,
+    plan: &Arc<Plan>,
+    (hint, hints): (mpsc::Sender<ShardId>, mpsc::Receiver<ShardId>),
+    seed: u64,
+) -> Result<()> {
+    let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
+    let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
+    let here = plan.clone();
+    group.thread("timer", move |stop| async move {
+        // Held, so that the hints do not end with the last ingress.
+        let _hint = hint;
+        let Some(store) = here.store("timer", &stop).await? else { return anyhow::Ok(()) };
+        let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
+        let claimer = here.claimer(store.clone(), seed, (holdings_out, gave_up_in))?;
+        let ports = timer::Ports {
+            store,
+            clock: Rc::new(WallClock),
+            claims: here.ready_part("claims"),
+            clock_ahead: here.ready_part("clock ahead"),
+            metric: metric::Timer::new(),
+            outlets: here.outlets()?,
+            holdings,
+            gave_up,
+            requests,
+            replies,
+            hints,
+        };
+        let dispatcher = Dispatcher::new(here.timer_options(), ports);
+        Ok(timer::serve(claimer, dispatcher, stop, here.give_up.clone()).await?)
+    })?;
+    let here = plan.clone();
+    group.thread("loader", move |stop| async move {
+        let Some(store) = here.store("loader", &stop).await? else { return anyhow::Ok(()) };
+        let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
+        Ok(loader.serve(stop).await?)
+    })?;
+    Ok(())
+}
+
+/// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
+pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Redis::connect(&redis_options(config)).await.context("store.redis")?;
+        let source = &config.routes[&reset.route].source;
+        let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), "reset")?;
+        let mut partitions = catalog.partitions(&[reset.topic.clone()]).await?;
+        partitions.retain(|partition| reset.partition.is_none_or(|only| partition.index == only));
+        anyhow::ensure!(!partitions.is_empty(), "the topic {} has no such partition", reset.topic);
+        let shards: Vec<_> = partitions.into_iter().map(|partition| ShardId::new(reset.route.as_str(), partition)).collect();
+        for (shard, state) in shards.iter().zip(store.state(&shards).await?) {
+            let pending = state.map_or(0, |state| state.pending + state.quarantined);
+            anyhow::ensure!(
+                pending == 0 || reset.discard,
+                "{pending} messages of {shard} still wait: let a running service deliver them first, or give --discard to lose them"
+            );
+        }
+        store.erase(&shards).await?;
+        tracing::info!(shards = shards.len(), "reset: a running service reads them anew within seconds");
+        Ok(())
+    })
+}
+
+impl Plan {
+    /// A store connection of the loop's own; waits for a store that does not answer yet. `None`: the process is to stop.
+    async fn store(&self, user: &str, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
+        let part = self.health.part(format!("store of {user}"));
+        loop {
+            match Redis::connect(&redis_options(&self.config)).await {
+                Ok(redis) => {
+                    part.ready();
+                    part.retire();
+                    return Ok(Some(Rc::new(Metered::new(redis))));
+                }
+                Err(error) if error.is_transient() => part.not_ready(error.to_string()),
+                Err(error) => return Err(error).context("store.redis"),
+            }
+            // Both arms are safe to drop.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(None),
+                () = tokio::time::sleep(STORE_RETRY_MAX) => {}
+            }
+        }
+    }
+
+    /// A part that is in order until it says otherwise.
+    fn ready_part(&self, name: &str) -> Part {
+        let part = self.health.part(name);
+        part.ready();
+        part
+    }
+
+    fn route(&self, name: &str) -> &config::Route {
+        &self.config.routes[name]
+    }
+
+    fn cluster(&self, name: &str) -> Cluster {
+        cluster(&self.config, name)
+    }
+
+    fn source(&self, name: &str) -> Result<KafkaSource> {
+        let source = &self.route(name).source;
+        let cluster = self.cluster(&source.cluster);
+        KafkaSource::new(&cluster, group(&self.config, name), &source.topics, "ingress").with_context(|| format!("route.{name}.source"))
+    }
+
+    fn rules(&self, name: &str) -> Rules {
+        let route = self.route(name);
+        let target_cluster = route.target_cluster();
+        let sources = self.config.routes.values().filter(|other| other.source.cluster == target_cluster);
+        Rules {
+            default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
+            allow: AllowList::new(route.allow.clone().unwrap_or_default()),
+            sources: sources.flat_map(|other| other.source.topics.clone()).collect(),
+            max_delay: route.max_delay,
+            without_delay: match route.without_delay {
+                config::WithoutDelay::Relay => WithoutDelay::Relay,
+                config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
+            },
+        }
+    }
+
+    fn ingress_options(&self, name: &str) -> ingress::Options {
+        ingress::Options {
+            deployment: self.config.deployment.as_str().into(),
+            route: name.into(),
+            rules: self.rules(name),
+            stops_at_gap: self.route(name).on_source_gap == config::OnSourceGap::Stop,
+        }
+    }
+
+    fn timer_options(&self) -> timer::Options {
+        let routes = self.config.routes.iter().map(|(name, route)| {
+            let options = RouteOptions {
+                rules: self.rules(name),
+                dead_letter: route.dead_letter.topic.clone(),
+                retry: Policy {
+                    max_attempts: route.retry.max_attempts,
+                    backoff: route.retry.backoff,
+                    backoff_max: route.retry.backoff_max,
+                },
+                source_cluster: route.source.cluster.clone(),
+                target_cluster: route.target_cluster().to_owned(),
+                dead_letter_cluster: route.dead_letter.cluster.clone(),
+                metric: metric::Route::new(name),
+                outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
+            };
+            (Arc::from(name.as_str()), options)
+        });
+        timer::Options {
+            deployment: self.config.deployment.clone(),
+            routes: routes.collect(),
+            memory: usize::try_from(self.config.timer.memory).unwrap_or(usize::MAX),
+            skew_max: self.config.timer.max_clock_skew,
+        }
+    }
+
+    fn claimer(
+        &self,
+        store: Rc<dyn Store>,
+        seed: u64,
+        (holdings, gave_up): (mpsc::Sender<Holding>, mpsc::Receiver<GaveUp>),
+    ) -> Result<Claimer> {
+        let claimable = |(name, route): (&String, &config::Route)| -> Result<Claimable> {
+            Ok(Claimable {
+                route: name.as_str().into(),
+                topics: route.source.topics.clone(),
+                group: group(&self.config, name),
+                catalog: Box::new(KafkaCatalog::new(&self.cluster(&route.source.cluster), "timer")?),
+                health: self.health.part(format!("route {name} catalog")),
+            })
+        };
+        Ok(Claimer {
+            routes: self.config.routes.iter().map(claimable).collect::<Result<_>>()?,
+            store,
+            clock: Rc::new(WallClock),
+            leases: self.health.part("leases"),
+            clocks: self.ready_part("clock"),
+            lease: self.config.timer.lease,
+            skew_max: self.config.timer.max_clock_skew,
+            random: StdRng::seed_from_u64(seed),
+            metric: metric::Timer::new(),
+            holdings,
+            gave_up,
+        })
+    }
+
+    /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources.
+    fn outlets(&self) -> Result<Outlets> {
+        let mut names = BTreeSet::new();
+        for route in self.config.routes.values() {
+            names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
+        }
+        let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
+            let target = KafkaTarget::new(self.cluster(name), IN_FLIGHT_MAX, "timer").with_context(|| format!("kafka.{name}"))?;
+            Ok((name.to_owned(), Box::new(target)))
+        };
+        let targets: Result<BTreeMap<_, _>> = names.into_iter().map(target).collect();
+        Ok(Outlets::new(targets?))
+    }
+}
+
+/// The consumer group of a route's ingress.
+fn group(config: &Config, route: &str) -> String {
+    format!("{}.{route}", config.deployment)
+}
+
+fn cluster(config: &Config, name: &str) -> Cluster {
+    let kafka = &config.kafka[name];
+    let properties = kafka.properties.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
+}
+
+fn redis_options(config: &Config) -> redis::Options {
+    redis::Options {
+        url: config.redis.url.expose().to_owned(),
+        username: config.redis.username.clone(),
+        password: config.redis.password.as_ref().map(|password| password.expose().to_owned()),
+        deployment: config.deployment.clone(),
+    }
+}
