@@ -1,0 +1,22 @@
+//! `/healthz` and `/readyz`: what the process' parts say of themselves, as a status and a JSON body. Judges nothing itself.
+
+use crate::health::{Complaint, Health};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::json;
+
+pub(super) fn router(health: Health) -> Router {
+    let (alive, ready) = (health.clone(), health);
+    Router::new()
+        .route("/healthz", get(async move || answer("alive", &alive.not_alive())))
+        .route("/readyz", get(async move || answer("ready", &ready.not_ready())))
+}
+
+fn answer(word: &str, complaints: &[Complaint]) -> Response {
+    let status = if complaints.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ word: complaints.is_empty(), "reasons": complaints });
+    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}

@@ -1,0 +1,143 @@
+//! The admin endpoint: `/healthz`, `/readyz` and `/metrics` over HTTP, for probes and scrapers. Reads only, and has no login: it is for the
+//! inside of a network.
+
+mod health;
+
+use crate::health::Health;
+use crate::task::Token;
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// Answers under way when the endpoint is told to end have so long; after it they are cut, for a scraper must not hold a process back.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Gives the metrics as Prometheus reads them.
+pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot listen on {listen}, which `admin.listen` names: {}", reason(source))]
+    Listen { listen: SocketAddr, source: std::io::Error },
+    #[error("the admin endpoint failed")]
+    Serve(#[source] std::io::Error),
+}
+
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => "another process has the port; end it, or choose another address".to_owned(),
+        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 means all it has".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "this user may not; take a port from 1024 up".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Takes the port, so that a process that cannot have it ends before it has begun.
+pub(crate) async fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(listen).await.map_err(|source| Error::Listen { listen, source })
+}
+
+/// Answers until `token` is cancelled.
+pub(crate) async fn serve(listener: TcpListener, health: Health, render: Render, token: Token) -> Result<(), Error> {
+    let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
+    let router = Router::new().merge(health::router(health)).route("/metrics", get(metrics));
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "admin endpoint listens");
+    }
+    let until = token.clone();
+    let served = axum::serve(listener, router).with_graceful_shutdown(async move { until.cancelled().await }).into_future();
+    let overdue = async {
+        token.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    // Dropping either is the end of the endpoint, and wanted.
+    tokio::select! {
+        biased;
+        result = served => result.map_err(Error::Serve),
+        () = overdue => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// Serves on a free port while `test` runs, then ends the endpoint.
+    fn with_endpoint<F: Future<Output = ()>>(health: &Health, test: impl FnOnce(SocketAddr) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let token = Token::new();
+            let render: Render = Arc::new(|| "postdate_up 1\n".to_owned());
+            let test = async {
+                test(address).await;
+                token.cancel();
+            };
+            let (served, ()) = tokio::join!(serve(listener, health.clone(), render, token.clone()), test);
+            served.unwrap();
+        });
+    }
+
+    /// The status line's rest and the body.
+    async fn get(address: SocketAddr, path: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap()["HTTP/1.1 ".len()..].to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn readiness_says_which_part_and_why_not() {
+        let health = Health::new();
+        let (store, timer) = (health.part("store"), health.part("timer"));
+        with_endpoint(&health, async |address| {
+            store.not_ready("redis does not answer");
+            let body =
+                r#"{"ready":false,"reasons":[{"part":"store","reason":"redis does not answer"},{"part":"timer","reason":"starting"}]}"#;
+            assert_eq!(get(address, "/readyz").await, ("503 Service Unavailable".to_owned(), body.to_owned()));
+            store.ready();
+            timer.ready();
+            assert_eq!(get(address, "/readyz").await, ("200 OK".to_owned(), r#"{"ready":true,"reasons":[]}"#.to_owned()));
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_not_ready_is_alive_all_the_same() {
+        with_endpoint(&Health::new(), async |address| {
+            assert_eq!(get(address, "/healthz").await, ("200 OK".to_owned(), r#"{"alive":true,"reasons":[]}"#.to_owned()));
+            assert_eq!(get(address, "/metrics").await, ("200 OK".to_owned(), "postdate_up 1\n".to_owned()));
+            assert_eq!(get(address, "/other").await.0, "404 Not Found");
+        });
+    }
+
+    #[test]
+    fn an_idle_connection_does_not_hold_the_end_back() {
+        with_endpoint(&Health::new(), async |address| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+            std::mem::forget(stream);
+        });
+    }
+
+    #[test]
+    fn a_taken_port_is_named_with_its_key() {
+        with_endpoint(&Health::new(), async |address| {
+            let text = bind(address).await.unwrap_err().to_string();
+            assert_eq!(
+                text,
+                format!(
+                    "cannot listen on {address}, which `admin.listen` names: another process has the port; end it, or choose another address"
+                )
+            );
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! What the operator decided: the checked configuration, its defaults, and how it is loaded. Defaults lie under the file, the file under
+//! the environment; nothing reads the environment later. Says nothing of how the parts use their options.
+
+mod field;
+mod file;
+mod kafka;
+mod key;
+mod name;
+mod problem;
+mod read;
+mod redis;
+mod relation;
+mod route;
+mod secret;
+mod shape;
+mod unit;
+mod unsupported;
+
+pub(crate) use kafka::Kafka;
+pub use problem::Error;
+pub(crate) use redis::Redis;
+pub(crate) use route::{OnSourceGap, Retry, Route, Source, Topic, WithoutDelay};
+pub(crate) use secret::Secret;
+
+use crate::limit;
+use file::Layers;
+use problem::{Place, Problem};
+use read::{Range, Reader, Table};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use unit::Size;
+
+/// Everything an operator can decide, checked: each value is possible, and they go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Prefixes Redis keys and consumer groups.
+    pub(crate) deployment: String,
+    pub(crate) roles: Roles,
+    pub(crate) redis: Redis,
+    pub(crate) kafka: BTreeMap<String, Kafka>,
+    pub(crate) routes: BTreeMap<String, Route>,
+    pub(crate) timer: Timer,
+    pub(crate) admin: Admin,
+    pub(crate) log: Log,
+}
+
+/// What this process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Roles {
+    pub(crate) ingress: bool,
+    pub(crate) timer: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timer {
+    /// Bytes that loaded messages may take.
+    pub(crate) memory: u64,
+    pub(crate) lease: Duration,
+    pub(crate) max_clock_skew: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admin {
+    pub(crate) listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    /// Directives such as `info,rdkafka=warn`, each of them well formed.
+    pub(crate) level: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    Text,
+    Json,
+}
+
+/// A run of the greatest size and what is made of it must fit, or the loader could not go on: hence the least.
+const MEMORY: Range<Size> = Range { default: Size(256 << 20), least: Size(16 << 20), greatest: Size(1 << 40) };
+/// Less than a second and a pause of the process loses its shards; more than some minutes and a lost process holds them up.
+const LEASE: Range<Duration> = Range { default: Duration::from_secs(5), least: Duration::from_secs(1), greatest: Duration::from_secs(300) };
+const SKEW: Range<Duration> = Range { default: limit::CLOCK_SKEW_MAX, least: Duration::from_millis(50), greatest: Duration::from_secs(60) };
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8088);
+const LEVEL: &str = "info";
+
+impl Config {
+    /// Loads the file and what the environment lays over it. The error names everything that is wrong.
+    pub fn load(file: &Path) -> Result<Self, Error> {
+        let text = file::read(file).map_err(|problem| Error::new(vec![problem]))?;
+        Self::parse(file, text, std::env::vars_os())
+    }
+
+    fn parse(file: &Path, text: String, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+        let reader = Reader::new(Layers::new(file, text, environment).map_err(Error::new)?);
+        let root = reader.root();
+        shape::check(&root);
+        let config = Self::read(&root);
+        relation::check(&config, &reader);
+        let problems = reader.into_problems();
+        if problems.is_empty() { Ok(config) } else { Err(Error::new(problems)) }
+    }
+
+    /// Whether `topic` is read by `route`, as a command said.
+    pub fn check_source(&self, route: &str, topic: &str) -> Result<(), Error> {
+        let fault = |option, what, known: Vec<&str>| {
+            let fix = format!("choose from: {}", known.join(", "));
+            Err(Error::new(vec![Problem { place: Place::Option(option), key: None, what, fix }]))
+        };
+        match self.routes.get(route).map(|route| &route.source.topics) {
+            None => fault("--route", format!("there is no route {route:?}"), self.routes.keys().map(String::as_str).collect()),
+            Some(topics) if topics.iter().all(|read| read != topic) => {
+                fault("--topic", format!("route {route} does not read a topic {topic:?}"), topics.iter().map(String::as_str).collect())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Reads all there is; where a value is missing or impossible, something stands in its place and the problem is on the list.
+    fn read(root: &Table<'_>) -> Self {
+        let (store, kafka, routes) = (root.table("store"), root.table("kafka"), root.table("route"));
+        unsupported::store(&store);
+        if routes.tables().is_empty() {
+            root.missing("route", "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml");
+        }
+        Self {
+            deployment: deployment(root),
+            roles: roles(root),
+            redis: redis::read(&store.table("redis")),
+            kafka: kafka.tables().into_iter().map(|(name, table)| (name.to_owned(), kafka::read(&table))).collect(),
+            routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
+            timer: timer(&root.table("timer")),
+            admin: Admin { listen: listen(&root.table("admin")) },
+            log: log(&root.table("log")),
+        }
+    }
+}
+
+fn deployment(root: &Table<'_>) -> String {
+    let field = root.required("deployment", "add deployment = \"prod\": it sets this installation's Redis keys and consumer groups apart");
+    let name = field.and_then(|field| {
+        let name = field.text()?;
+        if !name::is_deployment(name) {
+            field.refuse(format!("{:?} is not a possible name", field.shown()), name::DEPLOYMENT);
+        }
+        Some(name)
+    });
+    name.unwrap_or_default().to_owned()
+}
+
+fn roles(root: &Table<'_>) -> Roles {
+    let Some(field) = root.field("roles") else { return Roles { ingress: true, timer: true } };
+    let mut roles = Roles { ingress: false, timer: false };
+    for (entry, _) in field.texts("[\"ingress\", \"timer\"]") {
+        match entry.choice(&[("ingress", true), ("timer", false)]) {
+            Some(true) => roles.ingress = true,
+            Some(false) => roles.timer = true,
+            None => {}
+        }
+    }
+    roles
+}
+
+fn timer(table: &Table<'_>) -> Timer {
+    Timer {
+        memory: table.quantity("memory", &MEMORY).0,
+        lease: table.quantity("lease", &LEASE),
+        max_clock_skew: table.quantity("max_clock_skew", &SKEW),
+    }
+}
+
+fn listen(table: &Table<'_>) -> SocketAddr {
+    let Some((field, text)) = table.field("listen").and_then(|field| field.text().map(|text| (field.clone(), text))) else { return LISTEN };
+    text.parse().unwrap_or_else(|_| {
+        let fix = "write an IP address and a port: \"127.0.0.1:8088\", or \"0.0.0.0:8088\" to be reached from elsewhere";
+        field.refuse(format!("{:?} is not an address to listen on", field.shown()), fix);
+        LISTEN
+    })
+}
+
+fn log(table: &Table<'_>) -> Log {
+    let formats = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+    let level = table.field("level").and_then(|field| field.text().map(|text| (field.clone(), text)));
+    if let Some((field, text)) = &level
+        && !is_filter(text)
+    {
+        let fix = "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"";
+        field.refuse(format!("{:?} is not a filter", field.shown()), fix);
+    }
+    Log { format: table.choice("format", &formats), level: level.map_or(LEVEL, |(_, text)| text).to_owned() }
+}
+
+/// Stricter than what reads it later: there, a misspelt level is the name of a module, and all logs but that module's go silent.
+fn is_filter(text: &str) -> bool {
+    let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
+    let is_module = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-'));
+    text.split(',').all(|directive| match directive.split_once('=') {
+        None => is_level(directive),
+        Some((module, level)) => is_module(module) && is_level(level),
+    })
+}
+
+#[cfg(test)]
+mod broken;
+#[cfg(test)]
+mod tests;

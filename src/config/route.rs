@@ -1,0 +1,149 @@
+//! `[route.<name>]`: where messages come from, where they go, and by which rules. What a target's name means is not decided here; how the
+//! options of several routes go together is checked in `relation`.
+
+use super::field::Field;
+use super::name;
+use super::read::{Range, Table};
+use super::unsupported;
+use std::time::Duration;
+
+/// One route, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) source: Source,
+    /// The default target; without it each message names its own.
+    pub(crate) target: Option<Topic>,
+    /// What `postdate-to` may name, `*` for any characters; `None`: only the default target.
+    pub(crate) allow: Option<Vec<String>>,
+    pub(crate) dead_letter: Topic,
+    pub(crate) max_delay: Duration,
+    pub(crate) without_delay: WithoutDelay,
+    pub(crate) on_source_gap: OnSourceGap,
+    pub(crate) retry: Retry,
+}
+
+impl Route {
+    /// The cluster that a topic named by `postdate-to` is on.
+    pub(crate) fn target_cluster(&self) -> &str {
+        self.target.as_ref().map_or(&self.source.cluster, |target| &target.cluster)
+    }
+}
+
+/// Topics of one cluster that are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) cluster: String,
+    pub(crate) topics: Vec<String>,
+}
+
+/// A topic that is written to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Topic {
+    pub(crate) cluster: String,
+    pub(crate) topic: String,
+}
+
+/// What becomes of a record without a delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WithoutDelay {
+    Relay,
+    DeadLetter,
+}
+
+/// What to do if the source no longer has messages that were never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnSourceGap {
+    Continue,
+    Stop,
+}
+
+/// How often and when a delivery that failed for now is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retry {
+    pub(crate) max_attempts: u32,
+    /// Before the second attempt; each further wait is twice the one before it.
+    pub(crate) backoff: Duration,
+    pub(crate) backoff_max: Duration,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Ten years: a due time beyond it is a mistake in the producer, such as microseconds sent as milliseconds.
+const MAX_DELAY: Range<Duration> =
+    Range { default: DAY.saturating_mul(30), least: Duration::from_millis(1), greatest: DAY.saturating_mul(3650) };
+const MAX_ATTEMPTS: Range<u32> = Range { default: 10, least: 1, greatest: 1000 };
+pub(super) const BACKOFF: Range<Duration> = Range { default: Duration::from_secs(1), least: Duration::from_millis(100), greatest: DAY };
+pub(super) const BACKOFF_MAX: Range<Duration> =
+    Range { default: Duration::from_secs(300), least: Duration::from_millis(100), greatest: DAY };
+
+pub(super) fn read(table: &Table<'_>) -> Route {
+    table.field("delivery").iter().for_each(unsupported::delivery);
+    table.field("dialects").iter().for_each(unsupported::dialects);
+    Route {
+        source: source(table),
+        target: topic(table, "target"),
+        allow: table.field("allow").and_then(|field| allow(&field)),
+        dead_letter: topic(table, "dead_letter").unwrap_or_else(|| {
+            table.missing("dead_letter", "say where refused messages go: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
+            Topic::default()
+        }),
+        max_delay: table.quantity("max_delay", &MAX_DELAY),
+        without_delay: table.choice("without_delay", &[("relay", WithoutDelay::Relay), ("dead-letter", WithoutDelay::DeadLetter)]),
+        on_source_gap: table.choice("on_source_gap", &[("continue", OnSourceGap::Continue), ("stop", OnSourceGap::Stop)]),
+        retry: retry(&table.table("retry")),
+    }
+}
+
+fn source(route: &Table<'_>) -> Source {
+    let table = route.table("source");
+    if !table.is_there() {
+        route.missing("source", "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }");
+        return Source::default();
+    }
+    let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
+    let topics = topics.map(|field| field.texts("[\"orders.delayed\"]")).unwrap_or_default();
+    topics.iter().for_each(|(field, name)| check_topic(field, name));
+    Source { cluster: cluster(&table), topics: topics.into_iter().map(|(_, name)| name.to_owned()).collect() }
+}
+
+fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
+    let table = route.table(key);
+    if !table.is_there() {
+        return None;
+    }
+    let field = table.required("topic", "add topic = \"<name>\"");
+    let name = field.and_then(|field| field.text().inspect(|name| check_topic(&field, name)));
+    Some(Topic { cluster: cluster(&table), topic: name.unwrap_or_default().to_owned() })
+}
+
+fn cluster(table: &Table<'_>) -> String {
+    let name = table.required("kafka", "add kafka = \"<name>\" with the name of a [kafka.<name>]").and_then(|field| field.text());
+    name.unwrap_or_default().to_owned()
+}
+
+fn check_topic(field: &Field<'_>, topic: &str) {
+    if let Some(fault) = name::fault_of_topic(topic) {
+        field.refuse(format!("{:?}: {fault}", field.shown()), name::TOPIC);
+    }
+}
+
+fn allow(field: &Field<'_>) -> Option<Vec<String>> {
+    let entries = field.list("[\"orders\", \"billing.*\"]")?;
+    let checked = entries.iter().filter_map(|entry| {
+        let pattern = entry.text()?;
+        if !name::is_pattern(pattern) {
+            entry.refuse(format!("{:?} matches no topic that could be a target", entry.shown()), name::PATTERN);
+        }
+        Some(pattern.to_owned())
+    });
+    Some(checked.collect())
+}
+
+fn retry(table: &Table<'_>) -> Retry {
+    let max_attempts = table.field("max_attempts").and_then(|field| field.integer(&MAX_ATTEMPTS));
+    Retry {
+        max_attempts: max_attempts.unwrap_or(MAX_ATTEMPTS.default),
+        backoff: table.quantity("backoff", &BACKOFF),
+        backoff_max: table.quantity("backoff_max", &BACKOFF_MAX),
+    }
+}

@@ -1,0 +1,131 @@
+//! Durations and sizes as people write them: `1h30m`, `64MiB`. One strict grammar, so that no text means two things.
+
+use std::time::Duration;
+
+/// From the longest to the shortest: the order in which they may follow one another.
+const DURATIONS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const SIZES: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// A quantity that an option can have: how it is read and written.
+pub(super) trait Quantity: Copy + PartialOrd {
+    /// How it is written, for the text of an error.
+    const GRAMMAR: &str;
+
+    /// `None`: not written as the grammar has it, or beyond what can be counted.
+    fn parse(text: &str) -> Option<Self>;
+    fn write(self) -> String;
+}
+
+impl Quantity for Duration {
+    const GRAMMAR: &str = "a whole number with a unit (ms s m h d), such as \"30d\" or \"1h30m\"";
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut units = DURATIONS.iter();
+        let mut total: u64 = 0;
+        while !rest.is_empty() {
+            let (number, after) = split_number(rest)?;
+            let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+            let (unit, next) = after.split_at(end);
+            let (_, millis) = units.find(|(name, _)| *name == unit)?;
+            total = total.checked_add(number.checked_mul(*millis)?)?;
+            rest = next;
+        }
+        (!text.is_empty()).then(|| Self::from_millis(total))
+    }
+
+    fn write(self) -> String {
+        let mut millis = u64::try_from(self.as_millis()).unwrap_or(u64::MAX);
+        let mut text = String::new();
+        for (unit, length) in DURATIONS {
+            if millis >= length {
+                text += &format!("{}{unit}", millis / length);
+                millis %= length;
+            }
+        }
+        if text.is_empty() { "0ms".to_owned() } else { text }
+    }
+}
+
+/// Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Size(pub(super) u64);
+
+impl Quantity for Size {
+    const GRAMMAR: &str = "a whole number with a unit (B KiB MiB GiB TiB, of 1024 each), such as \"256MiB\"";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = split_number(text)?;
+        let (_, bytes) = SIZES.iter().find(|(name, _)| *name == unit)?;
+        number.checked_mul(*bytes).map(Self)
+    }
+
+    fn write(self) -> String {
+        let (unit, bytes) = SIZES.iter().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0).unwrap_or(&SIZES[4]);
+        format!("{}{unit}", self.0 / bytes)
+    }
+}
+
+fn split_number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    Some((digits.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_are_sums_of_falling_units() {
+        let millis = |text: &str| <Duration as Quantity>::parse(text).map(|d| d.as_millis());
+        for (text, expected) in
+            [("30d", 2_592_000_000), ("1h30m", 5_400_000), ("250ms", 250), ("1d2h3m4s5ms", 93_784_005), ("0s", 0), ("007s", 7_000)]
+        {
+            assert_eq!(millis(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            "30",
+            "d",
+            "1.5h",
+            "-1s",
+            "+1s",
+            "1 h",
+            " 1h",
+            "1h ",
+            "30m1h",
+            "1h1h",
+            "1H",
+            "1w",
+            "1y",
+            "1min",
+            "99999999999999999999s",
+            "9999999999999999d",
+            "1h30",
+        ] {
+            assert_eq!(millis(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_one_number_and_one_unit() {
+        let bytes = |text: &str| Size::parse(text).map(|size| size.0);
+        for (text, expected) in [("64MiB", 64 << 20), ("1GiB", 1 << 30), ("0B", 0), ("5KiB", 5120)] {
+            assert_eq!(bytes(text), Some(expected), "{text}");
+        }
+        for text in ["", "64", "64MB", "64mib", "MiB", "1.5GiB", "1GiB512MiB", "64 MiB", "-1B", "16777216TiB"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(millis in 0u64..1_000_000_000_000, bytes: u64) {
+            let duration = Duration::from_millis(millis);
+            prop_assert_eq!(<Duration as Quantity>::parse(&duration.write()), Some(duration));
+            prop_assert_eq!(Size::parse(&Size(bytes).write()), Some(Size(bytes)));
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Every instrument and its labels, in one place. Hands out handles that are registered once, so that counting costs an addition and no
+//! look-up. Where the numbers go is the recorder's affair (`telemetry`).
+//!
+//! Labels have closed lists of values or come from the configuration and the brokers' partitions; never from messages (I6).
+
+use crate::model::{Reason, ShardId};
+use metrics::Label;
+pub(crate) use metrics::{Counter, Gauge, Histogram};
+use std::time::Duration;
+
+/// What is measured, and what to do about it. `docs/metrics.md` is this list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instrument {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) labels: &'static [&'static str],
+    pub(crate) meaning: &'static str,
+    pub(crate) action: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets, in seconds.
+    Histogram(&'static [f64]),
+}
+
+/// From a tick of the timer to a minute, beyond which only the number of late messages matters.
+const LATENESS: Kind = Kind::Histogram(&[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]);
+/// From one script on an idle Redis to the longest time that a call is waited for.
+const LATENCY: Kind = Kind::Histogram(&[0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+
+macro_rules! instruments {
+    ($($id:ident $name:literal $kind:expr, [$($label:literal),*] $meaning:literal $action:literal)+) => {
+        $(const $id: Instrument = Instrument { name: $name, kind: $kind, labels: &[$($label),*], meaning: $meaning, action: $action };)+
+        /// In the order of a message's life.
+        pub(crate) const ALL: &[Instrument] = &[$($id),+];
+    };
+}
+
+instruments! {
+    ACCEPTED "postdate_accepted_total" Kind::Counter, ["route"]
+        "records read from the source, those on their way to the dead letters included"
+        "Flat while the source's lag grows: ingress does not read; see /readyz and the store's errors."
+    STORED "postdate_stored_total" Kind::Counter, ["route"]
+        "messages that the store has taken"
+        "Behind accepted for more than a moment: the store refuses or is slow."
+    DELIVERED "postdate_delivered_total" Kind::Counter, ["route"]
+        "messages that their target has acknowledged"
+        "Flat while messages are due: see lateness, in flight, and /readyz."
+    LATENESS_SECONDS "postdate_lateness_seconds" LATENESS, ["route"]
+        "delivered time minus due time, of messages that were stored before they were due"
+        "Rises on all routes: too little CPU, or the store is slow. On one: its target is slow."
+    LATE "postdate_late_total" Kind::Counter, ["route"]
+        "messages that were due, but stored behind the cursor"
+        "Producers send delays shorter than the way through the source, or ingress lags."
+    DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
+        "messages that went to the dead letters, by the code in `postdate-error`"
+        "Look at the dead letters; each code is explained in the list of codes."
+    RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
+        "deliveries that failed for now and went back through the source, by code"
+        "A target is missing or does not answer; after the last attempt its messages are dead letters."
+    CANCELLED "postdate_cancelled_total" Kind::Counter, ["route"]
+        "messages cancelled or replaced before they were delivered"
+        "Nothing: producers asked for it."
+    CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
+        "cancels that found nothing waiting under their id, or came too late"
+        "Producers cancel after the due time, with unknown ids, or on another partition."
+    POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
+        "messages handed over again whose first outcome is unknown"
+        "After crashes and takeovers: expected. Steadily: a shard changes hands, or a target times out."
+    QUARANTINED_RUNS "postdate_quarantined_runs_total" Kind::Counter, ["route"]
+        "stored runs that could not be read and were set aside"
+        "Act: messages are held back. Find out who else writes to this Redis; keep the quarantine."
+    SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
+        "messages that the source had deleted before they were stored"
+        "Act: they are lost. Raise the source's retention above the longest outage."
+    SUSPICIOUS_DUE "postdate_suspicious_due_total" Kind::Counter, ["route"]
+        "messages with a due time before the year 2000, delivered at once"
+        "A producer sends seconds where milliseconds are meant."
+    TIMESTAMP_AHEAD "postdate_timestamp_ahead_total" Kind::Counter, ["route"]
+        "records whose own timestamp lies ahead of the reader's clock"
+        "A producer's clock is fast, and so are delays counted from it."
+    PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
+        "messages that wait in a shard, as its holder knows; 0 from a process that does not hold it"
+        "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
+    LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
+        "1 while this process holds the shard's lease, else 0"
+        "The sum over all processes is 1 a shard; 0 for longer than the lease: nobody delivers it."
+    LEASES_HELD "postdate_leases_held" Kind::Gauge, []
+        "leases that this process holds"
+        "Very uneven between processes: some could not take their share; see their logs."
+    LOADED_MESSAGES "postdate_loaded_messages" Kind::Gauge, []
+        "messages in this process' wheels"
+        "Follows what is due soon; bounded by the memory budget."
+    IN_FLIGHT_MESSAGES "postdate_in_flight_messages" Kind::Gauge, []
+        "messages handed to a target's client and not acknowledged"
+        "At its bound for long: the target is the bottleneck."
+    MEMORY_USED "postdate_memory_used_bytes" Kind::Gauge, []
+        "bytes that loaded messages take"
+        "At the budget: messages are loaded later; raise `timer.memory` if lateness rises too."
+    MEMORY_BUDGET "postdate_memory_budget_bytes" Kind::Gauge, []
+        "the bound on it, `timer.memory`"
+        "Nothing: it changes with the configuration."
+    STORE_LATENCY_SECONDS "postdate_store_latency_seconds" LATENCY, ["operation"]
+        "how long a call to the store took, whatever it answered"
+        "Rises: Redis is busy, swaps, or is far away. Lateness follows."
+    STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
+        "calls to the store that were not answered; all are repeated"
+        "The logs name the error. Out of memory: raise Redis' maxmemory."
+    CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
+        "this process' clock minus the store's; positive: ahead"
+        "Near `timer.max_clock_skew`: mend time synchronisation, or claims will be refused."
+}
+
+impl Instrument {
+    /// Prometheus' word for the kind.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        }
+    }
+
+    fn labelled(&self, values: &[&str]) -> Vec<Label> {
+        assert_eq!(self.labels.len(), values.len(), "{} has other labels", self.name);
+        self.labels.iter().zip(values).map(|(label, value)| Label::new(*label, (*value).to_owned())).collect()
+    }
+
+    fn counter(&self, values: &[&str]) -> Counter {
+        metrics::counter!(self.name, self.labelled(values))
+    }
+
+    fn gauge(&self, values: &[&str]) -> Gauge {
+        metrics::gauge!(self.name, self.labelled(values))
+    }
+
+    fn histogram(&self, values: &[&str]) -> Histogram {
+        metrics::histogram!(self.name, self.labelled(values))
+    }
+}
+
+/// Tells the recorder what each instrument means. Once, before the first is used.
+pub(crate) fn describe() {
+    for instrument in ALL {
+        match instrument.kind {
+            Kind::Counter => metrics::describe_counter!(instrument.name, instrument.meaning),
+            Kind::Gauge => metrics::describe_gauge!(instrument.name, instrument.meaning),
+            Kind::Histogram(_) => metrics::describe_histogram!(instrument.name, instrument.meaning),
+        }
+    }
+}
+
+/// What is counted of one route. Handles of the same route share their numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) accepted: Counter,
+    pub(crate) stored: Counter,
+    pub(crate) delivered: Counter,
+    /// In seconds.
+    pub(crate) lateness: Histogram,
+    pub(crate) late: Counter,
+    pub(crate) dead_lettered: ByReason,
+    pub(crate) retried: ByReason,
+    pub(crate) cancelled: Counter,
+    pub(crate) cancel_missed: Counter,
+    pub(crate) possible_duplicates: Counter,
+    pub(crate) quarantined_runs: Counter,
+    pub(crate) source_gap_messages: Counter,
+    pub(crate) suspicious_due: Counter,
+    pub(crate) timestamp_ahead: Counter,
+}
+
+impl Route {
+    pub(crate) fn new(route: &str) -> Self {
+        let counter = |instrument: Instrument| instrument.counter(&[route]);
+        Self {
+            accepted: counter(ACCEPTED),
+            stored: counter(STORED),
+            delivered: counter(DELIVERED),
+            lateness: LATENESS_SECONDS.histogram(&[route]),
+            late: counter(LATE),
+            dead_lettered: ByReason::new(DEAD_LETTERED, route),
+            retried: ByReason::new(RETRIED, route),
+            cancelled: counter(CANCELLED),
+            cancel_missed: counter(CANCEL_MISSED),
+            possible_duplicates: counter(POSSIBLE_DUPLICATES),
+            quarantined_runs: counter(QUARANTINED_RUNS),
+            source_gap_messages: counter(SOURCE_GAP_MESSAGES),
+            suspicious_due: counter(SUSPICIOUS_DUE),
+            timestamp_ahead: counter(TIMESTAMP_AHEAD),
+        }
+    }
+}
+
+/// One counter a reason. All exist from the start, so that the first of a kind shows as a rise from 0.
+#[derive(Clone, Debug)]
+pub(crate) struct ByReason(Vec<Counter>);
+
+impl ByReason {
+    fn new(instrument: Instrument, route: &str) -> Self {
+        Self(Reason::ALL.iter().map(|reason| instrument.counter(&[route, reason.code()])).collect())
+    }
+
+    pub(crate) fn of(&self, reason: Reason) -> &Counter {
+        // `Reason::ALL` lists the reasons in the order of their declaration; a test holds it to that.
+        &self.0[reason as usize]
+    }
+}
+
+/// What is known of one shard. When it is dropped this process no longer speaks for the shard, and its gauges are 0; so a process keeps at
+/// most one for each shard.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) pending: Gauge,
+    /// 1 or 0.
+    pub(crate) lease_held: Gauge,
+}
+
+impl Shard {
+    pub(crate) fn new(shard: &ShardId) -> Self {
+        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+        let labels: [&str; 3] = [&shard.route, topic, &index];
+        Self { pending: PENDING.gauge(&labels), lease_held: LEASE_HELD.gauge(&labels) }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.pending.set(0);
+        self.lease_held.set(0);
+    }
+}
+
+/// What is known of this process' timers.
+#[derive(Clone, Debug)]
+pub(crate) struct Timer {
+    pub(crate) leases_held: Gauge,
+    pub(crate) loaded_messages: Gauge,
+    pub(crate) in_flight_messages: Gauge,
+    pub(crate) memory_used: Gauge,
+    pub(crate) memory_budget: Gauge,
+    /// In seconds, positive if this process is ahead of the store.
+    pub(crate) clock_skew: Gauge,
+}
+
+impl Timer {
+    pub(crate) fn new() -> Self {
+        Self {
+            leases_held: LEASES_HELD.gauge(&[]),
+            loaded_messages: LOADED_MESSAGES.gauge(&[]),
+            in_flight_messages: IN_FLIGHT_MESSAGES.gauge(&[]),
+            memory_used: MEMORY_USED.gauge(&[]),
+            memory_budget: MEMORY_BUDGET.gauge(&[]),
+            clock_skew: CLOCK_SKEW.gauge(&[]),
+        }
+    }
+}
+
+/// A call of the store port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Open,
+    Append,
+    State,
+    Acquire,
+    Renew,
+    Release,
+    List,
+    Fetch,
+    Tail,
+    Advance,
+    Quarantine,
+    Erase,
+}
+
+impl Operation {
+    const ALL: &[(Self, &str)] = &[
+        (Self::Open, "open"),
+        (Self::Append, "append"),
+        (Self::State, "state"),
+        (Self::Acquire, "acquire"),
+        (Self::Renew, "renew"),
+        (Self::Release, "release"),
+        (Self::List, "list"),
+        (Self::Fetch, "fetch"),
+        (Self::Tail, "tail"),
+        (Self::Advance, "advance"),
+        (Self::Quarantine, "quarantine"),
+        (Self::Erase, "erase"),
+    ];
+}
+
+/// What is counted of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store(Vec<(Histogram, Counter)>);
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        Self(Operation::ALL.iter().map(|(_, name)| (STORE_LATENCY_SECONDS.histogram(&[name]), STORE_ERRORS.counter(&[name]))).collect())
+    }
+
+    /// A call was answered, or not, after `latency`.
+    pub(crate) fn called<T, E>(&self, operation: Operation, latency: Duration, outcome: &Result<T, E>) {
+        let (latencies, errors) = &self.0[operation as usize];
+        latencies.record(latency);
+        errors.increment(u64::from(outcome.is_err()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Partition;
+    use std::collections::BTreeSet;
+
+    /// What a scraper reads after `body`, comments included.
+    fn scraped(body: impl FnOnce()) -> BTreeSet<String> {
+        let recorder = crate::telemetry::recorder();
+        metrics::with_local_recorder(&recorder, || {
+            describe();
+            body();
+        });
+        recorder.handle().render().lines().map(str::to_owned).collect()
+    }
+
+    fn shard() -> ShardId {
+        ShardId::new("orders", Partition::new("orders.delayed", 3))
+    }
+
+    #[test]
+    fn every_instrument_is_registered_with_its_type_and_its_meaning() {
+        let lines = scraped(|| {
+            let (_route, _shard, _timer, store) = (Route::new("orders"), Shard::new(&shard()), Timer::new(), Store::new());
+            Route::new("orders").lateness.record(0.5);
+            store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));
+        });
+        let told: BTreeSet<_> = lines.iter().filter_map(|line| line.strip_prefix("# HELP ")).collect();
+        let known: Vec<_> = ALL.iter().map(|instrument| format!("{} {}", instrument.name, instrument.meaning)).collect();
+        assert_eq!(told, known.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        for instrument in ALL {
+            let kind = format!("# TYPE {} {}", instrument.name, instrument.kind_name());
+            assert!(lines.contains(&kind), "{kind} is not in {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn counts_go_to_the_series_of_their_route_reason_and_shard() {
+        let lines = scraped(|| {
+            let route = Route::new("orders");
+            route.delivered.increment(5);
+            route.dead_lettered.of(Reason::TooLarge).increment(2);
+            let held = Shard::new(&shard());
+            held.pending.set(7);
+            Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
+            std::mem::forget(held);
+        });
+        for line in [
+            "postdate_delivered_total{route=\"orders\"} 5",
+            "postdate_dead_lettered_total{route=\"orders\",reason=\"too_large\"} 2",
+            "postdate_dead_lettered_total{route=\"orders\",reason=\"no_target\"} 0",
+            "postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 7",
+            "postdate_store_errors_total{operation=\"advance\"} 1",
+            "postdate_store_errors_total{operation=\"append\"} 0",
+        ] {
+            assert!(lines.contains(line), "{line} is not in {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
+        let lines = scraped(|| Shard::new(&shard()).pending.set(7));
+        assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
+    }
+
+    #[test]
+    fn lists_are_in_the_order_of_their_declaration() {
+        assert!(Reason::ALL.iter().enumerate().all(|(index, reason)| *reason as usize == index));
+        assert!(Operation::ALL.iter().enumerate().all(|(index, (operation, _))| *operation as usize == index));
+    }
+
+    #[test]
+    fn names_are_prometheus_own_kind() {
+        for instrument in ALL {
+            assert!(instrument.name.starts_with("postdate_"), "{}", instrument.name);
+            assert_eq!(instrument.name.ends_with("_total"), instrument.kind == Kind::Counter, "{}", instrument.name);
+        }
+    }
+
+    #[test]
+    fn the_page_on_metrics_is_this_list() {
+        let mut table = "| name | type | labels | what it is | when it moves |\n|---|---|---|---|---|\n".to_owned();
+        for instrument in ALL {
+            let Instrument { name, labels, meaning, action, .. } = instrument;
+            let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(" ");
+            let kind = instrument.kind_name();
+            table += &format!("| `{name}` | {kind} | {labels} | {meaning} | {action} |\n");
+        }
+        let page = include_str!("../docs/metrics.md");
+        assert!(page.contains(&table), "docs/metrics.md should hold:\n{table}");
+        assert_eq!(page.matches("| `postdate_").count(), ALL.len(), "docs/metrics.md lists something else besides");
+    }
+}

@@ -1,0 +1,259 @@
+//! `TaskGroup`: the only place that starts threads. Each has a name, and none is left behind: the first that fails stops all, and who
+//! does not end in time is named. What a task does, and how it ends its work when asked to, is the task's own affair.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{error, info};
+
+/// Tells a task to end: it takes nothing new, finishes what it has, and returns.
+pub(crate) type Token = tokio_util::sync::CancellationToken;
+
+/// Why a group did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot start {task}")]
+    Start { task: String, source: std::io::Error },
+    #[error("{task} failed")]
+    Failed { task: String, source: Box<dyn StdError + Send + Sync> },
+    #[error("{task} panicked: {text}")]
+    Panicked { task: String, text: String },
+    #[error("{task} ended though nobody had asked it to")]
+    Ended { task: String },
+    #[error("not ended {} after the stop, and given up: {}", seconds(*deadline), tasks.join(", "))]
+    Overdue { tasks: Vec<String>, deadline: Duration },
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs_f64())
+}
+
+/// How one task ended; `None`: well.
+struct End {
+    id: usize,
+    fault: Option<Error>,
+}
+
+/// Threads that live and end together.
+pub(crate) struct TaskGroup {
+    token: Token,
+    /// Names by the order of starting, of those that have not ended.
+    running: BTreeMap<usize, String>,
+    started: usize,
+    ends: mpsc::Receiver<End>,
+    end: mpsc::Sender<End>,
+}
+
+impl TaskGroup {
+    pub(crate) fn new() -> Self {
+        // An end waits in its own thread until it is looked at, so one place is enough.
+        let (end, ends) = mpsc::channel(1);
+        Self { token: Token::new(), running: BTreeMap::new(), started: 0, ends, end }
+    }
+
+    /// Cancelled when the group is to stop: by a signal, or because a task failed.
+    pub(crate) fn token(&self) -> Token {
+        self.token.clone()
+    }
+
+    /// Starts a thread called `name` (of which the system shows 15 bytes) with a runtime of its own, and runs there what `body` makes. The
+    /// future need not be `Send`. It should end well only after the token was cancelled.
+    pub(crate) fn thread<B, F, E>(&mut self, name: &str, body: B) -> Result<(), Error>
+    where
+        B: FnOnce(Token) -> F + Send + 'static,
+        F: Future<Output = Result<(), E>>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let failed = |source| Error::Start { task: name.to_owned(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (id, task, token, end) = (self.started, name.to_owned(), self.token.clone(), self.end.clone());
+        let run = move || {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                let result = runtime.block_on(body(token.clone()));
+                // Here, so that a panic in what is dropped with the runtime is this task's as well.
+                drop(runtime);
+                result
+            }));
+            let was_asked = token.is_cancelled();
+            let fault = match result {
+                Ok(Ok(())) if was_asked => None,
+                Ok(Ok(())) => Some(Error::Ended { task }),
+                Ok(Err(source)) => Some(Error::Failed { task, source: source.into() }),
+                Err(panic) => Some(Error::Panicked { task, text: text_of(panic.as_ref()).to_owned() }),
+            };
+            if fault.is_some() {
+                token.cancel();
+            }
+            // Fails only if the group was given up, and then nobody wants to know.
+            let _ = end.blocking_send(End { id, fault });
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(failed)?;
+        self.running.insert(id, name.to_owned());
+        self.started += 1;
+        Ok(())
+    }
+
+    /// Waits until all tasks have ended. When `stop` is ready or a task fails, all are told to end, and have until `deadline` from then.
+    /// Answers the fault that came first; but one that only followed from another's does not hide that.
+    pub(crate) async fn join(mut self, stop: impl Future<Output = ()>, deadline: Duration) -> Result<(), Error> {
+        let mut faults = Vec::new();
+        let mut stop = std::pin::pin!(stop);
+        while !self.running.is_empty() && !self.token.is_cancelled() {
+            // All three may be dropped and asked again: `recv` keeps what it has not handed out.
+            tokio::select! {
+                biased;
+                end = self.ends.recv() => faults.extend(self.ended(end)),
+                () = self.token.cancelled() => {}
+                () = &mut stop => self.token.cancel(),
+            }
+        }
+        let until = Instant::now() + deadline;
+        while !self.running.is_empty() {
+            match tokio::time::timeout_at(until, self.ends.recv()).await {
+                Ok(end) => faults.extend(self.ended(end)),
+                Err(_) => {
+                    let overdue = Error::Overdue { tasks: self.running.values().cloned().collect(), deadline };
+                    error!(error = %overdue, "a task hangs");
+                    faults.push(overdue);
+                    break;
+                }
+            }
+        }
+        faults.sort_by_key(|fault| matches!(fault, Error::Ended { .. } | Error::Overdue { .. }));
+        faults.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn ended(&mut self, end: Option<End>) -> Option<Error> {
+        let End { id, fault } = end.expect("the group itself holds a sender");
+        let task = self.running.remove(&id).expect("a task ends once");
+        match &fault {
+            None => info!(task, "ended"),
+            Some(fault) => error!(task, error = %fault, source = fault.source().map(tracing::field::display), "stopping: a task failed"),
+        }
+        fault
+    }
+}
+
+/// Answers the name of the first SIGTERM or SIGINT from here on.
+pub(crate) async fn signal() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // Nothing is lost by dropping either: the first signal ends the wait for both.
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+    }
+}
+
+/// What a panic said.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::pending;
+    use std::sync::mpsc::sync_channel;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// A task that ends when asked to.
+    async fn obedient(token: Token) -> Result<(), std::io::Error> {
+        token.cancelled().await;
+        Ok(())
+    }
+
+    fn shown(result: Result<(), Error>) -> String {
+        result.map_or_else(
+            |error| format!("{error}{}", error.source().map(|source| format!(": {source}")).unwrap_or_default()),
+            |()| "well".to_owned(),
+        )
+    }
+
+    #[test]
+    fn the_first_error_stops_all() {
+        let mut group = TaskGroup::new();
+        group.thread("first", obedient).unwrap();
+        group.thread("second", |_| async { Err("no more") }).unwrap();
+        group.thread("third", obedient).unwrap();
+        let token = group.token();
+        assert_eq!(shown(run(group.join(pending(), LONG))), "second failed: no more");
+        assert!(token.is_cancelled());
+    }
+
+    #[test]
+    fn a_panic_is_reported_with_its_tasks_name() {
+        let mut group = TaskGroup::new();
+        group.thread("other", obedient).unwrap();
+        group.thread("shaky", |_| async { if LONG.is_zero() { Err("never") } else { panic!("invariant {} is broken", 7) } }).unwrap();
+        assert_eq!(shown(run(group.join(pending(), LONG))), "shaky panicked: invariant 7 is broken");
+    }
+
+    #[test]
+    fn the_deadline_names_who_did_not_end() {
+        let (release, hold) = sync_channel::<()>(0);
+        let mut group = TaskGroup::new();
+        group.thread("good", obedient).unwrap();
+        group.thread("laggard", move |_| async move { Err(hold.recv().unwrap_err()) }).unwrap();
+        let result = run(group.join(async {}, Duration::from_millis(50)));
+        assert_eq!(shown(result), "not ended 0.05s after the stop, and given up: laggard");
+        drop(release);
+    }
+
+    #[test]
+    fn a_stop_ends_all_and_is_no_error() {
+        let mut group = TaskGroup::new();
+        group.thread("one", obedient).unwrap();
+        group.thread("two", obedient).unwrap();
+        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
+    }
+
+    #[test]
+    fn a_task_that_ends_unasked_stops_all() {
+        let mut group = TaskGroup::new();
+        group.thread("other", obedient).unwrap();
+        group.thread("brief", |_| async { Ok::<_, std::io::Error>(()) }).unwrap();
+        assert_eq!(shown(run(group.join(pending(), LONG))), "brief ended though nobody had asked it to");
+    }
+
+    #[test]
+    fn a_cause_is_not_hidden_by_what_follows_from_it() {
+        let (gone, upstream) = sync_channel::<()>(0);
+        let mut group = TaskGroup::new();
+        // Ends well as soon as what feeds it is gone, and unasked if that is before the cause is known.
+        group.thread("downstream", move |_| async move { upstream.recv().map_err(|_| "").or(Ok::<_, &str>(())) }).unwrap();
+        group
+            .thread("upstream", move |_| async move {
+                drop(gone);
+                Err("the cause")
+            })
+            .unwrap();
+        assert_eq!(shown(run(group.join(pending(), LONG))), "upstream failed: the cause");
+    }
+
+    #[test]
+    fn a_task_need_not_be_send() {
+        let mut group = TaskGroup::new();
+        group
+            .thread("local", |token| async move {
+                let local = std::rc::Rc::new(());
+                token.cancelled().await;
+                drop(local);
+                Ok::<_, std::io::Error>(())
+            })
+            .unwrap();
+        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
+    }
+}
