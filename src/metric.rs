@@ -57,7 +57,7 @@ instruments! {
         "Producers send delays shorter than the way through the source, or ingress lags."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "messages that went to the dead letters, by the code in `postdate-error`"
-        "Look at the dead letters; each code is explained in the list of codes."
+        "Look at the dead letters; what each code means stands below."
     RETRIED "postdate_retried_total" Kind::Counter, ["route", "reason"]
         "deliveries that failed for now and went back through the source, by code"
         "A target is missing or does not answer; after the last attempt its messages are dead letters."
@@ -83,7 +83,7 @@ instruments! {
         "records whose own timestamp lies ahead of the reader's clock"
         "A producer's clock is fast, and so are delays counted from it."
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
-        "messages that wait in a shard, as its holder knows; 0 from a process that does not hold it"
+        "messages in a shard's runs, as its holder knows; a run goes with its last message; 0 from other processes"
         "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
     LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process holds the shard's lease, else 0"
@@ -391,15 +391,18 @@ mod tests {
 
     #[test]
     fn the_page_on_metrics_is_this_list() {
-        let mut table = "| name | type | labels | what it is | when it moves |\n|---|---|---|---|---|\n".to_owned();
-        for instrument in ALL {
+        let row = |instrument: &Instrument| {
             let Instrument { name, labels, meaning, action, .. } = instrument;
             let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(" ");
-            let kind = instrument.kind_name();
-            table += &format!("| `{name}` | {kind} | {labels} | {meaning} | {action} |\n");
-        }
+            format!("| `{name}` | {} | {labels} | {meaning} | {action} |\n", instrument.kind_name())
+        };
+        let instruments: String = ALL.iter().map(row).collect();
+        let reasons: String = Reason::ALL.iter().map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning())).collect();
+        let operations = Operation::ALL.iter().map(|(_, name)| format!("`{name}`")).collect::<Vec<_>>().join(" ");
         let page = include_str!("../docs/metrics.md");
-        assert!(page.contains(&table), "docs/metrics.md should hold:\n{table}");
-        assert_eq!(page.matches("| `postdate_").count(), ALL.len(), "docs/metrics.md lists something else besides");
+        for part in [&instruments, &reasons, &operations] {
+            assert!(page.contains(part), "docs/metrics.md should hold:\n{part}");
+        }
+        assert_eq!(page.matches("\n| `").count(), ALL.len() + Reason::ALL.len(), "docs/metrics.md lists something else besides");
     }
 }

@@ -82,8 +82,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// A run of the greatest size and what is made of it must fit, or the loader could not go on: hence the least.
-const MEMORY: Range<Size> = Range { default: Size(256 << 20), least: Size(16 << 20), greatest: Size(1 << 40) };
+/// Below a few whole batches the loader could not go on.
+const MEMORY: Range<Size> = Range { default: Size(256 << 20), least: Size(4 * limit::BATCH_BYTES_MAX as u64), greatest: Size(1 << 40) };
 /// Less than a second and a pause of the process loses its shards; more than some minutes and a lost process holds them up.
 const LEASE: Range<Duration> = Range { default: Duration::from_secs(5), least: Duration::from_secs(1), greatest: Duration::from_secs(300) };
 const SKEW: Range<Duration> = Range { default: limit::CLOCK_SKEW_MAX, least: Duration::from_millis(50), greatest: Duration::from_secs(60) };

@@ -64,10 +64,10 @@ fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, &str)> {
 
 fn known_clusters(config: &Config, cluster: &str) -> String {
     let known: Vec<_> = config.kafka.keys().map(String::as_str).collect();
-    match known.as_slice() {
-        [] => format!("add [kafka.{cluster}] with brokers = [\"127.0.0.1:9092\"]"),
-        known if nearest(cluster, known.iter().copied()).is_some() => format!("did you mean one of these: {}?", known.join(", ")),
-        known => format!("known are: {}; or add [kafka.{cluster}] with its brokers", known.join(", ")),
+    match (nearest(cluster, known.iter().copied()), known.as_slice()) {
+        (Some(near), _) => format!("did you mean \"{near}\"?"),
+        (None, []) => format!("add [kafka.{cluster}] with brokers = [\"127.0.0.1:9092\"]"),
+        (None, known) => format!("known are: {}; or add [kafka.{cluster}] with its brokers", known.join(", ")),
     }
 }
 

@@ -1,7 +1,233 @@
+use super::key::KNOWN;
 use super::*;
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use toml_edit::{Item, TableLike};
+
+const DEFAULT: &str = include_str!("../../config/default.toml");
+const SMALLEST: &str = include_str!("../../config/kafka.toml");
 
 /// The configuration that a text and an environment make.
 pub(super) fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, Error> {
     let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
     Config::parse(Path::new("postdate.toml"), text.to_owned(), environment)
+}
+
+fn good(text: &str, environment: &[(&str, &str)]) -> Config {
+    parse(text, environment).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn smallest(environment: &[(&str, &str)]) -> Config {
+    good(SMALLEST, environment)
+}
+
+#[test]
+fn the_annotated_file_says_what_the_code_does() {
+    assert_eq!(good(DEFAULT, &[]), smallest(&[]));
+}
+
+#[test]
+fn the_annotated_file_has_every_known_key_and_no_other() {
+    let (mut shown, mut section) = (BTreeSet::new(), String::new());
+    for line in DEFAULT.lines() {
+        // What is not set by default is shown behind a # and no space.
+        let line = line.strip_prefix('#').filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase())).unwrap_or(line);
+        if line.starts_with('[') {
+            section = format!("{line}\n");
+        } else if !line.starts_with('#') {
+            let document = toml_edit::ImDocument::parse(format!("{section}{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+            collect(document.as_table(), &key::Path::default(), &mut shown);
+        }
+    }
+    assert_eq!(shown, KNOWN.iter().copied().collect());
+}
+
+/// Adds the patterns of all keys that stand below `table`.
+fn collect(table: &dyn TableLike, path: &key::Path, shown: &mut BTreeSet<&'static str>) {
+    for (name, item) in table.iter() {
+        let path = path.join(name);
+        match KNOWN.iter().find(|pattern| path.matches(pattern.trim_end_matches(".**"))) {
+            Some(pattern) => _ = shown.insert(pattern),
+            None => collect(item.as_table_like().unwrap_or_else(|| panic!("{path} is not known")), &path, shown),
+        }
+        assert!(!matches!(item, Item::ArrayOfTables(_)), "{path}");
+    }
+}
+
+#[test]
+fn the_smallest_file_gives_the_documented_defaults() {
+    let topic = |topic: &str| Topic { cluster: "main".to_owned(), topic: topic.to_owned() };
+    let route = Route {
+        source: Source { cluster: "main".to_owned(), topics: vec!["orders.delayed".to_owned()] },
+        target: Some(topic("orders")),
+        allow: None,
+        dead_letter: topic("orders.dead"),
+        max_delay: Duration::from_secs(30 * 86_400),
+        without_delay: WithoutDelay::Relay,
+        on_source_gap: OnSourceGap::Continue,
+        retry: Retry { max_attempts: 10, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(300) },
+    };
+    let expected = Config {
+        deployment: "local".to_owned(),
+        roles: Roles { ingress: true, timer: true },
+        redis: Redis { url: Secret::new("redis://127.0.0.1:6379"), username: None, password: None },
+        kafka: BTreeMap::from([("main".to_owned(), Kafka { brokers: vec!["127.0.0.1:9092".to_owned()], properties: BTreeMap::new() })]),
+        routes: BTreeMap::from([("orders".to_owned(), route)]),
+        timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
+        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap() },
+        log: Log { format: LogFormat::Auto, level: "info".to_owned() },
+    };
+    assert_eq!(smallest(&[]), expected);
+}
+
+#[test]
+fn every_option_reaches_its_place_from_the_environment() {
+    let config = smallest(&[
+        ("POSTDATE_DEPLOYMENT", "prod-eu"),
+        ("POSTDATE_ROLES", r#"["timer"]"#),
+        ("POSTDATE_STORE__REDIS__URL", "rediss://redis.example.com:6380/3"),
+        ("POSTDATE_STORE__REDIS__USERNAME", "postdate"),
+        ("POSTDATE_STORE__REDIS__PASSWORD", r#""0123""#),
+        ("POSTDATE_KAFKA__MAIN__BROKERS", "[a:1, \"[::1]:2\"]"),
+        ("POSTDATE_KAFKA__MAIN__PROPERTIES__SECURITY__PROTOCOL", "SASL_SSL"),
+        ("POSTDATE_KAFKA__MAIN__PROPERTIES__LINGER__MS", "5"),
+        ("POSTDATE_KAFKA__OTHER__BROKERS", "[b:1]"),
+        ("POSTDATE_ROUTE__ORDERS__SOURCE__TOPICS", "[x, y]"),
+        ("POSTDATE_ROUTE__ORDERS__TARGET", r#"{ kafka = other, topic = "z" }"#),
+        ("POSTDATE_ROUTE__ORDERS__ALLOW", r#"["a.*", b]"#),
+        ("POSTDATE_ROUTE__ORDERS__DEAD_LETTER__TOPIC", "dead"),
+        ("POSTDATE_ROUTE__ORDERS__MAX_DELAY", "1h30m"),
+        ("POSTDATE_ROUTE__ORDERS__WITHOUT_DELAY", "dead-letter"),
+        ("POSTDATE_ROUTE__ORDERS__ON_SOURCE_GAP", "stop"),
+        ("POSTDATE_ROUTE__ORDERS__DELIVERY", "at-least-once"),
+        ("POSTDATE_ROUTE__ORDERS__DIALECTS", "[]"),
+        ("POSTDATE_ROUTE__ORDERS__RETRY__MAX_ATTEMPTS", "3"),
+        ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF", "2s"),
+        ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF_MAX", "4s"),
+        ("POSTDATE_TIMER__MEMORY", "1GiB"),
+        ("POSTDATE_TIMER__LEASE", "7s"),
+        ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
+        ("POSTDATE_ADMIN__LISTEN", "[::]:9000"),
+        ("POSTDATE_LOG__FORMAT", "json"),
+        ("POSTDATE_LOG__LEVEL", "warn,postdate::timer=debug"),
+        ("POSTDATE_SERVICE_HOST", "10.0.0.1"),
+        ("POSTDATE_PORT_8088_TCP_ADDR", "10.0.0.1"),
+    ]);
+    let properties = [("linger.ms", "5"), ("security.protocol", "SASL_SSL")].map(|(name, value)| (name.to_owned(), Secret::new(value)));
+    let kafka = |brokers: &[&str], properties| Kafka { brokers: brokers.iter().map(|b| (*b).to_owned()).collect(), properties };
+    let expected = Config {
+        deployment: "prod-eu".to_owned(),
+        roles: Roles { ingress: false, timer: true },
+        redis: Redis {
+            url: Secret::new("rediss://redis.example.com:6380/3"),
+            username: Some("postdate".to_owned()),
+            password: Some(Secret::new("0123")),
+        },
+        kafka: BTreeMap::from([
+            ("main".to_owned(), kafka(&["a:1", "[::1]:2"], properties.into())),
+            ("other".to_owned(), kafka(&["b:1"], BTreeMap::new())),
+        ]),
+        routes: BTreeMap::from([(
+            "orders".to_owned(),
+            Route {
+                source: Source { cluster: "main".to_owned(), topics: vec!["x".to_owned(), "y".to_owned()] },
+                target: Some(Topic { cluster: "other".to_owned(), topic: "z".to_owned() }),
+                allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
+                dead_letter: Topic { cluster: "main".to_owned(), topic: "dead".to_owned() },
+                max_delay: Duration::from_secs(5400),
+                without_delay: WithoutDelay::DeadLetter,
+                on_source_gap: OnSourceGap::Stop,
+                retry: Retry { max_attempts: 3, backoff: Duration::from_secs(2), backoff_max: Duration::from_secs(4) },
+            },
+        )]),
+        timer: Timer { memory: 1 << 30, lease: Duration::from_secs(7), max_clock_skew: Duration::from_millis(500) },
+        admin: Admin { listen: "[::]:9000".parse().unwrap() },
+        log: Log { format: LogFormat::Json, level: "warn,postdate::timer=debug".to_owned() },
+    };
+    assert_eq!(config, expected);
+    assert_eq!(expected.routes["orders"].target_cluster(), "other");
+}
+
+#[test]
+fn a_secret_is_read_from_its_file_without_the_lines_end() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"hunter2\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    let config =
+        smallest(&[("POSTDATE_STORE__REDIS__PASSWORD_FILE", path), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD_FILE", path)]);
+    assert_eq!(config.redis.password, Some(Secret::new("hunter2")));
+    assert_eq!(config.kafka["main"].properties["sasl.password"], Secret::new("hunter2"));
+    let said = parse(SMALLEST, &[("POSTDATE_STORE__REDIS__URL_FILE", path)]).unwrap_err().to_string();
+    assert!(said.contains("the address has no scheme") && !said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn the_environments_secret_goes_before_the_files_in_either_form() {
+    let text = SMALLEST
+        .replace("[kafka.main]", "password_file = \"/nowhere\"\n[kafka.main]\nproperties = { \"sasl.password_file\" = \"/nowhere\" }");
+    let environment = [("POSTDATE_STORE__REDIS__PASSWORD", "a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "b")];
+    let config = good(&text, &environment);
+    assert_eq!(config.redis.password, Some(Secret::new("a")));
+    assert_eq!(config.kafka["main"].properties, BTreeMap::from([("sasl.password".to_owned(), Secret::new("b"))]));
+}
+
+#[test]
+fn properties_are_text_whole_numbers_and_truths_however_their_names_are_written() {
+    let text = SMALLEST
+        .replace("[route.orders]", "[kafka.main.properties]\n\"a.b\" = 5\nc.d = true\ne = \"text, with [all] kinds\"\n[route.orders]");
+    let properties = &good(&text, &[("POSTDATE_KAFKA__MAIN__PROPERTIES__C__D", "false")]).kafka["main"].properties;
+    let expected = [("a.b", "5"), ("c.d", "false"), ("e", "text, with [all] kinds")];
+    assert_eq!(properties, &expected.map(|(name, value)| (name.to_owned(), Secret::new(value))).into());
+}
+
+#[test]
+fn two_routes_may_read_the_same_topic() {
+    let text = SMALLEST.to_owned()
+        + "[route.copies]\nsource = { kafka = \"main\", topics = [\"orders.delayed\"] }\nallow = [\"copies.*\"]\ndead_letter = { kafka = \"main\", topic = \"orders.dead\" }\n";
+    let config = good(&text, &[]);
+    assert_eq!(config.routes["copies"].target, None);
+    assert_eq!(config.routes["copies"].target_cluster(), "main");
+}
+
+#[test]
+fn a_whole_configuration_does_not_print_a_secret() {
+    let config =
+        smallest(&[("POSTDATE_STORE__REDIS__URL", "redis://:hunter2@a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "hunter2")]);
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |path: &Path| Config::load(path).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "<folder>");
+    let missing = said(&folder.path().join("none.toml"));
+    assert!(
+        missing.ends_with("  in:   <folder>/none.toml\n  what: there is no such file\n  fix:  give the path of the file with --config\n"),
+        "{missing}"
+    );
+    assert!(said(folder.path()).contains("what: cannot be read: "));
+    let foreign = folder.path().join("foreign.toml");
+    std::fs::write(&foreign, b"# a\n# \xff\n").unwrap();
+    assert!(said(&foreign).contains("what: line 2 is not UTF-8"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_not_text_is_named() {
+    use std::os::unix::ffi::OsStringExt;
+    let environment = [(OsString::from("POSTDATE_DEPLOYMENT"), OsString::from_vec(vec![0xff]))];
+    let said = Config::parse(Path::new("postdate.toml"), SMALLEST.to_owned(), environment).unwrap_err().to_string();
+    assert!(said.contains("in:   environment variable POSTDATE_DEPLOYMENT\n  what: its value is not UTF-8"), "{said}");
+}
+
+#[test]
+fn a_command_names_a_route_and_a_topic_that_it_reads() {
+    let config = smallest(&[]);
+    assert!(config.check_source("orders", "orders.delayed").is_ok());
+    let said = |route, topic| config.check_source(route, topic).unwrap_err().to_string();
+    assert!(
+        said("billing", "x")
+            .ends_with("in:   option --route of the command line\n  what: there is no route \"billing\"\n  fix:  choose from: orders\n")
+    );
+    assert!(said("orders", "x").ends_with("what: route orders does not read a topic \"x\"\n  fix:  choose from: orders.delayed\n"));
 }
