@@ -67,7 +67,7 @@ pub struct Reset {
     #[arg(long)]
     pub topic: String,
     /// Only this partition, instead of all that the store knows
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
     pub partition: Option<i32>,
     /// Also erase messages that still wait: they will never be delivered
     #[arg(long)]

@@ -136,7 +136,7 @@ mod tests {
         broker.ready();
         assert_eq!(health.not_ready(), []);
         store.not_ready("does not answer");
-        assert_eq!(health.clone().not_ready(), [complaint("store", "does not answer")]);
+        assert_eq!(health.not_ready(), [complaint("store", "does not answer")]);
         drop(broker);
         assert_eq!(health.not_ready(), [complaint("broker", "ended"), complaint("store", "does not answer")]);
     }

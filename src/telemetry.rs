@@ -8,9 +8,10 @@ use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_subscriber::{Layer, Registry, fmt};
 
 /// Samples of histograms lie in memory until they are put into their buckets; at a million a second this keeps them below 10 MB.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -48,23 +49,30 @@ impl Telemetry {
     pub(crate) async fn upkeep(&self, token: Token) {
         let mut tick = tokio::time::interval(UPKEEP);
         // A tick or a cancellation that is dropped comes again.
-        while let Some(_) = token.run_until_cancelled(tick.tick()).await {
+        while token.run_until_cancelled(tick.tick()).await.is_some() {
             self.prometheus.run_upkeep();
         }
     }
 }
 
 fn logs(log: &Log) -> Result<(), Error> {
+    let layer = layer(log, std::io::stderr().is_terminal(), std::io::stderr);
+    tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)
+}
+
+fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
     let filter: Targets = log.level.parse().expect("the configuration takes only well-formed filters");
-    let stderr = fmt::layer().with_writer(std::io::stderr);
-    let is_terminal = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(writer);
     let is_text = match log.format {
         LogFormat::Auto => is_terminal,
         LogFormat::Text => true,
         LogFormat::Json => false,
     };
-    let layer = if is_text { stderr.with_ansi(is_terminal).boxed() } else { stderr.json().flatten_event(true).boxed() };
-    tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().map_err(|_| Error::Installed)
+    let lines = if is_text { lines.with_ansi(is_terminal).boxed() } else { lines.json().flatten_event(true).boxed() };
+    lines.with_filter(filter)
 }
 
 /// The recorder, with the buckets that `metric` wants.
@@ -85,4 +93,58 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
     let text = panic.payload_as_str().unwrap_or("a value that is not text");
     tracing::error!(place, thread, panic = text, "a thread panicked: this is a fault in Postdate");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::sync::Arc;
+
+    /// What is written when a few things are logged under the given options.
+    fn logged(format: LogFormat, level: &str, is_terminal: bool) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let log = Log { format, level: level.to_owned() };
+        let layer = layer(&log, is_terminal, Arc::new(File::create(file.path()).unwrap()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(shard = "orders/orders.delayed/3", "gained");
+            tracing::info!(target: "rdkafka", "chatter");
+        });
+        std::fs::read_to_string(file.path()).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_an_object_where_no_terminal_reads_it() {
+        for format in [LogFormat::Auto, LogFormat::Json] {
+            let line: serde_json::Value = serde_json::from_str(&logged(format, "info,rdkafka=warn", false)).unwrap();
+            assert_eq!(line["message"], "gained");
+            assert_eq!(line["shard"], "orders/orders.delayed/3");
+            assert_eq!((&line["level"], &line["target"]), (&"INFO".into(), &"postdate::telemetry::tests".into()));
+        }
+    }
+
+    #[test]
+    fn a_line_is_text_on_a_terminal_or_when_asked_for() {
+        for (format, is_terminal) in [(LogFormat::Auto, true), (LogFormat::Text, true), (LogFormat::Text, false)] {
+            let text = logged(format, "info,rdkafka=warn", is_terminal);
+            assert!(text.contains("gained") && !text.contains('{'), "{text}");
+            assert_eq!(text.contains('\u{1b}'), is_terminal, "colours are for terminals");
+        }
+    }
+
+    #[test]
+    fn the_filter_is_obeyed_by_module() {
+        assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
+        assert_eq!(logged(LogFormat::Json, "info,rdkafka=warn", false).lines().count(), 1);
+        assert_eq!(logged(LogFormat::Json, "off", false), "");
+    }
+
+    #[test]
+    fn samples_are_put_into_the_buckets_of_their_instrument() {
+        let recorder = recorder();
+        metrics::with_local_recorder(&recorder, || metric::Route::new("orders").lateness.record(0.3));
+        let page = recorder.handle().render();
+        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.25\"} 0"), "{page}");
+        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.5\"} 1"), "{page}");
+    }
 }

@@ -185,7 +185,11 @@ impl<'a> Field<'a> {
     /// The entries of a list. `example` shows a whole one.
     pub(super) fn list(&self, example: &str) -> Option<Vec<Field<'a>>> {
         let Some(values) = self.value.as_array() else {
-            self.refuse(format!("{} stands where a list is needed", self.kind()), format!("write {}", self.example(example)));
+            // Most likely the right words without the brackets.
+            let words =
+                |text: &str| format!("[{}]", text.split(',').map(|word| format!("{:?}", word.trim())).collect::<Vec<_>>().join(", "));
+            let list = self.value.as_str().filter(|text| !text.is_empty()).map_or_else(|| example.to_owned(), words);
+            self.refuse(format!("{} stands where a list is needed", self.kind()), format!("write {}", self.example(&list)));
             return None;
         };
         let entry = |(index, value)| Field { reader: self.reader, path: self.path.index(index), value };

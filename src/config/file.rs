@@ -28,13 +28,13 @@ impl Layers {
     /// Lays `environment` over the file's text.
     pub(super) fn new(
         file: &FilePath,
-        text: String,
+        text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Vec<Problem>> {
-        let document = ImDocument::parse(text.clone()).map_err(|error| vec![not_toml(file, &text, &error)])?;
+        let document = ImDocument::parse(text.to_owned()).map_err(|error| vec![not_toml(file, text, &error)])?;
         let variables = variables(environment)?;
         let raw = variables.iter().map(|variable| (variable.name.clone(), variable.raw.clone())).collect();
-        let sources = variables.into_iter().fold(Figment::from(Toml::string(&text)), Figment::merge);
+        let sources = variables.into_iter().fold(Figment::from(Toml::string(text)), Figment::merge);
         let root = sources.data().unwrap_or_default().remove(&Profile::Default).unwrap_or_default();
         Ok(Self { root, sources, document, file: file.to_owned(), raw })
     }
@@ -189,7 +189,7 @@ mod tests {
 
     fn layers(text: &str, environment: &[(&str, &str)]) -> Layers {
         let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Layers::new(FilePath::new("postdate.toml"), text.to_owned(), environment).unwrap_or_else(|problems| panic!("{problems:?}"))
+        Layers::new(FilePath::new("postdate.toml"), text, environment).unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
     #[test]

@@ -16,11 +16,14 @@ mod shape;
 mod unit;
 mod unsupported;
 
-pub(crate) use kafka::Kafka;
 pub use problem::Error;
-pub(crate) use redis::Redis;
-pub(crate) use route::{OnSourceGap, Retry, Route, Source, Topic, WithoutDelay};
-pub(crate) use secret::Secret;
+#[allow(unused_imports, reason = "the options' types, for those who read the configuration")]
+pub(crate) use {
+    kafka::Kafka,
+    redis::Redis,
+    route::{OnSourceGap, Retry, Route, Source, Topic, WithoutDelay},
+    secret::Secret,
+};
 
 use crate::limit;
 use file::Layers;
@@ -94,10 +97,10 @@ impl Config {
     /// Loads the file and what the environment lays over it. The error names everything that is wrong.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let text = file::read(file).map_err(|problem| Error::new(vec![problem]))?;
-        Self::parse(file, text, std::env::vars_os())
+        Self::parse(file, &text, std::env::vars_os())
     }
 
-    fn parse(file: &Path, text: String, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+    fn parse(file: &Path, text: &str, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
         let reader = Reader::new(Layers::new(file, text, environment).map_err(Error::new)?);
         let root = reader.root();
         shape::check(&root);

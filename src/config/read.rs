@@ -117,11 +117,10 @@ impl<'a> Table<'a> {
     pub(super) fn leaves(&self) -> Vec<(String, Field<'a>)> {
         let mut leaves = Vec::new();
         for (key, value) in self.dict.into_iter().flatten() {
-            match value {
-                Value::Dict(..) => {
-                    leaves.extend(self.table(key).leaves().into_iter().map(|(below, field)| (format!("{key}.{below}"), field)))
-                }
-                _ => leaves.extend(self.field(key).map(|field| (key.clone(), field))),
+            if let Value::Dict(..) = value {
+                leaves.extend(self.table(key).leaves().into_iter().map(|(below, field)| (format!("{key}.{below}"), field)));
+            } else {
+                leaves.extend(self.field(key).map(|field| (key.clone(), field)));
             }
         }
         leaves

@@ -10,7 +10,7 @@ const SMALLEST: &str = include_str!("../../config/kafka.toml");
 /// The configuration that a text and an environment make.
 pub(super) fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, Error> {
     let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    Config::parse(Path::new("postdate.toml"), text.to_owned(), environment)
+    Config::parse(Path::new("postdate.toml"), text, environment)
 }
 
 fn good(text: &str, environment: &[(&str, &str)]) -> Config {
@@ -216,7 +216,7 @@ fn a_file_that_cannot_be_read_is_an_error() {
 fn a_variable_that_is_not_text_is_named() {
     use std::os::unix::ffi::OsStringExt;
     let environment = [(OsString::from("POSTDATE_DEPLOYMENT"), OsString::from_vec(vec![0xff]))];
-    let said = Config::parse(Path::new("postdate.toml"), SMALLEST.to_owned(), environment).unwrap_err().to_string();
+    let said = Config::parse(Path::new("postdate.toml"), SMALLEST, environment).unwrap_err().to_string();
     assert!(said.contains("in:   environment variable POSTDATE_DEPLOYMENT\n  what: its value is not UTF-8"), "{said}");
 }
 

@@ -61,7 +61,7 @@ impl Quantity for Size {
     }
 
     fn write(self) -> String {
-        let (unit, bytes) = SIZES.iter().find(|(_, bytes)| self.0 >= *bytes && self.0 % bytes == 0).unwrap_or(&SIZES[4]);
+        let (unit, bytes) = SIZES.iter().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes)).unwrap_or(&SIZES[4]);
         format!("{}{unit}", self.0 / bytes)
     }
 }
