@@ -75,8 +75,8 @@ impl TaskGroup {
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 let result = runtime.block_on(body(token.clone()));
-                // Here, so that a panic in what is dropped with the runtime is this task's as well.
-                drop(runtime);
+                // Not dropped: that would wait for a look-up of a name to time out.
+                runtime.shutdown_background();
                 result
             }));
             let was_asked = token.is_cancelled();
@@ -133,7 +133,7 @@ impl TaskGroup {
         let task = self.running.remove(&id).expect("a task ends once");
         match &fault {
             None => info!(task, "ended"),
-            Some(fault) => error!(task, error = %fault, source = fault.source().map(tracing::field::display), "stopping: a task failed"),
+            Some(fault) => error!(task, error = chain(fault), "stopping: a task failed"),
         }
         fault
     }
@@ -149,6 +149,12 @@ pub(crate) async fn signal() -> std::io::Result<&'static str> {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn StdError) -> String {
+    let causes = std::iter::successors(error.source(), |cause: &&dyn StdError| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// What a panic said.
@@ -176,10 +182,7 @@ mod tests {
     }
 
     fn shown(result: Result<(), Error>) -> String {
-        result.map_or_else(
-            |error| format!("{error}{}", error.source().map(|source| format!(": {source}")).unwrap_or_default()),
-            |()| "well".to_owned(),
-        )
+        result.map_or_else(|error| chain(&error), |()| "well".to_owned())
     }
 
     #[test]

@@ -8,10 +8,9 @@ use crate::task::Token;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 
 /// Answers under way when the endpoint is told to end have so long; after it they are cut, for a scraper must not hold a process back.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -21,8 +20,8 @@ pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot listen on {listen}, which `admin.listen` names: {}", reason(source))]
-    Listen { listen: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on {listen} (admin.listen): {}", reason(cause))]
+    Listen { listen: SocketAddr, cause: std::io::Error },
     #[error("the admin endpoint failed")]
     Serve(#[source] std::io::Error),
 }
@@ -36,15 +35,17 @@ fn reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Takes the port, so that a process that cannot have it ends before it has begun.
-pub(crate) async fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(listen).await.map_err(|source| Error::Listen { listen, source })
+/// Takes the port. Apart from [`serve`], so that a process that cannot have it ends before it has begun.
+pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind(listen).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    listener.map_err(|cause| Error::Listen { listen, cause })
 }
 
 /// Answers until `token` is cancelled.
 pub(crate) async fn serve(listener: TcpListener, health: Health, render: Render, token: Token) -> Result<(), Error> {
     let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
     let router = Router::new().merge(health::router(health)).route("/metrics", get(metrics));
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "admin endpoint listens");
     }
@@ -72,7 +73,7 @@ mod tests {
     fn with_endpoint<F: Future<Output = ()>>(health: &Health, test: impl FnOnce(SocketAddr) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+            let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
             let token = Token::new();
             let render: Render = Arc::new(|| "postdate_up 1\n".to_owned());
@@ -131,12 +132,10 @@ mod tests {
     #[test]
     fn a_taken_port_is_named_with_its_key() {
         with_endpoint(&Health::new(), async |address| {
-            let text = bind(address).await.unwrap_err().to_string();
+            let text = bind(address).unwrap_err().to_string();
             assert_eq!(
                 text,
-                format!(
-                    "cannot listen on {address}, which `admin.listen` names: another process has the port; end it, or choose another address"
-                )
+                format!("cannot listen on {address} (admin.listen): another process has the port; end it, or choose another address")
             );
         });
     }

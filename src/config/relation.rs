@@ -1,14 +1,13 @@
 //! How options go together: references, loops, pairs of bounds. Looks at values that are each possible by themselves.
 
+use super::Config;
 use super::key::nearest;
 use super::read::Reader;
 use super::route::{BACKOFF, BACKOFF_MAX, Route, Topic};
 use super::unit::Quantity;
-use super::{Config, Kafka};
 use std::collections::BTreeSet;
 
 pub(super) fn check(config: &Config, reader: &Reader) {
-    let sources = Sources::of(config);
     for (name, route) in &config.routes {
         let at = |keys: &[&str]| reader.find(&[&["route", name.as_str()], keys].concat());
         let refuse = |keys: &[&str], what: String, fix: String| at(keys).iter().for_each(|field| field.refuse(what.clone(), fix.clone()));
@@ -18,13 +17,13 @@ pub(super) fn check(config: &Config, reader: &Reader) {
             }
         }
         for (key, topic) in [("target", route.target.as_ref()), ("dead_letter", Some(&route.dead_letter))] {
-            if let Some(reader) = topic.and_then(|topic| sources.reader_of(&topic.cluster, &topic.topic)) {
+            if let Some(reader) = topic.and_then(|topic| config.reader_of(&topic.cluster, &topic.topic)) {
                 let what = format!("route {reader} reads this topic, so what is sent there would come back: a loop");
                 refuse(&[key, "topic"], what, "choose a topic that no route reads".to_owned());
             }
         }
-        check_allow(name, route, &sources, reader);
-        if route.target.as_ref().is_some_and(|target| sources.is_same(target, &route.dead_letter)) {
+        check_allow(name, config, reader);
+        if route.target.as_ref().is_some_and(|target| config.is_same_topic(target, &route.dead_letter)) {
             let what = "the dead letters would go to the target, and its consumers would take them for messages";
             refuse(&["dead_letter", "topic"], what.to_owned(), "choose a topic of their own for the dead letters".to_owned());
         }
@@ -40,15 +39,16 @@ pub(super) fn check(config: &Config, reader: &Reader) {
     }
 }
 
-fn check_allow(name: &str, route: &Route, sources: &Sources<'_>, reader: &Reader) {
+fn check_allow(name: &str, config: &Config, reader: &Reader) {
+    let route = &config.routes[name];
     let patterns = route.allow.as_deref().unwrap_or_default();
     if route.target.is_none() && patterns.is_empty() {
         let fix = "add target = { kafka = \"main\", topic = \"orders\" }, or allow = [\"orders\"] with what messages may name";
         reader.root().table("route").table(name).missing("target", fix);
     }
     let entries = reader.find(&["route", name, "allow"]).filter(|_| !patterns.is_empty()).and_then(|field| field.list("[]"));
-    for (entry, pattern) in entries.into_iter().flatten().zip(patterns) {
-        if let Some(reader) = sources.reader_of(route.target_cluster(), pattern) {
+    for entry in entries.into_iter().flatten() {
+        if let Some(reader) = entry.text().and_then(|pattern| config.reader_of(route.target_cluster(), pattern)) {
             entry.refuse(format!("route {reader} reads this topic, so what is sent there would come back: a loop"), "remove it");
         }
     }
@@ -71,30 +71,28 @@ fn known_clusters(config: &Config, cluster: &str) -> String {
     }
 }
 
-/// What the deployment reads.
-struct Sources<'a>(&'a Config);
-
-impl<'a> Sources<'a> {
-    fn of(config: &'a Config) -> Self {
-        Self(config)
+impl Config {
+    /// The topics of `cluster` that some route reads.
+    pub(crate) fn source_topics(&self, cluster: &str) -> BTreeSet<String> {
+        let sources = self.routes.values().map(|route| &route.source).filter(|source| self.is_same_cluster(&source.cluster, cluster));
+        sources.flat_map(|source| source.topics.iter().cloned()).collect()
     }
 
     /// The route that reads `topic`.
-    fn reader_of(&self, cluster: &str, topic: &str) -> Option<&'a str> {
+    fn reader_of(&self, cluster: &str, topic: &str) -> Option<&str> {
         let reads =
             |route: &Route| route.source.topics.iter().any(|read| read == topic) && self.is_same_cluster(&route.source.cluster, cluster);
-        self.0.routes.iter().find(|(_, route)| reads(route)).map(|(name, _)| name.as_str())
+        self.routes.iter().find(|(_, route)| reads(route)).map(|(name, _)| name.as_str())
     }
 
-    fn is_same(&self, a: &Topic, b: &Topic) -> bool {
+    fn is_same_topic(&self, a: &Topic, b: &Topic) -> bool {
         !a.topic.is_empty() && a.topic == b.topic && self.is_same_cluster(&a.cluster, &b.cluster)
     }
 
     /// Two names may stand for one cluster, with a login of their own each: then they have a broker in common.
     fn is_same_cluster(&self, a: &str, b: &str) -> bool {
-        let brokers = |name: &str| {
-            self.0.kafka.get(name).map(|kafka: &Kafka| kafka.brokers.iter().map(|b| b.to_lowercase()).collect::<BTreeSet<_>>())
-        };
+        let brokers =
+            |name: &str| self.kafka.get(name).map(|kafka| kafka.brokers.iter().map(|b| b.to_lowercase()).collect::<BTreeSet<_>>());
         a == b || brokers(a).is_some_and(|a| brokers(b).is_some_and(|b| !a.is_disjoint(&b)))
     }
 }

@@ -190,6 +190,17 @@ fn two_routes_may_read_the_same_topic() {
 }
 
 #[test]
+fn the_sources_of_a_cluster_are_known_by_all_its_names() {
+    let again = "[kafka.again]\nbrokers = [\"127.0.0.1:9092\"]\n[kafka.other]\nbrokers = [\"127.0.0.1:9093\"]\n[route.orders]";
+    let config = good(&SMALLEST.replace("[route.orders]", again), &[]);
+    let sources = |cluster| config.source_topics(cluster).into_iter().collect::<Vec<_>>();
+    assert_eq!(
+        (sources("main"), sources("again"), sources("other")),
+        (vec!["orders.delayed".to_owned()], vec!["orders.delayed".to_owned()], vec![])
+    );
+}
+
+#[test]
 fn a_whole_configuration_does_not_print_a_secret() {
     let config =
         smallest(&[("POSTDATE_STORE__REDIS__URL", "redis://:hunter2@a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "hunter2")]);
