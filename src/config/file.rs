@@ -174,13 +174,23 @@ impl Provider for Variable {
     }
 
     fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        // Figment's own reading of a variable: a typed value where the text looks like one, else the text.
-        let Ok(mut value) = self.raw.parse::<Value>();
+        let mut value = typed(&self.raw);
         for key in self.keys.iter().skip(1).rev() {
             value = Dict::from([(key.clone(), value)]).into();
         }
         Ok(Map::from([(Profile::Default, Dict::from([(self.keys[0].clone(), value)]))]))
     }
+}
+
+/// Figment's own reading of a variable: a typed value where the text looks like one, else the text.
+fn typed(raw: &str) -> Value {
+    // Figment 0.10 counts characters where it cuts bytes: of "é\\n" in quotes it makes something else, or panics.
+    if !raw.is_ascii() && raw.contains('\\') {
+        let read = Toml::string(&format!("value = {raw}")).data().ok();
+        return read.and_then(|mut data| data.remove(&Profile::Default)?.remove("value")).unwrap_or_else(|| raw.into());
+    }
+    let Ok(value) = raw.parse();
+    value
 }
 
 #[cfg(test)]
@@ -202,6 +212,16 @@ mod tests {
         let expected = "deployment = \"c\"\nroles = [\"z\"]\nadmin = { listen = \"b\" }\nlog = { level = \"info,a=warn\" }";
         let expected = Toml::string(expected).data().unwrap().remove(&Profile::Default).unwrap();
         assert_eq!(layers.root(), &expected);
+    }
+
+    #[test]
+    fn a_variable_of_any_letters_is_read_as_it_is_written() {
+        for (raw, value) in
+            [("\"éé\\n\"", "éé\n"), ("\"é\\\"x\"", "é\"x"), ("é\\x", "é\\x"), ("\"é\"", "é"), ("a,[b", "a,[b"), (" a ", "a")]
+        {
+            assert_eq!(typed(raw), Value::from(value), "{raw}");
+        }
+        assert_eq!(typed("[\"é\\n\", \"a\"]"), Value::from(vec!["é\n", "a"]));
     }
 
     #[test]

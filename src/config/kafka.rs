@@ -60,6 +60,10 @@ fn property(name: &str, field: &Field<'_>, by_file: bool) -> Option<Secret> {
         field.refuse(format!("Postdate sets {name} itself: {reason}"), "remove it");
         return None;
     }
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')) {
+        field.refuse("no property is called so", "use a name of librdkafka's, such as \"security.protocol\"");
+        return None;
+    }
     let text = if by_file { field.file_content() } else { field.text_of_property() };
     text.map(Secret::new)
 }

@@ -1,5 +1,7 @@
 use super::key::KNOWN;
 use super::*;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use toml_edit::{Item, TableLike};
@@ -241,4 +243,62 @@ fn a_command_names_a_route_and_a_topic_that_it_reads() {
             .ends_with("in:   option --route of the command line\n  what: there is no route \"billing\"\n  fix:  choose from: orders\n")
     );
     assert!(said("orders", "x").ends_with("what: route orders does not read a topic \"x\"\n  fix:  choose from: orders.delayed\n"));
+}
+
+/// Values of every kind, as TOML has them; those of secret keys hold a word that must never be printed.
+const VALUES: &[&str] = &[
+    "5",
+    "-1",
+    "1.5",
+    "1e400",
+    "true",
+    "''",
+    "'x'",
+    "'1h'",
+    "[]",
+    "[5, 'x']",
+    "[['x']]",
+    "{}",
+    "{ a = 5 }",
+    "1979-05-27",
+    "\"\\u0000\"",
+    "\"é\\n\"",
+];
+const SECRETS: &[&str] =
+    &["'hunter2'", "'redis://hunter2'", "'redis://u:hunter2@h:x/y'", "['hunter2']", "{ a = 'hunter2' }", "'hunter2://'"];
+
+/// The smallest configuration, a line a key.
+const LINES: &[(&str, &str)] = &[
+    ("deployment", "'local'"),
+    ("store.redis.url", "'redis://127.0.0.1:6379'"),
+    ("kafka.main.brokers", "['127.0.0.1:9092']"),
+    ("route.orders.source.kafka", "'main'"),
+    ("route.orders.source.topics", "['orders.delayed']"),
+    ("route.orders.target.kafka", "'main'"),
+    ("route.orders.target.topic", "'orders'"),
+    ("route.orders.dead_letter.kafka", "'main'"),
+    ("route.orders.dead_letter.topic", "'orders.dead'"),
+];
+
+proptest! {
+    #[test]
+    fn no_value_stops_the_reading_or_brings_a_secret_to_light(changes in prop::collection::vec((select(KNOWN), any::<Index>(), any::<bool>()), 1..8)) {
+        let mut lines: BTreeMap<_, _> = LINES.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
+        let mut environment = Vec::new();
+        for (pattern, value, in_file) in changes {
+            let name = if pattern.starts_with("kafka") { "main" } else { "orders" };
+            let key = pattern.replace("**", "sasl").replace('*', name);
+            let path = key::Path::of(&key.split('.').collect::<Vec<_>>());
+            let value = value.get(if path.is_secret() { SECRETS } else { VALUES });
+            if in_file {
+                lines.insert(key, value);
+            } else {
+                environment.push((path.variable(), value.replace('\'', "\"")));
+            }
+        }
+        let text: String = lines.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let said = parse(&text, &environment).map_or_else(|error| error.to_string(), |config| format!("{config:?}"));
+        prop_assert!(!said.contains("hunter"), "{}", said);
+    }
 }
