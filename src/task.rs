@@ -233,16 +233,14 @@ mod tests {
 
     #[test]
     fn a_cause_is_not_hidden_by_what_follows_from_it() {
-        let (gone, upstream) = sync_channel::<()>(0);
         let mut group = TaskGroup::new();
-        // Ends well as soon as what feeds it is gone, and unasked if that is before the cause is known.
-        group.thread("downstream", move |_| async move { upstream.recv().map_err(|_| "").or(Ok::<_, &str>(())) }).unwrap();
-        group
-            .thread("upstream", move |_| async move {
-                drop(gone);
-                Err("the cause")
-            })
-            .unwrap();
+        // Its channel was closed by the task that fails, and its end is known first.
+        group.thread("downstream", |_| async { Ok::<_, std::io::Error>(()) }).unwrap();
+        let cause = |token: Token| async move {
+            token.cancelled().await;
+            Err("the cause")
+        };
+        group.thread("upstream", cause).unwrap();
         assert_eq!(shown(run(group.join(pending(), LONG))), "upstream failed: the cause");
     }
 
