@@ -8,3 +8,4 @@ mod model;
 mod mutant;
 mod run;
 mod store;
+mod wheel;

@@ -1,0 +1,327 @@
+//! The inner levels of the timing wheel: what waits in memory, by its due time, to the millisecond. Holds handles and knows nothing of what
+//! they stand for; it reads no clock, and puts what is due at the same time in no order.
+
+mod level;
+
+use crate::model::Timestamp;
+use level::{LEVELS, Level, NIL};
+
+/// A hierarchical timing wheel. Putting a handle in costs the same whatever waits already, and advancing costs no more for the time that
+/// passes but for the slots in it that hold something: each handle is touched at most once a level on its way down.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    /// The latest time that the wheel was advanced to, in ordered bits.
+    now: u64,
+    levels: [Level; LEVELS as usize],
+    /// Due when they were put in, with the least due among them: they lie in no slot, for slots are of the future.
+    ready: u32,
+    ready_least: Timestamp,
+    /// All entries, in the lists of slots, ready, or free.
+    entries: Vec<Entry>,
+    free: u32,
+    len: usize,
+}
+
+/// Lists are linked by index, so that a slot owns no memory and a handle takes the same everywhere.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    due: Timestamp,
+    handle: u32,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+impl Wheel {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            now: now.to_ordered_bits(),
+            levels: std::array::from_fn(|number| Level::new(number as u32)),
+            ready: NIL,
+            ready_least: Timestamp::MAX,
+            entries: Vec::new(),
+            free: NIL,
+            len: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts a handle in; the same one may be in more than once. What is due already comes out when the wheel is advanced next, even to where
+    /// it stands.
+    pub(crate) fn insert(&mut self, due: Timestamp, handle: u32) {
+        let index = self.keep(Entry { due, handle, next: NIL });
+        self.link(index);
+        self.len += 1;
+    }
+
+    /// Takes out every handle that is due at `now`, and none that is not, and adds them to `out`. The wheel itself never goes back: at a `now`
+    /// earlier than one before, nothing is due but what was put in meanwhile.
+    pub(crate) fn advance(&mut self, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
+        let before = self.now;
+        self.now = before.max(now.to_ordered_bits());
+        for number in 0..self.levels.len() {
+            while let Some(head) = self.levels[number].pop(before, self.now) {
+                self.sort_out(head, now, out);
+            }
+            if self.levels[number].spans_both(before, self.now) {
+                break;
+            }
+        }
+        self.ready_least = Timestamp::MAX;
+        let ready = std::mem::replace(&mut self.ready, NIL);
+        self.sort_out(ready, now, out);
+    }
+
+    /// Until when nothing is due and advancing would change nothing: the least due if it is near, else a time before it, when a slot is to be
+    /// spread over lower levels. `None`: the wheel is empty.
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        if self.ready != NIL {
+            return Some(self.ready_least);
+        }
+        self.levels.iter().find_map(|level| level.next(self.now)).map(Timestamp::from_ordered_bits)
+    }
+
+    /// Takes apart a list that is in no slot any more: what is due goes out, the rest to where it lies from now on.
+    fn sort_out(&mut self, head: u32, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
+        let mut index = head;
+        while index != NIL {
+            let Entry { due, handle, next } = self.entries[index as usize];
+            if due <= now {
+                out.push((due, handle));
+                self.release(index);
+            } else {
+                self.link(index);
+            }
+            index = next;
+        }
+    }
+
+    fn keep(&mut self, entry: Entry) -> u32 {
+        if let Some(free) = self.entries.get_mut(self.free as usize) {
+            let index = std::mem::replace(&mut self.free, free.next);
+            *free = entry;
+            index
+        } else {
+            self.entries.push(entry);
+            u32::try_from(self.entries.len() - 1).ok().filter(|index| *index != NIL).expect("there are fewer than 2^32 handles to keep")
+        }
+    }
+
+    /// Puts an entry into the list where it lies as seen from now.
+    fn link(&mut self, index: u32) {
+        let due = self.entries[index as usize].due;
+        let bits = due.to_ordered_bits();
+        self.entries[index as usize].next = if bits <= self.now {
+            self.ready_least = self.ready_least.min(due);
+            std::mem::replace(&mut self.ready, index)
+        } else {
+            self.levels[level::level_of(self.now, bits)].push(bits, index)
+        };
+    }
+
+    fn release(&mut self, index: u32) {
+        self.entries[index as usize].next = std::mem::replace(&mut self.free, index);
+        self.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn ms(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// What is done to a wheel.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// At so far from the time that the wheel was last advanced to.
+        Insert(i64),
+        InsertAt(i64),
+        /// By so much, back too.
+        Advance(i64),
+        AdvanceTo(i64),
+        /// To where the wheel itself says that something will happen.
+        AdvanceToNext,
+    }
+
+    fn distance() -> impl Strategy<Value = i64> {
+        let day = 86_400_000i64;
+        prop_oneof![4 => -3..70i64, 3 => -10..5_000i64, 3 => -5_000..300_000i64, 2 => -day..day, 1 => -day..400 * day, 1 => any::<i64>()]
+    }
+
+    fn instant() -> impl Strategy<Value = i64> {
+        prop_oneof![Just(i64::MIN), Just(i64::MIN + 1), Just(i64::MAX - 1), Just(i64::MAX), Just(-1), Just(0), any::<i64>()]
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            12 => distance().prop_map(Step::Insert),
+            1 => instant().prop_map(Step::InsertAt),
+            4 => distance().prop_map(Step::Advance),
+            4 => Just(Step::AdvanceToNext),
+        ];
+        let last = instant().prop_map(Step::AdvanceTo);
+        (prop::collection::vec(step, 0..60), prop::option::of(last), prop::collection::vec(distance().prop_map(Step::Insert), 0..9))
+            .prop_map(|(mut steps, last, more)| {
+                steps.extend(last);
+                steps.extend(more);
+                steps
+            })
+    }
+
+    /// A wheel beside the plainest thing that keeps its promises.
+    struct Pair {
+        wheel: Wheel,
+        reference: BTreeSet<(Timestamp, u32)>,
+        now: i64,
+    }
+
+    impl Pair {
+        fn new(now: i64) -> Self {
+            Self { wheel: Wheel::new(ms(now)), reference: BTreeSet::new(), now }
+        }
+
+        fn take(&mut self, step: &Step, handle: u32) {
+            match *step {
+                Step::Insert(distance) => self.insert(self.now.saturating_add(distance), handle),
+                Step::InsertAt(due) => self.insert(due, handle),
+                Step::Advance(distance) => self.advance(self.now.saturating_add(distance)),
+                Step::AdvanceTo(now) => self.advance(now),
+                Step::AdvanceToNext => self.advance(self.wheel.next().map_or(self.now, Timestamp::as_millis)),
+            }
+        }
+
+        fn insert(&mut self, due: i64, handle: u32) {
+            self.wheel.insert(ms(due), handle);
+            self.reference.insert((ms(due), handle));
+            self.check();
+        }
+
+        fn advance(&mut self, now: i64) {
+            self.now = now;
+            let mut out = vec![(ms(7), 7)];
+            self.wheel.advance(ms(now), &mut out);
+            let later = self.reference.iter().copied().filter(|(due, _)| *due > ms(now)).collect();
+            let mut due: Vec<_> = std::mem::replace(&mut self.reference, later).into_iter().filter(|(due, _)| *due <= ms(now)).collect();
+            assert_eq!(out.remove(0), (ms(7), 7), "what was in the caller's list is left there");
+            due.sort_unstable();
+            out.sort_unstable();
+            assert_eq!(out, due);
+            self.check();
+        }
+
+        fn check(&self) {
+            assert_eq!(self.wheel.len(), self.reference.len());
+            assert_eq!(self.wheel.is_empty(), self.reference.is_empty());
+            let first = self.reference.first().map(|(due, _)| *due);
+            assert_eq!(self.wheel.next().is_some(), first.is_some());
+            assert!(self.wheel.next() <= first, "{:?} is due before {:?}", first, self.wheel.next());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn nothing_is_lost_doubled_or_early_and_next_never_lies(now in instant(), steps in steps()) {
+            let mut pair = Pair::new(now);
+            for (handle, step) in steps.iter().enumerate() {
+                pair.take(step, handle as u32);
+            }
+            pair.advance(i64::MAX);
+            prop_assert!(pair.wheel.is_empty());
+        }
+
+        #[test]
+        fn who_sleeps_until_next_is_there_on_time_and_does_not_spin(now in -1_000_000_000_000..4_000_000_000_000i64, waits in prop::collection::vec(distance(), 0..20)) {
+            let mut pair = Pair::new(now);
+            for (handle, wait) in waits.iter().enumerate() {
+                pair.insert(now.saturating_add(*wait), handle as u32);
+            }
+            let mut wakes = 0;
+            while let Some(next) = pair.wheel.next() {
+                let due = pair.reference.first().unwrap().0;
+                prop_assert!(next <= due);
+                pair.advance(next.as_millis());
+                wakes += 1;
+            }
+            prop_assert!(wakes <= waits.len() * LEVELS as usize, "{wakes} wakes for {} handles", waits.len());
+        }
+
+        #[test]
+        fn next_is_exact_for_what_is_near(now in 0..4_000_000_000_000i64, waits in prop::collection::vec(1..64i64, 1..9)) {
+            let now = now & !63;
+            let mut wheel = Wheel::new(ms(now));
+            for wait in &waits {
+                wheel.insert(ms(now + wait), 1);
+            }
+            prop_assert_eq!(wheel.next(), waits.iter().min().map(|wait| ms(now + wait)));
+        }
+    }
+
+    #[test]
+    fn what_is_due_when_put_in_comes_out_even_if_time_stands_still() {
+        let mut pair = Pair::new(1_000);
+        for due in [i64::MIN, 999, 1_000, 1_001] {
+            pair.insert(due, 1);
+        }
+        pair.advance(1_000);
+        assert_eq!(pair.wheel.len(), 1);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_makes_nothing_due_again_or_early() {
+        let mut pair = Pair::new(0);
+        for due in [50, 150, 70_000] {
+            pair.insert(due, due as u32);
+        }
+        for now in [100, 20, 99, 149, 150, -5, i64::MIN, 69_999, 70_000] {
+            pair.advance(now);
+        }
+        assert!(pair.wheel.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_in_while_the_clock_is_back_is_due_by_that_clock() {
+        let mut pair = Pair::new(3_600_000);
+        pair.insert(70, 1);
+        pair.insert(90, 2);
+        for (now, left) in [(60, 2), (69, 2), (70, 1), (89, 1), (90, 0)] {
+            pair.advance(now);
+            assert_eq!(pair.wheel.len(), left, "at {now}");
+        }
+    }
+
+    #[test]
+    fn the_same_handle_and_due_twice_comes_out_twice() {
+        let mut wheel = Wheel::new(ms(0));
+        wheel.insert(ms(5), 1);
+        wheel.insert(ms(5), 1);
+        let mut out = Vec::new();
+        wheel.advance(ms(5), &mut out);
+        assert_eq!(out, [(ms(5), 1); 2]);
+    }
+
+    #[test]
+    fn a_handle_that_went_leaves_its_room_to_the_next() {
+        let mut wheel = Wheel::new(ms(0));
+        let mut out = Vec::new();
+        for now in 0..10_000 {
+            wheel.insert(ms(now + 100), now as u32);
+            wheel.advance(ms(now), &mut out);
+        }
+        assert_eq!(out.len() + wheel.len(), 10_000);
+        assert!(wheel.entries.len() <= 101, "{}", wheel.entries.len());
+    }
+}
