@@ -74,9 +74,12 @@ impl Wheel {
                 break;
             }
         }
-        self.ready_least = Timestamp::MAX;
-        let ready = std::mem::replace(&mut self.ready, NIL);
-        self.sort_out(ready, now, out);
+        // Not looked through at each step of a clock that has stepped far back, when all that is new lies here.
+        if self.ready_least <= now {
+            self.ready_least = Timestamp::MAX;
+            let ready = std::mem::replace(&mut self.ready, NIL);
+            self.sort_out(ready, now, out);
+        }
     }
 
     /// Until when nothing is due and advancing would change nothing: the least due if it is near, else a time before it, when a slot is to be
