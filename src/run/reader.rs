@@ -222,10 +222,10 @@ mod tests {
         }
 
         #[test]
-        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in placed(20), far: [i64; 2], near: [i8; 3]) {
+        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in placed(20), horizons in horizons()) {
             let mut loaded = decode(&run_of(&messages).1).unwrap();
             let mut least = i64::MAX;
-            for horizon in far.into_iter().chain(near.map(i64::from)) {
+            for horizon in horizons {
                 loaded.keep_until(Timestamp::from_millis(horizon));
                 least = least.min(horizon);
                 let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -277,6 +277,10 @@ mod tests {
         fn foreign_bytes_never_panic(bytes: Vec<u8>) {
             read_all(&bytes);
         }
+    }
+
+    fn horizons() -> impl Strategy<Value = Vec<i64>> {
+        prop::collection::vec(prop_oneof![6 => -1..52i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)], 1..4)
     }
 
     fn header() -> impl Strategy<Value = Header> {
@@ -343,6 +347,15 @@ mod tests {
             content[4] = 1;
         });
         assert_eq!(corrupt, Some(Corrupt::Columns));
+    }
+
+    #[test]
+    fn lengths_that_only_add_up_by_overflow_are_refused() {
+        let corrupt = forged(|header, content| {
+            header.raw_size += 4;
+            content.splice(7..9, [0xff, 0xff, 0xff, 0xff, 0x0f, 4]);
+        });
+        assert_eq!(corrupt, Some(Corrupt::Records));
     }
 
     #[test]
