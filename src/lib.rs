@@ -65,7 +65,7 @@ mod mutant;
 mod role;
 mod run;
 mod schedule;
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 mod sim;
 mod store;
 mod task;

@@ -124,3 +124,9 @@ pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// When a process ends that has not drained by then, one loop or the other hangs.
 pub(crate) const STOP_MAX: Duration = Duration::from_millis(9_500);
+
+/// How long a shard whose claim was refused, for the worker's clock is ahead, waits before the next: the clock must be set, or time pass.
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_millis(200);
+
+/// How far apart the clocks of a timer and of the broker that stamps its retries may be before a retry looks forged.
+pub(crate) const RETRY_SLACK: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(any(test, feature = "test-support")), allow(dead_code, reason = "named at the planted lines, which compile to nothing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "named at the planted lines, which compile to nothing"))]
 pub(crate) enum Mutant {
     /// Append does not compare its first offset with the watermark.
     NoCompare,
@@ -25,7 +25,7 @@ pub(crate) enum Mutant {
     IgnoresRollback,
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 mod planted {
     use super::Mutant;
     use std::cell::Cell;
@@ -45,10 +45,10 @@ mod planted {
     }
 }
 
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 pub(crate) use planted::{active, with};
 
-#[cfg(not(any(test, feature = "test-support")))]
+#[cfg(not(test))]
 pub(crate) const fn active(_: Mutant) -> bool {
     false
 }

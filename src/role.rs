@@ -9,7 +9,9 @@ use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, IN_FLIGHT_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, STOP_MAX, STORE_RETRY_MAX};
+use crate::limit::{
+    DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, IN_FLIGHT_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, RETRY_SLACK, STOP_MAX, STORE_RETRY_MAX,
+};
 use crate::metric;
 use crate::model::{AllowList, Rules, ShardId, WithoutDelay};
 use crate::store::Store;
@@ -158,7 +160,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
         let store = Redis::connect(&redis_options(config)).await.context("store.redis")?;
         let source = &config.routes[&reset.route].source;
         let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), "reset")?;
-        let mut partitions = catalog.partitions(&[reset.topic.clone()]).await?;
+        let mut partitions = catalog.partitions(std::slice::from_ref(&reset.topic)).await?;
         partitions.retain(|partition| reset.partition.is_none_or(|only| partition.index == only));
         anyhow::ensure!(!partitions.is_empty(), "the topic {} has no such partition", reset.topic);
         let shards: Vec<_> = partitions.into_iter().map(|partition| ShardId::new(reset.route.as_str(), partition)).collect();
@@ -221,13 +223,12 @@ impl Plan {
 
     fn rules(&self, name: &str) -> Rules {
         let route = self.route(name);
-        let target_cluster = route.target_cluster();
-        let sources = self.config.routes.values().filter(|other| other.source.cluster == target_cluster);
         Rules {
             default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
             allow: AllowList::new(route.allow.clone().unwrap_or_default()),
-            sources: sources.flat_map(|other| other.source.topics.clone()).collect(),
+            sources: self.config.source_topics(route.target_cluster()),
             max_delay: route.max_delay,
+            retry_max: route.retry.backoff_max + RETRY_SLACK,
             without_delay: match route.without_delay {
                 config::WithoutDelay::Relay => WithoutDelay::Relay,
                 config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,

@@ -6,7 +6,7 @@
 #[cfg(any(test, feature = "test-support"))]
 mod contract;
 pub(crate) mod kafka;
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 pub(crate) mod memory;
 
 use crate::model::header::{Header, push_header};

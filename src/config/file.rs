@@ -56,10 +56,6 @@ impl Layers {
         Place::File { path: self.file.clone(), line: self.line(path) }
     }
 
-    pub(super) fn file(&self) -> Place {
-        Place::File { path: self.file.clone(), line: None }
-    }
-
     /// The text of the environment variable that `value` came from.
     pub(super) fn raw(&self, value: &Value) -> Option<&str> {
         self.raw.get(&self.variable(value)?).map(String::as_str)

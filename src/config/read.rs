@@ -73,10 +73,6 @@ impl<'a> Table<'a> {
         self.reader
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(super) fn is_root(&self) -> bool {
         self.path.segments().is_empty()
     }

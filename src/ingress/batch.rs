@@ -31,14 +31,6 @@ impl Batch {
         self.changes.push(change);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.changes.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub(crate) fn bytes(&self) -> usize {
         self.bodies.len()
     }

@@ -62,7 +62,9 @@ impl Parts {
         let part = |what| health.part(format!("route {route} {what}"));
         let parts = Self { source: part("source"), shards: part("shards"), watermarks: part("watermarks"), commits: part("commits") };
         // A process to which the group gives no partition does its duty too.
-        [&parts.shards, &parts.watermarks, &parts.commits].map(Part::ready);
+        for part in [&parts.shards, &parts.watermarks, &parts.commits] {
+            part.ready();
+        }
         parts
     }
 }
@@ -119,6 +121,7 @@ impl Ingress {
     /// Serves until `stop` is cancelled; then stores what was read, commits and leaves the group. The writer must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         while !stop.is_cancelled() {
+            self.ports.health.source.beat();
             let wake = self.next_wake();
             let has_room = self.intakes.values().map(|intake| intake.batch.bytes()).sum::<usize>() < INTAKE_BYTES_MAX;
             // Each arm is safe to drop: receiving and `Source::next` keep what they did not hand out.

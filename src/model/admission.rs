@@ -187,8 +187,8 @@ fn read_retry<'a>(line: &'a str, record: &Record<'a>, origins: &Origins, rules: 
     if origins.offset(retry.origin).is_none_or(|offset| offset >= record.offset) {
         return Err(refused("its origin is not an earlier record of this partition"));
     }
-    if at.since(start(record)) > rules.max_delay {
-        return Err(refused("its next attempt is further ahead than the route's max_delay"));
+    if at.since(start(record)) > rules.max_delay.max(rules.retry_max) {
+        return Err(refused("its next attempt is further ahead than any that the route makes"));
     }
     rules.target(target).map_err(|Refusal { reason, detail }| Refusal::new(reason, format!("retry of {}: {detail}", retry.origin)))?;
     Ok(message(at, body(record, (None, target), Disposition::Retry(retry))))
@@ -283,6 +283,7 @@ mod tests {
             allow: AllowList::new(["billing.*", "audit", "orders.delayed", "$*", "__*", "..", "* *"]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(30 * 86_400),
+            retry_max: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
         }
     }
@@ -674,6 +675,7 @@ mod tests {
             default_target: default.then(|| Arc::from("orders")),
             without_delay: if relay { WithoutDelay::Relay } else { WithoutDelay::DeadLetter },
             max_delay: Duration::from_millis(max_delay),
+            retry_max: Duration::from_secs(1),
             ..rules()
         })
     }

@@ -29,7 +29,6 @@ pub(crate) use lease::{Lease, Token};
 pub(crate) use message::{Body, Disposition, Message, Record, Retry};
 pub(crate) use origin::Origins;
 pub(crate) use reason::Reason;
-pub(crate) use refusal::{Quoted, Refusal};
-pub(crate) use route::{AllowList, Rules, WithoutDelay, is_topic};
+pub(crate) use route::{AllowList, Rules, WithoutDelay};
 pub(crate) use shard::{Identity, Offset, Partition, ShardId, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

@@ -23,6 +23,7 @@ macro_rules! reasons {
             }
 
             /// One line for the docs and for `postdate-error-detail` where nothing better is known.
+            #[cfg(test)]
             pub(crate) fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
             }

@@ -26,6 +26,8 @@ pub(crate) struct Rules {
     pub(crate) sources: BTreeSet<String>,
     /// The longest delay, measured from the record's own timestamp.
     pub(crate) max_delay: Duration,
+    /// The longest wait for another attempt, which may be longer than any delay.
+    pub(crate) retry_max: Duration,
     pub(crate) without_delay: WithoutDelay,
 }
 
@@ -138,6 +140,7 @@ mod tests {
             allow: AllowList::new(allow.iter().copied()),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(60),
+            retry_max: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
         }
     }

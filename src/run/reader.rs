@@ -70,6 +70,7 @@ impl Loaded {
         self.places.len()
     }
 
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

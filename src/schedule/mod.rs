@@ -129,14 +129,9 @@ impl<R: Places> Schedule<R> {
         self.loaded
     }
 
-    /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then [`Schedule::forget`], and load again.
+    /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then begin a new schedule behind what was taken, and load again.
     pub(crate) fn went_back(&self, watermark: Watermark) -> bool {
         watermark < self.seen && !mutant::active(Mutant::IgnoresRollback)
-    }
-
-    /// Drops everything that is held; what was taken stays taken.
-    pub(crate) fn forget(&mut self, watermark: Watermark) {
-        *self = Self::new(self.taken, watermark);
     }
 
     /// All that was stored before `watermark` was merged.
@@ -321,11 +316,6 @@ impl<R: Places> Schedule<R> {
         let late = self.late.peek().map(|late| late.place.due);
         [ready, late, self.wheel.next()].into_iter().flatten().filter(|due| *due > now).min()
     }
-
-    /// Whether nothing is held.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.late.is_empty() && self.runs.len() == self.free.len()
-    }
 }
 
 fn index(value: usize) -> u32 {
@@ -459,7 +449,7 @@ mod tests {
                 Step::WentBack(by) => {
                     let watermark = Watermark(self.schedule.seen().0.saturating_sub(by));
                     if self.schedule.went_back(watermark) {
-                        self.schedule.forget(watermark);
+                        self.schedule = Schedule::new(self.schedule.taken(), watermark);
                     }
                 }
                 Step::Trim(distance) => {

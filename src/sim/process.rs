@@ -149,6 +149,7 @@ fn rules() -> Rules {
         allow: AllowList::new(Vec::<String>::new()),
         sources: BTreeSet::from([SOURCE.to_owned()]),
         max_delay: Duration::from_secs(3_600),
+        retry_max: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
     }
 }

@@ -9,12 +9,12 @@
 
 #[cfg(test)]
 pub(crate) mod contract;
-#[cfg(any(test, feature = "test-support"))]
+#[cfg(test)]
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub(crate) mod redis;
 
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -283,7 +283,8 @@ impl Error {
     }
 }
 
-/// `lease` for tests and callers that have its parts.
-pub(crate) fn lease(shard: &ShardId, token: Token) -> Lease {
+/// A lease from its parts.
+#[cfg(test)]
+pub(crate) fn lease(shard: &ShardId, token: crate::model::Token) -> Lease {
     Lease { shard: shard.clone(), token }
 }

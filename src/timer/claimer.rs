@@ -89,6 +89,7 @@ impl Claimer {
         let mut wanted = Wanted::default();
         let mut next_catalog = Instant::now();
         loop {
+            self.leases.beat();
             if Instant::now() >= next_catalog {
                 next_catalog = Instant::now() + CATALOG_INTERVAL;
                 self.look_up(&mut wanted).await;

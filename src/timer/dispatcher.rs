@@ -167,6 +167,7 @@ impl Dispatcher {
     }
 
     async fn tick(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
+        self.ports.claims.beat();
         self.resend();
         self.finish_leaving();
         if !stopping {
@@ -182,6 +183,7 @@ impl Dispatcher {
         }
         self.hand_over();
         self.ports.metric.memory_used.set(self.memory.used() as f64);
+        self.ports.metric.loaded_messages.set(self.memory.messages() as f64);
         self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);
         Ok(())
     }
@@ -205,7 +207,7 @@ impl Dispatcher {
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         let (after, before): (Vec<_>, Vec<_>) = self.works.values_mut().enumerate().partition(|(at, _)| *at >= self.turn);
         for (_, work) in after.into_iter().chain(before) {
-            let take = if stopping || room == 0 { None } else { work.take(wall, CLAIM_MAX.min(room)) };
+            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room)) };
             room -= take.as_ref().map_or(0, |take| take.messages.len());
             if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
                 advances.push(advance);
@@ -225,6 +227,7 @@ impl Dispatcher {
                     return Ok(Some(outcomes));
                 }
                 Err(error) if error.is_transient() => {
+                    self.ports.claims.beat();
                     self.ports.claims.not_ready(format!("nothing can be claimed, so nothing is delivered: {error}"));
                     tokio::select! {
                         biased;
@@ -260,7 +263,7 @@ impl Dispatcher {
                 let reason =
                     format!("claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation");
                 self.ports.clock_ahead.not_ready(reason);
-                work.reload(work.flights.claimed(), watermark, now);
+                work.refused(watermark, now);
             }
             Advanced::Fenced | Advanced::Unknown => self.leave(&shard.clone()),
         }
@@ -332,7 +335,7 @@ impl Dispatcher {
                     work.land();
                 }
                 Err(failure) => {
-                    let wait = failed(route, shard, aloft, index, &failure, wall);
+                    let wait = failed(route, shard, (aloft, index), &failure, wall);
                     self.again.push(Reverse((now + wait, packed)));
                 }
             }

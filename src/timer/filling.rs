@@ -133,7 +133,7 @@ impl Work {
         while let Some((due, slice, name)) = self.inventory.pop_stub(until) {
             queue.push(Wanted { least: Cursor::new(due, Offset(0)), slice, name });
         }
-        queue.sort_by(|a, b| a.least.cmp(&b.least));
+        queue.sort_by_key(|wanted| wanted.least);
         self.fill = Fill::Fetching(Fetching { queue: queue.into(), until, keep: until, more, under_way: 0 });
     }
 

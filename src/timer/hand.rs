@@ -92,7 +92,7 @@ impl Hand<'_> {
         match sent {
             Sent::Taken => Handed::Taken,
             Sent::Full => Handed::NotYet,
-            Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, aloft, index, &failure, self.now)),
+            Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, (aloft, index), &failure, self.now)),
         }
     }
 }
@@ -131,8 +131,7 @@ pub(super) fn arrived(route: &RouteOptions, aloft: &Aloft, index: usize, now: Ti
 pub(super) fn failed(
     route: &RouteOptions,
     shard: &ShardId,
-    aloft: &mut Aloft,
-    index: usize,
+    (aloft, index): (&mut Aloft, usize),
     failure: &Failure,
     now: Timestamp,
 ) -> Duration {

@@ -5,7 +5,7 @@ use crate::health::Part;
 use crate::limit::{LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::model::{ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Corrupt, Decoder, Loaded, Name};
-use crate::store::{self, Error, Fetch, List, Listed, Listing, Store, Tail, Tailed};
+use crate::store::{Error, Fetch, List, Listed, Listing, Store, Tail, Tailed};
 use bytes::Bytes;
 use std::rc::Rc;
 use tokio::sync::mpsc;
@@ -165,7 +165,7 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
     match tailed {
         Tailed::Runs { watermark, seen, runs } => {
             let wanted = runs.into_iter().filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
-            let reads = wanted.map(|(store::Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), keep, decoder));
+            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), keep, decoder));
             Answer::Tail { watermark, seen, runs: reads.collect() }
         }
         Tailed::Broken { watermark } => Answer::Broken { watermark },

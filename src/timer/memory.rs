@@ -10,16 +10,32 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) struct Memory {
     used: Cell<usize>,
+    messages: Cell<usize>,
     budget: usize,
 }
 
 impl Memory {
     pub(crate) fn new(budget: usize) -> Rc<Self> {
-        Rc::new(Self { used: Cell::new(0), budget })
+        Rc::new(Self { used: Cell::new(0), messages: Cell::new(0), budget })
     }
 
     pub(crate) fn used(&self) -> usize {
         self.used.get()
+    }
+
+    /// Messages that are loaded.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.get()
+    }
+
+    fn charge(&self, bytes: usize, messages: usize) {
+        self.used.set(self.used.get() + bytes);
+        self.messages.set(self.messages.get() + messages);
+    }
+
+    fn discharge(&self, bytes: usize, messages: usize) {
+        self.used.set(self.used.get() - bytes);
+        self.messages.set(self.messages.get() - messages);
     }
 
     /// Below half of the budget runs are kept whole, though not all of them may be needed soon.
@@ -44,24 +60,24 @@ pub(crate) struct Resident {
 impl Resident {
     pub(crate) fn new(run: Loaded, memory: &Rc<Memory>) -> Self {
         let charged = run.bytes_held();
-        memory.used.set(memory.used.get() + charged);
+        memory.charge(charged, run.len());
         Self { run, charged, memory: memory.clone() }
     }
 
     /// Drops what is due after `horizon`, and its charge. Answers the due of the first message dropped by this call.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) -> Option<Timestamp> {
         let before = self.run.len();
+        self.memory.discharge(self.charged, before);
         self.run.keep_until(horizon);
-        let held = self.run.bytes_held();
-        self.memory.used.set(self.memory.used.get() - self.charged + held);
-        self.charged = held;
+        self.charged = self.run.bytes_held();
+        self.memory.charge(self.charged, self.run.len());
         if self.run.len() < before { self.run.next_after() } else { None }
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        self.memory.used.set(self.memory.used.get() - self.charged);
+        self.memory.discharge(self.charged, self.run.len());
     }
 }
 

@@ -6,16 +6,12 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Memory, Resident};
-use crate::limit::{
-    DELETES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, IN_FLIGHT_SHARD_MAX, LIST_MAX, LOOKAHEAD, LOOKAHEAD_LEAST, POLL_MAX, POLL_MIN,
-    TAIL_LIMIT, TELL_AFTER,
-};
+use crate::limit::{DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER};
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::schedule::{Flights, Inventory, Schedule, Take};
-use crate::store::{Advance, Listing};
-use std::collections::VecDeque;
+use crate::store::Advance;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,6 +37,8 @@ pub(crate) struct Work {
     pub(super) horizon: Timestamp,
     /// The pair that the store knows to be delivered, and what else it is to be told.
     told: Claim,
+    /// Nothing is taken before it: the last claim was refused.
+    not_before: Option<Instant>,
     tell_at: Option<Instant>,
     deletes: Vec<(Slice, Name)>,
     ids: Vec<(Box<str>, Cursor)>,
@@ -84,6 +82,7 @@ impl Work {
             poll: Poll { under_way: false, at: now, interval: POLL_MIN },
             horizon: Timestamp::AT_ONCE,
             told: state.delivered,
+            not_before: None,
             tell_at: None,
             deletes: Vec::new(),
             ids: Vec::new(),
@@ -104,6 +103,12 @@ impl Work {
         self.fill = Fill::Idle;
         self.poll = Poll { under_way: false, at: now, interval: POLL_MIN };
         self.tag += 1;
+    }
+
+    /// The claim of what was taken last was refused, for this worker's clock is ahead: it is taken again, after a while.
+    pub(crate) fn refused(&mut self, watermark: Watermark, now: Instant) {
+        self.reload(self.flights.claimed(), watermark, now);
+        self.not_before = Some(now + REFUSED_PAUSE);
     }
 
     /// The store's watermark came with some reply. `true`: it had gone back, and everything is loaded again.
@@ -199,7 +204,10 @@ impl Work {
     }
 
     /// Takes what is due, if there is room for it in flight.
-    pub(crate) fn take(&mut self, wall: Timestamp, limit: usize) -> Option<Take<Resident>> {
+    pub(crate) fn take(&mut self, wall: Timestamp, now: Instant, limit: usize) -> Option<Take<Resident>> {
+        if self.not_before.is_some_and(|at| at > now) {
+            return None;
+        }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
         if self.phase != Phase::Active || room == 0 {
             return None;
@@ -264,6 +272,7 @@ impl Work {
             Phase::Active => None,
             Phase::Leaving { until } => Some(until),
         };
+        let due = due.map(|due| self.not_before.map_or(due, |at| due.max(at)));
         [poll, due, self.tell_at, leaving].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
