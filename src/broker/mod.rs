@@ -3,6 +3,11 @@
 //! Blocking client calls live in the adapters, on threads of their own; every `async` method here is safe to drop at any await, and what it
 //! would have answered comes with the next call.
 
+#[cfg(any(test, feature = "test-support"))]
+mod contract;
+#[cfg(any(test, feature = "test-support"))]
+pub(crate) mod memory;
+
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};
 use async_trait::async_trait;

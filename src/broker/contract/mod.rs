@@ -1,0 +1,195 @@
+//! What every source, target and catalog must do, as tests that take a broker as they find it: run on memory with every test run, and on
+//! a real Kafka by the integration tests. It knows no broker itself: a [`World`] makes its clients, and does what a person or another
+//! program would do to it.
+
+mod source;
+mod target;
+
+use super::{Batch, Catalog, Event, Outgoing, Report, Sent, Source, Target};
+use crate::model::header::{Header, push_header};
+use crate::model::{Headers, Offset, Partition, Timestamp};
+use async_trait::async_trait;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::time::Duration;
+
+/// A broker under test.
+#[async_trait(?Send)]
+pub(crate) trait World {
+    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
+    fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
+    fn catalog(&self) -> Box<dyn Catalog>;
+
+    /// A part of every name, so that runs on one broker do not meet.
+    fn run(&self) -> String;
+
+    /// `bytes_max`: beyond it the topic refuses a record.
+    async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>);
+    async fn delete_topic(&self, name: &str);
+    /// Raises the topic to so many partitions in all.
+    async fn add_partitions(&self, name: &str, total: i32);
+    /// Removes what lies before `first`, as retention does.
+    async fn trim(&self, partition: &Partition, first: Offset);
+    /// Writes offsets that no reader is ever handed: an aborted transaction of at least one record.
+    async fn abort_transaction(&self, partition: &Partition);
+    /// The broker goes away and comes back with its data. `false`: this one cannot, and the case is left out.
+    async fn outage(&self) -> bool;
+}
+
+/// Every case that does the broker no harm.
+pub(crate) async fn all(world: &dyn World) {
+    source::all(world).await;
+    target::all(world).await;
+}
+
+/// The cases that need the broker for themselves.
+pub(crate) async fn outages(world: &dyn World) {
+    target::an_outage_loses_nothing_and_keeps_the_order(world).await;
+    source::reading_goes_on_after_an_outage(world).await;
+}
+
+/// How long a real broker may take for anything but what a case is about.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Fails, naming what was waited for, instead of hanging.
+async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(limit, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited {limit:?} in vain: {what}"),
+    }
+}
+
+/// A name that no other case of any run has.
+fn name(world: &dyn World, what: &str) -> String {
+    thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
+    COUNT.set(COUNT.get() + 1);
+    format!("{}-{what}-{}", world.run(), COUNT.get())
+}
+
+async fn topic(world: &dyn World, what: &str, partitions: i32) -> String {
+    let name = name(world, what);
+    world.create_topic(&name, partitions, None).await;
+    name
+}
+
+/// A record, owned; the offset is its place where it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Whole {
+    offset: u64,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Whole {
+    fn text(payload: impl Into<String>) -> Self {
+        Self { payload: Some(payload.into().into_bytes()), ..Self::default() }
+    }
+
+    fn keyed(key: &[u8]) -> Self {
+        Self { key: Some(key.to_vec()), ..Self::default() }
+    }
+}
+
+/// The payload as a number.
+fn number(whole: &Whole) -> u64 {
+    let payload = whole.payload.as_deref().and_then(|payload| std::str::from_utf8(payload).ok());
+    payload.and_then(|payload| payload.parse().ok()).expect("a payload that is a number")
+}
+
+fn keeps_all(_: &[u8]) -> bool {
+    false
+}
+
+fn send(target: &mut dyn Target, topic: &str, partition: Option<i32>, whole: &Whole, ticket: u64) -> Sent {
+    let mut block = Vec::new();
+    whole.headers.iter().for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
+    let headers = Headers::from_block(&block);
+    let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
+    target.send(&Outgoing { topic, partition, key, payload, headers, drops: keeps_all, extra: &[] }, ticket)
+}
+
+/// The reports of so many records, by ticket; each comes once.
+async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Report> {
+    let mut found = BTreeMap::new();
+    while found.len() < count {
+        let reports = within(PATIENCE, "reports", target.reports()).await;
+        assert!(!reports.is_empty(), "an answer with nothing in it");
+        for report in reports {
+            let again = found.insert(report.ticket, report);
+            assert!(again.is_none(), "reported twice: {again:?}");
+        }
+    }
+    found
+}
+
+/// Sends all, whatever is full meanwhile, and wants each delivered.
+async fn deliver(target: &mut dyn Target, topic: &str, partition: Option<i32>, all: &[Whole]) {
+    let (mut sent, mut delivered) = (0, BTreeSet::new());
+    while delivered.len() < all.len() {
+        while let Some(whole) = all.get(sent) {
+            match send(target, topic, partition, whole, sent as u64) {
+                Sent::Taken => sent += 1,
+                Sent::Full => break,
+                Sent::Failed(failure) => panic!("record {sent}: {failure:?}"),
+            }
+        }
+        for report in within(PATIENCE, "reports", target.reports()).await {
+            assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
+            assert!(delivered.insert(report.ticket), "record {} was reported twice", report.ticket);
+        }
+    }
+}
+
+fn texts(numbers: std::ops::Range<u64>) -> Vec<Whole> {
+    numbers.map(|number| Whole::text(number.to_string())).collect()
+}
+
+/// Waits until the group has given it so many partitions in all, over what it has already.
+async fn gain(source: &mut dyn Source, owned: &mut BTreeSet<Partition>, count: usize) {
+    while owned.len() < count {
+        match within(PATIENCE, "partitions", source.next()).await {
+            Ok(Event::Gained(partitions)) => partitions.into_iter().for_each(|partition| assert!(owned.insert(partition))),
+            Ok(Event::Lost(partitions)) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A member of a group of its own, with all partitions of a topic.
+async fn member(world: &dyn World, topic: &str, partitions: usize) -> Box<dyn Source> {
+    let mut source = world.source(&name(world, "group"), &[topic.to_owned()]);
+    gain(&mut *source, &mut BTreeSet::new(), partitions).await;
+    source
+}
+
+/// What is read of one partition in one epoch, until its end.
+async fn read_to_end(source: &mut dyn Source, partition: &Partition, epoch: u64) -> (Vec<Whole>, Offset) {
+    let mut read = Vec::new();
+    loop {
+        match within(PATIENCE, "the end of a partition", source.next()).await.expect("a source that reads") {
+            Event::Records(batch) => {
+                assert_eq!((&batch.partition, batch.epoch), (partition, epoch));
+                read.extend(wholes(&batch));
+            }
+            Event::End { partition: of, epoch: its, at } if (&of, its) == (partition, epoch) => return (read, at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn wholes(batch: &Batch) -> Vec<Whole> {
+    let owned = |(name, value): Header<'_>| (name.to_vec(), value.map(<[u8]>::to_vec));
+    let whole = |record: crate::model::Record<'_>| {
+        let timestamp = record.timestamp.expect("a record that was sent has a timestamp");
+        assert!(timestamp > Timestamp::YEAR_2000);
+        Whole {
+            offset: record.offset.0,
+            key: record.key.map(<[u8]>::to_vec),
+            payload: record.payload.map(<[u8]>::to_vec),
+            headers: record.headers.iter().map(owned).collect(),
+        }
+    };
+    batch.iter().map(whole).collect()
+}

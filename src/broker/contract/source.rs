@@ -1,0 +1,351 @@
+//! What a source and a catalog must do.
+
+use super::{PATIENCE, Whole, World, deliver, gain, member, name, number, read_to_end, texts, topic, wholes, within};
+use crate::broker::{Commit, Error, Event};
+use crate::model::{Offset, Partition};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub(super) async fn all(world: &dyn World) {
+    every_byte_of_a_record_comes_back(world).await;
+    reading_starts_where_it_is_told(world).await;
+    a_new_start_drops_what_was_under_way(world).await;
+    the_end_lies_past_an_aborted_transaction(world).await;
+    what_is_not_retained_is_out_of_range(world).await;
+    a_stopped_partition_is_not_read(world).await;
+    what_was_committed_comes_back(world).await;
+    members_share_partitions_and_hand_them_over(world).await;
+    added_partitions_are_gained(world).await;
+    a_topic_made_again_is_another_one(world).await;
+    a_missing_topic_is_told_and_awaited(world).await;
+    a_catalog_knows_what_there_is(world).await;
+    much_is_read_in_order_and_once(world).await;
+}
+
+async fn every_byte_of_a_record_comes_back(world: &dyn World) {
+    let bytes = |bytes: &[u8]| Some(bytes.to_vec());
+    let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
+    let wanted = [
+        Whole::default(),
+        Whole { key: bytes(b""), payload: bytes(b""), ..Whole::default() },
+        Whole { key: bytes(&[0, 255, 128]), payload: bytes(&[0xc3, 0x28, 0]), ..Whole::default() },
+        Whole { payload: bytes(&vec![7; 300_000]), ..Whole::default() },
+        Whole {
+            payload: bytes(b"x"),
+            headers: vec![
+                header(b"b", Some(b"1")),
+                header(b"a", None),
+                header(b"b", Some(b"1")),
+                header(b"a", Some(b"")),
+                header(b"b", Some(b"2")),
+                header(b"", Some(b"no name")),
+                header(&[0xff, 0xfe, b'!'], Some(&[0xff, 0, 0xfe])),
+                header("größe".as_bytes(), Some("ü".as_bytes())),
+            ],
+            ..Whole::default()
+        },
+        Whole { headers: (0..500).map(|n: u32| header(format!("h{n}").as_bytes(), Some(&n.to_le_bytes()))).collect(), ..Whole::default() },
+    ];
+    let topic = topic(world, "fidelity", 1).await;
+    deliver(&mut *world.target(100), &topic, Some(0), &wanted).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    source.start(&partition, Offset(0), 1);
+    let (read, at) = read_to_end(&mut *source, &partition, 1).await;
+    assert_eq!(read.len(), wanted.len());
+    for (offset, (read, wanted)) in (0..).zip(read.iter().zip(wanted)) {
+        assert_eq!(*read, Whole { offset, ..wanted });
+    }
+    assert_eq!(at, Offset(6));
+    source.close().await;
+}
+
+async fn reading_starts_where_it_is_told(world: &dyn World) {
+    let topic = topic(world, "start", 1).await;
+    deliver(&mut *world.target(100), &topic, Some(0), &texts(0..10)).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    for (epoch, from) in [(1, 4), (2, 0), (3, 9), (4, 10)] {
+        source.start(&partition, Offset(from), epoch);
+        let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
+        assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (from..10).collect::<Vec<_>>());
+        assert_eq!(at, Offset(10));
+    }
+    source.close().await;
+}
+
+/// Every batch is followed by a new start somewhere else, so whatever was fetched ahead is under way: none of it may come back.
+async fn a_new_start_drops_what_was_under_way(world: &dyn World) {
+    let topic = topic(world, "epochs", 1).await;
+    deliver(&mut *world.target(10_000), &topic, Some(0), &texts(0..30_000)).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    for (epoch, from) in (1..).zip([0, 20_000, 10, 29_000, 15_000, 15_000, 0, 29_999, 1]) {
+        source.start(&partition, Offset(from), epoch);
+        match within(PATIENCE, "records", source.next()).await.expect("a source that reads") {
+            Event::Records(batch) => {
+                assert_eq!(batch.epoch, epoch);
+                let read = wholes(&batch);
+                assert_eq!((read[0].offset, number(&read[0])), (from, from));
+                assert!(read.windows(2).all(|pair| pair[0].offset + 1 == pair[1].offset));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    source.close().await;
+}
+
+async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
+    let topic = topic(world, "aborted", 1).await;
+    let mut target = world.target(100);
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic.clone(), 0));
+    source.start(&partition, Offset(0), 1);
+    let (read, at) = read_to_end(&mut *source, &partition, 1).await;
+    assert_eq!((read.len(), at), (0, Offset(0)), "an empty partition has an end too");
+    deliver(&mut *target, &topic, Some(0), &texts(0..1)).await;
+    world.abort_transaction(&partition).await;
+    let end = source.describe(std::slice::from_ref(&partition)).await.expect("an answer")[0].end;
+    assert!(end > Offset(1));
+    let mut read = Vec::new();
+    loop {
+        let (more, at) = read_to_end(&mut *source, &partition, 1).await;
+        read.extend(more);
+        if at == end {
+            break;
+        }
+    }
+    assert_eq!(read.iter().map(number).collect::<Vec<_>>(), [0]);
+    deliver(&mut *target, &topic, Some(0), &texts(1..2)).await;
+    let (read, at) = read_to_end(&mut *source, &partition, 1).await;
+    assert_eq!((read[0].offset, at), (end.0, end.next()), "reading goes on behind the gap");
+    source.close().await;
+}
+
+async fn what_is_not_retained_is_out_of_range(world: &dyn World) {
+    let topic = topic(world, "range", 1).await;
+    deliver(&mut *world.target(100), &topic, Some(0), &texts(0..10)).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    world.trim(&partition, Offset(5)).await;
+    let described = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
+    assert_eq!((described[0].first, described[0].end), (Offset(5), Offset(10)));
+    for (epoch, from) in [(1, 4), (2, 11)] {
+        source.start(&partition, Offset(from), epoch);
+        match within(PATIENCE, "an answer to a wrong position", source.next()).await {
+            Ok(Event::OutOfRange { partition: of, epoch: its }) => assert_eq!((of, its), (partition.clone(), epoch)),
+            other => panic!("{other:?}"),
+        }
+    }
+    source.start(&partition, Offset(5), 3);
+    assert_eq!(read_to_end(&mut *source, &partition, 3).await.0.len(), 5);
+    source.close().await;
+}
+
+async fn a_stopped_partition_is_not_read(world: &dyn World) {
+    let topic = topic(world, "stop", 2).await;
+    let mut target = world.target(100);
+    let (mut source, stopped, other) = (member(world, &topic, 2).await, Partition::new(topic.clone(), 0), Partition::new(topic.clone(), 1));
+    for partition in [&stopped, &other] {
+        source.start(partition, Offset(0), 1);
+    }
+    source.stop(&stopped);
+    source.stop(&stopped);
+    deliver(&mut *target, &topic, Some(0), &texts(0..10)).await;
+    deliver(&mut *target, &topic, Some(1), &texts(0..10)).await;
+    let mut read = 0;
+    while read < 10 {
+        read += read_to_end(&mut *source, &other, 1).await.0.len();
+    }
+    source.close().await;
+}
+
+async fn what_was_committed_comes_back(world: &dyn World) {
+    let (topic, group) = (topic(world, "commit", 3).await, name(world, "group"));
+    let partitions: Vec<Partition> = (0..3).map(|index| Partition::new(topic.clone(), index)).collect();
+    let mut source = world.source(&group, std::slice::from_ref(&topic));
+    gain(&mut *source, &mut BTreeSet::new(), 3).await;
+    assert_eq!(source.committed(&partitions).await.expect("an answer"), [None, None, None]);
+    for (offset, first) in [(7, "first"), (3, "second, of an older offset")] {
+        let commits = [(0, first), (2, "")].map(|(index, metadata): (usize, &str)| Commit {
+            partition: partitions[index].clone(),
+            offset: Offset(offset),
+            metadata: metadata.to_owned(),
+        });
+        within(PATIENCE, "a commit", source.commit(&commits)).await.expect("a commit by the owner");
+        let wanted = [Some(first.to_owned()), None, Some(String::new())];
+        assert_eq!(source.committed(&partitions).await.expect("an answer"), wanted);
+        let turned: Vec<_> = partitions.iter().rev().cloned().collect();
+        let mut wanted = wanted.to_vec();
+        wanted.reverse();
+        assert_eq!(world.catalog().committed(&group, &turned).await.expect("an answer"), wanted, "in the order asked for");
+    }
+    source.close().await;
+}
+
+async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
+    let (topic, group) = (topic(world, "share", 4).await, name(world, "group"));
+    let mut first = world.source(&group, std::slice::from_ref(&topic));
+    let mut owned = BTreeSet::new();
+    gain(&mut *first, &mut owned, 4).await;
+    let all = owned.clone();
+    all.iter().for_each(|partition| first.start(partition, Offset(0), 1));
+    let mut second = world.source(&group, std::slice::from_ref(&topic));
+    let mut theirs = BTreeSet::new();
+    let gained = within(PATIENCE, "half of the partitions", async {
+        loop {
+            tokio::select! {
+                event = first.next() => match event.expect("a source that reads") {
+                    Event::Lost(partitions) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
+                    Event::Gained(partitions) => owned.extend(partitions),
+                    _ => {}
+                },
+                event = second.next() => match event.expect("a source that reads") {
+                    Event::Gained(partitions) => theirs.extend(partitions),
+                    other => panic!("{other:?}"),
+                },
+            }
+            if owned.len() == 2 && theirs.len() == 2 {
+                return theirs.clone();
+            }
+        }
+    });
+    let gained = gained.await;
+    assert!(owned.is_disjoint(&gained) && owned.union(&gained).eq(all.iter()), "{owned:?} {gained:?}");
+    let kept = owned.first().expect("two of them").clone();
+    let commit = Commit { partition: kept.clone(), offset: Offset(1), metadata: "handed over".into() };
+    first.commit(&[commit]).await.expect("a commit by the owner");
+    first.close().await;
+    gain(&mut *second, &mut theirs, 4).await;
+    assert_eq!(second.committed(&[kept]).await.expect("an answer"), [Some("handed over".to_owned())]);
+    second.close().await;
+}
+
+async fn added_partitions_are_gained(world: &dyn World) {
+    let topic = topic(world, "added", 1).await;
+    let mut source = world.source(&name(world, "group"), std::slice::from_ref(&topic));
+    let mut owned = BTreeSet::new();
+    gain(&mut *source, &mut owned, 1).await;
+    world.add_partitions(&topic, 3).await;
+    within(Duration::from_secs(20), "the new partitions", gain(&mut *source, &mut owned, 3)).await;
+    let added = Partition::new(topic, 2);
+    source.start(&added, Offset(0), 1);
+    assert_eq!(read_to_end(&mut *source, &added, 1).await.1, Offset(0));
+    source.close().await;
+}
+
+async fn a_topic_made_again_is_another_one(world: &dyn World) {
+    let topic = topic(world, "again", 1).await;
+    let mut target = world.target(100);
+    deliver(&mut *target, &topic, Some(0), &texts(0..5)).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic.clone(), 0));
+    let before = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
+    assert!(before[0].identity.is_some());
+    source.start(&partition, Offset(0), 1);
+    assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 5);
+    world.delete_topic(&topic).await;
+    world.create_topic(&topic, 1, None).await;
+    // Longer than the old one, so that no offset tells the difference.
+    deliver(&mut *target, &topic, Some(0), &texts(0..50)).await;
+    let told = async {
+        loop {
+            match source.next().await {
+                Ok(Event::Lost(_) | Event::OutOfRange { .. }) => return,
+                Ok(Event::Gained(_) | Event::Records(_) | Event::End { .. }) | Err(Error::Refused(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    within(Duration::from_secs(30), "word that the topic is another one", told).await;
+    let after = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
+    assert!(after[0].identity.is_some() && after[0].identity != before[0].identity);
+    source.close().await;
+}
+
+async fn a_missing_topic_is_told_and_awaited(world: &dyn World) {
+    let missing = name(world, "missing");
+    let mut source = world.source(&name(world, "group"), std::slice::from_ref(&missing));
+    match within(Duration::from_secs(20), "word of a missing topic", source.next()).await {
+        Err(Error::Refused(words)) => assert!(words.contains(&missing), "{words}"),
+        other => panic!("{other:?}"),
+    }
+    let partition = Partition::new(missing.clone(), 0);
+    assert!(matches!(source.describe(std::slice::from_ref(&partition)).await, Err(Error::Refused(_))));
+    world.create_topic(&missing, 1, None).await;
+    within(Duration::from_secs(20), "the new topic", gain(&mut *source, &mut BTreeSet::new(), 1)).await;
+    source.close().await;
+}
+
+async fn a_catalog_knows_what_there_is(world: &dyn World) {
+    let (one, two, missing) = (topic(world, "one", 1).await, topic(world, "two", 2).await, name(world, "missing"));
+    let mut catalog = world.catalog();
+    let found = catalog.partitions(&[two.clone(), missing, one.clone()]).await.expect("an answer");
+    let wanted = [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| Partition::new(topic.clone(), index));
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted.into_iter().collect());
+    world.add_partitions(&one, 2).await;
+    assert_eq!(catalog.partitions(std::slice::from_ref(&one)).await.expect("an answer").len(), 2);
+    let never = catalog.committed(&name(world, "never"), &[Partition::new(one, 0)]).await.expect("an answer");
+    assert_eq!(never, [None]);
+    assert_eq!(catalog.committed("any", &[]).await.expect("an answer"), Vec::<Option<String>>::new());
+}
+
+/// More than one batch, one read and one buffer hold, in several partitions, by a reader that is slow.
+async fn much_is_read_in_order_and_once(world: &dyn World) {
+    let topic = topic(world, "much", 3).await;
+    let mut target = world.target(10_000);
+    let padding = "x".repeat(1_000);
+    let all: Vec<Whole> = (0..20_000).map(|n| Whole::text(format!("{n}{padding}"))).collect();
+    for index in 0..3 {
+        deliver(&mut *target, &topic, Some(index), &all).await;
+    }
+    let mut source = member(world, &topic, 3).await;
+    let partitions: Vec<Partition> = (0..3).map(|index| Partition::new(topic.clone(), index)).collect();
+    partitions.iter().for_each(|partition| source.start(partition, Offset(0), 9));
+    let mut next = [0; 3];
+    while next != [20_000; 3] {
+        match within(PATIENCE, "records", source.next()).await.expect("a source that reads") {
+            Event::Records(batch) => {
+                let place = &mut next[usize::try_from(batch.partition.index).expect("not negative")];
+                for whole in wholes(&batch) {
+                    assert_eq!(whole.offset, *place, "{}", batch.partition);
+                    assert!(whole.payload.expect("a payload").starts_with(place.to_string().as_bytes()));
+                    *place += 1;
+                }
+            }
+            Event::End { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    source.close().await;
+}
+
+pub(super) async fn reading_goes_on_after_an_outage(world: &dyn World) {
+    let topic = topic(world, "outage-read", 1).await;
+    let mut target = world.target(100);
+    deliver(&mut *target, &topic, Some(0), &texts(0..10)).await;
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic.clone(), 0));
+    source.start(&partition, Offset(0), 1);
+    assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 10);
+    if !world.outage().await {
+        return;
+    }
+    deliver(&mut *target, &topic, Some(0), &texts(10..20)).await;
+    let mut read: Vec<Whole> = Vec::new();
+    let reading = async {
+        while read.len() < 10 {
+            match source.next().await {
+                Ok(Event::Records(batch)) => read.extend(wholes(&batch)),
+                // The group may have given the member up meanwhile; the caller knows where it was.
+                Ok(Event::Gained(_)) => source.start(&partition, Offset(10 + read.len() as u64), 2),
+                Ok(Event::Lost(_) | Event::End { .. }) | Err(Error::Unavailable(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    within(PATIENCE, "what came after the outage", reading).await;
+    assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
+    let commit = Commit { partition: partition.clone(), offset: Offset(20), metadata: "after".into() };
+    within(PATIENCE, "a commit after the outage", async {
+        while source.commit(std::slice::from_ref(&commit)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(source.committed(&[partition]).await.expect("an answer"), [Some("after".to_owned())]);
+    source.close().await;
+}

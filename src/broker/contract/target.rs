@@ -1,0 +1,219 @@
+//! What a target must do.
+
+use super::{PATIENCE, Whole, World, deliver, member, name, number, read_to_end, reports, send, texts, topic, within};
+use crate::broker::{FailureKind, Outgoing, Sent, Target};
+use crate::model::header::push_header;
+use crate::model::{Headers, Offset, Partition, Reason};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub(super) async fn all(world: &dyn World) {
+    headers_go_out_as_they_are_told(world).await;
+    keys_land_where_java_puts_them(world).await;
+    a_missing_topic_is_told_soon_and_found_when_it_comes(world).await;
+    what_is_too_large_is_refused_and_nothing_else(world).await;
+    an_impossible_name_is_refused(world).await;
+    a_missing_partition_is_not_now(world).await;
+    order_is_kept_with_many_in_flight(world).await;
+    a_full_target_says_so(world).await;
+    a_closed_target_takes_nothing(world).await;
+}
+
+async fn headers_go_out_as_they_are_told(world: &dyn World) {
+    let topic = topic(world, "headers", 1).await;
+    let mut block = Vec::new();
+    for (name, value) in [(&b"keep"[..], Some(&b"1"[..])), (b"drop", Some(b"2")), (b"keep", None)] {
+        push_header(&mut block, name, value);
+    }
+    let record = Outgoing {
+        topic: &topic,
+        partition: None,
+        key: Some(b"k"),
+        payload: None,
+        headers: Headers::from_block(&block),
+        drops: |name| name == b"drop",
+        extra: &[("keep", b"3"), ("new", b"")],
+    };
+    let mut target = world.target(10);
+    assert_eq!(target.send(&record, 77), Sent::Taken);
+    assert_eq!(reports(&mut *target, 1).await[&77].outcome, Ok(()));
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    source.start(&partition, Offset(0), 1);
+    let header = |name: &str, value: Option<&str>| (name.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
+    let wanted = vec![header("keep", Some("1")), header("keep", None), header("keep", Some("3")), header("new", Some(""))];
+    assert_eq!(read_to_end(&mut *source, &partition, 1).await.0[0].headers, wanted);
+    source.close().await;
+}
+
+/// The hashes are those of `org.apache.kafka.common.utils.Utils.murmur2`, made positive.
+async fn keys_land_where_java_puts_them(world: &dyn World) {
+    const HASHES: [(&str, u32); 8] = [
+        ("", 275_646_681),
+        ("21", 1_173_551_340),
+        ("abc", 479_470_107),
+        ("foobar", 1_357_151_166),
+        ("a-little-bit-long-string", 1_161_502_112),
+        ("a-little-bit-longer-string", 661_178_819),
+        ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", 2_088_585_677),
+        ("größe", 588_164_084),
+    ];
+    const PARTITIONS: i32 = 7;
+    let topic = topic(world, "murmur2", PARTITIONS).await;
+    let keyed: Vec<Whole> = HASHES.iter().map(|(key, _)| Whole::keyed(key.as_bytes())).collect();
+    deliver(&mut *world.target(100), &topic, None, &keyed).await;
+    let mut found = BTreeMap::new();
+    let mut source = member(world, &topic, 7).await;
+    for index in 0..PARTITIONS {
+        let partition = Partition::new(topic.clone(), index);
+        source.start(&partition, Offset(0), 1);
+        for whole in read_to_end(&mut *source, &partition, 1).await.0 {
+            found.insert(String::from_utf8(whole.key.expect("a key")).expect("text"), index);
+        }
+        source.stop(&partition);
+    }
+    let wanted = HASHES.map(|(key, hash)| (key.to_owned(), i32::try_from(hash % 7).expect("less than seven")));
+    assert_eq!(found, wanted.into_iter().collect());
+    source.close().await;
+}
+
+async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn World) {
+    let missing = name(world, "missing");
+    let mut target = world.target(100);
+    let mut ask = async |ticket: u64| match send(&mut *target, &missing, None, &Whole::text("1"), ticket) {
+        Sent::Taken => reports(&mut *target, 1).await.remove(&ticket).expect("its report").outcome,
+        Sent::Failed(failure) => Err(failure),
+        Sent::Full => panic!("full of one record"),
+    };
+    for ticket in [1, 2] {
+        let failure = within(Duration::from_secs(15), "word of a missing topic", ask(ticket)).await.expect_err("there is no such topic");
+        assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+    }
+    world.create_topic(&missing, 1, None).await;
+    within(Duration::from_secs(20), "the new topic", async {
+        let mut ticket = 3;
+        while ask(ticket).await.is_err() {
+            ticket += 1;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await;
+}
+
+/// Small records around the large one share its batch in a client: they are none the worse for it, even where a batch of them all would
+/// be too large.
+async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
+    let topic = name(world, "large");
+    world.create_topic(&topic, 1, Some(2_000)).await;
+    let mut target = world.target(1_000);
+    let large = Whole { payload: Some(vec![1; 3_000]), ..Whole::default() };
+    for ticket in 0..300 {
+        let small = Whole::text(ticket.to_string());
+        assert_eq!(send(&mut *target, &topic, Some(0), if ticket % 100 == 50 { &large } else { &small }, ticket), Sent::Taken);
+    }
+    for (ticket, report) in reports(&mut *target, 300).await {
+        match report.outcome {
+            Ok(()) => assert_ne!(ticket % 100, 50),
+            Err(failure) => {
+                assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::TooLarge), "{}", failure.detail);
+                assert_eq!(ticket % 100, 50, "{}", failure.detail);
+            }
+        }
+    }
+    let (mut source, partition) = (member(world, &topic, 1).await, Partition::new(topic, 0));
+    source.start(&partition, Offset(0), 1);
+    let read: Vec<u64> = read_to_end(&mut *source, &partition, 1).await.0.iter().map(number).collect();
+    assert_eq!(read.len(), 297, "each once");
+    assert_eq!(read.into_iter().collect::<BTreeSet<_>>().len(), 297);
+    source.close().await;
+}
+
+async fn an_impossible_name_is_refused(world: &dyn World) {
+    let mut target = world.target(10);
+    for (ticket, topic) in (0..).zip(["no spaces", "a\0b", "", "ümlaut", &"x".repeat(300), ".."]) {
+        let failure = match send(&mut *target, topic, None, &Whole::text("1"), ticket) {
+            Sent::Taken => reports(&mut *target, 1).await.remove(&ticket).expect("its report").outcome.expect_err("no such topic"),
+            Sent::Failed(failure) => failure,
+            Sent::Full => panic!("full of one record"),
+        };
+        assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::InvalidTarget), "{topic}: {}", failure.detail);
+    }
+}
+
+async fn a_missing_partition_is_not_now(world: &dyn World) {
+    let topic = topic(world, "partitions", 2).await;
+    let mut target = world.target(10);
+    deliver(&mut *target, &topic, Some(1), &texts(0..1)).await;
+    let failure = match send(&mut *target, &topic, Some(2), &Whole::text("1"), 5) {
+        Sent::Taken => reports(&mut *target, 1).await.remove(&5).expect("its report").outcome.expect_err("no such partition"),
+        Sent::Failed(failure) => failure,
+        Sent::Full => panic!("full of one record"),
+    };
+    assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+}
+
+async fn order_is_kept_with_many_in_flight(world: &dyn World) {
+    let topic = topic(world, "order", 2).await;
+    deliver(&mut *world.target(20_000), &topic, Some(1), &texts(0..50_000)).await;
+    assert_order(world, &topic, 1, 50_000).await;
+}
+
+async fn assert_order(world: &dyn World, topic: &str, index: i32, count: u64) {
+    let mut source = member(world, topic, 2).await;
+    let partition = Partition::new(topic, index);
+    source.start(&partition, Offset(0), 1);
+    let (read, _) = read_to_end(&mut *source, &partition, 1).await;
+    assert!(read.iter().map(number).eq(0..count), "{} records, out of order or not each once", read.len());
+    source.close().await;
+}
+
+async fn a_full_target_says_so(world: &dyn World) {
+    let topic = topic(world, "full", 1).await;
+    let mut target = world.target(10);
+    for ticket in 0..10 {
+        assert_eq!(send(&mut *target, &topic, None, &Whole::text("1"), ticket), Sent::Taken);
+    }
+    assert_eq!(send(&mut *target, &topic, None, &Whole::text("1"), 10), Sent::Full);
+    let some = within(PATIENCE, "reports", target.reports()).await.len();
+    for ticket in 0..some {
+        assert_eq!(send(&mut *target, &topic, None, &Whole::text("1"), 100 + ticket as u64), Sent::Taken);
+    }
+    assert_eq!(send(&mut *target, &topic, None, &Whole::text("1"), 200), Sent::Full);
+    reports(&mut *target, 10).await;
+}
+
+async fn a_closed_target_takes_nothing(world: &dyn World) {
+    let topic = topic(world, "closed", 1).await;
+    let mut target = world.target(10);
+    deliver(&mut *target, &topic, None, &texts(0..1)).await;
+    within(PATIENCE, "the end of a target", target.close()).await;
+    match send(&mut *target, &topic, None, &Whole::text("1"), 1) {
+        Sent::Failed(failure) => assert_eq!(failure.kind, FailureKind::Closed),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is acknowledged before, during and after is there once, in order.
+pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn World) {
+    let topic = topic(world, "outage", 2).await;
+    let mut target = world.target(20_000);
+    deliver(&mut *target, &topic, Some(0), &texts(0..1_000)).await;
+    let (mut next, mut delivered): (u64, BTreeSet<u64>) = (1_000, BTreeSet::new());
+    let mut fill = |target: &mut dyn Target, until: u64| {
+        while next < until && send(target, &topic, Some(0), &Whole::text(next.to_string()), next) == Sent::Taken {
+            next += 1;
+        }
+        next
+    };
+    fill(&mut *target, 11_000);
+    if !world.outage().await {
+        return;
+    }
+    while delivered.len() < 20_000 {
+        fill(&mut *target, 21_000);
+        for report in within(PATIENCE, "reports", target.reports()).await {
+            assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
+            assert!(delivered.insert(report.ticket));
+        }
+    }
+    assert_order(world, &topic, 0, 21_000).await;
+}

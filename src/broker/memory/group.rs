@@ -1,0 +1,94 @@
+//! One consumer group: who has which partition, and what was committed. Partitions stay where they are as far as an even share allows.
+
+use crate::broker::{Commit, Event};
+use crate::model::{Offset, Partition};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Default)]
+pub(super) struct Group {
+    members: BTreeMap<u64, Member>,
+    commits: BTreeMap<Partition, (Offset, String)>,
+}
+
+#[derive(Default)]
+struct Member {
+    topics: Vec<String>,
+    owned: BTreeSet<Partition>,
+    /// What it has not been told yet.
+    told: VecDeque<Event>,
+    dead: bool,
+}
+
+impl Group {
+    pub(super) fn join(&mut self, id: u64, topics: &[String]) {
+        self.members.insert(id, Member { topics: topics.to_vec(), ..Member::default() });
+    }
+
+    pub(super) fn leave(&mut self, id: u64) {
+        self.members.remove(&id);
+    }
+
+    /// Its partitions wait for [`Group::expire_dead`].
+    pub(super) fn die(&mut self, id: u64) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.dead = true;
+        }
+    }
+
+    pub(super) fn expire_dead(&mut self) {
+        self.members.retain(|_, member| !member.dead);
+    }
+
+    pub(super) fn told(&mut self, id: u64) -> Option<Event> {
+        self.members.get_mut(&id)?.told.pop_front()
+    }
+
+    /// `false`: one of the partitions is another's.
+    pub(super) fn commit_all(&mut self, id: u64, commits: &[Commit]) -> bool {
+        let owns = |commit: &Commit| self.members.get(&id).is_some_and(|member| member.owned.contains(&commit.partition));
+        if !commits.iter().all(owns) {
+            return false;
+        }
+        for Commit { partition, offset, metadata } in commits {
+            self.commits.insert(partition.clone(), (*offset, metadata.clone()));
+        }
+        true
+    }
+
+    pub(super) fn commit(&self, partition: &Partition) -> Option<&(Offset, String)> {
+        self.commits.get(partition)
+    }
+
+    /// What Kafka forgets with a topic.
+    pub(super) fn forget(&mut self, topic: &str) {
+        self.commits.retain(|partition, _| &*partition.topic != topic);
+    }
+
+    /// Shares out what there is now; `partitions` answers what topics have.
+    pub(super) fn rebalance(&mut self, partitions: impl Fn(&[String]) -> Vec<Partition>) {
+        let all: BTreeSet<Partition> = self.members.values().flat_map(|member| partitions(&member.topics)).collect();
+        let mut free = all.clone();
+        let share = all.len().div_ceil(self.members.len().max(1));
+        let mut lost: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
+        for (id, member) in &mut self.members {
+            let keeps: BTreeSet<Partition> =
+                member.owned.iter().filter(|partition| all.contains(*partition)).take(share).cloned().collect();
+            free.retain(|partition| !keeps.contains(partition));
+            lost.insert(*id, member.owned.difference(&keeps).cloned().collect());
+            member.owned = keeps;
+        }
+        let mut gained: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
+        for partition in free {
+            let wants = |member: &Member| !member.dead && member.topics.iter().any(|topic| **topic == *partition.topic);
+            let least = self.members.iter_mut().filter(|(_, member)| wants(member)).min_by_key(|(id, member)| (member.owned.len(), **id));
+            if let Some((id, member)) = least {
+                member.owned.insert(partition.clone());
+                gained.entry(*id).or_default().push(partition);
+            }
+        }
+        for (id, member) in &mut self.members {
+            let lost = lost.remove(id).filter(|lost| !lost.is_empty()).map(Event::Lost);
+            member.told.extend(lost.into_iter().chain(gained.remove(id).map(Event::Gained)));
+        }
+    }
+}

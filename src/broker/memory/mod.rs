@@ -1,0 +1,328 @@
+//! A Kafka of memory for the simulation and for tests: both ports and the catalog on one shared cluster, deterministic, with faults to
+//! switch on. It has no threads, no timers and no randomness: whatever happens, happens inside a call.
+//!
+//! A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died: its partitions go to others, what it had not sent is gone, and
+//! what the network already has arrives all the same.
+
+mod group;
+mod log;
+mod source;
+mod target;
+
+pub(crate) use source::MemorySource;
+pub(crate) use target::MemoryTarget;
+
+use super::{Catalog, Error, Failure};
+use crate::clock::Clock;
+use crate::model::header::Header;
+use crate::model::{Offset, Partition, Timestamp};
+use async_trait::async_trait;
+use group::Group;
+use log::{Log, Stored};
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use target::Outbox;
+use tokio::sync::Notify;
+
+/// A handle on the cluster; clones are the same cluster.
+#[derive(Clone)]
+pub(crate) struct MemoryCluster {
+    state: Rc<RefCell<State>>,
+    /// Told of every change; whoever waits looks again.
+    changed: Rc<Notify>,
+}
+
+struct State {
+    clock: Rc<dyn Clock>,
+    topics: BTreeMap<Arc<str>, Topic>,
+    groups: BTreeMap<String, Group>,
+    outboxes: BTreeMap<u64, Outbox>,
+    /// Names members, targets and the incarnations of topics.
+    counter: u64,
+    faults: Faults,
+}
+
+/// What is switched on.
+struct Faults {
+    down: bool,
+    hold_sends: bool,
+    hold_reports: bool,
+    hold_dead: bool,
+    /// So many sends to come are reported as unknown; whether they arrive.
+    lost_reports: Vec<bool>,
+    /// Records of one batch that a source hands out.
+    batch_max: usize,
+}
+
+struct Topic {
+    incarnation: u64,
+    partitions: Vec<Log>,
+    /// Bytes of key, payload and headers.
+    size_max: Option<usize>,
+    refusal: Option<Failure>,
+    /// Where the next record without a key goes.
+    turn: usize,
+}
+
+/// A record as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) partition: i32,
+    pub(crate) offset: Offset,
+    pub(crate) at: Timestamp,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+/// Whose clients, what there is, and what a person does to it.
+impl MemoryCluster {
+    pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
+        let faults =
+            Faults { down: false, hold_sends: false, hold_reports: false, hold_dead: false, lost_reports: Vec::new(), batch_max: 500 };
+        let state = State { clock, topics: BTreeMap::new(), groups: BTreeMap::new(), outboxes: BTreeMap::new(), counter: 0, faults };
+        Self { state: Rc::new(RefCell::new(state)), changed: Rc::default() }
+    }
+
+    pub(crate) fn source(&self, group: &str, topics: &[String]) -> MemorySource {
+        MemorySource::join(self.clone(), group, topics)
+    }
+
+    pub(crate) fn target(&self, in_flight_max: usize) -> MemoryTarget {
+        MemoryTarget::open(self.clone(), in_flight_max)
+    }
+
+    pub(crate) fn catalog(&self) -> MemoryCatalog {
+        MemoryCatalog(self.clone())
+    }
+
+    pub(crate) fn create_topic(&self, name: &str, partitions: i32) {
+        self.change(|state| {
+            let incarnation = state.count();
+            let partitions = (0..partitions).map(|_| Log::default()).collect();
+            state.topics.insert(name.into(), Topic { incarnation, partitions, size_max: None, refusal: None, turn: 0 });
+            state.rebalance();
+        });
+    }
+
+    /// Commits of its partitions go with it, as in Kafka.
+    pub(crate) fn delete_topic(&self, name: &str) {
+        self.change(|state| {
+            state.topics.remove(name);
+            state.groups.values_mut().for_each(|group| group.forget(name));
+            state.rebalance();
+        });
+    }
+
+    /// Deletes a topic and makes it again, empty, so quickly that no group notices.
+    pub(crate) fn recreate(&self, name: &str) {
+        self.change(|state| {
+            let incarnation = state.count();
+            let topic = state.topics.get_mut(name).expect("a topic that exists");
+            topic.incarnation = incarnation;
+            topic.partitions.iter_mut().for_each(|log| *log = Log::default());
+            state.groups.values_mut().for_each(|group| group.forget(name));
+        });
+    }
+
+    /// Raises a topic to so many partitions in all.
+    pub(crate) fn add_partitions(&self, name: &str, total: i32) {
+        self.change(|state| {
+            let topic = state.topics.get_mut(name).expect("a topic that exists");
+            topic.partitions.resize_with(usize::try_from(total).expect("not negative"), Log::default);
+            state.rebalance();
+        });
+    }
+
+    /// Retention: removes what lies before `first`.
+    pub(crate) fn trim_to(&self, partition: &Partition, first: Offset) {
+        self.change(|state| state.log(partition).expect("a partition that exists").trim(first.0));
+    }
+
+    /// Leaves out so many offsets, as compaction or an aborted transaction does.
+    pub(crate) fn skip_offsets(&self, partition: &Partition, count: u64) {
+        self.change(|state| state.log(partition).expect("a partition that exists").skip(count));
+    }
+
+    /// Writes a record as some producer would, with its own timestamp.
+    pub(crate) fn produce<'h>(
+        &self,
+        partition: &Partition,
+        timestamp: Option<Timestamp>,
+        (key, payload): (Option<&[u8]>, Option<&[u8]>),
+        headers: impl IntoIterator<Item = Header<'h>>,
+    ) -> Offset {
+        self.change(|state| {
+            let stored = Stored::new(state.clock.now(), timestamp, (key, payload), headers);
+            state.log(partition).expect("a partition that exists").append(stored)
+        })
+    }
+
+    /// All that a topic holds, by partition and offset.
+    pub(crate) fn records(&self, topic: &str) -> Vec<Arrived> {
+        let state = self.state();
+        let logs = state.topics.get(topic).map(|topic| topic.partitions.as_slice()).unwrap_or_default();
+        logs.iter().zip(0..).flat_map(|(log, index)| log.arrived(index)).collect()
+    }
+
+    /// What the group committed for a partition: offset and metadata.
+    pub(crate) fn commit_of(&self, group: &str, partition: &Partition) -> Option<(Offset, String)> {
+        self.state().groups.get(group)?.commit(partition).cloned()
+    }
+}
+
+/// Faults.
+impl MemoryCluster {
+    /// No broker answers: questions fail, reading pauses, and what is sent waits in its client.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.change(|state| {
+            state.faults.down = down;
+            state.deliver();
+        });
+    }
+
+    /// Refuses every record for a topic (`None`: no more).
+    pub(crate) fn refuse(&self, topic: &str, failure: Option<Failure>) {
+        self.change(|state| state.topics.get_mut(topic).expect("a topic that exists").refusal = failure);
+    }
+
+    /// Bytes of key, payload and headers beyond which a topic refuses a record.
+    pub(crate) fn limit_size(&self, topic: &str, bytes: Option<usize>) {
+        self.change(|state| state.topics.get_mut(topic).expect("a topic that exists").size_max = bytes);
+    }
+
+    /// Holds what is sent in the network; let go, it arrives, even if its sender died meanwhile.
+    pub(crate) fn hold_sends(&self, hold: bool) {
+        self.change(|state| {
+            state.faults.hold_sends = hold;
+            state.deliver();
+        });
+    }
+
+    /// Loses what the network holds of senders that died.
+    pub(crate) fn lose_sends_of_the_dead(&self) {
+        self.change(|state| state.outboxes.retain(|_, outbox| !outbox.is_dead()));
+    }
+
+    /// Holds reports back, though their records arrive.
+    pub(crate) fn hold_reports(&self, hold: bool) {
+        self.change(|state| {
+            state.faults.hold_reports = hold;
+            state.deliver();
+        });
+    }
+
+    /// Lets so many held reports of each target go.
+    pub(crate) fn release_reports(&self, count: usize) {
+        self.change(|state| state.outboxes.values_mut().for_each(|outbox| outbox.release(count)));
+    }
+
+    /// The next `count` sends are reported as of unknown outcome; `arrive`: though they arrived.
+    pub(crate) fn lose_reports(&self, count: usize, arrive: bool) {
+        self.change(|state| state.faults.lost_reports.extend(std::iter::repeat_n(arrive, count)));
+    }
+
+    /// Keeps the partitions of members that die until [`MemoryCluster::expire_dead`], as a session timeout does.
+    pub(crate) fn hold_dead(&self, hold: bool) {
+        self.change(|state| state.faults.hold_dead = hold);
+    }
+
+    pub(crate) fn expire_dead(&self) {
+        self.change(|state| {
+            state.groups.values_mut().for_each(Group::expire_dead);
+            state.rebalance();
+        });
+    }
+
+    /// Records of one batch that a source hands out.
+    pub(crate) fn set_batch_max(&self, records: usize) {
+        self.change(|state| state.faults.batch_max = records.max(1));
+    }
+}
+
+impl MemoryCluster {
+    fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state: RefMut<'_, State> = self.state.borrow_mut();
+        let result = change(&mut state);
+        drop(state);
+        self.changed.notify_waiters();
+        result
+    }
+
+    /// What `look` answers, as soon as it answers anything.
+    async fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(found) = look(&mut self.state.borrow_mut()) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+        let state = self.state();
+        state.answers()?;
+        let commit = |partition| Some(state.groups.get(group)?.commit(partition)?.1.clone());
+        Ok(partitions.iter().map(commit).collect())
+    }
+}
+
+impl State {
+    fn count(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    fn answers(&self) -> Result<(), Error> {
+        if self.faults.down { Err(Error::Unavailable("the cluster is switched off".into())) } else { Ok(()) }
+    }
+
+    fn topic(&self, name: &str) -> Option<&Topic> {
+        self.topics.get(name)
+    }
+
+    fn log(&mut self, partition: &Partition) -> Option<&mut Log> {
+        self.topics.get_mut(&partition.topic)?.partitions.get_mut(usize::try_from(partition.index).ok()?)
+    }
+
+    fn partitions(&self, topics: &[String]) -> Vec<Partition> {
+        let mut found = Vec::new();
+        for (name, topic) in topics.iter().filter_map(|topic| self.topics.get_key_value(topic.as_str())) {
+            found.extend(topic.partitions.iter().zip(0..).map(|(_, index)| Partition::new(name.clone(), index)));
+        }
+        found.sort();
+        found
+    }
+
+    fn rebalance(&mut self) {
+        let mut groups = std::mem::take(&mut self.groups);
+        groups.values_mut().for_each(|group| group.rebalance(|topics| self.partitions(topics)));
+        self.groups = groups;
+    }
+}
+
+/// The catalog port.
+pub(crate) struct MemoryCatalog(MemoryCluster);
+
+#[async_trait(?Send)]
+impl Catalog for MemoryCatalog {
+    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+        let state = self.0.state();
+        state.answers()?;
+        Ok(state.partitions(topics))
+    }
+
+    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+        self.0.committed(group, partitions)
+    }
+}
+
+#[cfg(test)]
+mod tests;
