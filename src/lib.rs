@@ -8,3 +8,9 @@ mod model;
 mod mutant;
 mod run;
 mod store;
+
+/// Conformance suites for the integration tests, which have the servers.
+#[cfg(feature = "test-support")]
+pub mod test_support {
+    pub use crate::broker::kafka::{kafka_contract, kafka_outage_contract};
+}

@@ -5,6 +5,7 @@
 
 #[cfg(any(test, feature = "test-support"))]
 mod contract;
+pub(crate) mod kafka;
 #[cfg(any(test, feature = "test-support"))]
 pub(crate) mod memory;
 

@@ -1,0 +1,167 @@
+//! A real Kafka as the contract's world: topics, retention and transactions by plain clients. For the integration tests, which have the
+//! broker.
+
+use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+use crate::broker::contract::{self, World};
+use crate::broker::{Catalog, FailureKind, Outgoing, Sent, Source, Target};
+use crate::clock::{Clock as _, WallClock};
+use crate::model::{Headers, Offset, Partition};
+use async_trait::async_trait;
+use rdkafka::TopicPartitionList;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The contract on the broker at `brokers`, to which it does no harm.
+pub async fn kafka_contract(brokers: &str) {
+    let world = KafkaWorld::new(brokers, None);
+    a_producer_that_failed_for_good_is_replaced(&world).await;
+    contract::all(&world).await;
+}
+
+/// What the contract says of outages; `outage` takes the broker away and brings it back with its data.
+pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static) {
+    contract::outages(&KafkaWorld::new(brokers, Some(Box::new(outage)))).await;
+}
+
+struct KafkaWorld {
+    cluster: Cluster,
+    run: String,
+    outage: RefCell<Option<Box<dyn FnMut()>>>,
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl KafkaWorld {
+    fn new(brokers: &str, outage: Option<Box<dyn FnMut()>>) -> Self {
+        let cluster = Cluster { name: "contract".into(), brokers: vec![brokers.to_owned()], properties: BTreeMap::new() };
+        Self { cluster, run: format!("c{:x}", WallClock.now().as_millis()), outage: RefCell::new(outage) }
+    }
+
+    fn config(&self) -> ClientConfig {
+        ClientConfig::from_iter([("bootstrap.servers".to_owned(), self.cluster.brokers.join(","))])
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.config().create().expect("a client of a valid configuration")
+    }
+
+    async fn await_partitions(&self, name: &str, total: usize) {
+        let admin = self.admin();
+        let leaders = || {
+            let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).expect("the broker answers");
+            metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|partition| partition.leader() >= 0).count()
+        };
+        while leaders() != total {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn count(partitions: i32) -> usize {
+    usize::try_from(partitions).expect("not negative")
+}
+
+#[async_trait(?Send)]
+impl World for KafkaWorld {
+    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
+        Box::new(KafkaSource::new(&self.cluster, group.to_owned(), topics, "contract").expect("a valid configuration"))
+    }
+
+    fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
+        Box::new(KafkaTarget::new(self.cluster.clone(), in_flight_max, "contract").expect("a valid configuration"))
+    }
+
+    fn catalog(&self) -> Box<dyn Catalog> {
+        Box::new(KafkaCatalog::new(&self.cluster, "contract").expect("a valid configuration"))
+    }
+
+    fn run(&self) -> String {
+        self.run.clone()
+    }
+
+    async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
+        let bytes_max = bytes_max.map(|bytes| bytes.to_string());
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        topic.config.extend(bytes_max.iter().map(|bytes| ("max.message.bytes", bytes.as_str())));
+        let created = self.admin().create_topics([&topic], &AdminOptions::new()).await.expect("the broker answers");
+        created.into_iter().for_each(|topic| drop(topic.expect("a new topic")));
+        self.await_partitions(name, count(partitions)).await;
+    }
+
+    async fn delete_topic(&self, name: &str) {
+        let deleted = self.admin().delete_topics(&[name], &AdminOptions::new()).await.expect("the broker answers");
+        deleted.into_iter().for_each(|topic| drop(topic.expect("a topic that exists")));
+        self.await_partitions(name, 0).await;
+    }
+
+    async fn add_partitions(&self, name: &str, total: i32) {
+        let partitions = NewPartitions::new(name, count(total));
+        let created = self.admin().create_partitions([&partitions], &AdminOptions::new()).await.expect("the broker answers");
+        created.into_iter().for_each(|topic| drop(topic.expect("a topic that exists")));
+        self.await_partitions(name, count(total)).await;
+    }
+
+    async fn trim(&self, partition: &Partition, first: Offset) {
+        let mut list = TopicPartitionList::new();
+        let first = rdkafka::Offset::Offset(i64::try_from(first.0).expect("a small offset"));
+        list.add_partition_offset(&partition.topic, partition.index, first).expect("a valid offset");
+        let deleted = self.admin().delete_records(&list, &AdminOptions::new()).await.expect("the broker answers");
+        deleted.elements().iter().for_each(|element| element.error().expect("a partition that exists"));
+    }
+
+    async fn abort_transaction(&self, partition: &Partition) {
+        let producer: BaseProducer =
+            self.config().set("transactional.id", format!("{}-aborts", self.run)).create().expect("a valid configuration");
+        producer.init_transactions(PATIENCE).expect("a coordinator");
+        producer.begin_transaction().expect("a new transaction");
+        for _ in 0..3 {
+            let record = BaseRecord::<(), str>::to(&partition.topic).partition(partition.index).payload("never seen");
+            producer.send(record).expect("an empty buffer");
+        }
+        producer.flush(PATIENCE).expect("a broker that takes records");
+        producer.abort_transaction(PATIENCE).expect("a transaction under way");
+    }
+
+    async fn outage(&self) -> bool {
+        self.outage.borrow_mut().as_mut().map(|outage| outage()).is_some()
+    }
+}
+
+/// What was under way when it failed is reported once, like everything else, and what is sent afterwards is delivered.
+async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
+    let topic = format!("{}-fatal", world.run);
+    world.create_topic(&topic, 1, None).await;
+    let mut target = KafkaTarget::new(world.cluster.clone(), 1_000, "contract").expect("a valid configuration");
+    let send = |target: &mut KafkaTarget, ticket: u64| {
+        let payload = Some(&b"1"[..]);
+        let headers = Headers::default();
+        target.send(&Outgoing { topic: &topic, partition: None, key: None, payload, headers, drops: |_| false, extra: &[] }, ticket)
+    };
+    for ticket in 0..500 {
+        assert_eq!(send(&mut target, ticket), Sent::Taken);
+    }
+    target.fail_for_good();
+    for ticket in 500..1_000 {
+        assert_eq!(send(&mut target, ticket), Sent::Taken);
+    }
+    let mut found = BTreeMap::new();
+    while found.len() < 1_000 {
+        let reports = tokio::time::timeout(PATIENCE, target.reports()).await.expect("reports");
+        for report in reports {
+            assert!(found.insert(report.ticket, report.outcome).is_none(), "reported twice");
+        }
+    }
+    for (ticket, outcome) in found {
+        match outcome {
+            Ok(()) => {}
+            Err(failure) if ticket < 500 => assert!(matches!(failure.kind, FailureKind::NotNow | FailureKind::Unknown), "{failure:?}"),
+            Err(failure) => panic!("sent after the failure: {failure:?}"),
+        }
+    }
+    target.close().await;
+}

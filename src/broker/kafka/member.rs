@@ -1,0 +1,196 @@
+//! The consumer that belongs to the route's group: it is told which partitions are gained and lost, and commits. It reads nothing: each
+//! partition that it is given is paused at once.
+
+use super::health::Health;
+use super::raw::{self, Commits, Notice};
+use super::{Cluster, Side, failure, unmade};
+use crate::broker::{Commit, Error};
+use crate::model::Partition;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::types::{RDKafkaErrorCode as Code, RDKafkaRespErr};
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+const SIDE: Side = Side {
+    defaults: &[
+        // A member that died is replaced after so long.
+        ("session.timeout.ms", "10000"),
+        ("heartbeat.interval.ms", "2000"),
+        // It never fetches, so it needs no room.
+        ("queued.max.messages.kbytes", "1024"),
+    ],
+    owned: &[
+        ("group.protocol", "classic"),
+        // Partitions that stay are not interrupted by those that move.
+        ("partition.assignment.strategy", "cooperative-sticky"),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+    ],
+};
+
+/// How long a commit may take. The broker may still do it later: repeating it is safe.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Events served in one turn, so that a flood of log lines does not keep the thread from its other work.
+const TURN_MAX: usize = 1_000;
+
+/// What the group did.
+#[derive(Debug)]
+pub(super) enum Told {
+    Gained(Vec<Partition>),
+    Lost(Vec<Partition>),
+    /// A person must act.
+    Refused(String),
+}
+
+/// A commit, and whoever waits for it.
+pub(super) struct Committing {
+    pub(super) commits: Vec<Commit>,
+    pub(super) reply: oneshot::Sender<Result<(), Error>>,
+}
+
+pub(super) struct Member {
+    commits: Commits,
+    consumer: BaseConsumer<Context>,
+    committing: Option<UnderWay>,
+    /// Commits so far.
+    number: usize,
+}
+
+/// The commit whose answer is awaited.
+struct UnderWay {
+    number: usize,
+    reply: oneshot::Sender<Result<(), Error>>,
+    until: Instant,
+}
+
+impl Member {
+    pub(super) fn join(cluster: &Cluster, group: &str, topics: &[String], health: Health) -> Result<Self, Error> {
+        let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
+        let context = Context { health, told: Mutex::default() };
+        let consumer: BaseConsumer<Context> = config.create_with_context(context).map_err(|error| unmade(&error))?;
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&names).map_err(|error| Error::Refused(error.to_string()))?;
+        Ok(Self { commits: Commits::new(consumer.client()), consumer, committing: None, number: 0 })
+    }
+
+    /// Has `thread` unparked whenever there is something to serve where there was nothing.
+    pub(super) fn wake(&mut self, thread: Thread) {
+        self.commits.wake(thread.clone());
+        self.consumer.set_nonempty_callback(move || thread.unpark());
+    }
+
+    /// Serves what waits, and answers what the group did, in order. Must be called every few seconds, or the group gives the member up.
+    pub(super) fn serve(&mut self) -> VecDeque<Told> {
+        for _ in 0..TURN_MAX {
+            if raw::waiting(self.consumer.client()) == 0 {
+                break;
+            }
+            // Messages that were fetched before the pause are dropped with the poll's result, and errors come to the context, with words.
+            drop(self.consumer.poll(Duration::ZERO));
+        }
+        self.settle();
+        std::mem::take(&mut *self.consumer.context().told())
+    }
+
+    /// Whether [`Member::commit`] may be called: commits go one at a time.
+    pub(super) fn can_commit(&self) -> bool {
+        self.committing.is_none()
+    }
+
+    /// Starts a commit; the answer comes while serving.
+    pub(super) fn commit(&mut self, Committing { commits, reply }: Committing) {
+        debug_assert!(self.can_commit(), "one at a time");
+        self.number += 1;
+        match self.commits.start(self.consumer.client(), &offsets(&commits), self.number) {
+            Ok(()) => self.committing = Some(UnderWay { number: self.number, reply, until: Instant::now() + COMMIT_PATIENCE }),
+            // Nobody waits if the caller's future was dropped; so below.
+            Err(code) => drop(reply.send(Err(failure::of_call(code, "")))),
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some(answer) = self.commits.answer() {
+            // One that came too late belongs to a commit that was given up.
+            if let Some(under_way) = self.committing.take_if(|under_way| under_way.number == answer.number) {
+                if answer.result.is_ok() {
+                    self.consumer.context().health.answered();
+                }
+                drop(under_way.reply.send(answer.result.map_err(|code| failure::of_call(code, ""))));
+            }
+        }
+        let now = Instant::now();
+        if let Some(late) = self.committing.take_if(|under_way| now >= under_way.until) {
+            drop(late.reply.send(Err(Error::Unavailable("the group's coordinator does not answer a commit".into()))));
+        }
+    }
+}
+
+fn offsets(commits: &[Commit]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(commits.len());
+    for commit in commits {
+        let mut element = list.add_partition(&commit.partition.topic, commit.partition.index);
+        let offset = i64::try_from(commit.offset.0).unwrap_or(i64::MAX);
+        element.set_offset(Offset::Offset(offset)).expect("an offset that is not negative");
+        element.set_metadata(&commit.metadata);
+    }
+    list
+}
+
+/// What librdkafka calls while the member is served.
+struct Context {
+    health: Health,
+    told: Mutex<VecDeque<Told>>,
+}
+
+impl Context {
+    fn told(&self) -> MutexGuard<'_, VecDeque<Told>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.health.heard(Notice::Log { level: level.into(), text: format!("{facility} {line}") });
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
+        if failure::is_refusal(code) && !matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
+            self.told().push_back(Told::Refused(reason.to_owned()));
+        }
+        self.health.failed(code, reason.to_owned());
+    }
+}
+
+impl ConsumerContext for Context {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+        let named = |list: &TopicPartitionList| {
+            list.elements().iter().map(|element| Partition::new(element.topic(), element.partition())).collect::<Vec<_>>()
+        };
+        let (told, done) = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            // With a position of its own the member does not ask for the committed one, which is not where reading starts.
+            let placed = partitions.set_all_offsets(Offset::End);
+            let assigned = placed.and_then(|()| consumer.incremental_assign(partitions)).and_then(|()| consumer.pause(partitions));
+            (Told::Gained(named(partitions)), assigned)
+        } else {
+            // Given back at once: whoever reads on meanwhile is stopped by the watermark, and a group that waits reads nothing.
+            (Told::Lost(named(partitions)), consumer.incremental_unassign(partitions))
+        };
+        if let Err(error) = done {
+            tracing::error!(%error, "librdkafka refuses its own assignment");
+        }
+        if !matches!(&told, Told::Gained(partitions) | Told::Lost(partitions) if partitions.is_empty()) {
+            self.told().push_back(told);
+        }
+        self.health.answered();
+    }
+}

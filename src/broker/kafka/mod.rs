@@ -1,0 +1,188 @@
+//! Kafka, on librdkafka: what source, target and catalog share of a cluster and its client options. It neither reads nor sends.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `source` | the [`Source`](super::Source) port; one thread that serves the two below |
+//! | `member` | the consumer that belongs to the group: partitions gained and lost, commits; it reads nothing |
+//! | `reader` | the consumer that reads at explicit offsets; it belongs to no group |
+//! | `catalog` | the [`Catalog`](super::Catalog) port; topics, offsets and commits asked for on a thread of its own |
+//! | `target` | the [`Target`](super::Target) port |
+//! | `lane` | one producer and the thread that serves its reports |
+//! | `failure` | what each of librdkafka's errors means to the port's callers |
+//! | `health` | whether the cluster answers, said once per change |
+//! | `thread` | the adapters' own threads, joined with a deadline |
+//! | `raw` | the calls that librdkafka's Rust crate has no safe form of |
+
+mod catalog;
+#[cfg(feature = "test-support")]
+mod contract;
+mod failure;
+mod health;
+mod lane;
+mod member;
+mod raw;
+mod reader;
+mod source;
+mod target;
+mod thread;
+
+pub(crate) use catalog::KafkaCatalog;
+#[cfg(feature = "test-support")]
+pub use contract::{kafka_contract, kafka_outage_contract};
+pub(crate) use health::State;
+pub(crate) use source::KafkaSource;
+pub(crate) use target::KafkaTarget;
+
+use super::Error;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A Kafka cluster as the configuration names it.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    /// The name in the configuration, for logs.
+    pub(crate) name: Arc<str>,
+    /// `host:port` of some brokers; the others are learned from them.
+    pub(crate) brokers: Vec<String>,
+    /// Handed to librdkafka as they are, but for what Postdate's promises rest on. Some are secrets: never print them.
+    pub(crate) properties: BTreeMap<String, String>,
+}
+
+/// What one kind of client sets: `defaults` give way to the cluster's properties, `owned` do not.
+struct Side {
+    defaults: &'static [(&'static str, &'static str)],
+    owned: &'static [(&'static str, &'static str)],
+}
+
+/// Of every client. Metadata is asked for often, for it is how new partitions, new topics and deleted ones are noticed.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("client.id", "postdate"),
+    ("socket.keepalive.enable", "true"),
+    ("topic.metadata.refresh.interval.ms", "5000"),
+    ("metadata.max.age.ms", "15000"),
+    ("reconnect.backoff.max.ms", "2000"),
+];
+
+/// Names that librdkafka has twice. Which of the two won would be left to chance.
+const ALIASES: &[(&str, &str)] = &[
+    ("acks", "request.required.acks"),
+    ("bootstrap.servers", "metadata.broker.list"),
+    ("compression.type", "compression.codec"),
+    ("delivery.timeout.ms", "message.timeout.ms"),
+    ("linger.ms", "queue.buffering.max.ms"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("max.partition.fetch.bytes", "fetch.message.max.bytes"),
+    ("retries", "message.send.max.retries"),
+    ("sasl.mechanism", "sasl.mechanisms"),
+];
+
+impl Cluster {
+    /// The options of a client; `more` are owned too, but known only now.
+    fn config(&self, side: &Side, more: &[(&str, String)]) -> ClientConfig {
+        let brokers = [("metadata.broker.list", self.brokers.join(","))];
+        let owned: BTreeMap<&str, &str> = side
+            .owned
+            .iter()
+            .copied()
+            .chain(brokers.iter().chain(more).map(|(name, value)| (*name, value.as_str())))
+            .map(|(name, value)| (real_name(name), value))
+            .collect();
+        let mut options: BTreeMap<&str, &str> =
+            DEFAULTS.iter().chain(side.defaults).map(|&(name, value)| (real_name(name), value)).collect();
+        for (name, value) in &self.properties {
+            if owned.contains_key(real_name(name)) {
+                tracing::warn!(cluster = %self.name, property = name, "a property that postdate's promises rest on is left as it is");
+            }
+            options.insert(real_name(name), value);
+        }
+        options.extend(owned);
+        let mut config: ClientConfig = options.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        config.set_log_level(log_level());
+        config
+    }
+}
+
+fn real_name(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real)
+}
+
+/// librdkafka's own lines are for whoever asks for them: what an operator must know comes from [`health`].
+fn log_level() -> RDKafkaLogLevel {
+    if tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Error }
+}
+
+/// Why a client could not be made: its options, for it does not need a broker to be made.
+fn unmade(error: &KafkaError) -> Error {
+    match error {
+        KafkaError::ClientConfig(_, reason, name, value) if value.is_empty() || !reason.contains(value.as_str()) => {
+            Error::Refused(format!("the property `{name}`: {reason}"))
+        }
+        // librdkafka's reason repeats the value, which may be a secret.
+        KafkaError::ClientConfig(_, _, name, _) => Error::Refused(format!("the property `{name}` cannot have the value it has")),
+        KafkaError::ClientCreation(reason) => Error::Refused(reason.clone()),
+        other => Error::Refused(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIDE: Side = Side { defaults: &[("linger.ms", "1"), ("session.timeout.ms", "6000")], owned: &[("acks", "all")] };
+
+    fn cluster(properties: &[(&str, &str)]) -> Cluster {
+        Cluster {
+            name: "main".into(),
+            brokers: vec!["a:1".into(), "b:2".into()],
+            properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn properties_win_over_defaults_and_lose_against_what_is_owned_by_either_name() {
+        let cluster = cluster(&[("queue.buffering.max.ms", "7"), ("request.required.acks", "0"), ("client.id", "mine")]);
+        let config = cluster.config(&SIDE, &[("group.id", "g".into())]);
+        let options = [
+            ("queue.buffering.max.ms", Some("7")),
+            ("linger.ms", None),
+            ("request.required.acks", Some("all")),
+            ("acks", None),
+            ("client.id", Some("mine")),
+            ("session.timeout.ms", Some("6000")),
+            ("metadata.broker.list", Some("a:1,b:2")),
+            ("group.id", Some("g")),
+        ];
+        for (name, value) in options {
+            assert_eq!(config.get(name), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_alias_is_one_to_librdkafka() {
+        for (alias, real) in ALIASES {
+            let value = match *alias {
+                "bootstrap.servers" => "a:1",
+                "compression.type" => "gzip",
+                "sasl.mechanism" => "PLAIN",
+                "acks" => "1",
+                _ => "1234",
+            };
+            let config = ClientConfig::from_iter([((*alias).to_owned(), value.to_owned())]);
+            assert_eq!(config.create_native_config().unwrap().get(real).unwrap(), value, "{alias}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_may_be_a_secret_is_not_in_the_reason() {
+        let config = cluster(&[("ssl.key.password", "x"), ("session.timeout.ms", "hunter2")]).config(&SIDE, &[]);
+        let Err(error) = config.create_native_config() else { panic!("hunter2 is not a number") };
+        let text = unmade(&error).to_string();
+        assert!(text.contains("session.timeout.ms") && !text.contains("hunter2"), "{text}");
+        let config = cluster(&[("sesion.timeout.ms", "6000")]).config(&SIDE, &[]);
+        let Err(error) = config.create_native_config() else { panic!("there is no such property") };
+        let text = unmade(&error).to_string();
+        assert!(text.contains("sesion.timeout.ms"), "{text}");
+    }
+}

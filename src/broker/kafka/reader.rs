@@ -1,0 +1,236 @@
+//! The consumer that reads partitions from explicit offsets, and makes batches of what it reads. Which partitions the group gave to this
+//! process is not its affair.
+
+use super::health::Health;
+use super::raw::{Message, Native, Reader};
+use super::{Cluster, Side, failure, unmade};
+use crate::broker::{Batch, Error, Event};
+use crate::model::{Offset, Partition, Timestamp};
+use rdkafka::TopicPartitionList;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::Thread;
+
+/// Messages of one read: enough that a read costs little beside them, and no more than a millisecond or two of work between two looks at
+/// the group and at commands.
+const READ_MESSAGES_MAX: usize = 4_096;
+
+/// Bytes at which a batch is closed. A record more may be in it.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+const SIDE: Side = Side {
+    defaults: &[
+        // What librdkafka holds fetched for one source, beside what one answer of a broker adds to it.
+        ("queued.max.messages.kbytes", "16384"),
+        ("fetch.max.bytes", "16777216"),
+        // By default a full queue stops reading for a second.
+        ("fetch.queue.backoff.ms", "10"),
+        // A partition that is started anew waits for the answer that is under way.
+        ("fetch.wait.max.ms", "100"),
+        // Any record that a broker was configured to take can be read.
+        ("receive.message.max.bytes", "1073741824"),
+    ],
+    owned: &[
+        ("auto.offset.reset", "error"),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("enable.partition.eof", "true"),
+        ("isolation.level", "read_committed"),
+    ],
+};
+
+/// Where to read a partition from, and what to call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) from: Offset,
+    pub(super) epoch: u64,
+}
+
+pub(super) struct PartitionReader {
+    reader: Reader,
+    slots: Slots,
+    health: Health,
+}
+
+impl PartitionReader {
+    /// `group` is not joined; librdkafka reads nothing without a name of one, and this one's access is granted already.
+    pub(super) fn new(cluster: &Cluster, group: &str, health: Health) -> Result<Self, Error> {
+        let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
+        let reader = Reader::new(&config, READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
+        Ok(Self { reader, slots: Slots::default(), health })
+    }
+
+    pub(super) fn native(&self) -> &Arc<Native> {
+        self.reader.native()
+    }
+
+    pub(super) fn wake(&mut self, thread: Thread) {
+        self.reader.wake(thread);
+    }
+
+    /// Serves the client's own notices.
+    pub(super) fn serve(&self) {
+        let health = &self.health;
+        while self.reader.serve(&mut |notice| health.heard(notice)) > 0 {}
+    }
+
+    /// Starts partitions, anew if they are read already, and stops those that want nothing.
+    pub(super) fn apply(&mut self, wants: BTreeMap<Partition, Option<Start>>) -> Result<(), Error> {
+        let (mut ends, mut starts) = (TopicPartitionList::new(), TopicPartitionList::new());
+        for (partition, want) in wants {
+            if self.slots.remove(&partition) {
+                ends.add_partition(&partition.topic, partition.index);
+            }
+            if let Some(start) = want {
+                let offset = i64::try_from(start.from.0).unwrap_or(i64::MAX);
+                let mut element = starts.add_partition(&partition.topic, partition.index);
+                element.set_offset(rdkafka::Offset::Offset(offset)).expect("an offset that is not negative");
+                self.slots.insert(partition, start);
+            }
+        }
+        if ends.count() > 0 {
+            self.reader.unassign(&ends).map_err(Error::Fatal)?;
+        }
+        if starts.count() > 0 {
+            self.reader.assign(&starts).map_err(Error::Fatal)?;
+        }
+        Ok(())
+    }
+
+    /// What is read of a topic that is another one under its old name: its positions mean nothing any more.
+    pub(super) fn give_up(&mut self, topic: &str, read: &mut Read) -> Result<(), Error> {
+        let gone: Vec<(Partition, u64)> = self.slots.of(topic);
+        let wants = gone.iter().map(|(partition, _)| (partition.clone(), None)).collect();
+        read.events.extend(gone.into_iter().map(|(partition, epoch)| Event::OutOfRange { partition, epoch }));
+        self.apply(wants)
+    }
+
+    /// Adds what has been fetched, without waiting. `false`: nothing is left for now.
+    pub(super) fn read(&mut self, read: &mut Read) -> bool {
+        let Self { reader, slots, health } = self;
+        let mut heard = false;
+        let more = reader.read(|message| {
+            heard = true;
+            slots.take(message, read, health);
+        });
+        if heard {
+            health.answered();
+        }
+        slots.flush(read);
+        more
+    }
+}
+
+/// What one read brought.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) events: VecDeque<Event>,
+    /// A person must act before these partitions can be read on.
+    pub(super) refusals: Vec<String>,
+}
+
+/// One partition that is read.
+struct Slot {
+    partition: Partition,
+    epoch: u64,
+    /// What lies before it was handed out, or skipped by the broker.
+    next: u64,
+    batch: Batch,
+}
+
+impl Slot {
+    fn flush(&mut self, events: &mut VecDeque<Event>) {
+        if self.batch.len() > 0 {
+            events.push_back(Event::Records(std::mem::replace(&mut self.batch, Batch::new(self.partition.clone(), self.epoch))));
+        }
+    }
+}
+
+/// The partitions that are read, found by what their messages carry.
+#[derive(Default)]
+struct Slots {
+    all: Vec<Slot>,
+    /// Places in `all` by [`Message::origin`]; forgotten whenever a partition comes or goes, for then librdkafka may use an address anew.
+    by_origin: BTreeMap<(usize, i32), usize>,
+    last: Option<((usize, i32), usize)>,
+}
+
+impl Slots {
+    fn insert(&mut self, partition: Partition, start: Start) {
+        let batch = Batch::new(partition.clone(), start.epoch);
+        self.all.push(Slot { partition, epoch: start.epoch, next: start.from.0, batch });
+    }
+
+    fn remove(&mut self, partition: &Partition) -> bool {
+        self.by_origin.clear();
+        self.last = None;
+        let found = self.all.iter().position(|slot| slot.partition == *partition);
+        found.map(|at| self.all.swap_remove(at)).is_some()
+    }
+
+    fn of(&self, topic: &str) -> Vec<(Partition, u64)> {
+        let slots = self.all.iter().filter(|slot| &*slot.partition.topic == topic);
+        slots.map(|slot| (slot.partition.clone(), slot.epoch)).collect()
+    }
+
+    fn find(&mut self, message: &Message<'_>) -> Option<&mut Slot> {
+        let origin = message.origin();
+        let at = match self.last {
+            Some((last, at)) if last == origin => at,
+            _ => {
+                let at = self.by_origin.get(&origin).copied().or_else(|| {
+                    let is_its = |slot: &Slot| slot.partition.index == message.partition() && &*slot.partition.topic == message.topic();
+                    self.all.iter().position(is_its)
+                })?;
+                self.by_origin.insert(origin, at);
+                self.last = Some((origin, at));
+                at
+            }
+        };
+        self.all.get_mut(at)
+    }
+
+    fn take(&mut self, message: &Message<'_>, read: &mut Read, health: &Health) {
+        if let Some((code, words)) = message.error() {
+            return self.take_error(message, (code, words), read, health);
+        }
+        // A message of a partition that was stopped: librdkafka has dropped it already, and this makes it sure.
+        let Some(slot) = self.find(message) else { return };
+        let Ok(offset) = u64::try_from(message.offset()) else { return };
+        if offset < slot.next {
+            return;
+        }
+        slot.next = offset + 1;
+        let timestamp = message.timestamp().map(Timestamp::from_millis);
+        slot.batch.push((Offset(offset), timestamp), message.key(), message.payload(), message.headers());
+        if slot.batch.bytes() >= BATCH_BYTES_MAX {
+            slot.flush(&mut read.events);
+        }
+    }
+
+    fn take_error(&mut self, message: &Message<'_>, (code, words): (Code, String), read: &mut Read, health: &Health) {
+        let Some(slot) = self.find(message) else { return health.failed(code, words) };
+        let (partition, epoch) = (slot.partition.clone(), slot.epoch);
+        match code {
+            Code::PartitionEOF => {
+                let at = u64::try_from(message.offset()).unwrap_or(0).max(slot.next);
+                slot.next = at;
+                slot.flush(&mut read.events);
+                read.events.push_back(Event::End { partition, epoch, at: Offset(at) });
+            }
+            Code::AutoOffsetReset | Code::OffsetOutOfRange => {
+                slot.flush(&mut read.events);
+                read.events.push_back(Event::OutOfRange { partition, epoch });
+            }
+            _ if failure::is_refusal(code) => read.refusals.push(format!("{partition} cannot be read: {words}")),
+            _ => health.failed(code, words),
+        }
+    }
+
+    fn flush(&mut self, read: &mut Read) {
+        for slot in &mut self.all {
+            slot.flush(&mut read.events);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Kafka as a source: two consumers, and one thread that serves both. The *member* belongs to the route's group and is told which
+//! partitions are this process's; the *reader* belongs to no group and reads where it is told. So where reading starts never depends on
+//! what librdkafka does while the group rebalances.
+//!
+//! | between caller and thread | bound |
+//! |---|---|
+//! | what the group did | a few; it overtakes records, for these may wait for long |
+//! | records | [`EVENTS_MAX`] batches, [`BYTES_MAX`] bytes; then the reader is not read any more, and librdkafka stops at its own bound |
+//! | what is to be read | one wish a partition: a later one replaces it |
+//! | commits | one under way, one waiting |
+//!
+//! The group is served whether or not records are taken: a stalled caller keeps its partitions.
+
+use super::Cluster;
+use super::catalog::{Chores, Inquiry};
+use super::health::{Health, PROBE_PATIENCE, Probe, State};
+use super::member::{Committing, Member, Told};
+use super::reader::{PartitionReader, Read, Start};
+use super::thread::Thread;
+use crate::broker::{Commit, Described, Error, Event, Source};
+use crate::model::{Offset, Partition};
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// Batches on their way to the caller.
+const EVENTS_MAX: usize = 64;
+
+/// Bytes on their way to the caller; what one read brings may be added to it.
+const BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What the group did, on its way to the caller.
+const CONTROL_MAX: usize = 64;
+
+/// How long the thread sleeps when nothing wakes it: messages, the group, commands and a caller that took something do.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// How often one refusal is told.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The source port for one group on one cluster.
+pub(crate) struct KafkaSource {
+    group: String,
+    control: mpsc::Receiver<Result<Event, Error>>,
+    records: mpsc::Receiver<Event>,
+    /// What is read, as the caller knows it: anything else was under way.
+    epochs: BTreeMap<Partition, u64>,
+    shared: Arc<Shared>,
+    inquiry: Inquiry,
+    thread: Thread,
+    health: Health,
+}
+
+/// Between the caller and the thread.
+#[derive(Default)]
+struct Shared {
+    wishes: Mutex<Wishes>,
+    bytes: AtomicUsize,
+    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Wishes {
+    starts: BTreeMap<Partition, Option<Start>>,
+    commit: Option<Committing>,
+    /// Topics that are others under their old names.
+    changed: BTreeSet<String>,
+}
+
+impl Shared {
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KafkaSource {
+    /// Joins `group`. It answers whether or not a broker does: what is wrong comes with [`Source::next`]. `user` names it in the log.
+    pub(crate) fn new(cluster: &Cluster, group: String, topics: &[String], user: &str) -> Result<Self, Error> {
+        let health = Health::new(&cluster.name, user);
+        let reader = PartitionReader::new(cluster, &group, health.clone())?;
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
+        let inquiry = Inquiry::start(reader.native().clone(), health.clone(), Chores::watching(topics, changed))?;
+        let member = Member::join(cluster, &group, topics, health.clone())?;
+        let (control_out, control) = mpsc::channel(CONTROL_MAX);
+        let (records_out, records) = mpsc::channel(EVENTS_MAX);
+        let server = Server {
+            member,
+            reader,
+            shared: shared.clone(),
+            control: Outlet { channel: control_out, waiting: VecDeque::new() },
+            records: Outlet { channel: records_out, waiting: VecDeque::new() },
+            health: health.clone(),
+            refused: BTreeMap::new(),
+        };
+        let thread = Thread::start("kafka-source", move || server.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, inquiry, thread, health })
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.health.state()
+    }
+
+    fn wish(&mut self, partition: &Partition, start: Option<Start>) {
+        self.shared.wishes().starts.insert(partition.clone(), start);
+        self.thread.unpark();
+    }
+
+    /// Books a batch out of what is under way.
+    fn took(&self, event: &Event) {
+        self.shared.bytes.fetch_sub(weight(event), Ordering::Relaxed);
+        self.thread.unpark();
+    }
+
+    fn is_current(&self, event: &Event) -> bool {
+        let (partition, epoch) = match event {
+            Event::Records(batch) => (&batch.partition, batch.epoch),
+            Event::End { partition, epoch, .. } | Event::OutOfRange { partition, epoch } => (partition, *epoch),
+            Event::Gained(_) | Event::Lost(_) => return true,
+        };
+        self.epochs.get(partition) == Some(&epoch)
+    }
+}
+
+fn weight(event: &Event) -> usize {
+    if let Event::Records(batch) = event { batch.bytes() } else { 0 }
+}
+
+#[async_trait(?Send)]
+impl Source for KafkaSource {
+    /// Both channels keep what was not taken, so dropping it loses nothing.
+    async fn next(&mut self) -> Result<Event, Error> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                told = self.control.recv() => told.unwrap_or_else(|| Err(Error::Fatal("the thread that reads has ended".into())))?,
+                Some(event) = self.records.recv() => {
+                    self.took(&event);
+                    event
+                }
+            };
+            if let Event::Lost(partitions) = &event {
+                for partition in partitions {
+                    self.stop(partition);
+                }
+            }
+            if self.is_current(&event) {
+                return Ok(event);
+            }
+        }
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
+        self.inquiry.describe(partitions).await
+    }
+
+    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+        self.inquiry.committed(&self.group, partitions).await
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        self.epochs.insert(partition.clone(), epoch);
+        self.wish(partition, Some(Start { from, epoch }));
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        if self.epochs.remove(partition).is_some() {
+            self.wish(partition, None);
+        }
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
+        if commits.is_empty() {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        // One that waits here was left by a caller that was dropped: this one says the same, or something newer.
+        self.shared.wishes().commit = Some(Committing { commits: commits.to_vec(), reply });
+        self.thread.unpark();
+        answer.await.unwrap_or_else(|_| Err(Error::Fatal("the thread that commits has ended".into())))
+    }
+
+    async fn close(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+        self.inquiry.end().await;
+        self.thread.end().await;
+    }
+}
+
+impl Drop for KafkaSource {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What runs on the source's thread.
+struct Server {
+    member: Member,
+    reader: PartitionReader,
+    shared: Arc<Shared>,
+    control: Outlet<Result<Event, Error>>,
+    records: Outlet<Event>,
+    health: Health,
+    /// Refusals, and when each was told.
+    refused: BTreeMap<String, Instant>,
+}
+
+/// A bounded channel, and what waits for room in it: never more than one turn brought.
+struct Outlet<T> {
+    channel: mpsc::Sender<T>,
+    waiting: VecDeque<T>,
+}
+
+impl<T> Outlet<T> {
+    /// Whether all has gone.
+    fn push(&mut self) -> bool {
+        while let Ok(permit) = self.channel.try_reserve() {
+            let Some(event) = self.waiting.pop_front() else { return true };
+            permit.send(event);
+        }
+        self.waiting.is_empty()
+    }
+}
+
+impl Server {
+    fn serve(mut self) {
+        self.member.wake(std::thread::current());
+        self.reader.wake(std::thread::current());
+        let mut probe = Probe::default();
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.serve_group();
+            self.serve_wishes();
+            self.reader.serve();
+            if probe.is_due(&self.health) && self.reader.native().ping(PROBE_PATIENCE) {
+                self.health.answered();
+            }
+            if !self.serve_records() {
+                std::thread::park_timeout(IDLE);
+            }
+        }
+    }
+
+    fn serve_group(&mut self) {
+        for told in self.member.serve() {
+            match told {
+                Told::Gained(partitions) => self.control.waiting.push_back(Ok(Event::Gained(partitions))),
+                Told::Lost(partitions) => {
+                    self.apply(partitions.iter().map(|partition| (partition.clone(), None)).collect());
+                    lose(&mut self.control.waiting, partitions);
+                }
+                Told::Refused(words) => self.refuse(words),
+            }
+        }
+        self.control.push();
+    }
+
+    fn serve_wishes(&mut self) {
+        let Wishes { starts, changed, .. } = {
+            let mut wishes = self.shared.wishes();
+            let commit = wishes.commit.take_if(|_| self.member.can_commit());
+            let taken = Wishes { starts: std::mem::take(&mut wishes.starts), changed: std::mem::take(&mut wishes.changed), commit: None };
+            drop(wishes);
+            if let Some(commit) = commit {
+                self.member.commit(commit);
+            }
+            taken
+        };
+        let mut read = Read::default();
+        for topic in changed {
+            tracing::error!(topic, "a source topic was deleted and made again under its name");
+            if let Err(error) = self.reader.give_up(&topic, &mut read) {
+                self.control.waiting.push_back(Err(error));
+            }
+        }
+        self.records.waiting.append(&mut read.events);
+        if !starts.is_empty() {
+            self.apply(starts);
+        }
+    }
+
+    fn apply(&mut self, wants: BTreeMap<Partition, Option<Start>>) {
+        if let Err(error) = self.reader.apply(wants) {
+            self.control.waiting.push_back(Err(error));
+        }
+    }
+
+    /// Whether there is more to read at once.
+    fn serve_records(&mut self) -> bool {
+        if !self.records.push() || self.shared.bytes.load(Ordering::Relaxed) >= BYTES_MAX {
+            return false;
+        }
+        let mut read = Read::default();
+        let more = self.reader.read(&mut read);
+        self.shared.bytes.fetch_add(read.events.iter().map(weight).sum(), Ordering::Relaxed);
+        self.records.waiting.append(&mut read.events);
+        self.records.push();
+        for words in read.refusals {
+            self.refuse(words);
+        }
+        more
+    }
+
+    /// librdkafka says the same at every attempt; a caller that takes nothing is told when it does.
+    fn refuse(&mut self, words: String) {
+        let now = Instant::now();
+        self.refused.retain(|_, at| now.duration_since(*at) < REFUSAL_INTERVAL);
+        if self.control.push() && self.refused.insert(words.clone(), now).is_none() {
+            self.control.waiting.push_back(Err(Error::Refused(words)));
+        }
+    }
+}
+
+/// Adds to what waits for the caller that partitions were lost, unless it was not told of having them. So no more waits than one loss and
+/// one gain a partition, however often the group changes its mind.
+fn lose(waiting: &mut VecDeque<Result<Event, Error>>, mut lost: Vec<Partition>) {
+    for event in waiting.iter_mut() {
+        if let Ok(Event::Gained(gained)) = event {
+            let untold: Vec<Partition> = lost.extract_if(.., |partition| gained.contains(partition)).collect();
+            gained.retain(|partition| !untold.contains(partition));
+        }
+    }
+    waiting.retain(|event| !matches!(event, Ok(Event::Gained(gained)) if gained.is_empty()));
+    if !lost.is_empty() {
+        waiting.push_back(Ok(Event::Lost(lost)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_was_not_told_of_a_gain_is_not_told_of_the_loss() {
+        let partitions = |indexes: &[i32]| indexes.iter().map(|index| Partition::new("t", *index)).collect::<Vec<_>>();
+        let mut waiting = VecDeque::from([Ok(Event::Lost(partitions(&[0]))), Ok(Event::Gained(partitions(&[0, 1])))]);
+        lose(&mut waiting, partitions(&[0, 2]));
+        assert_eq!(
+            format!("{waiting:?}"),
+            format!(
+                "{:?}",
+                [Ok::<_, Error>(Event::Lost(partitions(&[0]))), Ok(Event::Gained(partitions(&[1]))), Ok(Event::Lost(partitions(&[2]))),]
+            )
+        );
+        lose(&mut waiting, partitions(&[1]));
+        assert_eq!(waiting.len(), 2);
+    }
+}

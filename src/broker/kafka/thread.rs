@@ -1,0 +1,101 @@
+//! The adapters' own threads: named, woken by unparking, and joined with a deadline, for librdkafka may hang while it closes a client.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a thread may take to end before it is left behind.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A thread that is told to end by other means, and joined here. Dropping it joins it too, blocking.
+pub(super) struct Thread {
+    handle: Option<JoinHandle<()>>,
+    ended: Receiver<()>,
+    told: Option<oneshot::Receiver<()>>,
+}
+
+impl Thread {
+    pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let (ends, ended) = sync_channel(1);
+        let (tells, told) = oneshot::channel();
+        // Blocking client calls cannot be tasks, and the task group's threads run roles. This one belongs to an adapter, which joins it.
+        let handle = Builder::new().name(name.to_owned()).spawn(move || {
+            body();
+            drop((ends, tells));
+        })?;
+        Ok(Self { handle: Some(handle), ended, told: Some(told) })
+    }
+
+    pub(super) fn unpark(&self) {
+        if let Some(handle) = &self.handle {
+            handle.thread().unpark();
+        }
+    }
+
+    /// Waits until the thread, which was told to end, has ended. Dropped early, the rest of the wait is the drop's.
+    pub(super) async fn end(&mut self) {
+        if let Some(told) = &mut self.told {
+            let in_time = tokio::time::timeout(PATIENCE, told).await.is_ok();
+            self.told = None;
+            self.join(in_time);
+        }
+    }
+
+    fn join(&mut self, in_time: bool) {
+        let Some(handle) = self.handle.take() else { return };
+        let name = handle.thread().name().unwrap_or_default().to_owned();
+        if !in_time {
+            tracing::error!(thread = name, "a kafka client does not end; its thread is left behind");
+        } else if handle.join().is_err() {
+            tracing::error!(thread = name, "a thread of a kafka client panicked");
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if self.handle.is_some() {
+            self.unpark();
+            let in_time = !matches!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout));
+            self.join(in_time);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[tokio::test]
+    async fn a_thread_is_joined_whether_ended_or_dropped() {
+        for dropped in [true, false] {
+            let stop = Arc::new(AtomicBool::new(false));
+            let theirs = stop.clone();
+            let mut thread = Thread::start("test", move || {
+                while !theirs.load(Ordering::Relaxed) {
+                    std::thread::park();
+                }
+            })
+            .unwrap();
+            stop.store(true, Ordering::Relaxed);
+            thread.unpark();
+            if dropped {
+                drop(thread);
+            } else {
+                thread.end().await;
+                assert!(thread.handle.is_none());
+            }
+            assert_eq!(Arc::strong_count(&stop), 1, "the thread's copy is gone");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panicked_is_joined_too() {
+        let mut thread = Thread::start("test", || panic!("as planned")).unwrap();
+        thread.end().await;
+        assert!(thread.handle.is_none());
+    }
+}
