@@ -7,4 +7,6 @@
     reason = "real servers run in real time and on threads of their own, and a test may fail where the service may not"
 )]
 
+mod delivery;
 mod env;
+mod service;
