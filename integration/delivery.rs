@@ -247,8 +247,7 @@ fn what_waits_arrives_in_the_order_of_due_and_offset() {
             record.header("postdate-to", service.topic("to.order"))
         });
         send_all(&records.collect::<Vec<_>>());
-        service.wait_until_waiting(&source, COUNT);
-        let in_time = now_ms() < first;
+        let in_time = service.wait_before(first, &source, COUNT);
 
         let arrived = sink.wait_for(before + COUNT as usize, PATIENCE).split_off(before);
         if in_time {

@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-use crate::env::{Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, redis, unique};
+use crate::env::{Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, now_ms, redis, unique};
 
 /// A topic: what its name ends with, its partitions and its configuration.
 pub(crate) type Topic = (&'static str, i32, &'static [(&'static str, &'static str)]);
@@ -49,10 +49,20 @@ impl Service {
 
     /// Waits until so many messages of a source topic are stored.
     pub(crate) fn wait_until_waiting(&self, topic: &str, count: u32) {
+        eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || (self.waiting(topic) >= count).then_some(()));
+    }
+
+    /// Whether so many messages of a source topic are stored before the instant, in epoch milliseconds.
+    pub(crate) fn wait_before(&self, instant: i64, topic: &str, count: u32) -> bool {
         eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || {
-            let pending = self.postdate.metrics().sum_where("postdate_pending_messages", &[("topic", topic)]);
-            (pending >= f64::from(count)).then_some(())
-        });
+            let all = self.waiting(topic) >= count;
+            let in_time = now_ms() < instant;
+            (all || !in_time).then_some(in_time)
+        })
+    }
+
+    fn waiting(&self, topic: &str) -> u32 {
+        self.postdate.metrics().sum_where("postdate_pending_messages", &[("topic", topic)]) as u32
     }
 
     /// Waits until a counter of a route has reached `count`; it must never pass it.
