@@ -7,4 +7,8 @@
     reason = "real servers run in real time and on threads of their own, and a test may fail where the service may not"
 )]
 
+mod bad_input;
+mod change;
+mod delivery;
 mod env;
+mod service;

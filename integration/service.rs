@@ -1,0 +1,114 @@
+//! One Postdate for all tests of a file, with its topics: starting a process and joining its groups costs seconds. Nothing here knows what a
+//! test expects.
+
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+use crate::env::{Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, now_ms, redis, unique};
+
+/// A topic: what its name ends with, its partitions and its configuration.
+pub(crate) type Topic = (&'static str, i32, &'static [(&'static str, &'static str)]);
+
+/// For the targets whose records are to show when the broker got them.
+pub(crate) const STAMPED: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+
+pub(crate) struct Service {
+    pub(crate) postdate: Postdate,
+    pub(crate) deployment: String,
+}
+
+/// A test's use of a shared service. If the test fails it shows the service's log, for the service itself outlives it.
+pub(crate) struct Attended(&'static Service);
+
+impl Service {
+    /// The service of a file: started by whichever test asks first. In `routes`, an `@` stands for the deployment.
+    pub(crate) fn attend(shared: &'static OnceLock<Service>, area: &str, topics: &[Topic], routes: &str) -> Attended {
+        Attended(shared.get_or_init(|| Service::start(area, topics, routes)))
+    }
+
+    fn start(area: &str, topics: &[Topic], routes: &str) -> Service {
+        let deployment = unique(area);
+        std::thread::scope(|scope| {
+            for (name, partitions, config) in topics {
+                let name = format!("{deployment}.{name}");
+                scope.spawn(move || kafka().create_topic(&name, *partitions, config));
+            }
+        });
+        let postdate = Postdate::ready_with(&config(&deployment, &routes.replace('@', &deployment)));
+        Service { postdate, deployment }
+    }
+
+    pub(crate) fn topic(&self, name: &str) -> String {
+        format!("{}.{name}", self.deployment)
+    }
+
+    /// What `postdate-origin` is to say of a record: it was sent to `topic`, and the broker put it there.
+    pub(crate) fn origin(&self, route: &str, topic: &str, (partition, offset): (i32, i64)) -> String {
+        format!("{}/{route}/{topic}/{partition}/{offset}", self.deployment)
+    }
+
+    /// Waits until so many messages of a source topic are stored.
+    pub(crate) fn wait_until_waiting(&self, topic: &str, count: u32) {
+        eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || (self.waiting(topic) >= count).then_some(()));
+    }
+
+    /// Whether so many messages of a source topic are stored before the instant, in epoch milliseconds.
+    pub(crate) fn wait_before(&self, instant: i64, topic: &str, count: u32) -> bool {
+        eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || {
+            let all = self.waiting(topic) >= count;
+            let in_time = now_ms() < instant;
+            (all || !in_time).then_some(in_time)
+        })
+    }
+
+    fn waiting(&self, topic: &str) -> u32 {
+        self.postdate.metrics().sum_where("postdate_pending_messages", &[("topic", topic)]) as u32
+    }
+
+    /// Waits until a counter of a route has reached `count`; it must never pass it.
+    pub(crate) fn wait_for_metric(&self, name: &str, labels: &[(&str, &str)], count: u32) {
+        let count = f64::from(count);
+        eventually(&format!("{name}{labels:?} is {count}"), PATIENCE, || {
+            let sum = self.postdate.metrics().sum_where(name, labels);
+            assert!(sum <= count, "{name}{labels:?} is {sum}, more than {count}");
+            (sum >= count).then_some(())
+        });
+    }
+}
+
+impl Deref for Attended {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        self.0
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let logs = self.postdate.logs();
+            let lines: Vec<&str> = logs.lines().collect();
+            eprintln!("--- the last lines of {}\n{}", self.deployment, lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+    }
+}
+
+/// A configuration with these routes, on the shared servers. A topic that does not exist is told after a second instead of five.
+pub(crate) fn config(deployment: &str, routes: &str) -> String {
+    format!(
+        "deployment = \"{deployment}\"\n\
+         [store.redis]\nurl = \"{}\"\n\
+         [kafka.main]\nbrokers = [\"{}\"]\nproperties = {{ \"topic.metadata.propagation.max.ms\" = 1000 }}\n\
+         {routes}",
+        redis().url(),
+        kafka().addr()
+    )
+}
+
+/// Sends records one after the other; answers where the broker put each.
+pub(crate) fn send_all<'o>(records: impl IntoIterator<Item = &'o Outgoing>) -> Vec<(i32, i64)> {
+    let producer = Producer::start(kafka().addr());
+    records.into_iter().for_each(|record| producer.send(record));
+    producer.flush()
+}
