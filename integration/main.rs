@@ -7,4 +7,11 @@
     reason = "real servers run in real time and on threads of their own, and a test may fail where the service may not"
 )]
 
+mod contract;
 mod env;
+mod foreign;
+mod outage;
+mod restart;
+mod shutdown;
+mod source;
+mod verdict;
