@@ -172,7 +172,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
             );
         }
         store.erase(&shards).await?;
-        tracing::info!(shards = shards.len(), "reset: a running service reads them anew within seconds");
+        tracing::info!(shards = shards.len(), "reset: the service, started again, reads the topic from its first retained record");
         Ok(())
     })
 }
