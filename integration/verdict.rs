@@ -114,7 +114,9 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
 
     /// What was lost on purpose is not waited for.
     pub(crate) fn forget(&mut self, numbers: Range<usize>) {
-        numbers.for_each(|number| drop(self.sent.remove(&number)));
+        numbers.for_each(|number| {
+            self.sent.remove(&number);
+        });
     }
 
     pub(crate) fn sink(&self) -> Sink {
@@ -146,7 +148,9 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     pub(crate) fn duplicates_at_the_end(&self) -> usize {
         let records = Sink::read_to_end(&self.addr, &self.target);
         let mut missing = self.sent.clone();
-        records.iter().for_each(|record| drop(missing.remove(&number(record))));
+        records.iter().for_each(|record| {
+            missing.remove(&number(record));
+        });
         assert!(missing.is_empty(), "lost: {missing:?}");
         self.judge(&records)
     }
