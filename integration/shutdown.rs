@@ -102,3 +102,20 @@ fn a_taken_admin_port_is_named_with_its_key() {
     let logs = postdate.logs();
     assert!(logs.contains(&format!("cannot listen on {address} (admin.listen)")), "{logs}");
 }
+
+#[test]
+fn a_process_ends_in_time_though_its_store_is_away() {
+    let mut away = Redis::start();
+    let mut scene = Scene::new(kafka(), "away", 1);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(&away));
+    scene.send(300, 0..2_000);
+    sink.wait_for(50, LIMIT);
+    away.kill();
+    scene.send(50, 0..1_000);
+    let (_, took) = postdate.terminate();
+    assert!(took < STOP, "it took {took:?} to end");
+    away.restart();
+    postdate.restart();
+    scene.all_arrive(&sink);
+}
