@@ -9,6 +9,13 @@
 
 mod bad_input;
 mod change;
+mod contract;
 mod delivery;
 mod env;
+mod foreign;
+mod outage;
+mod restart;
 mod service;
+mod shutdown;
+mod source;
+mod verdict;

@@ -25,6 +25,14 @@ pub(crate) enum Mutant {
     IgnoresRollback,
 }
 
+#[cfg(not(test))]
+pub(crate) const fn active(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) use planted::{active, with};
+
 #[cfg(test)]
 mod planted {
     use super::Mutant;
@@ -43,12 +51,4 @@ mod planted {
         PLANTED.set(before);
         result
     }
-}
-
-#[cfg(test)]
-pub(crate) use planted::{active, with};
-
-#[cfg(not(test))]
-pub(crate) const fn active(_: Mutant) -> bool {
-    false
 }

@@ -159,7 +159,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
     runtime.block_on(async {
         let store = Redis::connect(&redis_options(config)).await.context("store.redis")?;
         let source = &config.routes[&reset.route].source;
-        let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), "reset")?;
+        let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), Health::new().part("reset"))?;
         let mut partitions = catalog.partitions(std::slice::from_ref(&reset.topic)).await?;
         partitions.retain(|partition| reset.partition.is_none_or(|only| partition.index == only));
         anyhow::ensure!(!partitions.is_empty(), "the topic {} has no such partition", reset.topic);
@@ -172,7 +172,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
             );
         }
         store.erase(&shards).await?;
-        tracing::info!(shards = shards.len(), "reset: a running service reads them anew within seconds");
+        tracing::info!(shards = shards.len(), "reset: the service, started again, reads the topic from its first retained record");
         Ok(())
     })
 }
@@ -218,7 +218,8 @@ impl Plan {
     fn source(&self, name: &str) -> Result<KafkaSource> {
         let source = &self.route(name).source;
         let cluster = self.cluster(&source.cluster);
-        KafkaSource::new(&cluster, group(&self.config, name), &source.topics, "ingress").with_context(|| format!("route.{name}.source"))
+        KafkaSource::new(&cluster, group(&self.config, name), &source.topics, self.health.part(format!("route {name} source client")))
+            .with_context(|| format!("route.{name}.source"))
     }
 
     fn rules(&self, name: &str) -> Rules {
@@ -282,7 +283,10 @@ impl Plan {
                 route: name.as_str().into(),
                 topics: route.source.topics.clone(),
                 group: group(&self.config, name),
-                catalog: Box::new(KafkaCatalog::new(&self.cluster(&route.source.cluster), "timer")?),
+                catalog: Box::new(KafkaCatalog::new(
+                    &self.cluster(&route.source.cluster),
+                    self.health.part(format!("route {name} catalog client")),
+                )?),
                 health: self.health.part(format!("route {name} catalog")),
             })
         };
@@ -308,7 +312,8 @@ impl Plan {
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
         let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
-            let target = KafkaTarget::new(self.cluster(name), IN_FLIGHT_MAX, "timer").with_context(|| format!("kafka.{name}"))?;
+            let target = KafkaTarget::new(self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
+                .with_context(|| format!("kafka.{name}"))?;
             Ok((name.to_owned(), Box::new(target)))
         };
         let targets: Result<BTreeMap<_, _>> = names.into_iter().map(target).collect();

@@ -63,7 +63,7 @@ fn recreated(shard: &ShardId, described: &Described, state: &State) -> Option<St
     let (topic, route) = (&shard.partition.topic, &shard.route);
     Some(format!(
         "the source partition of {shard} {what}. Messages of the old one that wait are still delivered; nothing new is read until you \
-         run: postdate reset --config FILE --route {route} --topic {topic}"
+         stop the route's processes, run: postdate reset --config FILE --route {route} --topic {topic}, and start them again"
     ))
 }
 

@@ -70,11 +70,6 @@ impl Loaded {
         self.places.len()
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
     /// # Panics
     /// If `index` is not below [`Loaded::len`].
     pub(crate) fn place(&self, index: usize) -> Cursor {

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::health::Part;
 use crate::limit::CATALOG_INTERVAL;
 use crate::metric;
-use crate::model::{Claim, Committed, Lease, Partition, ShardId, Timestamp, Token};
+use crate::model::{Claim, Committed, Identity, Lease, Partition, ShardId, Timestamp, Token};
 use crate::store::{Acquired, Error, Renewed, State, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -77,8 +77,9 @@ struct Held {
 struct Wanted {
     shards: Vec<ShardId>,
     held: BTreeMap<ShardId, Held>,
-    /// The last pair that this process itself finished: it may be ahead of what a store that went back remembers.
-    own: BTreeMap<ShardId, Claim>,
+    /// The last pair that this process itself finished: it may be ahead of what a store that went back remembers. It speaks of one
+    /// incarnation of the source; the offsets of the next one mean other messages.
+    own: BTreeMap<ShardId, (Identity, Claim)>,
     /// Told to be dropped, and not yet.
     leaving: BTreeMap<ShardId, Lease>,
 }
@@ -104,7 +105,9 @@ impl Claimer {
                     Some(GaveUp { shard, finished }) => {
                         wanted.held.remove(&shard);
                         wanted.leaving.remove(&shard);
-                        wanted.own.insert(shard, finished);
+                        if let Some((_, own)) = wanted.own.get_mut(&shard) {
+                            *own = finished;
+                        }
                     }
                     None => break,
                 },
@@ -183,6 +186,7 @@ impl Claimer {
                 tracing::info!(shard = %lease.shard, watermark = %state.watermark, "lease acquired");
                 let held = Held { lease: lease.clone(), _metric: metric::LeaseHeld::new(&lease.shard) };
                 wanted.held.insert(lease.shard.clone(), held);
+                wanted.own.insert(lease.shard.clone(), (state.identity.clone(), start));
                 let _dispatcher_gone = self.holdings.send(Holding::Granted(Grant { lease, state, start })).await;
             }
         }
@@ -191,7 +195,7 @@ impl Claimer {
 
     /// The greatest of the pairs that the store, the last commit and this process itself know to be delivered.
     async fn start(&mut self, shard: &ShardId, state: &State, wanted: &Wanted) -> Claim {
-        let own = wanted.own.get(shard).copied().unwrap_or(Claim::START);
+        let own = wanted.own.get(shard).filter(|(identity, _)| *identity == state.identity).map_or(Claim::START, |(_, own)| *own);
         let committed = match self.committed(shard).await {
             Ok(Some(committed)) if committed.identity.as_ref().is_none_or(|identity| *identity == state.identity) => committed.delivered,
             Ok(_) => Claim::START,

@@ -1,7 +1,7 @@
 //! What a source and a catalog must do.
 
 use super::{PATIENCE, Whole, World, deliver, gain, member, name, number, read_to_end, texts, topic, wholes, within};
-use crate::broker::{Commit, Error, Event, Source};
+use crate::broker::{Commit, Error, Event};
 use crate::model::{Offset, Partition};
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,11 +1,12 @@
 //! What a cluster says of its topics and of a group's commits. Every call blocks until the brokers answer, so they are made on a thread of
 //! their own, one after the other; nothing here joins a group.
 
-use super::health::{Health, PROBE_INTERVAL, PROBE_PATIENCE, State};
+use super::health::{Health, PROBE_INTERVAL, PROBE_PATIENCE};
 use super::raw::{self, Failed, Native, Spec, TopicFacts};
 use super::thread::Thread;
 use super::{Cluster, Side, failure, unmade};
 use crate::broker::{Catalog, Described, Error};
+use crate::health::Part;
 use crate::model::{Identity, Offset, Partition};
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -27,19 +28,14 @@ const SIDE: Side = Side { defaults: &[], owned: &[("enable.auto.commit", "false"
 /// The catalog port on one cluster.
 pub(crate) struct KafkaCatalog {
     inquiry: Inquiry,
-    health: Health,
 }
 
 impl KafkaCatalog {
     /// `user` names it in the log.
-    pub(crate) fn new(cluster: &Cluster, user: &str) -> Result<Self, Error> {
-        let health = Health::new(&cluster.name, user);
+    pub(crate) fn new(cluster: &Cluster, part: Part) -> Result<Self, Error> {
+        let health = Health::new(&cluster.name, part);
         let native = Arc::new(Native::asker(&cluster.config(&SIDE, &[])).map_err(|error| unmade(&error))?);
-        Ok(Self { inquiry: Inquiry::start(native, health.clone(), Chores::serving())?, health })
-    }
-
-    pub(crate) fn state(&self) -> State {
-        self.health.state()
+        Ok(Self { inquiry: Inquiry::start(native, health, Chores::serving())? })
     }
 }
 
@@ -183,24 +179,22 @@ fn serve(native: &Native, health: &Health, mut chores: Chores, asked: &Receiver<
 }
 
 fn answer(native: &Native, health: &Health, watch: Option<&mut Watch>, question: Question) {
-    // Nobody waits for the answer of a question whose asker was dropped.
     match question {
-        Question::Partitions(topics, reply) if !reply.is_closed() => drop(reply.send(heard(health, partitions(native, &topics)))),
-        Question::Describe(partitions, reply) if !reply.is_closed() => {
-            drop(reply.send(heard(health, describe(native, watch, &partitions))))
-        }
-        Question::Committed(group, partitions, reply) if !reply.is_closed() => {
-            drop(reply.send(heard(health, committed(native, &group, &partitions))));
-        }
-        _ => {}
+        Question::Partitions(topics, reply) => tell(reply, health, || partitions(native, &topics)),
+        Question::Describe(partitions, reply) => tell(reply, health, || describe(native, watch, &partitions)),
+        Question::Committed(group, partitions, reply) => tell(reply, health, || committed(native, &group, &partitions)),
     }
 }
 
-fn heard<T>(health: &Health, answer: Result<T, Error>) -> Result<T, Error> {
-    if answer.is_ok() {
-        health.answered();
+/// Nobody waits for the answer of a question whose asker was dropped.
+fn tell<T>(reply: Reply<T>, health: &Health, ask: impl FnOnce() -> Result<T, Error>) {
+    if !reply.is_closed() {
+        let answer = ask();
+        if answer.is_ok() {
+            health.answered();
+        }
+        drop(reply.send(answer));
     }
-    answer
 }
 
 fn partitions(native: &Native, topics: &[String]) -> Result<Vec<Partition>, Error> {
@@ -232,14 +226,12 @@ fn describe(native: &Native, watch: Option<&mut Watch>, partitions: &[Partition]
     let places = places(partitions);
     let firsts = raw::list_offsets(native, &places, Spec::First, PATIENCE).map_err(failed)?;
     let ends = raw::list_offsets(native, &places, Spec::End, PATIENCE).map_err(failed)?;
-    let describe = |((partition, first), end): ((&Partition, Result<i64, Failed>), Result<i64, Failed>)| {
-        Ok(Described {
-            identity: topics[&*partition.topic].id.as_deref().map(|id| Identity(id.into())),
-            first: offset(first)?,
-            end: offset(end)?,
-        })
-    };
-    partitions.iter().zip(firsts).zip(ends).map(describe).collect()
+    let mut described = Vec::with_capacity(partitions.len());
+    for (partition, (first, end)) in partitions.iter().zip(firsts.into_iter().zip(ends)) {
+        let identity = topics[&*partition.topic].id.as_deref().map(|id| Identity(id.into()));
+        described.push(Described { identity, first: offset(first)?, end: offset(end)? });
+    }
+    Ok(described)
 }
 
 fn committed(native: &Native, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {

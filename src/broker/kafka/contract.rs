@@ -69,15 +69,15 @@ fn count(partitions: i32) -> usize {
 #[async_trait(?Send)]
 impl World for KafkaWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        Box::new(KafkaSource::new(&self.cluster, group.to_owned(), topics, "contract").expect("a valid configuration"))
+        Box::new(KafkaSource::new(&self.cluster, group.to_owned(), topics, part()).expect("a valid configuration"))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
-        Box::new(KafkaTarget::new(self.cluster.clone(), in_flight_max, "contract").expect("a valid configuration"))
+        Box::new(KafkaTarget::new(self.cluster.clone(), in_flight_max, part()).expect("a valid configuration"))
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
-        Box::new(KafkaCatalog::new(&self.cluster, "contract").expect("a valid configuration"))
+        Box::new(KafkaCatalog::new(&self.cluster, part()).expect("a valid configuration"))
     }
 
     fn run(&self) -> String {
@@ -136,7 +136,7 @@ impl World for KafkaWorld {
 async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;
-    let mut target = KafkaTarget::new(world.cluster.clone(), 1_000, "contract").expect("a valid configuration");
+    let mut target = KafkaTarget::new(world.cluster.clone(), 1_000, part()).expect("a valid configuration");
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
@@ -164,4 +164,8 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
         }
     }
     target.close().await;
+}
+
+fn part() -> crate::health::Part {
+    crate::health::Health::new().part("contract")
 }

@@ -1,19 +1,12 @@
-//! Whether a cluster answers one adapter's clients: asked by readiness, told to the log once per change. It asks no broker itself.
+//! Whether a cluster answers one adapter's clients, as a part of the process' readiness, which logs each change. It asks no broker itself.
 
 use super::raw::{Level, Notice};
+use crate::health::Part;
 use rdkafka::types::RDKafkaErrorCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Whether the cluster answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Up,
-    /// Why not, as far as librdkafka says.
-    Down(String),
-}
 
 /// What the clients of one adapter know of their cluster. Clones share it.
 #[derive(Clone)]
@@ -21,42 +14,19 @@ pub(super) struct Health(Arc<Shared>);
 
 struct Shared {
     cluster: Arc<str>,
-    /// Of the route or the role, for the log.
-    user: String,
+    part: Part,
     up: AtomicBool,
-    cause: Mutex<Cause>,
-}
-
-#[derive(Default)]
-struct Cause {
-    text: String,
     /// The latest failure of one broker: librdkafka says that all are down, and not why.
-    broker: String,
-    /// What the log was told last.
-    logged: Option<(RDKafkaErrorCode, Instant)>,
-    /// Whether the log is still to be told that the cluster answers.
-    untold: bool,
+    broker: Mutex<String>,
 }
-
-/// A client that fails and succeeds in turns (one broker of three refuses its password) is logged once in so long.
-const QUIET: Duration = Duration::from_secs(60);
 
 /// How often, and how long, a client that hears nothing asks whether anybody is there. The asking thread does nothing else meanwhile.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const PROBE_PATIENCE: Duration = Duration::from_millis(200);
 
 impl Health {
-    pub(super) fn new(cluster: &Arc<str>, user: impl Into<String>) -> Self {
-        let cause = Cause { text: "no broker has answered yet".into(), untold: true, ..Cause::default() };
-        Self(Arc::new(Shared { cluster: cluster.clone(), user: user.into(), up: AtomicBool::new(false), cause: Mutex::new(cause) }))
-    }
-
-    pub(super) fn state(&self) -> State {
-        if self.is_up() {
-            return State::Up;
-        }
-        let cause = self.cause();
-        State::Down([cause.text.as_str(), cause.broker.as_str()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": "))
+    pub(super) fn new(cluster: &Arc<str>, part: Part) -> Self {
+        Self(Arc::new(Shared { cluster: cluster.clone(), part, up: AtomicBool::new(false), broker: Mutex::default() }))
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -66,11 +36,8 @@ impl Health {
     /// A broker answered. Cheap: called for every batch.
     pub(super) fn answered(&self) {
         if !self.is_up() && !self.0.up.swap(true, Ordering::Relaxed) {
-            let mut cause = self.cause();
-            cause.broker.clear();
-            if std::mem::take(&mut cause.untold) {
-                tracing::info!(cluster = %self.0.cluster, user = self.0.user, "kafka answers");
-            }
+            self.broker().clear();
+            self.0.part.ready();
         }
     }
 
@@ -82,26 +49,21 @@ impl Health {
     }
 
     pub(super) fn failed(&self, code: RDKafkaErrorCode, text: String) {
-        let mut cause = self.cause();
-        if !is_outage(code) {
-            tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, user = self.0.user, "{text}");
+        let mut broker = self.broker();
+        if is_outage(code) {
+            self.0.up.store(false, Ordering::Relaxed);
+            let cause = [text.as_str(), broker.as_str()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": ");
+            self.0.part.not_ready(format!("kafka.{} does not answer: {cause}", self.0.cluster));
+        } else {
+            tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
             if is_of_one_broker(code) {
-                cause.broker = text;
+                *broker = text;
             }
-            return;
-        }
-        cause.text = text;
-        self.0.up.store(false, Ordering::Relaxed);
-        let now = Instant::now();
-        if cause.logged.is_none_or(|(logged, at)| logged != code || now.duration_since(at) > QUIET) {
-            cause.logged = Some((code, now));
-            cause.untold = true;
-            tracing::error!(cluster = %self.0.cluster, user = self.0.user, cause = cause.text, "kafka does not answer");
         }
     }
 
-    fn cause(&self) -> MutexGuard<'_, Cause> {
-        self.0.cause.lock().unwrap_or_else(PoisonError::into_inner)
+    fn broker(&self) -> MutexGuard<'_, String> {
+        self.0.broker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,23 +108,29 @@ impl Probe {
 mod tests {
     use super::*;
 
+    fn reasons(health: &crate::health::Health) -> Vec<String> {
+        health.not_ready().into_iter().map(|complaint| complaint.reason).collect()
+    }
+
     #[test]
     fn it_is_down_until_a_broker_answers_and_says_which_failure_came_first() {
-        let health = Health::new(&"main".into(), "source of orders");
-        assert!(matches!(health.state(), State::Down(_)));
+        let process = crate::health::Health::new();
+        let health = Health::new(&"main".into(), process.part("source of orders"));
+        assert_eq!(reasons(&process), ["starting"]);
         health.answered();
-        assert_eq!(health.state(), State::Up);
+        assert_eq!(reasons(&process), [""; 0]);
         health.failed(RDKafkaErrorCode::BrokerTransportFailure, "a:1: connection refused".into());
-        assert_eq!(health.state(), State::Up, "one broker is not the cluster");
+        assert_eq!(reasons(&process), [""; 0], "one broker is not the cluster");
         health.failed(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down".into());
-        assert_eq!(health.state(), State::Down("1/1 brokers are down: a:1: connection refused".into()));
+        assert_eq!(reasons(&process), ["kafka.main does not answer: 1/1 brokers are down: a:1: connection refused"]);
         health.answered();
-        assert_eq!(health.state(), State::Up);
+        assert_eq!(reasons(&process), [""; 0]);
     }
 
     #[test]
     fn nobody_is_asked_while_the_cluster_answers() {
-        let (health, mut probe) = (Health::new(&"main".into(), "target"), Probe::default());
+        let part = crate::health::Health::new().part("target");
+        let (health, mut probe) = (Health::new(&"main".into(), part), Probe::default());
         assert!(probe.is_due(&health));
         assert!(!probe.is_due(&health), "once an interval");
         health.answered();

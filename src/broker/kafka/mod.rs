@@ -29,7 +29,6 @@ mod thread;
 pub(crate) use catalog::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
-pub(crate) use health::State;
 pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
 

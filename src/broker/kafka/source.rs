@@ -13,11 +13,12 @@
 
 use super::Cluster;
 use super::catalog::{Chores, Inquiry};
-use super::health::{Health, PROBE_PATIENCE, Probe, State};
+use super::health::{Health, PROBE_PATIENCE, Probe};
 use super::member::{Committing, Member, Told};
 use super::reader::{PartitionReader, Read, Start};
 use super::thread::Thread;
 use crate::broker::{Commit, Described, Error, Event, Source};
+use crate::health::Part;
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,7 +53,6 @@ pub(crate) struct KafkaSource {
     shared: Arc<Shared>,
     inquiry: Inquiry,
     thread: Thread,
-    health: Health,
 }
 
 /// Between the caller and the thread.
@@ -79,12 +79,12 @@ impl Shared {
 
 impl KafkaSource {
     /// Joins `group`. It answers whether or not a broker does: what is wrong comes with [`Source::next`]. `user` names it in the log.
-    pub(crate) fn new(cluster: &Cluster, group: String, topics: &[String], user: &str) -> Result<Self, Error> {
-        let health = Health::new(&cluster.name, user);
+    pub(crate) fn new(cluster: &Cluster, group: String, topics: &[String], part: Part) -> Result<Self, Error> {
+        let health = Health::new(&cluster.name, part);
         let reader = PartitionReader::new(cluster, &group, health.clone())?;
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
-        let changed = move |topic: &str| drop(theirs.wishes().changed.insert(topic.to_owned()));
+        let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
         let inquiry = Inquiry::start(reader.native().clone(), health.clone(), Chores::watching(topics, changed))?;
         let member = Member::join(cluster, &group, topics, health.clone())?;
         let (control_out, control) = mpsc::channel(CONTROL_MAX);
@@ -95,15 +95,11 @@ impl KafkaSource {
             shared: shared.clone(),
             control: Outlet { channel: control_out, waiting: VecDeque::new() },
             records: Outlet { channel: records_out, waiting: VecDeque::new() },
-            health: health.clone(),
+            health,
             refused: BTreeMap::new(),
         };
         let thread = Thread::start("kafka-source", move || server.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, inquiry, thread, health })
-    }
-
-    pub(crate) fn state(&self) -> State {
-        self.health.state()
+        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, inquiry, thread })
     }
 
     fn wish(&mut self, partition: &Partition, start: Option<Start>) {

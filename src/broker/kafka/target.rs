@@ -4,11 +4,12 @@
 //! a new one at the next send. What was under way is reported as not taken where it never left the client, and as unknown where it may
 //! have arrived; so the service recovers without a restart, and nothing is reported `Closed` but what is sent after [`Target::close`].
 
-use super::health::{Health, State};
+use super::health::Health;
 use super::lane::{Lane, Reports};
 use super::raw::{Outbound, Status};
 use super::{Cluster, Side, failure};
 use crate::broker::{Error, Failure, FailureKind, Outgoing, Report, Sent, Target};
+use crate::health::Part;
 use crate::model::Reason;
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -52,15 +53,11 @@ pub(crate) struct KafkaTarget {
 
 impl KafkaTarget {
     /// Takes over at most `in_flight_max` records that were not reported on yet. `user` names it in the log.
-    pub(crate) fn new(cluster: Cluster, in_flight_max: usize, user: &str) -> Result<Self, Error> {
-        let health = Health::new(&cluster.name, user);
+    pub(crate) fn new(cluster: Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
+        let health = Health::new(&cluster.name, part);
         let reports = Arc::default();
         let lane = Some(open(&cluster, in_flight_max, &reports, &health)?);
         Ok(Self { cluster, in_flight_max, in_flight: 0, lane, retired: Vec::new(), reports, health })
-    }
-
-    pub(crate) fn state(&self) -> State {
-        self.health.state()
     }
 
     /// Where a lane cannot be opened any more, the failed one stays, and every send says so.

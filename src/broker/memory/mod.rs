@@ -235,11 +235,6 @@ impl MemoryCluster {
             state.rebalance();
         });
     }
-
-    /// Records of one batch that a source hands out.
-    pub(crate) fn set_batch_max(&self, records: usize) {
-        self.change(|state| state.faults.batch_max = records.max(1));
-    }
 }
 
 impl MemoryCluster {

@@ -85,20 +85,17 @@ pub(in super::super) fn list_offsets(
     spec: Spec,
     patience: Duration,
 ) -> Result<Vec<Result<i64, Failed>>, Failed> {
-    let offset = match spec {
-        Spec::First => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_EARLIEST,
-        Spec::End => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_LATEST,
-    };
-    let list = list(partitions);
+    let mut list = list(partitions);
+    // The call's own names of the two have these values.
+    let all = list.set_all_offsets(match spec {
+        Spec::First => rdkafka::Offset::Beginning,
+        Spec::End => rdkafka::Offset::End,
+    });
+    all.expect("offsets that every list takes");
     let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, patience);
-    // SAFETY: all handles are alive; the list's elements are ours alone, and the call copies the list.
-    let event = unsafe {
-        for element in elements_mut(&list) {
-            element.offset = offset as i64;
-        }
-        sys::rd_kafka_ListOffsets(native.ptr(), list.ptr(), ask.options, ask.queue.0.as_ptr());
-        ask.answer()?
-    };
+    // SAFETY: all handles are alive; the call copies the list.
+    unsafe { sys::rd_kafka_ListOffsets(native.ptr(), list.ptr(), ask.options, ask.queue.0.as_ptr()) };
+    let event = ask.answer()?;
     // SAFETY: as in `describe_topics`.
     unsafe {
         let mut count = 0;
@@ -174,15 +171,6 @@ fn list(partitions: &[(String, i32)]) -> TopicPartitionList {
         list.add_partition(topic, *partition);
     }
     list
-}
-
-/// SAFETY: nothing else refers to the list's elements meanwhile.
-unsafe fn elements_mut(list: &TopicPartitionList) -> &mut [sys::rd_kafka_topic_partition_t] {
-    // SAFETY: the list is alive, and as long as it says.
-    unsafe {
-        let raw = &*list.ptr();
-        if raw.elems.is_null() { &mut [] } else { std::slice::from_raw_parts_mut(raw.elems, list.count()) }
-    }
 }
 
 /// SAFETY: `error` is null or alive.

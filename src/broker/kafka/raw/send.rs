@@ -117,9 +117,8 @@ impl Sender {
         let Some(event) = self.0.main.poll(patience) else { return 0 };
         event.notice().into_iter().for_each(notice);
         if event.kind() == sys::RD_KAFKA_EVENT_DR {
-            loop {
-                // SAFETY: the event is alive, and its messages live as long as it.
-                let Some(message) = (unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()).as_ref() }) else { break };
+            // SAFETY: the event is alive, and its messages live as long as it.
+            while let Some(message) = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()).as_ref() } {
                 let error = (message.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| message.err.into());
                 delivery(&Delivery { message: Message(message), ticket: message._private as usize as u64, error });
             }

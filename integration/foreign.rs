@@ -1,0 +1,74 @@
+//! Values in Redis that are not what they were: a damaged one, or somebody else's, concerns what it held and nothing beside it.
+
+use redis::cmd;
+
+use crate::env::{Postdate, eventually, kafka, redis};
+use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready};
+
+/// Keys that begin so, of some thousands in all.
+fn keys(prefix: &str) -> Vec<String> {
+    let keys: Vec<String> = cmd("KEYS").arg("*").query(&mut redis().client()).unwrap();
+    keys.into_iter().filter(|key| key.starts_with(prefix)).collect()
+}
+
+#[test]
+fn a_damaged_run_is_set_aside_and_counted_and_the_rest_is_delivered() {
+    let mut scene = Scene::new(kafka(), "damaged", 1);
+    let sink = scene.sink();
+    // Its runs are stored one after another, and not loaded before they are damaged: it does not run then.
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    for round in 1..=4 {
+        scene.send(50, 15_000..16_000);
+        scene.wait_until_stored(&postdate, round * 50);
+    }
+    let (status, _) = postdate.terminate();
+    assert!(status.success(), "{status}");
+    let pools = keys(&format!("{}pool:", scene.shard(0)));
+    let mut client = redis().client();
+    let runs: Vec<String> = cmd("HKEYS").arg(&pools[0]).query(&mut client).unwrap();
+    cmd("HSET").arg(&pools[0]).arg(&runs[0]).arg("not a run").exec(&mut client).unwrap();
+
+    postdate.restart();
+    eventually("the damaged run is counted", LIMIT, || {
+        let (status, _) = postdate.get("/metrics")?;
+        (status == 200 && postdate.metrics().sum("postdate_quarantined_runs_total") > 0.0).then_some(())
+    });
+    let kept: usize = cmd("HLEN").arg(format!("{}quarantine", scene.shard(0))).query(&mut client).unwrap();
+    assert_eq!(kept, 1);
+    assert!(postdate.logs().contains("a stored run is unreadable"));
+    // What is set aside goes on being counted as pending; when only that is left, all else has been delivered.
+    let waiting = || postdate.metrics().sum("postdate_pending_messages") as usize;
+    eventually("the rest is delivered", LIMIT, || {
+        (sink.records().len() + waiting() == scene.sent() && sink.records().len() >= 50).then_some(())
+    });
+    let records = sink.records();
+    assert!((50..200).contains(&records.len()), "{} arrived", records.len());
+    scene.judge(&records);
+    assert_eq!(records.iter().map(number).collect::<std::collections::BTreeSet<_>>().len(), records.len());
+}
+
+#[test]
+fn a_value_of_another_type_stops_its_shard_alone_and_says_so() {
+    let mut scene = Scene::new(kafka(), "foreign", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(100, 0..1_000);
+    scene.all_arrive(&sink);
+    let meta = format!("{}meta", scene.shard(0));
+    let mut client = redis().client();
+    cmd("SET").arg(&meta).arg("somebody else's").exec(&mut client).unwrap();
+    wait_for_complaint(&postdate, &["is not usable", &format!("{}/0", scene.source)]);
+
+    // Every second one goes to the other shard.
+    scene.send(100, 0..1_000);
+    let others = sink.wait_until("what the other shard holds", LIMIT, |records| {
+        records.iter().filter(|record| number(record) >= 100 && number(record) % 2 == 1).count() == 50
+    });
+    assert_eq!(others.len(), 150);
+
+    // Once it is gone, the shard is filled again from the log.
+    cmd("DEL").arg(&meta).exec(&mut client).unwrap();
+    let duplicates = scene.all_arrive(&sink);
+    assert_eq!(duplicates, 0);
+    wait_until_ready(&postdate);
+}

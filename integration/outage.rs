@@ -1,0 +1,117 @@
+//! Servers that fail, forget or fill up: the service notices by itself, reads again from the log what the store has lost, and goes on without
+//! anybody's help.
+
+use crate::env::{Kafka, Postdate, Redis, kafka, redis};
+use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
+
+#[test]
+fn redis_killed_and_started_again_costs_nothing() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "redis_killed", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(600, 0..4_000);
+    sink.wait_for(100, LIMIT);
+    redis.kill();
+    scene.send(600, 0..4_000);
+    wait_for_complaint(&postdate, &["does not answer"]);
+    redis.restart();
+    let duplicates = scene.all_arrive(&sink);
+    // An append-only file loses nothing with its process; the same timer goes on, and knows what it delivered.
+    assert!(duplicates <= 100, "{duplicates} duplicates");
+    wait_until_ready(&postdate);
+}
+
+#[test]
+fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "rolled_back", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(600, 0..6_000);
+    sink.wait_for(100, LIMIT);
+    let snapshot = redis.snapshot();
+    scene.send(600, 0..6_000);
+    scene.wait_until_stored(&postdate, 1_200);
+    let delivered = sink.wait_for(300, LIMIT).len();
+    redis.roll_back_to(&snapshot);
+    let duplicates = scene.all_arrive(&sink);
+    // The timer is the same, and knows what it delivered since.
+    assert!(duplicates <= delivered, "{duplicates} duplicates, more than the {delivered} that had been delivered");
+    wait_until_ready(&postdate);
+}
+
+#[test]
+fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "emptied", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(600, 0..6_000);
+    scene.wait_until_stored(&postdate, 600);
+    let delivered = sink.wait_for(200, LIMIT).len();
+    redis.flush_all();
+    scene.send(600, 0..4_000);
+    let duplicates = scene.all_arrive(&sink);
+    assert!(duplicates <= delivered + 600, "{duplicates} duplicates");
+    wait_until_ready(&postdate);
+}
+
+#[test]
+fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_committed() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "emptied_alone", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(400, 0..1_000);
+    scene.send(400, 10_000..12_000);
+    scene.wait_until_stored(&postdate, 800);
+    let delivered = sink.wait_for(400, LIMIT).len();
+    postdate.kill();
+    redis.flush_all();
+    scene.send(200, 0..1_000);
+    postdate.restart();
+    let duplicates = scene.all_arrive(&sink);
+    // What was delivered since the last commit, a second before at most: here that may be all of it.
+    assert!(duplicates <= delivered, "{duplicates} duplicates");
+}
+
+#[test]
+fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "full", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(300, 3_000..6_000);
+    scene.wait_until_stored(&postdate, 300);
+    redis.set_maxmemory(1);
+    scene.send(300, 0..1_000);
+    wait_for_complaint(&postdate, &["out of memory", "maxmemory"]);
+    sink.wait_for(300, LIMIT);
+    // Only those that were stored before have come: the rest waits in the log.
+    assert!(sink.records().iter().all(|record| crate::verdict::number(record) < 300));
+    assert!(!postdate.ready());
+    redis.set_maxmemory(0);
+    scene.all_arrive(&sink);
+    wait_until_ready(&postdate);
+}
+
+#[test]
+fn kafka_killed_and_started_again_costs_nothing() {
+    let mut kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "kafka_killed", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(600, 0..8_000);
+    scene.wait_until_stored(&postdate, 600);
+    sink.wait_for(100, LIMIT);
+    kafka.kill();
+    scene.load(600, 0..8_000);
+    wait_for_complaint(&postdate, &["the broker does not answer"]);
+    kafka.restart();
+    scene.flush();
+    let duplicates = scene.all_arrive(&sink);
+    // What was on its way when the broker died.
+    assert!(duplicates <= 300, "{duplicates} duplicates");
+    wait_until_ready(&postdate);
+}

@@ -1,0 +1,48 @@
+//! A process that dies and comes back: nothing that it had taken on is lost, and nothing comes before its time.
+
+use crate::env::{Kafka, Postdate, kafka, redis};
+use crate::verdict::{LIMIT, Scene};
+
+const KILLS: usize = 6;
+const ROUND: usize = 300;
+
+#[test]
+fn a_process_that_is_killed_again_and_again_loses_nothing() {
+    // The group gives up a member that died as soon as it is allowed to: reading, too, is to be killed in its midst.
+    let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
+    let mut scene = Scene::new(&kafka, "killed", 2);
+    let sink = scene.sink();
+    let config = scene.config_with(redis(), "[timer]\nlease = \"1s\"").replace("6000", "1000");
+    let mut postdate = Postdate::ready_with(&config);
+    let mut duplicates = 0;
+    for _ in 0..KILLS {
+        let arrived = sink.records().len();
+        scene.load(ROUND, 0..1_000);
+        sink.wait_for(arrived + ROUND / 3, LIMIT);
+        // It dies while it reads these, and hands over those.
+        scene.load(ROUND, 0..1_000);
+        postdate.kill();
+        postdate.restart();
+        duplicates = scene.all_arrive(&sink);
+    }
+    scene.flush();
+    // What was in flight at each of the kills: at this rate some ten milliseconds' worth, so this allows for a machine that is far slower.
+    assert!(duplicates <= KILLS * ROUND / 3, "{duplicates} duplicates");
+}
+
+#[test]
+fn a_process_that_starts_after_a_long_stop_delivers_the_backlog() {
+    let mut scene = Scene::new(kafka(), "stopped", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(500, 1_000..2_000);
+    scene.wait_until_stored(&postdate, 500);
+    postdate.kill();
+    // Some of these fall due while nobody is there, some later, and none of them was read.
+    scene.send(500, 0..4_000);
+    crate::env::eventually("the backlog is overdue", LIMIT, || (scene.overdue() >= 700).then_some(()));
+    let already = sink.records().len();
+    postdate.restart();
+    let duplicates = scene.all_arrive(&sink);
+    assert!(duplicates <= already, "{duplicates} duplicates, though only {already} had been handed over");
+}

@@ -1,0 +1,104 @@
+//! A process that is asked to end, and one that refuses to begin.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use redis::cmd;
+
+use crate::env::{PATIENCE, Postdate, Redis, eventually, kafka, redis};
+use crate::verdict::{LIMIT, Scene};
+
+/// How long a process may take to end, by the manual.
+const STOP: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_process_that_is_asked_to_end_finishes_its_work_and_hands_over_at_once() {
+    let mut scene = Scene::new(kafka(), "handed_over", 2);
+    let sink = scene.sink();
+    // Nobody could take a shard from a process that did not give it back.
+    let config = scene.config_with(redis(), "[timer]\nlease = \"5m\"");
+    let mut postdate = Postdate::ready_with(&config);
+    for _ in 0..3 {
+        let arrived = sink.records().len();
+        scene.send(1_000, 0..2_000);
+        sink.wait_for(arrived + 300, LIMIT);
+        scene.load(500, 0..1_000);
+        let (status, took) = postdate.terminate();
+        assert_eq!(status.code(), Some(0));
+        assert!(took < STOP, "it took {took:?} to end");
+        postdate.restart();
+        scene.flush();
+        scene.all_arrive(&sink);
+    }
+    let (status, _) = postdate.terminate();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
+fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
+    let mut scene = Scene::new(kafka(), "committed", 1);
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(100, 0..1_000);
+    scene.send(20, 3_600_000..3_700_000);
+    scene.wait_until_stored(&postdate, 120);
+    scene.sink().wait_for(100, LIMIT);
+    let (status, _) = postdate.terminate();
+    assert_eq!(status.code(), Some(0));
+
+    let group = format!("{}.r", scene.deployment);
+    let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", kafka().addr()).set("group.id", &group).create().unwrap();
+    let mut asked = TopicPartitionList::new();
+    asked.add_partition(&scene.source, 0);
+    let committed = consumer.committed_offsets(asked, PATIENCE).unwrap();
+    let element = &committed.elements()[0];
+    assert_eq!(element.offset(), rdkafka::Offset::Offset(120));
+    // Behind the delivered ones: those that wait are read again if the store is lost, and what was delivered is known by the pair.
+    let metadata = element.metadata();
+    assert!(metadata.starts_with("v1 low=100 done="), "{metadata}");
+    let meta: Vec<String> = cmd("HKEYS").arg(format!("{}meta", scene.shard(0))).query(&mut redis().client()).unwrap();
+    assert!(
+        meta.iter().any(|field| field == "watermark") && meta.iter().all(|field| field != "token"),
+        "the lease is not given back: {meta:?}"
+    );
+}
+
+#[test]
+fn a_process_tells_that_it_lives_that_it_is_ready_and_what_it_did() {
+    let mut scene = Scene::new(kafka(), "observed", 1);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    assert_eq!(postdate.get("/healthz"), Some((200, r#"{"alive":true,"reasons":[]}"#.to_owned())));
+    assert_eq!(postdate.get("/readyz"), Some((200, r#"{"ready":true,"reasons":[]}"#.to_owned())));
+    scene.send(50, 0..500);
+    scene.all_arrive(&sink);
+    for name in ["postdate_accepted_total", "postdate_stored_total", "postdate_delivered_total"] {
+        eventually(name, LIMIT, || (postdate.metrics().sum_where(name, &[("route", "r")]) as usize == 50).then_some(()));
+    }
+    assert!(postdate.metrics().contains("postdate_lateness_seconds_bucket"));
+}
+
+#[test]
+fn a_redis_that_may_drop_messages_is_refused_with_the_way_to_mend_it() {
+    let evicting = Redis::start();
+    cmd("CONFIG").arg("SET").arg("maxmemory-policy").arg("allkeys-lru").exec(&mut evicting.client()).unwrap();
+    let scene = Scene::new(kafka(), "evicting", 1);
+    let mut postdate = Postdate::start(&scene.config(&evicting));
+    assert_eq!(postdate.wait_until_ended().code(), Some(1));
+    let logs = postdate.logs();
+    assert!(logs.contains("maxmemory-policy allkeys-lru") && logs.contains("CONFIG SET maxmemory-policy noeviction"), "{logs}");
+}
+
+#[test]
+fn a_taken_admin_port_is_named_with_its_key() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let scene = Scene::new(kafka(), "taken", 1);
+    let mut postdate = Postdate::start_with(&scene.config(redis()), &[("POSTDATE_ADMIN__LISTEN", &address)]);
+    assert_eq!(postdate.wait_until_ended().code(), Some(1));
+    let logs = postdate.logs();
+    assert!(logs.contains(&format!("cannot listen on {address} (admin.listen)")), "{logs}");
+}

@@ -1,0 +1,204 @@
+//! Messages under numbers of their own, sent to a route of the test's own, and the judgement on what arrived: none lost, none early, and how
+//! many twice. It knows nothing of the faults that happen meanwhile.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique};
+
+/// How long anything may take that does happen in the end. Generous: two cores, and other tests beside this one.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// A deployment with one route between topics of its own, and all that was sent to it.
+pub(crate) struct Scene {
+    addr: String,
+    pub(crate) deployment: String,
+    pub(crate) source: String,
+    pub(crate) target: String,
+    partitions: i32,
+    producer: Producer,
+    /// Due times by number.
+    sent: BTreeMap<usize, i64>,
+}
+
+impl Scene {
+    pub(crate) fn new(kafka: &Kafka, name: &str, partitions: i32) -> Scene {
+        let deployment = unique(name);
+        let (source, target) = (format!("{deployment}.delayed"), format!("{deployment}.target"));
+        kafka.create_topic(&source, partitions, &[]);
+        // The broker's own clock tells when a message arrived; it is this machine's.
+        kafka.create_topic(&target, partitions, &[("message.timestamp.type", "LogAppendTime")]);
+        kafka.create_topic(&format!("{deployment}.dead"), 1, &[]);
+        let producer = Producer::start(kafka.addr());
+        Scene { addr: kafka.addr().to_owned(), deployment, source, target, partitions, producer, sent: BTreeMap::new() }
+    }
+
+    pub(crate) fn config(&self, redis: &Redis) -> String {
+        self.config_with(redis, "")
+    }
+
+    /// `more` is put behind the rest: tables of its own.
+    pub(crate) fn config_with(&self, redis: &Redis, more: &str) -> String {
+        let Scene { addr, deployment, source, target, .. } = self;
+        let url = redis.url();
+        format!(
+            r#"
+deployment = "{deployment}"
+[store.redis]
+url = "{url}"
+[kafka.main]
+brokers = ["{addr}"]
+# Of a process that was killed: the sooner the group gives it up, the sooner the test ends.
+properties = {{ "session.timeout.ms" = 6000 }}
+[route.r]
+source = {{ kafka = "main", topics = ["{source}"] }}
+target = {{ kafka = "main", topic = "{target}" }}
+dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
+{more}
+"#
+        )
+    }
+
+    /// The keys in Redis of one of its shards begin so.
+    pub(crate) fn shard(&self, partition: i32) -> String {
+        format!("pd:{{{}/r/{}/{partition}}}:", self.deployment, self.source)
+    }
+
+    /// Hands messages to the client whose dues are spread evenly over `dues`, in milliseconds from now; over all partitions in turn.
+    pub(crate) fn load(&mut self, count: usize, dues: Range<i64>) {
+        let start = now_ms();
+        for index in 0..count {
+            let number = self.sent.len();
+            let share = i64::try_from(index).unwrap() * (dues.end - dues.start) / i64::try_from(count).unwrap();
+            let due = start + dues.start + share;
+            let partition = i32::try_from(number).unwrap() % self.partitions;
+            self.producer.send(&message(&self.source, partition, number, due));
+            self.sent.insert(number, due);
+        }
+    }
+
+    /// As `load`, and waits until the broker has them.
+    pub(crate) fn send(&mut self, count: usize, dues: Range<i64>) {
+        self.load(count, dues);
+        self.flush();
+    }
+
+    /// A message that names no due.
+    pub(crate) fn send_without_delay(&mut self) {
+        let number = self.sent.len();
+        self.producer.send(&Outgoing::to(&self.source).partition(0).header("uid", number.to_string()).key("k"));
+        self.sent.insert(number, 0);
+        self.flush();
+    }
+
+    pub(crate) fn flush(&self) {
+        self.producer.flush();
+    }
+
+    /// A client knows a topic that was made again by its old id; another one asks.
+    pub(crate) fn renew_producer(&mut self, partitions: i32) {
+        self.producer = Producer::start(&self.addr);
+        self.partitions = partitions;
+    }
+
+    pub(crate) fn sent(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// How many are due by now.
+    pub(crate) fn overdue(&self) -> usize {
+        let now = now_ms();
+        self.sent.values().filter(|due| **due <= now).count()
+    }
+
+    /// What was lost on purpose is not waited for.
+    pub(crate) fn forget(&mut self, numbers: Range<usize>) {
+        numbers.for_each(|number| drop(self.sent.remove(&number)));
+    }
+
+    pub(crate) fn sink(&self) -> Sink {
+        Sink::start(&self.addr, &[&self.target])
+    }
+
+    /// Waits until the store has at least so many messages, by the count of a process that did not die meanwhile.
+    pub(crate) fn wait_until_stored(&self, postdate: &Postdate, count: usize) {
+        eventually(&format!("{count} messages are stored"), LIMIT, || {
+            (postdate.metrics().sum("postdate_stored_total") >= count as f64).then_some(())
+        });
+    }
+
+    /// Waits until every message has arrived, and judges: none was early. Answers how many came more than once.
+    pub(crate) fn all_arrive(&self, sink: &Sink) -> usize {
+        let mut missing = self.sent.clone();
+        let mut read = 0;
+        let records = sink.wait_until(&format!("all {} messages", self.sent.len()), LIMIT, |records| {
+            for record in &records[read..] {
+                missing.remove(&number(record));
+            }
+            read = records.len();
+            missing.is_empty()
+        });
+        self.judge(&records)
+    }
+
+    /// For the end, when nothing can come any more: what the topic holds, to its last record.
+    pub(crate) fn duplicates_at_the_end(&self) -> usize {
+        let records = Sink::read_to_end(&self.addr, &self.target);
+        let mut missing = self.sent.clone();
+        records.iter().for_each(|record| drop(missing.remove(&number(record))));
+        assert!(missing.is_empty(), "lost: {missing:?}");
+        self.judge(&records)
+    }
+
+    /// None early, none of which nothing is known; how many came again.
+    pub(crate) fn judge(&self, records: &[Record]) -> usize {
+        let mut times: BTreeMap<usize, usize> = BTreeMap::new();
+        for record in records {
+            let due = self.sent.get(&number(record)).unwrap_or_else(|| panic!("never sent, or lost on purpose: {record:?}"));
+            assert!(record.timestamp >= *due, "{} ms early: {record:?}", due - record.timestamp);
+            *times.entry(number(record)).or_default() += 1;
+        }
+        let duplicates = times.values().map(|times| times - 1).sum();
+        eprintln!("{}: {} sent, {} arrived, {duplicates} of them again", self.deployment, self.sent.len(), records.len());
+        duplicates
+    }
+}
+
+fn message(topic: &str, partition: i32, number: usize, due: i64) -> Outgoing {
+    let number = number.to_string();
+    Outgoing::to(topic).partition(partition).key(&number).header("uid", &number).header("postdate-at", due.to_string())
+}
+
+/// The number that a message was sent under.
+pub(crate) fn number(record: &Record) -> usize {
+    record.header("uid").and_then(|uid| uid.parse().ok()).unwrap_or_else(|| panic!("not a message of the test: {record:?}"))
+}
+
+/// Waits until `/readyz` answers "no", with all of these words in its reasons.
+pub(crate) fn wait_for_complaint(postdate: &Postdate, words: &[&str]) -> String {
+    let mut last = None;
+    let start = std::time::Instant::now();
+    loop {
+        if let Some((status, body)) = postdate.get("/readyz") {
+            if status == 503 && words.iter().all(|word| body.contains(word)) {
+                return body;
+            }
+            last = Some(body);
+        }
+        assert!(start.elapsed() < LIMIT, "waited in vain for a complaint with {words:?}; the last answer: {last:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn wait_until_ready(postdate: &Postdate) {
+    let mut last = None;
+    eventually("the service is ready again", LIMIT, || {
+        let (status, body) = postdate.get("/readyz")?;
+        if last.as_ref() != Some(&body) {
+            eprintln!("/readyz: {body}");
+            last = Some(body);
+        }
+        (status == 200).then_some(())
+    });
+}
