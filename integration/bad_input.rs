@@ -339,6 +339,44 @@ fn a_message_whose_target_stays_missing_becomes_a_dead_letter_after_its_attempts
     assert!((retried(&service, "hasty") - 2.0).abs() < 0.5, "three attempts are two retries");
 }
 
+/// What waited under wider rules is held to today's.
+#[test]
+fn a_target_that_is_no_longer_allowed_when_its_message_is_due_is_refused_and_audited() {
+    let deployment = unique("audited");
+    let topic = |name: &str| format!("{deployment}.{name}");
+    let (source, target, dead) = (topic("in"), topic("out"), topic("dead"));
+    [&source, &target, &dead].into_iter().for_each(|topic| kafka().create_topic(topic, 1, &[]));
+    let wide = service::config(
+        &deployment,
+        &format!(
+            "[route.orders]\nsource = {{ kafka = \"main\", topics = [\"{source}\"] }}\nallow = [\"{target}\"]\n\
+             dead_letter = {{ kafka = \"main\", topic = \"{dead}\" }}\n"
+        ),
+    );
+    let mut service = Service { postdate: Postdate::ready_with(&wide), deployment };
+    let due = (now_ms() + 8_000).to_string();
+    let message = Outgoing::to(&source).header("postdate-at", &due).header("postdate-to", &target);
+    let place = send_all(&[message.clone()])[0];
+    service.wait_until_waiting(&source, 1);
+    service.postdate.terminate();
+    let config = service.postdate.folder().join("config.toml");
+    let narrow = std::fs::read_to_string(&config).unwrap().replace(&format!("[\"{target}\"]\ndead"), "[\"another\"]\ndead");
+    std::fs::write(&config, narrow).unwrap();
+    service.postdate.restart();
+    service.postdate.wait_until_ready();
+    let later = send_all(&[message])[0];
+
+    let letters = Sink::start(kafka().addr(), &[&dead]).wait_for(2, PATIENCE);
+    for place in [place, later] {
+        let origin = service.origin("orders", &source, place);
+        let letter = letters.iter().find(|letter| letter.header("postdate-origin") == Some(&origin)).expect("a dead letter of it");
+        assert_eq!(letter.header("postdate-error"), Some("target_not_allowed"));
+        let audit = service.postdate.logs().lines().filter(|line| line.contains("postdate::audit") && line.contains(&origin)).count();
+        assert_eq!(audit, 1, "{origin} in {}", service.postdate.logs());
+    }
+    assert!(Sink::read_to_end(kafka().addr(), &target).is_empty());
+}
+
 #[test]
 fn a_configuration_that_cannot_be_meant_is_refused_with_its_key_and_the_fix() {
     let deployment = unique("refused");
