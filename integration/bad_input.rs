@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::env::{Outgoing, PATIENCE, Postdate, Producer, Record, Sink, eventually, kafka, now_ms, unique};
-use crate::service::{self, Attended, Service, Topic, send_all};
+use crate::service::{self, Attended, Header, Service, Topic, lines, send_all, text, with};
 
 const TOPICS: &[Topic] = &[
     ("open", 2, &[]),
@@ -62,19 +62,6 @@ retry = { max_attempts = 3, backoff = "100ms" }
 fn service() -> Attended {
     static SERVICE: OnceLock<Service> = OnceLock::new();
     Service::attend(&SERVICE, "bad_input", TOPICS, ROUTES)
-}
-
-type Header = (String, Option<Vec<u8>>);
-
-fn text(name: &str, value: &str) -> Header {
-    (name.to_owned(), Some(value.as_bytes().to_vec()))
-}
-
-fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
-    headers.iter().fold(record, |record, (name, value)| match value {
-        Some(value) => record.header(name, value),
-        None => record.null_header(name),
-    })
 }
 
 /// A record that is refused, and as what.
@@ -271,7 +258,11 @@ fn what_is_odd_but_clear_is_delivered_at_once() {
         let origin = service.origin("odd", &source, place);
         let found = arrived.iter().find(|record| record.header("postdate-origin") == Some(&origin));
         let record = found.unwrap_or_else(|| panic!("{header:?} arrived"));
-        assert_eq!(record.headers, [text("postdate-due", &due.to_string()), text("postdate-origin", &origin)], "{header:?}");
+        assert_eq!(
+            lines(&record.headers),
+            lines(&[text("postdate-due", &due.to_string()), text("postdate-origin", &origin)]),
+            "{header:?}"
+        );
     }
     service.wait_for_metric("postdate_suspicious_due_total", &[("route", "odd")], 2);
     service.wait_for_metric("postdate_timestamp_ahead_total", &[("route", "odd")], 1);
@@ -319,7 +310,7 @@ fn a_message_waits_for_a_target_that_is_missing_for_a_while() {
         let origin = service.origin("patient", &source, place);
         let own = [text("own", "1"), ("own".to_owned(), None), text("postdate-due", &due), text("postdate-origin", &origin)];
         assert_eq!((record.key.as_deref(), record.payload.as_deref()), (Some(b"k".as_slice()), Some(b"p".as_slice())));
-        assert_eq!(record.headers, own, "as if it had arrived at the first attempt");
+        assert_eq!(lines(&record.headers), lines(&own), "as if it had arrived at the first attempt");
     }
 }
 
@@ -342,10 +333,48 @@ fn a_message_whose_target_stays_missing_becomes_a_dead_letter_after_its_attempts
         text("postdate-error", "unknown_target"),
         text("postdate-error-detail", &detail),
     ];
-    assert_eq!(letter.headers, expected);
+    assert_eq!(lines(&letter.headers), lines(&expected));
     assert_eq!((letter.key.as_deref(), letter.payload.as_deref()), (Some(b"k".as_slice()), Some(b"p".as_slice())));
     service.wait_for_metric("postdate_dead_lettered_total", &[("route", "hasty"), ("reason", "unknown_target")], 1);
     assert!((retried(&service, "hasty") - 2.0).abs() < 0.5, "three attempts are two retries");
+}
+
+/// What waited under wider rules is held to today's.
+#[test]
+fn a_target_that_is_no_longer_allowed_when_its_message_is_due_is_refused_and_audited() {
+    let deployment = unique("audited");
+    let topic = |name: &str| format!("{deployment}.{name}");
+    let (source, target, dead) = (topic("in"), topic("out"), topic("dead"));
+    [&source, &target, &dead].into_iter().for_each(|topic| kafka().create_topic(topic, 1, &[]));
+    let wide = service::config(
+        &deployment,
+        &format!(
+            "[route.orders]\nsource = {{ kafka = \"main\", topics = [\"{source}\"] }}\nallow = [\"{target}\"]\n\
+             dead_letter = {{ kafka = \"main\", topic = \"{dead}\" }}\n"
+        ),
+    );
+    let mut service = Service { postdate: Postdate::ready_with(&wide), deployment };
+    let due = (now_ms() + 8_000).to_string();
+    let message = Outgoing::to(&source).header("postdate-at", &due).header("postdate-to", &target);
+    let place = send_all(&[message.clone()])[0];
+    service.wait_until_waiting(&source, 1);
+    service.postdate.terminate();
+    let config = service.postdate.folder().join("config.toml");
+    let narrow = std::fs::read_to_string(&config).unwrap().replace(&format!("[\"{target}\"]\ndead"), "[\"another\"]\ndead");
+    std::fs::write(&config, narrow).unwrap();
+    service.postdate.restart();
+    service.postdate.wait_until_ready();
+    let later = send_all(&[message])[0];
+
+    let letters = Sink::start(kafka().addr(), &[&dead]).wait_for(2, PATIENCE);
+    for place in [place, later] {
+        let origin = service.origin("orders", &source, place);
+        let letter = letters.iter().find(|letter| letter.header("postdate-origin") == Some(&origin)).expect("a dead letter of it");
+        assert_eq!(letter.header("postdate-error"), Some("target_not_allowed"));
+        let audit = service.postdate.logs().lines().filter(|line| line.contains("postdate::audit") && line.contains(&origin)).count();
+        assert_eq!(audit, 1, "{origin} in {}", service.postdate.logs());
+    }
+    assert!(Sink::read_to_end(kafka().addr(), &target).is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, kafka, now_ms};
-use crate::service::{Attended, STAMPED, Service, Topic, send_all};
+use crate::service::{Attended, Header, STAMPED, Service, Topic, lines, send_all, text, with};
 
 /// Small enough that a test can be at it, above it and far above it.
 const SMALL: &[(&str, &str)] = &[("max.message.bytes", "4000")];
@@ -116,22 +116,9 @@ fn a_message_arrives_after_its_due_time_and_never_before() {
         let origin = service.origin("main", &source, place);
         let record = arrived[target].get(&origin).unwrap_or_else(|| panic!("{origin} ({value}) is at {:?}", targets[target]));
         assert_eq!(record.key.as_deref(), Some(row.to_string().as_bytes()));
-        assert_eq!(record.headers, [text("postdate-due", &due.to_string()), text("postdate-origin", &origin)], "{value}");
+        assert_eq!(lines(&record.headers), lines(&[text("postdate-due", &due.to_string()), text("postdate-origin", &origin)]), "{value}");
         assert!(record.timestamp >= *due, "{value}: {} ms early", due - record.timestamp);
     }
-}
-
-type Header = (String, Option<Vec<u8>>);
-
-fn text(name: &str, value: &str) -> Header {
-    (name.to_owned(), Some(value.as_bytes().to_vec()))
-}
-
-fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
-    headers.iter().fold(record, |record, (name, value)| match value {
-        Some(value) => record.header(name, value),
-        None => record.null_header(name),
-    })
 }
 
 #[test]
@@ -182,7 +169,7 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
         let record = &arrived[&origin];
         let expected: Vec<Header> = headers.iter().cloned().chain([text("postdate-due", &due), text("postdate-origin", &origin)]).collect();
         assert_eq!((record.key.as_deref(), record.payload.as_deref()), (*key, *payload));
-        assert_eq!(record.headers, expected);
+        assert_eq!(lines(&record.headers), lines(&expected));
     }
 }
 
@@ -227,7 +214,7 @@ fn what_need_not_wait_arrives_in_the_order_of_its_source_past_what_waits() {
     assert_eq!(keys(&arrived), (0..2_000).map(|index| index.to_string()).collect::<Vec<_>>());
     let (first, place) = (&arrived[0], places[1]);
     let expected = [text("postdate-due", &start.to_string()), text("postdate-origin", &service.origin("main", &source, place))];
-    assert_eq!(first.headers, expected, "a relay is due when it was sent");
+    assert_eq!(lines(&first.headers), lines(&expected), "a relay is due when it was sent");
 }
 
 /// The promise is for what is stored before it is due, so a machine too slow for that is given more time.
@@ -364,10 +351,10 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
             if route == "main" {
                 assert_eq!(letter.payload.as_ref().map(Vec::len), Some(size), "whole, where there is room for it");
                 let own = [text("postdate-at", &due), text("postdate-to", &target)];
-                assert_eq!(letter.headers, own.into_iter().chain(labels).collect::<Vec<_>>());
+                assert_eq!(lines(&letter.headers), lines(&[&own[..], &labels].concat()));
             } else {
                 assert_eq!(letter.payload, None, "by reference, where there is not");
-                assert_eq!(letter.headers, labels);
+                assert_eq!(lines(&letter.headers), lines(&labels));
                 assert!(detail.contains(&format!("{size} bytes")), "{detail}");
             }
         }

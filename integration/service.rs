@@ -112,3 +112,23 @@ pub(crate) fn send_all<'o>(records: impl IntoIterator<Item = &'o Outgoing>) -> V
     records.into_iter().for_each(|record| producer.send(record));
     producer.flush()
 }
+
+pub(crate) type Header = (String, Option<Vec<u8>>);
+
+pub(crate) fn text(name: &str, value: &str) -> Header {
+    (name.to_owned(), Some(value.as_bytes().to_vec()))
+}
+
+/// Adds headers behind those that the record has.
+pub(crate) fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
+    headers.iter().fold(record, |record, (name, value)| match value {
+        Some(value) => record.header(name, value),
+        None => record.null_header(name),
+    })
+}
+
+/// Headers as a person can compare them: nulls, and bytes that are no text, still differ from all others.
+pub(crate) fn lines(headers: &[Header]) -> Vec<String> {
+    let value = |value: &Option<Vec<u8>>| value.as_ref().map_or("null".to_owned(), |value| format!("\"{}\"", value.escape_ascii()));
+    headers.iter().map(|(name, bytes)| format!("{name:?} = {}", value(bytes))).collect()
+}

@@ -330,7 +330,7 @@ impl Dispatcher {
             let (route, index) = (&self.options.routes[&shard.route], usize::from(ticket.index));
             match outcome {
                 Ok(()) => {
-                    arrived(route, aloft, index, wall);
+                    arrived(route, &work.origins, (aloft, index), wall);
                     work.flights.settle(ticket.flight, 1);
                     work.land();
                 }

@@ -6,7 +6,7 @@ use super::outlet::Outlets;
 use super::retrier::{self, Next};
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
-use crate::model::{Disposition, Message, Origins, ShardId, Timestamp};
+use crate::model::{Disposition, Message, Origins, Reason, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -109,7 +109,7 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, aloft: &Aloft, index: usize, now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (&Aloft, usize), now: Timestamp) {
     let Some(message) = aloft.message(index) else { return };
     match aloft.diverted.get(&index) {
         None => {
@@ -118,14 +118,31 @@ pub(super) fn arrived(route: &RouteOptions, aloft: &Aloft, index: usize, now: Ti
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
         }
-        Some(Diverted { stage, reason, .. }) => {
+        Some(diverted @ Diverted { stage, reason, .. }) => {
             match stage {
                 Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
-                _ => route.metric.dead_lettered.of(*reason).increment(1),
+                _ => {
+                    route.metric.dead_lettered.of(*reason).increment(1);
+                    audit(origins, &message, diverted);
+                }
             }
             route.outcry.calm();
         }
     }
+}
+
+/// One line, by a name that a log can be searched and filtered for, for each record that was to go where its route does not allow: a
+/// producer's fault, or somebody who tries.
+fn audit(origins: &Origins, message: &Message<'_>, diverted: &Diverted) {
+    if diverted.reason != Reason::TargetNotAllowed {
+        return;
+    }
+    let mut origin = String::new();
+    match message.body.disposition {
+        Disposition::Retry(retry) => origin.push_str(retry.origin),
+        _ => origins.write(message.place.offset, &mut origin),
+    }
+    tracing::warn!(target: "postdate::audit", origin, "dead letter: {}", diverted.detail);
 }
 
 /// Decides what comes next for a record that did not arrive; answers how long it waits.
