@@ -356,7 +356,7 @@ fn a_target_that_is_no_longer_allowed_when_its_message_is_due_is_refused_and_aud
     let mut service = Service { postdate: Postdate::ready_with(&wide), deployment };
     let due = (now_ms() + 8_000).to_string();
     let message = Outgoing::to(&source).header("postdate-at", &due).header("postdate-to", &target);
-    let place = send_all(&[message.clone()])[0];
+    let place = send_all(std::slice::from_ref(&message))[0];
     service.wait_until_waiting(&source, 1);
     service.postdate.terminate();
     let config = service.postdate.folder().join("config.toml");
