@@ -33,6 +33,7 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
     let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
     let listener = admin::bind(config.admin.listen)?;
     let (health, give_up) = (Health::new(), Token::new());
+    let starting = health.part("process");
     let plan = Arc::new(Plan { config: config.clone(), health: health.clone(), give_up: give_up.clone() });
     let mut group = TaskGroup::new();
     let (render, upkeep) = (telemetry.clone(), telemetry.clone());
@@ -50,6 +51,7 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
     if config.roles.timer {
         start_timer(&mut group, &plan, (hint, hints), random.random())?;
     }
+    starting.retire();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(until_stopped(group, give_up))
 }
@@ -87,9 +89,9 @@ struct Plan {
 
 fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<ShardId>, u64)) -> Result<()> {
     let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
-    let (here, name) = (plan.clone(), route.to_owned());
+    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
     group.thread(&format!("ingress-{route}"), move |stop| async move {
-        let Some(store) = here.store("ingress", &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let ports = ingress::Ports {
             source: Box::new(here.source(&name)?),
             store,
@@ -99,13 +101,14 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
             jobs,
             settled,
         };
+        begun(starting);
         Ok(Ingress::new(here.ingress_options(&name), ports, writer).serve(stop).await?)
     })?;
-    let (here, name) = (plan.clone(), route.to_owned());
+    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("writer of {route}")));
     group.thread(&format!("writer-{route}"), move |stop| async move {
-        let Some(store) = here.store("writer", &stop).await? else { return anyhow::Ok(()) };
-        let health = here.health.part(format!("route {name} writer"));
-        health.ready();
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let health = here.ready_part(&format!("route {name} writer"));
+        begun(starting);
         let writer = Writer { store, jobs: jobs_in, settled: settled_out, hint, health };
         Ok(writer.serve(here.give_up.clone()).await?)
     })?;
@@ -120,11 +123,11 @@ fn start_timer(
 ) -> Result<()> {
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
     let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
-    let here = plan.clone();
+    let (here, starting) = (plan.clone(), plan.starting("timer"));
     group.thread("timer", move |stop| async move {
         // Held, so that the hints do not end with the last ingress.
         let _hint = hint;
-        let Some(store) = here.store("timer", &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
         let claimer = here.claimer(store.clone(), seed, (holdings_out, gave_up_in))?;
@@ -142,15 +145,23 @@ fn start_timer(
             hints,
         };
         let dispatcher = Dispatcher::new(here.timer_options(), ports);
+        begun(starting);
         Ok(timer::serve(claimer, dispatcher, stop, here.give_up.clone()).await?)
     })?;
-    let here = plan.clone();
+    let (here, starting) = (plan.clone(), plan.starting("loader"));
     group.thread("loader", move |stop| async move {
-        let Some(store) = here.store("loader", &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
+        begun(starting);
         Ok(loader.serve(stop).await?)
     })?;
     Ok(())
+}
+
+/// The loop has made its parts; see [`Plan::starting`].
+fn begun(starting: Part) {
+    starting.ready();
+    starting.retire();
 }
 
 /// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
@@ -178,17 +189,18 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
 }
 
 impl Plan {
+    /// Stands for a loop until it has parts of its own, and is registered before its thread runs: else the process would be ready for the
+    /// moments in which some loops have begun and others have not said anything yet.
+    fn starting(&self, user: &str) -> Part {
+        self.health.part(format!("store of {user}"))
+    }
+
     /// A store connection of the loop's own; waits for a store that does not answer yet. `None`: the process is to stop.
-    async fn store(&self, user: &str, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
-        let part = self.health.part(format!("store of {user}"));
+    async fn store(&self, starting: &Part, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
         loop {
             match Redis::connect(&redis_options(&self.config)).await {
-                Ok(redis) => {
-                    part.ready();
-                    part.retire();
-                    return Ok(Some(Rc::new(Metered::new(redis))));
-                }
-                Err(error) if error.is_transient() => part.not_ready(error.to_string()),
+                Ok(redis) => return Ok(Some(Rc::new(Metered::new(redis)))),
+                Err(error) if error.is_transient() => starting.not_ready(error.to_string()),
                 Err(error) => return Err(error).context("store.redis"),
             }
             // Both arms are safe to drop.
