@@ -35,7 +35,7 @@ $(SERVERS)/tools/bin/cargo-deny: | packages
 	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
 
 # The program as it is shipped, hence without the tests' feature.
-bench: servers ## the figures of the README, each beside its floor, in one run
+bench: servers ## what the service does beside a plain copy, in one run
 	cargo bench --bench figures -- $(COUNT)
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with

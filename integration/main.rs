@@ -3,8 +3,10 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
+    clippy::too_many_lines,
+    clippy::type_complexity,
     clippy::unwrap_used,
-    reason = "real servers run in real time and on threads of their own, and a test may fail where the service may not"
+    reason = "real servers run in real time and on threads of their own, a test may fail where the service may not, and a table is long"
 )]
 
 mod bad_input;

@@ -1,7 +1,9 @@
 //! Servers that fail, forget or fill up: the service notices by itself, reads again from the log what the store has lost, and goes on without
 //! anybody's help.
 
-use crate::env::{Kafka, Postdate, Redis, kafka, redis};
+use std::time::Duration;
+
+use crate::env::{Kafka, Postdate, Redis, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
 
 #[test]
@@ -65,8 +67,9 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     let mut postdate = Postdate::ready_with(&scene.config(&redis));
     scene.send(400, 0..1_000);
     scene.send(400, 10_000..12_000);
-    scene.wait_until_stored(&postdate, 800);
     let delivered = sink.wait_for(400, LIMIT).len();
+    // What waits lies before what is committed: only the metadata tells where to begin.
+    eventually("all is committed", LIMIT, || (0..2).all(|partition| scene.committed(partition).0 == 400).then_some(()));
     postdate.kill();
     redis.flush_all();
     scene.send(200, 0..1_000);
@@ -101,7 +104,7 @@ fn kafka_killed_and_started_again_costs_nothing() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_killed", 2);
     let sink = scene.sink();
-    let postdate = Postdate::ready_with(&scene.config(redis()));
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
     scene.send(600, 0..8_000);
     scene.wait_until_stored(&postdate, 600);
     sink.wait_for(100, LIMIT);
@@ -113,5 +116,46 @@ fn kafka_killed_and_started_again_costs_nothing() {
     let duplicates = scene.all_arrive(&sink);
     // What was on its way when the broker died.
     assert!(duplicates <= 300, "{duplicates} duplicates");
+    wait_until_ready(&postdate);
+
+    kafka.kill();
+    let (_, took) = postdate.terminate();
+    assert!(took < Duration::from_secs(10), "it took {took:?} to end without a broker");
+}
+
+#[test]
+fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "rolled_back_alone", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(200, 0..1_000);
+    scene.send(200, 8_000..10_000);
+    sink.wait_for(200, LIMIT);
+    let snapshot = redis.snapshot();
+    scene.send(400, 0..1_000);
+    let delivered = sink.wait_for(600, LIMIT).len();
+    postdate.kill();
+    redis.roll_back_to(&snapshot);
+    scene.send(200, -1_000..1_000);
+    postdate.restart();
+    let duplicates = scene.all_arrive(&sink);
+    assert!(duplicates <= delivered, "{duplicates} duplicates");
+    wait_until_ready(&postdate);
+}
+
+#[test]
+fn a_redis_that_is_silent_for_a_while_costs_nothing() {
+    let redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "silent", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(&redis));
+    scene.send(600, 0..8_000);
+    sink.wait_for(100, LIMIT);
+    redis.pause();
+    wait_for_complaint(&postdate, &["did not answer in time"]);
+    redis.resume();
+    let duplicates = scene.all_arrive(&sink);
+    assert!(duplicates <= 100, "{duplicates} duplicates");
     wait_until_ready(&postdate);
 }

@@ -26,8 +26,9 @@ fn a_process_that_is_killed_again_and_again_loses_nothing() {
         duplicates = scene.all_arrive(&sink);
     }
     scene.flush();
-    // What was in flight at each of the kills: at this rate some ten milliseconds' worth, so this allows for a machine that is far slower.
-    assert!(duplicates <= KILLS * ROUND / 3, "{duplicates} duplicates");
+    // Only what was in flight at a kill: some ten milliseconds' worth, or all of the round on a machine that falls behind, but nothing of
+    // the rounds before it.
+    assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
 }
 
 #[test]

@@ -3,12 +3,9 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList;
-use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use redis::cmd;
 
-use crate::env::{PATIENCE, Postdate, Redis, eventually, kafka, redis};
+use crate::env::{Postdate, Redis, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
 /// How long a process may take to end, by the manual.
@@ -49,15 +46,9 @@ fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
     let (status, _) = postdate.terminate();
     assert_eq!(status.code(), Some(0));
 
-    let group = format!("{}.r", scene.deployment);
-    let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", kafka().addr()).set("group.id", &group).create().unwrap();
-    let mut asked = TopicPartitionList::new();
-    asked.add_partition(&scene.source, 0);
-    let committed = consumer.committed_offsets(asked, PATIENCE).unwrap();
-    let element = &committed.elements()[0];
-    assert_eq!(element.offset(), rdkafka::Offset::Offset(120));
+    let (offset, metadata) = scene.committed(0);
+    assert_eq!(offset, 120);
     // Behind the delivered ones: those that wait are read again if the store is lost, and what was delivered is known by the pair.
-    let metadata = element.metadata();
     assert!(metadata.starts_with("v1 low=100 done="), "{metadata}");
     let meta: Vec<String> = cmd("HKEYS").arg(format!("{}meta", scene.shard(0))).query(&mut redis().client()).unwrap();
     assert!(
@@ -101,4 +92,21 @@ fn a_taken_admin_port_is_named_with_its_key() {
     assert_eq!(postdate.wait_until_ended().code(), Some(1));
     let logs = postdate.logs();
     assert!(logs.contains(&format!("cannot listen on {address} (admin.listen)")), "{logs}");
+}
+
+#[test]
+fn a_process_ends_in_time_though_its_store_is_away() {
+    let mut away = Redis::start();
+    let mut scene = Scene::new(kafka(), "away", 1);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(&away));
+    scene.send(300, 0..2_000);
+    sink.wait_for(50, LIMIT);
+    away.kill();
+    scene.send(50, 0..1_000);
+    let (_, took) = postdate.terminate();
+    assert!(took < STOP, "it took {took:?} to end");
+    away.restart();
+    postdate.restart();
+    scene.all_arrive(&sink);
 }

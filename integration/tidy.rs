@@ -17,8 +17,8 @@ const ROWS: [&[&str]; 6] = [
     &["main", "lib", "cli", "check", "demo", "config", "role", "telemetry", "sim"],
 ];
 
-/// The one step sideways: what a shard may claim is told from the runs seen and the wheel that holds them.
-const BESIDE: [(&str, &str); 2] = [("schedule", "run"), ("schedule", "wheel")];
+/// The steps sideways: what a shard may claim is told from the runs seen and the wheel that holds them, and a metered store counts.
+const BESIDE: [(&str, &str); 3] = [("schedule", "run"), ("schedule", "wheel"), ("store", "metric")];
 
 /// Outside crates that are kept to some cells, or (without cells) to a row and those above.
 const FENCES: [(&[&str], usize, &[&str]); 13] = [
@@ -29,7 +29,7 @@ const FENCES: [(&[&str], usize, &[&str]); 13] = [
     (&["axum"], 0, &["admin"]),
     (&["clap"], 0, &["cli", "main"]),
     (&["figment"], 0, &["config"]),
-    (&["metrics"], 0, &["metric"]),
+    (&["metrics"], 0, &["metric", "telemetry"]),
     (&["metrics_exporter_prometheus", "tracing_subscriber"], 0, &["telemetry"]),
     (&["zstd", "xxhash_rust"], 0, &["run"]),
     (&["tikv_jemallocator"], 0, &["main"]),
@@ -45,10 +45,12 @@ type Files = BTreeMap<String, String>;
 
 fn judge(files: &Files) -> Vec<String> {
     let tests: Vec<String> = files.iter().flat_map(|(path, text)| test_files(path, text)).collect();
+    let is_test =
+        |path: &str| tests.iter().any(|test| path.strip_prefix(test.as_str()).is_some_and(|rest| rest == ".rs" || rest.starts_with('/')));
     let mut complaints = Vec::new();
     for (path, text) in files {
         let found = match path.strip_prefix("src/") {
-            Some(module) if !tests.contains(path) => judge_module(module, text),
+            Some(module) if !is_test(path) => judge_module(module, text),
             Some(_) => Vec::new(),
             None => judge_script(path, text, files.get("src/store/redis/script.rs")),
         };
@@ -122,43 +124,51 @@ fn production(text: &str) -> String {
     code
 }
 
-/// The files that belong to `#[cfg(test)] mod name;` lines.
+/// What the files of `#[cfg(test)] mod name;` lines begin with.
 fn test_files(path: &str, text: &str) -> Vec<String> {
     let folder = path.strip_suffix("mod.rs").or(path.strip_suffix("lib.rs")).map_or_else(|| path.replace(".rs", "/"), str::to_owned);
     let lines: Vec<&str> = text.lines().collect();
     let pairs = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
-    pairs.filter_map(|pair| Some(format!("{folder}{}.rs", pair[1].rsplit_once("mod ")?.1.strip_suffix(';')?))).collect()
+    pairs.filter_map(|pair| Some(format!("{folder}{}", pair[1].rsplit_once("mod ")?.1.strip_suffix(';')?))).collect()
 }
 
 fn says_nothing(name: &str) -> bool {
     regex("[A-Z]?[a-z]+").find_iter(name).any(|word| EMPTY_WORDS.contains(&word.as_str().to_lowercase().as_str()))
 }
 
-fn judge_script(path: &str, text: &str, includes: Option<&String>) -> Vec<String> {
+/// A script: shebang, head, body. The head lists what the body takes, `-- KEYS   1 meta  2 counts`, then `-- ARGV` likewise, then `-- Reply`.
+/// What lies in `lua/include` is put in behind the shebang of each, and uses the first keys and the first argument of any.
+fn judge_script(path: &str, text: &str, scripts: Option<&String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let name = path.strip_prefix("lua/").unwrap_or(path);
+    if !scripts.is_some_and(|scripts| scripts.contains(&format!("lua/{name}\")"))) {
+        complaints.push("src/store/redis/script.rs does not include it".to_owned());
+    }
+    if name.starts_with("include/") {
+        return complaints
+            .into_iter()
+            .chain((!text.starts_with("-- ")).then(|| "it does not begin with what it is for".to_owned()))
+            .collect();
+    }
     let (shebang, rest) = text.split_once('\n').unwrap_or((text, ""));
     let head: String = rest.lines().take_while(|line| line.starts_with("--")).map(|line| line.to_owned() + "\n").collect();
     let body: String = rest[head.len()..].lines().map(|line| line.split("--").next().unwrap_or_default().to_owned() + "\n").collect();
-    let mut complaints = Vec::new();
     if !shebang.starts_with("#!lua") {
         complaints.push("its first line is no `#!lua`".to_owned());
     }
-    for wanted in ["keys", "argv", "replies"] {
-        if !head.to_lowercase().contains(wanted) {
-            complaints.push(format!("its head does not list its {wanted}"));
-        }
+    if !head.contains("-- Reply") {
+        complaints.push("its head does not list its replies".to_owned());
     }
-    let indexes =
-        |text: &str| -> BTreeSet<String> { regex(r"(KEYS|ARGV)\[\d+\]").find_iter(text).map(|index| index.as_str().to_owned()).collect() };
-    let (listed, used) = (indexes(&head), indexes(&body));
-    complaints.extend(used.difference(&listed).map(|index| format!("its head does not list {index}")));
-    // A table that is handed on whole, or indexed by a variable, may use any of its places.
-    let whole = |index: &&String| regex(&format!(r"{}([^\[]|\[\D)", &index[..4])).is_match(&body);
-    complaints.extend(
-        listed.difference(&used).filter(|index| !whole(index)).map(|index| format!("its head lists {index}, which it does not use")),
-    );
-    let file = path.rsplit('/').next().unwrap_or(path);
-    if !includes.is_some_and(|includes| includes.contains(&format!("lua/{file}\")"))) {
-        complaints.push("src/store/redis/script.rs does not include it".to_owned());
+    for (kind, after, of_includes) in [("KEYS", "-- ARGV", &["1", "2"][..]), ("ARGV", "-- Reply", &["1"][..])] {
+        let section = head.split_once(&format!("-- {kind}")).map_or("", |(_, rest)| rest.split(after).next().unwrap_or_default());
+        let listed: BTreeSet<&str> = regex(r"\s(\d+) \w").captures_iter(section).filter_map(|found| Some(found.get(1)?.as_str())).collect();
+        let index = regex(&format!(r"{kind}\[(\d+)\]"));
+        let used: BTreeSet<&str> = index.captures_iter(&body).filter_map(|found| Some(found.get(1)?.as_str())).collect();
+        complaints.extend(used.difference(&listed).map(|index| format!("its head does not list {kind}[{index}]")));
+        // A table that is handed on whole, or indexed by a variable, may use any of its places; so does the include that looks at types.
+        let whole = regex(&format!(r"{kind}([^\[]|\[\D)|foreign\(")).is_match(&body);
+        let unused = listed.difference(&used).filter(|index| !whole && !of_includes.contains(index));
+        complaints.extend(unused.map(|index| format!("its head lists {kind}[{index}], which it does not use")));
     }
     complaints
 }
@@ -287,11 +297,12 @@ fn an_offence_is_found() {
         ("src/clock.rs", "//! Clock.\nstruct ClockManager;", "the name `ClockManager` says nothing"),
         ("src/run/utils.rs", "//! Utils.\n", "the name `utils` says nothing"),
         ("src/clock.rs", &long, "401 lines before its tests, of 400"),
-        ("lua/a.lua", "-- KEYS, ARGV, replies\n", "its first line is no `#!lua`"),
-        ("lua/a.lua", "#!lua\n-- KEYS[1]\n-- ARGV\nlocal a = KEYS[1]", "its head does not list its replies"),
-        ("lua/a.lua", "#!lua\n-- KEYS[1] ARGV[1] Replies\nreturn KEYS[2], ARGV[i]", "its head does not list KEYS[2]"),
-        ("lua/a.lua", "#!lua\n-- KEYS[1] ARGV[1] Replies\nreturn KEYS[1] -- ARGV[1]", "its head lists ARGV[1], which it does not use"),
-        ("lua/b.lua", "#!lua\n-- KEYS ARGV replies\n", "src/store/redis/script.rs does not include it"),
+        ("lua/a.lua", "-- KEYS  1 a\n-- ARGV  1 b\n-- Reply  c\n", "its first line is no `#!lua`"),
+        ("lua/a.lua", "#!lua\n-- KEYS  1 a\n-- ARGV  1 b\nlocal a = KEYS[1]", "its head does not list its replies"),
+        ("lua/a.lua", "#!lua\n-- KEYS  1 a\n-- ARGV  1 b\n-- Reply  c\nreturn KEYS[2], ARGV[i]", "its head does not list KEYS[2]"),
+        ("lua/a.lua", "#!lua\n-- KEYS  1 a\n-- ARGV  1 b  2 c\n-- Reply  c\nreturn KEYS[1] -- ARGV[2]", "its head lists ARGV[2], which it"),
+        ("lua/b.lua", "#!lua\n-- KEYS  1 a\n-- ARGV  1 b\n-- Reply  c\n", "src/store/redis/script.rs does not include it"),
+        ("lua/include/c.lua", "local function f() end\n", "it does not begin with what it is for"),
     ] {
         let found = verdict(path, text);
         assert!(found.iter().any(|found| found.contains(complaint) && found.starts_with(path)), "{path}: {complaint}\nfound: {found:#?}");
@@ -313,7 +324,7 @@ fn what_the_style_allows_passes() {
         ),
         (
             "lua/a.lua",
-            "#!lua flags=no-writes\n-- Reads.\n-- KEYS[1] meta\n-- ARGV[1] from, ARGV[2] to\n-- Replies: rows\nreturn {KEYS[1], unpack(ARGV)}",
+            "#!lua flags=no-writes\n-- Reads.\n-- KEYS   1 meta\n-- ARGV   1 version  2 from\n--        3 to\n-- Reply  rows\nreturn {KEYS[1], unpack(ARGV)}",
         ),
     ] {
         assert_eq!(verdict(path, text), Vec::<String>::new(), "{path}");

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique};
+use rdkafka::TopicPartitionList;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::env::{Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique};
 
 /// How long anything may take that does happen in the end. Generous: two cores, and other tests beside this one.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
@@ -114,7 +118,20 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
 
     /// What was lost on purpose is not waited for.
     pub(crate) fn forget(&mut self, numbers: Range<usize>) {
-        numbers.for_each(|number| drop(self.sent.remove(&number)));
+        numbers.for_each(|number| {
+            self.sent.remove(&number);
+        });
+    }
+
+    /// What the route's group has committed for a partition: offset and metadata. Nothing yet: -1.
+    pub(crate) fn committed(&self, partition: i32) -> (i64, String) {
+        let group = format!("{}.r", self.deployment);
+        let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", &self.addr).set("group.id", group).create().unwrap();
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition(&self.source, partition);
+        let committed = consumer.committed_offsets(asked, PATIENCE).unwrap();
+        let element = &committed.elements()[0];
+        (element.offset().to_raw().unwrap_or(-1), element.metadata().to_owned())
     }
 
     pub(crate) fn sink(&self) -> Sink {
@@ -146,7 +163,9 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     pub(crate) fn duplicates_at_the_end(&self) -> usize {
         let records = Sink::read_to_end(&self.addr, &self.target);
         let mut missing = self.sent.clone();
-        records.iter().for_each(|record| drop(missing.remove(&number(record))));
+        records.iter().for_each(|record| {
+            missing.remove(&number(record));
+        });
         assert!(missing.is_empty(), "lost: {missing:?}");
         self.judge(&records)
     }

@@ -3,7 +3,7 @@
 use super::memory::Resident;
 use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
-use crate::model::{Cursor, Disposition, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
+use crate::model::{Cursor, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -58,6 +58,11 @@ impl Aloft {
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
         let (resident, at) = &self.messages[index];
         resident.run.message(*at as usize)
+    }
+
+    /// Whether it was stored before it was due: only then is its lateness the service's.
+    pub(crate) fn was_stored_ahead(&self, index: usize) -> bool {
+        self.messages[index].0.run.slice().level == Level::Hour
     }
 
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {

@@ -87,6 +87,7 @@ impl Hand<'_> {
         let outlet = self.outlets.get(self.route, stage);
         let sent = self.labels.record(ways, &message, diverted, |record| outlet.send(record, ticket));
         if let Some(refused) = refused {
+            self.route.outcry.mention(self.shard, aloft.place(index).offset, &refused);
             aloft.diverted.insert(index, refused);
         }
         match sent {
@@ -113,7 +114,7 @@ pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (
     match aloft.diverted.get(&index) {
         None => {
             route.metric.delivered.increment(1);
-            if let Some(due) = told_due(&message) {
+            if let Some(due) = told_due(&message).filter(|_| aloft.was_stored_ahead(index)) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
         }
@@ -159,7 +160,7 @@ pub(super) fn failed(
     let Some(message) = aloft.message(index) else { return RESEND_MAX };
     match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
         Next::Divert(diverted) => {
-            tracing::debug!(%shard, place = ?message.place, reason = %failure.reason, stage = ?diverted.stage, "delivery failed");
+            route.outcry.mention(shard, message.place.offset, &diverted);
             aloft.diverted.insert(index, diverted);
             Duration::ZERO
         }

@@ -9,8 +9,8 @@ mod connection;
 mod form;
 mod key;
 mod load;
-#[cfg(test)]
 #[cfg(feature = "test-support")]
+#[cfg(test)]
 mod real_redis;
 mod reply;
 mod script;
