@@ -139,7 +139,9 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
         text("größe", "0"),
         ("a".to_owned(), None),
     ];
-    let table: [(Option<&[u8]>, Option<&[u8]>, &[Header]); 6] = [
+    // Key, payload, and headers that are none of ours.
+    type Row<'r> = (Option<&'r [u8]>, Option<&'r [u8]>, &'r [Header]);
+    let table: [Row<'_>; 6] = [
         (None, None, &[]),
         (Some(b""), Some(b""), &[]),
         (None, Some(b"payload"), &headers),
