@@ -130,3 +130,15 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 /// How far apart the clocks of a timer and of the broker that stamps its retries may be before a retry looks forged.
 pub(crate) const RETRY_SLACK: Duration = Duration::from_secs(60);
+
+/// A ticket numbers the messages of one claim with 16 bits.
+const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);
+
+/// A claim fits into what one shard may have in flight, and several shards into what all may.
+const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < IN_FLIGHT_MAX);
+
+/// Draining ends before the process is given up, and that before the ten seconds that a stop is promised to take.
+const _: () = assert!(DRAIN_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000);
+
+/// A batch is far below what a reader takes for corrupt.
+const _: () = assert!(2 * BATCH_BYTES_MAX < RUN_BYTES_MAX);
