@@ -104,9 +104,29 @@ fn a_process_ends_in_time_though_its_store_is_away() {
     sink.wait_for(50, LIMIT);
     away.kill();
     scene.send(50, 0..1_000);
-    let (_, took) = postdate.terminate();
+    let (status, took) = postdate.terminate();
+    assert_eq!(status.code(), Some(0), "{}", postdate.logs());
     assert!(took < STOP, "it took {took:?} to end");
+    assert!(postdate.logs().contains("leases not released"), "{}", postdate.logs());
     away.restart();
+    postdate.restart();
+    scene.all_arrive(&sink);
+}
+
+#[test]
+fn a_process_ends_in_time_though_its_store_is_silent() {
+    let silent = Redis::start();
+    let mut scene = Scene::new(kafka(), "silent", 1);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(&silent));
+    scene.send(300, 0..2_000);
+    sink.wait_for(50, LIMIT);
+    silent.pause();
+    scene.send(50, 0..1_000);
+    let (status, took) = postdate.terminate();
+    assert_eq!(status.code(), Some(0), "{}", postdate.logs());
+    assert!(took < STOP, "it took {took:?} to end");
+    silent.resume();
     postdate.restart();
     scene.all_arrive(&sink);
 }

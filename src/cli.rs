@@ -66,7 +66,7 @@ pub struct Reset {
     /// The source topic that was recreated
     #[arg(long)]
     pub topic: String,
-    /// Only this partition, instead of all that the store knows
+    /// Only this partition, instead of all that the topic has now
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
     pub partition: Option<i32>,
     /// Also erase messages that still wait: they will never be delivered

@@ -119,6 +119,10 @@ pub(crate) const HOLDINGS_MAX: usize = 64;
 /// How long a stopping process may take to finish what is claimed and to store what was read.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(8);
 
+/// How long the store may take over the last call of a process that stops: giving leases back, which run out by themselves, and reading
+/// what to commit, which costs only reading more after a loss of the store.
+pub(crate) const LAST_CALL_MAX: Duration = Duration::from_secs(1);
+
 /// How often the same standing trouble is logged.
 pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -138,7 +142,7 @@ const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);
 const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < IN_FLIGHT_MAX);
 
 /// Draining ends before the process is given up, and that before the ten seconds that a stop is promised to take.
-const _: () = assert!(DRAIN_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000);
+const _: () = assert!(DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000);
 
 /// A batch is far below what a reader takes for corrupt.
 const _: () = assert!(2 * BATCH_BYTES_MAX < RUN_BYTES_MAX);

@@ -13,10 +13,10 @@ use crate::limit::{
     DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, IN_FLIGHT_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, RETRY_SLACK, STOP_MAX, STORE_RETRY_MAX,
 };
 use crate::metric;
-use crate::model::{AllowList, Rules, ShardId, WithoutDelay};
-use crate::store::Store;
+use crate::model::{AllowList, Partition, Rules, ShardId, WithoutDelay};
 use crate::store::metered::Metered;
 use crate::store::redis::{self, Redis};
+use crate::store::{State, Store};
 use crate::task::{self, TaskGroup, Token};
 use crate::telemetry::Telemetry;
 use crate::timer::{self, Claimable, Claimer, Dispatcher, GaveUp, Holding, Loader, Outcry, Outlets, Policy, RouteOptions};
@@ -170,22 +170,32 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
     runtime.block_on(async {
         let store = Redis::connect(&redis_options(config)).await.context("store.redis")?;
         let source = &config.routes[&reset.route].source;
-        let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), Health::new().part("reset"))?;
-        let mut partitions = catalog.partitions(std::slice::from_ref(&reset.topic)).await?;
-        partitions.retain(|partition| reset.partition.is_none_or(|only| partition.index == only));
-        anyhow::ensure!(!partitions.is_empty(), "the topic {} has no such partition", reset.topic);
+        let partitions = match reset.partition {
+            // Whether or not the topic has it now: it may have been created again with fewer.
+            Some(index) => vec![Partition::new(reset.topic.as_str(), index)],
+            None => {
+                let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), Health::new().part("reset"))?;
+                catalog.partitions(std::slice::from_ref(&reset.topic)).await?
+            }
+        };
+        anyhow::ensure!(!partitions.is_empty(), "the topic {} does not exist: create it first", reset.topic);
         let shards: Vec<_> = partitions.into_iter().map(|partition| ShardId::new(reset.route.as_str(), partition)).collect();
-        for (shard, state) in shards.iter().zip(store.state(&shards).await?) {
-            let pending = state.map_or(0, |state| state.pending + state.quarantined);
-            anyhow::ensure!(
-                pending == 0 || reset.discard,
-                "{pending} messages of {shard} still wait: let a running service deliver them first, or give --discard to lose them"
-            );
-        }
+        let waiting = still_waiting(&shards, store.state(&shards).await?);
+        anyhow::ensure!(
+            waiting.is_empty() || reset.discard,
+            "messages still wait, so nothing was erased ({}): let a running service deliver them first, or give --discard to lose them",
+            waiting.join(", ")
+        );
         store.erase(&shards).await?;
         tracing::info!(shards = shards.len(), "reset: the service, started again, reads the topic from its first retained record");
         Ok(())
     })
+}
+
+/// The shards of which an erasure would lose messages, with their number.
+fn still_waiting(shards: &[ShardId], states: Vec<Option<State>>) -> Vec<String> {
+    let pending = states.into_iter().map(|state| state.map_or(0, |state| state.pending + state.quarantined));
+    shards.iter().zip(pending).filter(|(_, pending)| *pending > 0).map(|(shard, pending)| format!("{shard}: {pending}")).collect()
 }
 
 impl Plan {

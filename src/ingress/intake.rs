@@ -3,9 +3,9 @@
 use super::batch::Batch;
 use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER};
 use crate::metric;
-use crate::model::{Claim, Identity, Offset, Origins, ShardId, Watermark};
+use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Encoder, Namer};
-use crate::store::{Append, Appended};
+use crate::store::{Append, Appended, State};
 use tokio::time::Instant;
 
 /// See the module's page.
@@ -26,7 +26,28 @@ pub(crate) struct Intake {
     since: Option<Instant>,
     /// What was delivered when the reading began: a rebuild leaves it out.
     pub(crate) delivered: Claim,
+    pub(crate) rebuilt: Option<Rebuilt>,
     pub(crate) identity: Option<Identity>,
+}
+
+/// Of a shard that is filled again from the log: which of its messages may have been delivered before the store was lost, though nothing
+/// that is left tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rebuilt {
+    /// The log's end, and the time, at the new birth.
+    before: Offset,
+    at: Timestamp,
+}
+
+impl Rebuilt {
+    /// `None`: nothing of the shard was ever delivered, as far as the commits tell.
+    pub(crate) fn new(born: &State, end: Offset, now: Timestamp) -> Option<Self> {
+        (born.delivered != Claim::START).then_some(Self { before: end, at: now })
+    }
+
+    pub(crate) fn covers(self, place: Cursor) -> bool {
+        place.offset < self.before && place.due <= self.at
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +88,7 @@ impl Intake {
             in_flight: 0,
             since: None,
             delivered: Claim::START,
+            rebuilt: None,
             identity: None,
         }
     }
@@ -191,6 +213,24 @@ mod tests {
         assert!(intake.seal_at().is_some() && !intake.is_settled());
         let append = intake.seal(&mut encoder, &mut namer);
         assert_eq!((append.from, append.to, append.runs.len()), (Watermark(16), Watermark(18), 0));
+    }
+
+    #[test]
+    fn after_a_rebuild_what_was_due_by_then_and_may_have_been_delivered_is_a_possible_duplicate() {
+        let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
+        let born = |delivered| State {
+            identity: Identity("id".into()),
+            watermark: Watermark(3),
+            claimed: delivered,
+            delivered,
+            lowest_pending: Offset(3),
+            pending: 0,
+            quarantined: 0,
+        };
+        let rebuilt = Rebuilt::new(&born(Claim::new(place(5, 2), Watermark(4))), Offset(9), Timestamp::from_millis(1_000));
+        let covers = |due, offset| rebuilt.is_some_and(|rebuilt| rebuilt.covers(place(due, offset)));
+        assert_eq!((covers(1_000, 8), covers(1_001, 8), covers(1_000, 9)), (true, false, false));
+        assert_eq!(Rebuilt::new(&born(Claim::START), Offset(9), Timestamp::from_millis(1_000)), None, "nothing was ever delivered");
     }
 
     #[tokio::test(start_paused = true)]

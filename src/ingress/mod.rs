@@ -13,7 +13,7 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, INTAKE_BYTES_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
+use crate::limit::{CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
 use crate::metric;
 use crate::model::{Admission, Body, Committed, Cursor, Partition, Record, Rules, ShardId, Slice, Timestamp, Warning, Watermark, admit};
 use crate::mutant::{self, Mutant};
@@ -330,15 +330,24 @@ impl Ingress {
                 }
             }
         }
-        while self.intakes.values().any(|intake| intake.is_awaited()) {
+        let mut is_stored = true;
+        while is_stored && self.intakes.values().any(|intake| intake.is_awaited()) {
             match self.ports.settled.recv().await {
                 Some(settled) => self.settle(settled),
-                None => break,
+                None => is_stored = false,
             }
         }
-        self.look().await?;
+        if is_stored {
+            match tokio::time::timeout(LAST_CALL_MAX, self.look()).await {
+                Ok(outcome) => outcome?,
+                Err(_) => tracing::warn!(route = %self.options.route, "stopped without a last commit: the store does not answer"),
+            }
+            tracing::info!(route = %self.options.route, "ingress drained");
+        } else {
+            // Nothing is lost: the next process reads it again from the store's watermark.
+            tracing::warn!(route = %self.options.route, "stopped before all that was read was stored: the store does not answer");
+        }
         self.ports.source.close().await;
-        tracing::info!(route = %self.options.route, "ingress drained");
         Ok(())
     }
 }
@@ -368,6 +377,9 @@ fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Re
     let place = Cursor::new(due, record.offset);
     if intake.delivered.covers(place) {
         return;
+    }
+    if intake.rebuilt.is_some_and(|rebuilt| rebuilt.covers(place)) {
+        metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
         intake.batch.change(Change { id: id.into(), kind: ChangeKind::Schedule(place) });

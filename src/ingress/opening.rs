@@ -1,12 +1,12 @@
 //! How an ingress opens the shards of its partitions: asks broker and store, judges by `birth`, and starts or stops the reading.
 
 use super::birth::{self, Verdict};
-use super::intake::{Intake, Phase};
+use super::intake::{Intake, Phase, Rebuilt};
 use super::{Error, Ingress};
 use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
 use crate::model::{Committed, Partition, ShardId};
-use crate::store::{self, Append};
+use crate::store::{self, Append, Birth, Opened};
 use tokio::time::Instant;
 
 impl Ingress {
@@ -49,19 +49,29 @@ impl Ingress {
         let births: Vec<_> = (shards.iter().zip(&described).zip(&committed))
             .map(|((shard, described), metadata)| birth::birth(shard, described, metadata.as_deref().and_then(Committed::parse).as_ref()))
             .collect();
-        let opened = self.ports.store.open(&births).await?;
+        let opened = self.opened(&shards, births).await?;
         let mut verdicts = Vec::new();
         for ((shard, described), opened) in shards.iter().zip(&described).zip(&opened) {
-            if let store::Opened::Born(state) = opened {
-                tracing::info!(%shard, watermark = %state.watermark, "shard born");
-            }
             let verdict = birth::verdict(shard, described, opened);
             verdicts.push(self.bridge(shard, verdict).await?);
-            if let Some(intake) = self.intakes.get_mut(&shard.partition) {
-                intake.identity.clone_from(&described.identity);
+            let Some(intake) = self.intakes.get_mut(&shard.partition) else { continue };
+            intake.identity.clone_from(&described.identity);
+            if let Opened::Born(state) = opened {
+                tracing::info!(%shard, watermark = %state.watermark, "shard born");
+                intake.rebuilt = Rebuilt::new(state, described.end, self.ports.clock.now());
             }
         }
         Ok(verdicts)
+    }
+
+    /// Finds the shards that are there, and bears the others: only that needs free memory, and a full store is no reason to wait with the
+    /// reading of what it holds.
+    async fn opened(&self, shards: &[ShardId], births: Vec<Birth>) -> Result<Vec<Opened>, store::Error> {
+        let mut opened: Vec<_> = self.ports.store.state(shards).await?.into_iter().map(|state| state.map(Opened::Found)).collect();
+        let absent = births.into_iter().zip(&opened).filter(|(_, found)| found.is_none()).map(|(birth, _)| birth);
+        let mut born = self.ports.store.open(&absent.collect::<Vec<_>>()).await?.into_iter();
+        opened.iter_mut().filter(|found| found.is_none()).for_each(|found| *found = born.next());
+        Ok(opened.into_iter().map(|opened| opened.expect("a birth is answered")).collect())
     }
 
     /// A gap is said, counted and, unless the route stops at it, moved over.

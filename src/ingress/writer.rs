@@ -36,8 +36,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Serves until its jobs' channel is closed, or, once `give_up` is cancelled, until the store fails. An append is repeated until the
-    /// store answers: a repeat of what was stored is told as such (I2).
+    /// Serves until its jobs' channel is closed or `give_up` is cancelled. An append is repeated until the store answers: a repeat of what
+    /// was stored is told as such (I2).
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         while let Some(first) = self.jobs.recv().await {
             let mut jobs = vec![first];
@@ -66,7 +66,13 @@ impl Writer {
     async fn append(&self, appends: &[Append], give_up: &CancellationToken) -> Result<Option<Vec<Appended>>, Error> {
         let mut wait = STORE_RETRY_MIN;
         loop {
-            match self.store.append(appends).await {
+            // Dropped at either await, an append was made or not: whoever reads on begins at the store's watermark.
+            let outcome = tokio::select! {
+                biased;
+                () = give_up.cancelled() => return Ok(None),
+                outcome = self.store.append(appends) => outcome,
+            };
+            match outcome {
                 Ok(outcomes) => {
                     self.health.ready();
                     return Ok(Some(outcomes));

@@ -3,7 +3,7 @@
 use crate::broker::{self, Catalog};
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::CATALOG_INTERVAL;
+use crate::limit::{CATALOG_INTERVAL, LAST_CALL_MAX};
 use crate::metric;
 use crate::model::{Claim, Committed, Identity, Lease, Partition, ShardId, Timestamp, Token};
 use crate::store::{Acquired, Error, Renewed, State, Store};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The shards of one route, as far as a claimer cares.
 pub(crate) struct Claimable {
@@ -85,17 +86,18 @@ struct Wanted {
 }
 
 impl Claimer {
-    /// Serves until the dispatcher has gone; then gives all leases back.
-    pub(crate) async fn serve(mut self) -> Result<(), Error> {
+    /// Serves until the dispatcher has gone, or `give_up` is cancelled; then gives all leases back.
+    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut wanted = Wanted::default();
         let mut next_catalog = Instant::now();
         loop {
             self.leases.beat();
-            if Instant::now() >= next_catalog {
-                next_catalog = Instant::now() + CATALOG_INTERVAL;
-                self.look_up(&mut wanted).await;
+            // Dropped at any await: a lease that was acquired and is not noted yet runs out by itself.
+            tokio::select! {
+                biased;
+                () = give_up.cancelled() => break,
+                outcome = self.turn(&mut wanted, &mut next_catalog) => outcome?,
             }
-            self.round(&mut wanted).await?;
             let all_held = wanted.held.len() == wanted.shards.len();
             let wait = if all_held { self.lease / 5 } else { self.lease / 20 };
             // Both arms are safe to drop; a message that was not received stays in the channel.
@@ -114,10 +116,31 @@ impl Claimer {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+        self.release(wanted).await
+    }
+
+    /// A store that is away keeps nobody from ending: leases that are not given back run out.
+    async fn release(self, wanted: Wanted) -> Result<(), Error> {
         let leases: Vec<_> = wanted.held.into_values().map(|held| held.lease).collect();
-        self.store.release(&leases).await?;
-        tracing::info!(leases = leases.len(), "leases released");
+        let kept = match tokio::time::timeout(LAST_CALL_MAX, self.store.release(&leases)).await {
+            Ok(Ok(())) => {
+                tracing::info!(leases = leases.len(), "leases released");
+                return Ok(());
+            }
+            Ok(Err(error)) if error.is_transient() => error.to_string(),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => "the store does not answer in time".to_owned(),
+        };
+        tracing::warn!(leases = leases.len(), "leases not released, others can take the shards {:?} from now: {kept}", self.lease);
         Ok(())
+    }
+
+    async fn turn(&mut self, wanted: &mut Wanted, next_catalog: &mut Instant) -> Result<(), Error> {
+        if Instant::now() >= *next_catalog {
+            *next_catalog = Instant::now() + CATALOG_INTERVAL;
+            self.look_up(wanted).await;
+        }
+        self.round(wanted).await
     }
 
     /// Learns which partitions there are now; ones that are gone stay wanted, for messages of theirs may wait.

@@ -221,7 +221,13 @@ impl Dispatcher {
     async fn advance(&self, advances: &[Advance], give_up: &CancellationToken) -> Result<Option<Vec<Advanced>>, Error> {
         let mut wait = STORE_RETRY_MIN;
         loop {
-            match self.ports.store.advance(advances).await {
+            // Dropped at either await, the store was told or not: what is claimed and not handed over is delivered by the next holder.
+            let outcome = tokio::select! {
+                biased;
+                () = give_up.cancelled() => return Ok(None),
+                outcome = self.ports.store.advance(advances) => outcome,
+            };
+            match outcome {
                 Ok(outcomes) => {
                     self.ports.claims.ready();
                     return Ok(Some(outcomes));

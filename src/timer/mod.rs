@@ -59,6 +59,6 @@ pub(crate) async fn serve(
     stop: CancellationToken,
     give_up: CancellationToken,
 ) -> Result<(), crate::store::Error> {
-    let (claimed, dispatched) = tokio::join!(claimer.serve(), dispatcher.serve(stop, give_up));
+    let (claimed, dispatched) = tokio::join!(claimer.serve(give_up.clone()), dispatcher.serve(stop, give_up));
     dispatched.and(claimed)
 }
