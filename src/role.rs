@@ -246,6 +246,7 @@ impl Plan {
                 config::WithoutDelay::Relay => WithoutDelay::Relay,
                 config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
             },
+            dialects: route.dialects,
         }
     }
 
