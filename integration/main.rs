@@ -13,6 +13,7 @@ mod bad_input;
 mod change;
 mod contract;
 mod delivery;
+mod dialect;
 mod env;
 mod foreign;
 mod outage;

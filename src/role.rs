@@ -256,6 +256,7 @@ impl Plan {
                 config::WithoutDelay::Relay => WithoutDelay::Relay,
                 config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
             },
+            dialects: route.dialects,
         }
     }
 

@@ -5,6 +5,7 @@ use super::field::Field;
 use super::name;
 use super::read::{Range, Table};
 use super::unsupported;
+use crate::model::{Dialect, Dialects};
 use std::time::Duration;
 
 /// One route, checked.
@@ -18,6 +19,7 @@ pub(crate) struct Route {
     pub(crate) dead_letter: Topic,
     pub(crate) max_delay: Duration,
     pub(crate) without_delay: WithoutDelay,
+    pub(crate) dialects: Dialects,
     pub(crate) on_source_gap: OnSourceGap,
     pub(crate) retry: Retry,
 }
@@ -78,7 +80,6 @@ pub(super) const BACKOFF_MAX: Range<Duration> =
 
 pub(super) fn read(table: &Table<'_>) -> Route {
     table.field("delivery").iter().for_each(unsupported::delivery);
-    table.field("dialects").iter().for_each(unsupported::dialects);
     Route {
         source: source(table),
         target: topic(table, "target"),
@@ -89,6 +90,7 @@ pub(super) fn read(table: &Table<'_>) -> Route {
         }),
         max_delay: table.quantity("max_delay", &MAX_DELAY),
         without_delay: table.choice("without_delay", &[("relay", WithoutDelay::Relay), ("dead-letter", WithoutDelay::DeadLetter)]),
+        dialects: table.field("dialects").map(|field| dialects(&field)).unwrap_or_default(),
         on_source_gap: table.choice("on_source_gap", &[("continue", OnSourceGap::Continue), ("stop", OnSourceGap::Stop)]),
         retry: retry(&table.table("retry")),
     }
@@ -137,6 +139,15 @@ fn allow(field: &Field<'_>) -> Option<Vec<String>> {
         Some(pattern.to_owned())
     });
     Some(checked.collect())
+}
+
+fn dialects(field: &Field<'_>) -> Dialects {
+    let known = Dialect::ALL.map(|dialect| (dialect.name(), dialect));
+    let example = "[\"rabbitmq\"]";
+    if field.list(example).is_none_or(|entries| entries.is_empty()) {
+        return Dialects::default();
+    }
+    field.texts(example).iter().filter_map(|(entry, _)| entry.choice(&known)).collect()
 }
 
 fn retry(table: &Table<'_>) -> Retry {

@@ -1,5 +1,6 @@
 use super::key::KNOWN;
 use super::*;
+use crate::model::{Dialect, Dialects};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use std::collections::BTreeSet;
@@ -66,6 +67,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         dead_letter: topic("orders.dead"),
         max_delay: Duration::from_secs(30 * 86_400),
         without_delay: WithoutDelay::Relay,
+        dialects: Dialects::default(),
         on_source_gap: OnSourceGap::Continue,
         retry: Retry { max_attempts: 10, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(300) },
     };
@@ -102,7 +104,7 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__WITHOUT_DELAY", "dead-letter"),
         ("POSTDATE_ROUTE__ORDERS__ON_SOURCE_GAP", "stop"),
         ("POSTDATE_ROUTE__ORDERS__DELIVERY", "at-least-once"),
-        ("POSTDATE_ROUTE__ORDERS__DIALECTS", "[]"),
+        ("POSTDATE_ROUTE__ORDERS__DIALECTS", "[etf1, rabbitmq]"),
         ("POSTDATE_ROUTE__ORDERS__RETRY__MAX_ATTEMPTS", "3"),
         ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF", "2s"),
         ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF_MAX", "4s"),
@@ -140,6 +142,7 @@ fn every_option_reaches_its_place_from_the_environment() {
                 dead_letter: Topic { cluster: "main".to_owned(), topic: "dead".to_owned() },
                 max_delay: Duration::from_secs(5400),
                 without_delay: WithoutDelay::DeadLetter,
+                dialects: [Dialect::Etf1, Dialect::RabbitMq].into_iter().collect(),
                 on_source_gap: OnSourceGap::Stop,
                 retry: Retry { max_attempts: 3, backoff: Duration::from_secs(2), backoff_max: Duration::from_secs(4) },
             },

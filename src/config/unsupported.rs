@@ -44,12 +44,6 @@ pub(super) fn delivery(field: &Field<'_>) {
     }
 }
 
-pub(super) fn dialects(field: &Field<'_>) {
-    if field.list("[]").is_some_and(|entries| !entries.is_empty()) {
-        field.refuse("other systems' headers are not supported by this version", format!("write {}, or remove it", field.example("[]")));
-    }
-}
-
 pub(super) fn store(store: &Table<'_>) {
     if !store.table("redis").is_there() {
         store.missing("redis", &format!("the embedded store is not supported by this version; {STORE}"));

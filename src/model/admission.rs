@@ -11,29 +11,33 @@
 //! | `postdate-id`: 1-128 of `A-Z a-z 0-9 . _ : -` | `invalid_id`, `cancel_without_id` |
 //! | (on a cancel, nothing else) | |
 //! | `postdate-at` and `postdate-after`: not both, by the grammars of `due.rs` | `at_and_after`, `invalid_at`, `invalid_after` |
+//! | neither of them, on a route with dialects: what `dialect` reads | `dialect_conflict`, `dialect_unsupported`, or as the control header |
 //! | the delay | `delay_above_max`, `invalid_timestamp` |
-//! | neither of them on a `postdate-op: schedule`, or on a route that wants a delay | `missing_due` |
-//! | `postdate-to`, or else the route's default | as [`Rules::target`] says |
+//! | none of them on a `postdate-op: schedule`, or on a route that wants a delay | `missing_due` |
+//! | `postdate-to`, or else the dialect's target, or else the route's default | as [`Rules::target`] says |
+//! | a key that is an id by the record's dialect, if there is no `postdate-id` | `invalid_id` |
 //!
-//! A control header that stands there twice, with equal values too, is `duplicate_header`; null or empty, `empty_value`; not UTF-8,
-//! `not_utf8`: each when its turn comes.
+//! A control header, or a dialect's, that stands there twice, with equal values too, is `duplicate_header`; null or empty, `empty_value`;
+//! not UTF-8, `not_utf8`: each when its turn comes.
 //!
 //! **A cancel** is its op and its id. Whatever else it carries is ignored: refusing it for a stray header would let the message go that its
 //! sender wants stopped.
 //!
 //! **Delays** are measured from the record's own timestamp, or from the start of the year 2000 if it has none or an earlier one: without a
-//! sensible timestamp, a `postdate-at` reaches the future only on a route whose `max_delay` reaches there from 2000. `postdate-after`
-//! counts from a real timestamp only. What is longer than `max_delay` is refused, never shortened. A due time in the past, by a negative
-//! delay too, is an ordinary message that goes at once. A timestamp ahead of every clock is taken at its word.
+//! sensible timestamp, a due time reaches the future only on a route whose `max_delay` reaches there from 2000. A delay counts from a real
+//! timestamp only. What is longer than `max_delay` is refused, never shortened. A due time in the past, by a negative delay too, is an
+//! ordinary message that goes at once. A timestamp ahead of every clock is taken at its word.
 //!
 //! **A record without delay** is an entry due at once; a `postdate-to` holds for it, and a `postdate-id` makes it replace what waits
 //! under that id.
 
-use super::due::{parse_after, parse_at};
+use super::dialect::{self, Asked, Delivery, Dialect};
+use super::due::{Delay, When, parse_after, parse_at};
 use super::header::Headers;
 use super::header_name::Control;
 use super::message::{Body, Disposition, Record};
 use super::origin::Origins;
+use super::picked::Picked;
 use super::reason::Reason;
 use super::refusal::{Quoted, Refusal};
 use super::retry;
@@ -43,6 +47,7 @@ use crate::limit::{HEADER_BYTES_MAX, HEADERS_MAX};
 use std::time::Duration;
 
 const ID_BYTES_MAX: usize = 128;
+const ID: &str = "1-128 of A-Z a-z 0-9 . _ : -";
 
 /// What becomes of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,13 +91,23 @@ fn read<'a>(record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Adm
         let without_id = || Refusal::new(Reason::CancelWithoutId, "postdate-op: cancel needs a postdate-id; the record has none");
         return id.map(|id| Admission::Cancel { id }).ok_or_else(without_id);
     }
-    let (due, disposition) = match read_due(&controls, record, rules)? {
-        Some(due) => (due, Disposition::Deliver),
+    let own = read_when(&controls)?;
+    // What a control header says of the time leaves a dialect nothing to say.
+    let (dialect, asked) = if own.is_some() { None } else { read_dialect(&controls, op, record, rules)? }.unzip();
+    let delivery = match asked {
+        Some(Asked::Cancel(by)) => return id.map_or_else(|| cancelled_key(record, by), Ok).map(|id| Admission::Cancel { id }),
+        Some(Asked::Delivery(delivery)) => Some(delivery),
+        None => None,
+    };
+    let (due, disposition) = match own.or(delivery.map(|Delivery { header, when, .. }| (header, when))) {
+        Some((header, when)) => (due(header, when, record, rules)?, Disposition::Deliver),
         None => (Timestamp::AT_ONCE, relay(op, record, rules)?),
     };
-    let target = controls.text(Control::To)?;
+    let target = controls.text(Control::To)?.or(delivery.and_then(|delivery| delivery.target));
     rules.target(target)?;
-    Ok(message(due, body(record, (id, target), disposition)))
+    let is_keyed = id.is_none() && delivery.is_some_and(|delivery| delivery.is_keyed);
+    let id = if is_keyed { key_as_id(record)? } else { id };
+    Ok(message(due, Body { dialect, ..body(record, (id, target), disposition) }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,25 +128,79 @@ fn read_op(controls: &Controls<'_>) -> Result<Option<Op>, Refusal> {
 
 fn read_id<'a>(controls: &Controls<'a>) -> Result<Option<&'a str>, Refusal> {
     let Some(id) = controls.text(Control::Id)? else { return Ok(None) };
-    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
-    if id.len() > ID_BYTES_MAX || !id.bytes().all(is_valid) {
-        return Err(invalid(Reason::InvalidId, Control::Id, id, "1-128 of A-Z a-z 0-9 . _ : -"));
-    }
-    Ok(Some(id))
+    if is_id(id.as_bytes()) { Ok(Some(id)) } else { Err(invalid(Reason::InvalidId, Control::Id, id, ID)) }
 }
 
-fn read_due(controls: &Controls<'_>, record: &Record<'_>, rules: &Rules) -> Result<Option<Timestamp>, Refusal> {
-    match (controls.text(Control::At)?, controls.text(Control::After)?) {
-        (None, None) => Ok(None),
-        (Some(_), Some(_)) => Err(Refusal::new(Reason::AtAndAfter, "the record has both postdate-at and postdate-after")),
-        (Some(at), None) => read_at(at, record, rules).map(Some),
-        (None, Some(after)) => read_after(after, record, rules).map(Some),
+fn is_id(bytes: &[u8]) -> bool {
+    let is_valid = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+    (1..=ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_valid)
+}
+
+/// The time that a control header says, with that header's name.
+fn read_when(controls: &Controls<'_>) -> Result<Option<(&'static str, When)>, Refusal> {
+    let when = match (controls.text(Control::At)?, controls.text(Control::After)?) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err(Refusal::new(Reason::AtAndAfter, "the record has both postdate-at and postdate-after")),
+        (Some(at), None) => {
+            let asks = "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
+            let at = parse_at(at).ok_or_else(|| invalid(Reason::InvalidAt, Control::At, at, asks))?;
+            (Control::At.name(), When::At(at))
+        }
+        (None, Some(after)) => {
+            let asks = "milliseconds, or units such as 1h30m, 250ms, 7d";
+            let after = parse_after(after).ok_or_else(|| invalid(Reason::InvalidAfter, Control::After, after, asks))?;
+            (Control::After.name(), When::After(after))
+        }
+    };
+    Ok(Some(when))
+}
+
+/// What the record asks for in a dialect of the route.
+fn read_dialect<'a>(
+    controls: &Controls<'a>,
+    op: Option<Op>,
+    record: &Record<'a>,
+    rules: &Rules,
+) -> Result<Option<(Dialect, Asked<'a>)>, Refusal> {
+    if rules.dialects.is_empty() {
+        return Ok(None);
+    }
+    let spoken = match dialect::read(record, rules.dialects)? {
+        None if controls.0.is_empty() => dialect::read_bare(record, rules.dialects),
+        spoken => spoken,
+    };
+    let is_overruled = |asked: &Asked<'_>| op == Some(Op::Schedule) && matches!(asked, Asked::Cancel(_));
+    Ok(spoken.filter(|(_, asked)| !is_overruled(asked)))
+}
+
+/// The key as an id, on a record whose dialect takes it for one. `None`: a record without key can be neither replaced nor cancelled.
+fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Refusal> {
+    let Some(key) = record.key.filter(|key| !key.is_empty()) else { return Ok(None) };
+    let refused = || {
+        let detail =
+            format!("the record's key, {}, is the schedule's id; an id is {ID}, and a postdate-id goes before the key", Quoted(key));
+        Refusal::new(Reason::InvalidId, detail)
+    };
+    if !is_id(key) {
+        return Err(refused());
+    }
+    std::str::from_utf8(key).map(Some).map_err(|_| refused())
+}
+
+fn cancelled_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Refusal> {
+    let without_key = || Refusal::new(Reason::CancelWithoutId, format!("{by} cancels what waits under the record's key; it has none"));
+    key_as_id(record)?.ok_or_else(without_key)
+}
+
+/// When the record is due, by what the header of that name says.
+fn due(header: &str, when: When, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
+    match when {
+        When::At(due) => due_at(due, record, rules),
+        When::After(delay) => due_after(header, delay, record, rules),
     }
 }
 
-fn read_at(at: &str, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
-    let asks = "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
-    let due = parse_at(at).ok_or_else(|| invalid(Reason::InvalidAt, Control::At, at, asks))?;
+fn due_at(due: Timestamp, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
     let start = start(record);
     let delay = due.since(start);
     if delay > rules.max_delay {
@@ -141,13 +210,11 @@ fn read_at(at: &str, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Re
     Ok(due)
 }
 
-fn read_after(after: &str, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
-    let asks = "milliseconds, or units such as 1h30m, 250ms, 7d";
-    let delay = parse_after(after).ok_or_else(|| invalid(Reason::InvalidAfter, Control::After, after, asks))?;
+fn due_after(header: &str, delay: Delay, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
     if delay.length() > rules.max_delay {
         return Err(above_max(delay.length(), "its timestamp", rules));
     }
-    let refused = |found: String| Refusal::new(Reason::InvalidTimestamp, format!("postdate-after cannot be counted from {found}"));
+    let refused = |found: String| Refusal::new(Reason::InvalidTimestamp, format!("{header} cannot be counted from {found}"));
     let timestamp = record.timestamp.ok_or_else(|| refused("a record without a timestamp".to_owned()))?;
     if timestamp < Timestamp::YEAR_2000 {
         return Err(refused(format!("the record's timestamp {}, which is before the year 2000", timestamp.as_millis())));
@@ -183,7 +250,7 @@ fn relay<'a>(op: Option<Op>, record: &Record<'a>, rules: &Rules) -> Result<Dispo
 /// record of the shard, the next attempt is no further ahead than a delay may be, and the target is one that the rules allow.
 fn read_retry<'a>(line: &'a str, record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Admission<'a>, Refusal> {
     let refused = |why: &str| Refusal::new(Reason::InvalidRetry, format!("postdate-retry is {}: {why}", Quoted(line.as_bytes())));
-    let retry::Value { retry, target, at } = retry::Value::parse(line).ok_or_else(|| refused("not as Postdate writes it"))?;
+    let retry::Value { retry, target, dialect, at } = retry::Value::parse(line).ok_or_else(|| refused("not as Postdate writes it"))?;
     if origins.offset(retry.origin).is_none_or(|offset| offset >= record.offset) {
         return Err(refused("its origin is not an earlier record of this partition"));
     }
@@ -191,7 +258,7 @@ fn read_retry<'a>(line: &'a str, record: &Record<'a>, origins: &Origins, rules: 
         return Err(refused("its next attempt is further ahead than any that the route makes"));
     }
     rules.target(target).map_err(|Refusal { reason, detail }| Refusal::new(reason, format!("retry of {}: {detail}", retry.origin)))?;
-    Ok(message(at, body(record, (None, target), Disposition::Retry(retry))))
+    Ok(message(at, Body { dialect, ..body(record, (None, target), Disposition::Retry(retry)) }))
 }
 
 fn message(due: Timestamp, body: Body<'_>) -> Admission<'_> {
@@ -200,24 +267,15 @@ fn message(due: Timestamp, body: Body<'_>) -> Admission<'_> {
 }
 
 fn body<'a>(record: &Record<'a>, (id, target): (Option<&'a str>, Option<&'a str>), disposition: Disposition<'a>) -> Body<'a> {
-    Body { key: record.key, payload: record.payload, headers: record.headers, id, target, disposition }
+    Body { key: record.key, payload: record.payload, headers: record.headers, id, target, dialect: None, disposition }
 }
 
 fn invalid(reason: Reason, control: Control, value: &str, asks: &str) -> Refusal {
     Refusal::new(reason, format!("{} is {}; it takes {asks}", control.name(), Quoted(value.as_bytes())))
 }
 
-/// The control headers of one record, by `Control as usize`.
-#[derive(Debug, Default)]
-struct Controls<'a>([Found<'a>; Control::ALL.len()]);
-
-#[derive(Clone, Copy, Debug, Default)]
-enum Found<'a> {
-    #[default]
-    Absent,
-    Once(Option<&'a [u8]>),
-    Twice,
-}
+/// The control headers of one record.
+struct Controls<'a>(Picked<'a>);
 
 impl<'a> Controls<'a> {
     /// One pass over the headers. A block within its bound is walked to the end even after a duplicate: what is wrong with a record must
@@ -228,36 +286,26 @@ impl<'a> Controls<'a> {
             let detail = format!("the record has {bytes} bytes of headers; at most {HEADER_BYTES_MAX} are taken");
             return Err(Refusal::new(Reason::TooManyHeaders, detail));
         }
-        let mut controls = Self::default();
+        let mut picked = Picked::new(&Control::NAMES);
         for (index, (name, value)) in headers.iter().enumerate() {
             if index == HEADERS_MAX {
                 return Err(Refusal::new(Reason::TooManyHeaders, format!("the record has more than {HEADERS_MAX} headers")));
             }
             if let Some(control) = Control::from_name(name) {
-                let found = &mut controls.0[control as usize];
-                *found = if matches!(found, Found::Absent) { Found::Once(value) } else { Found::Twice };
+                picked.put(control as usize, value);
             }
         }
-        Ok(controls)
+        Ok(Self(picked))
     }
 
     fn text(&self, control: Control) -> Result<Option<&'a str>, Refusal> {
-        let name = control.name();
-        let value = match self.0[control as usize] {
-            Found::Absent => return Ok(None),
-            Found::Once(value) => value.unwrap_or_default(),
-            Found::Twice => return Err(Refusal::new(Reason::DuplicateHeader, format!("{name} stands on the record more than once"))),
-        };
-        if value.is_empty() {
-            return Err(Refusal::new(Reason::EmptyValue, format!("{name} has no value")));
-        }
-        let foreign = |_| Refusal::new(Reason::NotUtf8, format!("{name} is {}, which is not UTF-8", Quoted(value)));
-        std::str::from_utf8(value).map(Some).map_err(foreign)
+        self.0.text(control as usize)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::dialect::Dialects;
     use super::super::header::push_header;
     use super::super::message::Retry;
     use super::super::route::AllowList;
@@ -285,6 +333,7 @@ mod tests {
             max_delay: Duration::from_secs(30 * 86_400),
             retry_max: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
+            dialects: Dialects::default(),
         }
     }
 
@@ -566,6 +615,7 @@ mod tests {
             headers: Headers::from_block(&named),
             id: Some("x"),
             target: Some("orders"),
+            dialect: None,
             disposition: Disposition::Deliver,
         };
         assert_eq!(admitted, Admission::Message { due: Timestamp::from_millis(NOW + 5), body, warning: None });

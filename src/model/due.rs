@@ -1,5 +1,5 @@
 //! The grammars of `postdate-at` and `postdate-after`. Strict on purpose: what is not written down here is refused, never guessed at, and
-//! nothing is trimmed.
+//! nothing is trimmed. The dialects read their own headers with the parts of these, and with their counterparts in seconds.
 //!
 //! **`postdate-at`**, the due time, is one of
 //!
@@ -30,6 +30,14 @@ use time::format_description::well_known::Rfc3339;
 /// Units of the second form of `postdate-after` in the order they must stand in, with their milliseconds.
 const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
+/// When a message is due, as a header says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    At(Timestamp),
+    /// Counted from the record's own timestamp.
+    After(Delay),
+}
+
 /// A signed delay in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delay(i64);
@@ -48,13 +56,33 @@ impl Delay {
 
 /// Reads a value of `postdate-at`; `None`: not of the grammar. Never [`Timestamp::AT_ONCE`].
 pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
-    if is_integer(text) { instant(text.parse().ok()?) } else { parse_rfc3339(text) }
+    if is_integer(text) { parse_millis_at(text) } else { parse_rfc3339(text) }
 }
 
 /// Reads a value of `postdate-after`; `None`: not of the grammar.
 pub(crate) fn parse_after(text: &str) -> Option<Delay> {
-    let millis = if is_integer(text) { text.parse().ok()? } else { parse_units(text)? };
-    Some(Delay(millis))
+    if is_integer(text) { parse_millis_after(text) } else { parse_units(text, &UNITS) }
+}
+
+pub(super) fn parse_millis_at(text: &str) -> Option<Timestamp> {
+    instant(parse_integer(text)?)
+}
+
+pub(super) fn parse_seconds_at(text: &str) -> Option<Timestamp> {
+    instant(parse_integer(text)?.checked_mul(1_000)?)
+}
+
+pub(super) fn parse_millis_after(text: &str) -> Option<Delay> {
+    parse_integer(text).map(Delay)
+}
+
+pub(super) fn parse_seconds_after(text: &str) -> Option<Delay> {
+    parse_integer(text)?.checked_mul(1_000).map(Delay)
+}
+
+/// The second form of `postdate-after`, without milliseconds.
+pub(super) fn parse_units_after(text: &str) -> Option<Delay> {
+    parse_units(text, &UNITS[..UNITS.len() - 1])
 }
 
 /// An instant that a user may ask for: every one but the least, which stands for "at once".
@@ -68,7 +96,11 @@ fn is_integer(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+fn parse_integer(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|_| is_integer(text))
+}
+
+pub(super) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     // The parser demands the offset, but takes any character for the T, and a leap second for the instant before it.
     let bytes = text.as_bytes();
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
@@ -79,9 +111,9 @@ fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     instant(i64::try_from(nanos.div_euclid(1_000_000)).ok()?)
 }
 
-fn parse_units(text: &str) -> Option<i64> {
+fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
     // One walk through the units for the whole text: that keeps them in order, each at most once.
-    let mut units = UNITS.iter();
+    let mut units = units.iter();
     let mut total: i64 = 0;
     let mut rest = text;
     while !rest.is_empty() {
@@ -92,7 +124,7 @@ fn parse_units(text: &str) -> Option<i64> {
         total = total.checked_add(count.checked_mul(*millis)?)?;
         rest = tail;
     }
-    (!text.is_empty()).then_some(total)
+    (!text.is_empty()).then_some(Delay(total))
 }
 
 #[cfg(test)]

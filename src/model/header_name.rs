@@ -20,16 +20,12 @@ pub(crate) enum Control {
 
 impl Control {
     pub(crate) const ALL: [Self; 6] = [Self::At, Self::After, Self::To, Self::Id, Self::Op, Self::Retry];
+    /// By `Control as usize`.
+    pub(crate) const NAMES: [&'static str; 6] =
+        ["postdate-at", "postdate-after", "postdate-to", "postdate-id", "postdate-op", "postdate-retry"];
 
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::At => "postdate-at",
-            Self::After => "postdate-after",
-            Self::To => "postdate-to",
-            Self::Id => "postdate-id",
-            Self::Op => "postdate-op",
-            Self::Retry => "postdate-retry",
-        }
+        Self::NAMES[self as usize]
     }
 
     pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
@@ -57,8 +53,8 @@ pub(crate) fn is_output(name: &[u8]) -> bool {
     OUTPUT.iter().any(|output| output.as_bytes() == name)
 }
 
-/// Whether a record's header is still on it at its target. The control headers are used up, and one that stayed would work again if the
-/// target's reader sent the record on through a source.
+/// Whether a record's header is still on it at its target, if it spoke no [`super::Dialect`]. The control headers are used up, and one that
+/// stayed would work again if the target's reader sent the record on through a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
     !is_control(name) && !is_output(name)
 }

@@ -2,6 +2,7 @@
 //! allocation.
 
 use super::claim::Cursor;
+use super::dialect::Dialect;
 use super::header::Headers;
 use super::reason::Reason;
 use super::shard::Offset;
@@ -27,8 +28,8 @@ pub(crate) struct Message<'a> {
     pub(crate) body: Body<'a>,
 }
 
-/// All of a message but its place. The headers are the record's own, control headers included: they are taken off at delivery, so that a
-/// dead letter still shows them.
+/// All of a message but its place. Key and headers are the record's own, control headers included: what of them the target does not get is
+/// decided at delivery, so that a dead letter still shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body<'a> {
     pub(crate) key: Option<&'a [u8]>,
@@ -38,6 +39,8 @@ pub(crate) struct Body<'a> {
     pub(crate) id: Option<&'a str>,
     /// What the message named itself; `None`: the route's default, resolved at delivery.
     pub(crate) target: Option<&'a str>,
+    /// The other system in whose headers the message said when it is due: they are taken off at delivery, and may name another key.
+    pub(crate) dialect: Option<Dialect>,
     pub(crate) disposition: Disposition<'a>,
 }
 

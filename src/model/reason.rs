@@ -34,23 +34,23 @@ macro_rules! reasons {
 reasons! {
     /// the record has no delay header, and the route (or `postdate-op: schedule`) demands one
     MissingDue = "missing_due",
-    /// a control header has a null or empty value
+    /// a control header, or a dialect's, has a null or empty value
     EmptyValue = "empty_value",
-    /// a control header's value is not UTF-8
+    /// a control header's value, or a dialect's, is not UTF-8
     NotUtf8 = "not_utf8",
-    /// `postdate-at` is neither integer epoch milliseconds nor RFC 3339 with an offset
+    /// `postdate-at`, or a dialect's header for a due time, is not of its grammar
     InvalidAt = "invalid_at",
-    /// `postdate-after` is neither integer milliseconds nor a duration such as 1h30m
+    /// `postdate-after`, or a dialect's header for a delay, is not of its grammar
     InvalidAfter = "invalid_after",
     /// the due time lies further ahead of the record's timestamp than the route's max_delay
     DelayAboveMax = "delay_above_max",
-    /// the record has both `postdate-at` and `postdate-after`
+    /// the record has both a due time and a delay: `postdate-at` and `postdate-after`, or a dialect's
     AtAndAfter = "at_and_after",
-    /// the same control header stands on the record twice
+    /// the same control header, or a dialect's, stands on the record twice
     DuplicateHeader = "duplicate_header",
     /// the record has more headers, or more bytes of headers, than is taken
     TooManyHeaders = "too_many_headers",
-    /// `postdate-after` on a record whose own timestamp is missing, before the year 2000, or too great to count from
+    /// a delay on a record whose own timestamp is missing, before the year 2000, or too great to count from
     InvalidTimestamp = "invalid_timestamp",
     /// the record names no target and the route has no default
     NoTarget = "no_target",
@@ -60,14 +60,18 @@ reasons! {
     TargetIsSource = "target_is_source",
     /// the target is not a name that the broker could have, or a reserved one
     InvalidTarget = "invalid_target",
-    /// `postdate-id` is not 1-128 of A-Z a-z 0-9 . _ : -
+    /// `postdate-id`, or a key that a dialect takes for the id, is not 1-128 of A-Z a-z 0-9 . _ : -
     InvalidId = "invalid_id",
     /// `postdate-op` is neither schedule nor cancel
     InvalidOp = "invalid_op",
-    /// `postdate-op: cancel` without `postdate-id`
+    /// `postdate-op: cancel` without `postdate-id`, or a dialect's cancel without key
     CancelWithoutId = "cancel_without_id",
     /// `postdate-retry` is not one that Postdate wrote for this partition
     InvalidRetry = "invalid_retry",
+    /// the record has headers of two dialects that the route understands
+    DialectConflict = "dialect_conflict",
+    /// the record asks for something in a dialect that cannot be kept: to be delivered more than once, to a partition, ...
+    DialectUnsupported = "dialect_unsupported",
     /// the target refused the record as too large
     TooLarge = "too_large",
     /// the target's broker denied access

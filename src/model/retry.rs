@@ -1,5 +1,5 @@
 //! The value of `postdate-retry`: what the timer writes on a record that it sends back through the source, and what ingress reads there.
-//! One line of ASCII text, each field once, in this order, one space between two:
+//! One line of ASCII text, each field at most once, in this order, one space between two:
 //!
 //! ```text
 //! attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000
@@ -13,9 +13,11 @@
 //! | `target` | what the message named; empty: it left the target to the route |
 //! | `error` | the [`Reason`]'s code of the last failure |
 //! | `at` | when the next attempt is due, epoch milliseconds |
+//! | `dialect` | the dialect that the message spoke, by its name; left out, space and all, if it spoke none |
 //!
 //! Whether a value may be believed is not decided here, for that takes the record around it.
 
+use super::dialect::Dialect;
 use super::message::Retry;
 use super::reason::Reason;
 use super::time::Timestamp;
@@ -29,6 +31,7 @@ pub(crate) const ATTEMPT_MAX: u32 = 10_000;
 pub(crate) struct Value<'a> {
     pub(crate) retry: Retry<'a>,
     pub(crate) target: Option<&'a str>,
+    pub(crate) dialect: Option<Dialect>,
     pub(crate) at: Timestamp,
 }
 
@@ -43,7 +46,11 @@ impl<'a> Value<'a> {
         let target = Some(field("target=")?).filter(|target| !target.is_empty());
         let error = Reason::from_code(field("error=")?)?;
         let at = parse_instant(field("at=")?)?;
-        let value = Self { retry: Retry { attempt, origin, due, error }, target, at };
+        let dialect = match fields.next() {
+            Some(field) => Some(Dialect::from_name(field.strip_prefix("dialect=")?)?),
+            None => None,
+        };
+        let value = Self { retry: Retry { attempt, origin, due, error }, target, dialect, at };
         (value.to_string() == line).then_some(value)
     }
 }
@@ -57,7 +64,8 @@ impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Retry { attempt, origin, due, error } = self.retry;
         let (due, target, at) = (due.as_millis(), self.target.unwrap_or_default(), self.at.as_millis());
-        write!(f, "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}")
+        write!(f, "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}")?;
+        self.dialect.map_or(Ok(()), |dialect| write!(f, " dialect={}", dialect.name()))
     }
 }
 
@@ -78,6 +86,7 @@ mod tests {
                 error: Reason::UnknownTarget,
             },
             target: Some("orders"),
+            dialect: None,
             at: Timestamp::from_millis(1_700_000_001_000),
         }
     }
@@ -89,6 +98,8 @@ mod tests {
         let to_default = Value { target: None, ..value() };
         assert_eq!(to_default.to_string(), LINE.replace("target=orders", "target="));
         assert_eq!(Value::parse(&to_default.to_string()), Some(to_default));
+        let of_dialect = Value { dialect: Some(Dialect::Etf1), ..value() };
+        assert_eq!(of_dialect.to_string(), format!("{LINE} dialect=etf1"));
     }
 
     proptest! {
@@ -99,9 +110,10 @@ mod tests {
             (due, at) in (i64::MIN + 1.., i64::MIN + 1..),
             target in proptest::option::of("[a-zA-Z0-9._-]{1,20}"),
             error in proptest::sample::select(Reason::ALL),
+            dialect in proptest::option::of(proptest::sample::select(&Dialect::ALL)),
         ) {
             let retry = Retry { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = Value { retry, target: target.as_deref(), at: Timestamp::from_millis(at) };
+            let value = Value { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at) };
             let line = value.to_string();
             prop_assert_eq!(Value::parse(&line), Some(value));
         }
@@ -146,6 +158,11 @@ mod tests {
             ("at=1700000001000", "at=1700000001000 "),
             ("at=1700000001000", "at=1700000001000\n"),
             ("at=1700000001000", "at=1700000001000 more=1"),
+            ("at=1700000001000", "at=1700000001000 dialect="),
+            ("at=1700000001000", "at=1700000001000 dialect=other"),
+            ("at=1700000001000", "at=1700000001000 dialect=etf1 "),
+            ("at=1700000001000", "at=1700000001000 dialect=etf1 dialect=etf1"),
+            ("error=unknown_target", "error=unknown_target dialect=etf1"),
             ("at=1700000001000", "at=-9223372036854775808"),
             ("at=1700000001000", "at=soon"),
         ];

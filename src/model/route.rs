@@ -1,6 +1,7 @@
 //! The rules of a route that decide what becomes of a record. Shared by ingress, which asks on reading, and by the timer, which asks again
 //! at delivery: between the two the configuration may have changed. Which cluster a target lies on is not known here.
 
+use super::dialect::Dialects;
 use super::reason::Reason;
 use super::refusal::{Quoted, Refusal};
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ pub(crate) struct Rules {
     /// The longest wait for another attempt, which may be longer than any delay.
     pub(crate) retry_max: Duration,
     pub(crate) without_delay: WithoutDelay,
+    /// The other systems whose headers are understood besides the control headers.
+    pub(crate) dialects: Dialects,
 }
 
 /// What becomes of a record that carries no delay.
@@ -50,7 +53,7 @@ impl Rules {
     pub(crate) fn target<'a>(&'a self, named: Option<&'a str>) -> Result<&'a str, Refusal> {
         let default = self.default_target.as_deref();
         let Some(target) = named.or(default) else {
-            return Err(Refusal::new(Reason::NoTarget, "the record has no postdate-to and the route has no default target"));
+            return Err(Refusal::new(Reason::NoTarget, "the record names no target and the route has no default target"));
         };
         if !is_topic(target) {
             return Err(invalid(target));
@@ -142,6 +145,7 @@ mod tests {
             max_delay: Duration::from_secs(60),
             retry_max: Duration::from_secs(1),
             without_delay: WithoutDelay::Relay,
+            dialects: Dialects::default(),
         }
     }
 

@@ -186,21 +186,21 @@ mod tests {
     use super::super::sample::{Fate, Sample, at, run_of};
     use super::super::{Decoder, Name};
     use super::*;
-    use crate::model::{Level, Message, Reason, Slice};
+    use crate::model::{Dialect, Level, Message, Reason, Slice};
     use std::collections::BTreeMap;
 
     /// Version 1, left as it is: magic and version, checksum, codec, count, raw size, records size, first, last, least and greatest offset;
     /// four records; three columns.
     const PLAIN: &[&str] = &[
-        "5044524e01 1afc1069e806ca87 00 04000000 6c000000 56000000",
+        "5044524e01 1098b3ba1fd3d315 00 04000000 6d000000 57000000",
         "0000000000000080 e803000000000000 fa505c18a3010000 ea03000000000000 e603000000000000 ea03000000000000",
         "11 00 07 72656c61796564 01 80a0abfef962",
         "12 00 00 02 09 6e6f5f746172676574 03 776879",
-        "0c 03 6b6579 07 01610001620263 02 7b7d 02 6964 02 746f",
+        "2c 03 6b6579 07 01610001620263 02 7b7d 02 6964 02 746f 07",
         "12 03 6b6579 00 03 02 09 642f722f742f302f35 0d 09 74696d65645f6f7574",
         "00 00 80a0f1c2b1b480808001 fa01",
         "00 02 05 08",
-        "11 12 16 1d",
+        "11 12 17 1d",
     ];
 
     /// Version 1, zstd.
@@ -266,6 +266,7 @@ mod tests {
             headers: b"\x01a\x00\x01b\x02c".to_vec(),
             id: Some("id".into()),
             target: Some("to".into()),
+            dialect: Some(Dialect::Karafka),
             fate: Fate::Deliver,
         };
         let retried = Sample { key: bytes("key"), fate: Fate::Retry(2, "d/r/t/0/5".into(), -7, Reason::TimedOut), ..Sample::default() };

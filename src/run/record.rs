@@ -9,6 +9,7 @@
 //! | varint, .. | length and bytes of the payload | not `NULL_PAYLOAD` |
 //! | varint, .. | length and text of the id | `HAS_ID` |
 //! | varint, .. | length and text of the target | `HAS_TARGET` |
+//! | 1 | number of the dialect that the record spoke (as `model::dialect` has it) | `HAS_DIALECT` |
 //! | 1, .. | disposition and its fields | `HAS_DISPOSITION`; without it the message is to be delivered |
 //!
 //! | disposition | fields |
@@ -18,10 +19,10 @@
 //! | 3 retry | attempt, origin, due, error's code |
 //!
 //! Texts are UTF-8 behind their length. Numbers and lengths are LEB128 varints, instants zig-zag before that. A record ends with its last
-//! field. Flags and dispositions that are not listed belong to a newer writer: such a record is not guessed at.
+//! field. Flags, dialects and dispositions that are not listed belong to a newer writer: such a record is not guessed at.
 
 use crate::model::header::push_varint;
-use crate::model::{Body, Disposition, Headers, Reason, Retry, Timestamp};
+use crate::model::{Body, Dialect, Disposition, Headers, Reason, Retry, Timestamp};
 use integer_encoding::VarInt;
 
 const NULL_KEY: u8 = 1;
@@ -29,7 +30,8 @@ const NULL_PAYLOAD: u8 = 1 << 1;
 const HAS_ID: u8 = 1 << 2;
 const HAS_TARGET: u8 = 1 << 3;
 const HAS_DISPOSITION: u8 = 1 << 4;
-const KNOWN: u8 = NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION;
+const HAS_DIALECT: u8 = 1 << 5;
+const KNOWN: u8 = NULL_KEY | NULL_PAYLOAD | HAS_ID | HAS_TARGET | HAS_DISPOSITION | HAS_DIALECT;
 
 const RELAY: u8 = 1;
 const DEAD_LETTER: u8 = 2;
@@ -43,6 +45,7 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     for part in parts.into_iter().flatten() {
         push_bytes(out, part);
     }
+    out.extend(body.dialect.map(Dialect::code));
     push_disposition(out, &body.disposition);
 }
 
@@ -60,6 +63,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         payload: if has(NULL_PAYLOAD) { None } else { Some(rest.bytes()?) },
         id: if has(HAS_ID) { Some(rest.text()?) } else { None },
         target: if has(HAS_TARGET) { Some(rest.text()?) } else { None },
+        dialect: if has(HAS_DIALECT) { Some(Dialect::from_code(rest.byte()?)?) } else { None },
         disposition: if has(HAS_DISPOSITION) { rest.disposition()? } else { Disposition::Deliver },
     };
     (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
@@ -72,6 +76,7 @@ fn flags(body: &Body<'_>) -> u8 {
         (body.id.is_some(), HAS_ID),
         (body.target.is_some(), HAS_TARGET),
         (body.disposition != Disposition::Deliver, HAS_DISPOSITION),
+        (body.dialect.is_some(), HAS_DIALECT),
     ]
     .into_iter()
     .fold(0, |flags, (set, flag)| if set { flags | flag } else { flags })
@@ -209,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(bytes: Vec<u8>, flags in 0u8..32) {
+        fn foreign_bytes_never_panic(bytes: Vec<u8>, flags in 0u8..64) {
             let _ = decode(&bytes);
             let _ = decode(&[&[flags][..], &bytes].concat());
         }
@@ -234,10 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_writers_flag_or_disposition_is_not_guessed_at() {
+    fn a_newer_writers_flag_dialect_or_disposition_is_not_guessed_at() {
         let bytes = plain().record();
-        for flag in [1 << 5, 1 << 6, 1 << 7] {
+        for flag in [1 << 6, 1 << 7] {
             assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
+        }
+        for dialect in [0, 9, 255] {
+            assert_eq!(decode(&[&[bytes[0] | HAS_DIALECT], &bytes[1..], &[dialect]].concat()), None);
         }
         for disposition in [0, 4, 255] {
             assert_eq!(decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()), None);
@@ -276,9 +284,10 @@ mod tests {
             headers: Headers::from_block(b"\x01a\x02b"),
             id: Some("id-1"),
             target: Some("to"),
+            dialect: Some(Dialect::Etf1),
             disposition: Disposition::Retry(Retry { attempt: 300, origin: "o", due: Timestamp::from_millis(-1), error: Reason::TimedOut }),
         };
-        let bytes = b"\x1d\x04\x01a\x02b\x03pay\x04id-1\x02to\x03\xac\x02\x01o\x01\x09timed_out";
+        let bytes = b"\x3d\x04\x01a\x02b\x03pay\x04id-1\x02to\x08\x03\xac\x02\x01o\x01\x09timed_out";
         assert_eq!(encoded(&body), bytes);
         assert_eq!(decode(bytes), Some(body));
     }

@@ -2,7 +2,7 @@
 
 use super::{Encoder, Summary, record};
 use crate::model::header::push_header;
-use crate::model::{Body, Cursor, Disposition, Headers, Offset, Reason, Retry, Timestamp};
+use crate::model::{Body, Cursor, Dialect, Disposition, Headers, Offset, Reason, Retry, Timestamp};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ pub(crate) struct Sample {
     pub(crate) headers: Vec<u8>,
     pub(crate) id: Option<String>,
     pub(crate) target: Option<String>,
+    pub(crate) dialect: Option<Dialect>,
     pub(crate) fate: Fate,
 }
 
@@ -42,6 +43,7 @@ impl Sample {
             headers: Headers::from_block(&self.headers),
             id: self.id.as_deref(),
             target: self.target.as_deref(),
+            dialect: self.dialect,
             disposition: match &self.fate {
                 Fate::Deliver => Disposition::Deliver,
                 Fate::Relay(timestamp) => Disposition::Relay { timestamp: Timestamp::from_millis(*timestamp) },
@@ -82,12 +84,14 @@ fn place() -> impl Strategy<Value = Cursor> {
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
-    (bytes(), bytes(), headers(), text(), text(), fate()).prop_map(|(key, payload, headers, id, target, fate)| Sample {
+    let dialect = || prop::option::of(prop::sample::select(&Dialect::ALL));
+    (bytes(), bytes(), headers(), text(), text(), dialect(), fate()).prop_map(|(key, payload, headers, id, target, dialect, fate)| Sample {
         key,
         payload,
         headers,
         id,
         target,
+        dialect,
         fate,
     })
 }

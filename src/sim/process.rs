@@ -8,7 +8,7 @@ use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX};
 use crate::metric;
-use crate::model::{AllowList, Rules, WithoutDelay};
+use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
 use crate::store::Store;
 use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, RouteOptions};
 use rand::SeedableRng;
@@ -151,6 +151,7 @@ fn rules() -> Rules {
         max_delay: Duration::from_secs(3_600),
         retry_max: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
+        dialects: Dialects::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::memory::Resident;
 use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
-use crate::model::{Cursor, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
+use crate::model::{Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -98,6 +98,12 @@ pub(crate) fn told_due(message: &Message<'_>) -> Option<Timestamp> {
     }
 }
 
+/// A record on its way to its target, without what only its dialect has a use for.
+fn delivered(whole: Outgoing<'_>, dialect: Option<Dialect>) -> Outgoing<'_> {
+    let Some(dialect) = dialect else { return whole };
+    Outgoing { key: dialect.key_on_delivery(whole.key, whole.headers), stays: dialect.stays_on_delivery(), ..whole }
+}
+
 impl Labels {
     /// Calls `send` with the record that `message` goes out as.
     pub(crate) fn record<T>(
@@ -127,7 +133,7 @@ impl Labels {
         };
         let dead = Outgoing { topic: ways.dead_letter, stays: header_name::stays_on_dead_letter, extra: labels, ..whole };
         match diverted.map_or(Stage::Target, |diverted| diverted.stage) {
-            Stage::Target => send(&whole),
+            Stage::Target => send(&delivered(whole, message.body.dialect)),
             Stage::Back { .. } => {
                 let Partition { topic, index } = &ways.shard.partition;
                 send(&Outgoing { topic, partition: Some(*index), stays: header_name::stays_on_retry, extra: &retry, ..whole })
@@ -159,7 +165,8 @@ impl Labels {
             Stage::Back { attempt, next } => {
                 let due = told_due(message).unwrap_or(message.place.due);
                 let retry = Retry { attempt, origin: &self.origin, due, error: *reason };
-                let _infallible = write!(self.retry, "{}", retry::Value { retry, target: message.body.target, at: next });
+                let _infallible =
+                    write!(self.retry, "{}", retry::Value { retry, target: message.body.target, dialect: message.body.dialect, at: next });
             }
         }
     }
@@ -180,5 +187,63 @@ impl Ticket {
 
     pub(crate) fn unpack(packed: u64) -> Self {
         Self { slot: (packed >> 48) as u16, flight: (packed >> 16) as u32, index: packed as u16 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::header::push_header;
+    use crate::model::{Body, Headers, Offset};
+
+    type Sent = (String, Option<Vec<u8>>, Vec<String>);
+
+    /// Topic, key and the names of the headers, as they go out.
+    fn sent(message: &Message<'_>, stage: Stage) -> Sent {
+        let shard = ShardId::new("r", Partition::new("source", 3));
+        let origins = Origins::new("d", &shard);
+        let ways = Ways { shard: &shard, origins: &origins, target: "target", dead_letter: "dead" };
+        let diverted = Diverted { stage, reason: Reason::TimedOut, detail: String::new(), failures: 0 };
+        Labels::default().record(ways, message, Some(&diverted).filter(|diverted| diverted.stage != Stage::Target), |record| {
+            let names = record.out_headers().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+            (record.topic.to_owned(), record.key.map(<[u8]>::to_vec), names.collect())
+        })
+    }
+
+    #[test]
+    fn what_a_dialect_said_stays_on_a_message_until_its_target() {
+        let names = ["own", "postdate-id", "scheduler-epoch", "scheduler-target-key", "x-delay"];
+        let mut block = Vec::new();
+        names.iter().for_each(|name| push_header(&mut block, name.as_bytes(), Some(name.as_bytes())));
+        let headers = Headers::from_block(&block);
+        let body = |dialect, disposition| Body {
+            key: Some(b"key"),
+            payload: Some(b"payload"),
+            headers,
+            id: None,
+            target: None,
+            dialect,
+            disposition,
+        };
+        let place = Cursor::new(Timestamp::from_millis(7), Offset(1));
+        let retry = Retry { attempt: 1, origin: "o", due: Timestamp::from_millis(5), error: Reason::TimedOut };
+        let back = Stage::Back { attempt: 1, next: Timestamp::from_millis(9) };
+        let expected = |topic: &str, key: &str, kept: &[&str], added: &[&str]| -> Sent {
+            (topic.to_owned(), Some(key.as_bytes().to_vec()), [kept, added].concat().into_iter().map(str::to_owned).collect())
+        };
+        let (labels, errors) =
+            (["postdate-due", "postdate-origin"], ["postdate-due", "postdate-origin", "postdate-error", "postdate-error-detail"]);
+        for disposition in [Disposition::Deliver, Disposition::Retry(retry)] {
+            let message = Message { place, body: body(Some(Dialect::Etf1), disposition) };
+            assert_eq!(sent(&message, Stage::Target), expected("target", "scheduler-target-key", &["own", "x-delay"], &labels));
+            assert_eq!(sent(&message, back), expected("source", "key", &names, &["postdate-retry"]));
+            assert_eq!(sent(&message, Stage::DeadLetter), expected("dead", "key", &names, &errors));
+            assert_eq!(sent(&message, Stage::DeadLetterByReference), expected("dead", "key", &[], &errors));
+        }
+        let message = Message { place, body: body(None, Disposition::Deliver) };
+        assert_eq!(
+            sent(&message, Stage::Target),
+            expected("target", "key", &["own", "scheduler-epoch", "scheduler-target-key", "x-delay"], &labels)
+        );
     }
 }

@@ -1,0 +1,61 @@
+//! ActiveMQ Classic's scheduler: activemq.apache.org/delay-and-schedule-message-delivery, which lists four message properties.
+//!
+//! | header | there | here |
+//! |---|---|---|
+//! | `AMQ_SCHEDULED_DELAY` | long, "the time in milliseconds that a message will wait" | the delay: whole milliseconds; negative ones, which the broker refuses, go at once |
+//! | `AMQ_SCHEDULED_PERIOD` | long, milliseconds between repetitions | refused, but for `0` |
+//! | `AMQ_SCHEDULED_REPEAT` | int, "the number of times to repeat" | refused, but for `0` |
+//! | `AMQ_SCHEDULED_CRON` | String, a Cron entry | refused |
+//!
+//! A message that is to come many times is refused and not delivered once: its sender waits for the other times, and nothing would say that
+//! they never come.
+
+use super::{Delivery, MILLIS_AFTER, refuse, refuse_but_zero};
+use crate::model::picked::Picked;
+use crate::model::refusal::Refusal;
+
+pub(super) const HEADERS: [&str; 4] = ["AMQ_SCHEDULED_DELAY", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT", "AMQ_SCHEDULED_CRON"];
+const DELAY: usize = 0;
+const PERIOD: usize = 1;
+const REPEAT: usize = 2;
+const CRON: usize = 3;
+
+const ONCE: &str = "a message is delivered once here; send one for each time";
+
+pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+    refuse(picked, CRON, ONCE)?;
+    refuse_but_zero(picked, PERIOD, ONCE)?;
+    refuse_but_zero(picked, REPEAT, ONCE)?;
+    MILLIS_AFTER.read(picked, DELAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Is, Row, check};
+    use crate::model::{Dialect, Reason};
+
+    /// The four examples of the page, and the properties one by one.
+    #[test]
+    #[rustfmt::skip]
+    fn the_properties_of_the_documentation_are_taken_or_refused() {
+        let (delay, period, repeat) = ("AMQ_SCHEDULED_DELAY: 30000", "AMQ_SCHEDULED_PERIOD: 10000", "AMQ_SCHEDULED_REPEAT: 9");
+        let cron = "AMQ_SCHEDULED_CRON: 0 * * * *";
+        check(Dialect::ActiveMq, &[
+            Row(&["AMQ_SCHEDULED_DELAY: 60000"], Is::After(60_000)),
+            Row(&[delay, period, repeat], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[cron], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[cron, "AMQ_SCHEDULED_DELAY: 1000", "AMQ_SCHEDULED_PERIOD: 1000", repeat], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[delay, period], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[delay, repeat], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[delay, "AMQ_SCHEDULED_REPEAT: -1"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[delay, "AMQ_SCHEDULED_PERIOD: 0", "AMQ_SCHEDULED_REPEAT: 0"], Is::After(30_000)),
+            Row(&["AMQ_SCHEDULED_PERIOD: 0", "AMQ_SCHEDULED_REPEAT: 0"], Is::Relayed),
+            Row(&[delay, "AMQ_SCHEDULED_REPEAT: abc"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[delay, "AMQ_SCHEDULED_CRON: "], Is::DeadLetter(Reason::EmptyValue)),
+            Row(&["AMQ_SCHEDULED_DELAY: -1"], Is::After(-1)),
+            Row(&["AMQ_SCHEDULED_DELAY: 1.5"], Is::DeadLetter(Reason::InvalidAfter)),
+            Row(&["scheduledJobId: ID:1", delay], Is::After(30_000)),
+            Row(&["scheduledJobId: ID:1"], Is::Relayed),
+        ]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Karafka Pro's scheduled messages: karafka.io/docs/Pro-Scheduled-Messages, and the envelope that `Karafka::Pro::ScheduledMessages::Proxy`
+//! writes around a message.
+//!
+//! | header | there | here |
+//! |---|---|---|
+//! | `schedule_target_epoch` | "Unix time in seconds" | whole seconds since 1970 |
+//! | `schedule_target_topic` | the topic it is dispatched to, required | as `postdate-to`; without it, the route's default |
+//! | `schedule_target_key` | the key it is dispatched with | the key at the target, of any bytes |
+//! | `schedule_source_type` | `schedule`, `cancel`, or `tombstone` for what was dispatched | as there; the latter two cancel what waits under the record's key |
+//! | `schedule_schema_version` | `1.0.0`; a scheduler stops at a newer one | `1.0.0`; any other is refused |
+//! | `schedule_target_partition` | the partition it is dispatched to | refused |
+//! | `schedule_target_partition_key` | what its partition is found by | refused |
+//!
+//! **The envelope.** A record with a `schedule_source_type` is Karafka's envelope: its key is the schedule's unique id, and not the
+//! message's. So it can be replaced and cancelled by that key, and reaches its target with `schedule_target_key`, or with a null key if
+//! that is not there. A record without a `schedule_source_type` was written by somebody else, and its key is its key, unless it has a
+//! `schedule_target_key`.
+
+use super::{Asked, Delivery, SECONDS_AT, missing, refuse, unsupported};
+use crate::model::header::Headers;
+use crate::model::picked::Picked;
+use crate::model::refusal::Refusal;
+
+pub(super) const HEADERS: [&str; 7] = [
+    "schedule_target_epoch",
+    "schedule_target_topic",
+    "schedule_target_key",
+    "schedule_source_type",
+    "schedule_schema_version",
+    "schedule_target_partition",
+    "schedule_target_partition_key",
+];
+const EPOCH: usize = 0;
+const TOPIC: usize = 1;
+const KEY: usize = 2;
+const TYPE: usize = 3;
+const VERSION: usize = 4;
+const PARTITION: usize = 5;
+const PARTITION_KEY: usize = 6;
+
+pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
+    if let Some(version) = picked.text(VERSION)?
+        && version != "1.0.0"
+    {
+        return Err(unsupported(HEADERS[VERSION], version, "envelopes of version 1.0.0 are understood"));
+    }
+    let kind = picked.text(TYPE)?;
+    match kind {
+        None | Some("schedule") => {}
+        Some("cancel" | "tombstone") => return Ok(Asked::Cancel("a schedule_source_type of cancel or tombstone")),
+        Some(other) => return Err(unsupported(HEADERS[TYPE], other, "schedule, cancel and tombstone are understood")),
+    }
+    for index in [PARTITION, PARTITION_KEY] {
+        refuse(picked, index, "the key alone decides on the partition at the target")?;
+    }
+    picked.bytes(KEY)?;
+    let delivery = SECONDS_AT.read(picked, EPOCH)?.ok_or_else(|| missing(picked, EPOCH))?;
+    Ok(Asked::Delivery(Delivery { target: picked.text(TOPIC)?, is_keyed: kind.is_some(), ..delivery }))
+}
+
+pub(super) fn key_on_delivery<'a>(key: Option<&'a [u8]>, headers: Headers<'a>) -> Option<&'a [u8]> {
+    let find = |index: usize| headers.iter().find(|(name, _)| *name == HEADERS[index].as_bytes());
+    match (find(KEY), find(TYPE)) {
+        (Some((_, key)), _) => key,
+        (None, Some(_)) => None,
+        (None, None) => key,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Is, NOW, Row, check, delivered_key};
+    use crate::model::{Dialect, Reason};
+
+    const VERSION: &str = "schedule_schema_version: 1.0.0";
+    const SCHEDULE: &str = "schedule_source_type: schedule";
+    const TOPIC: &str = "schedule_target_topic: audit";
+
+    #[test]
+    #[rustfmt::skip]
+    fn an_envelope_is_taken_apart_as_karafka_does() {
+        let epoch = format!("schedule_target_epoch: {}", NOW / 1_000 + 60);
+        let (epoch, due) = (epoch.as_str(), NOW + 60_000);
+        check(Dialect::Karafka, &[
+            Row(&[VERSION, epoch, SCHEDULE, TOPIC, "schedule_target_key: k"], Is::Keyed(due, "audit", "key")),
+            Row(&[VERSION, epoch, SCHEDULE, TOPIC], Is::Keyed(due, "audit", "key")),
+            Row(&[epoch, TOPIC], Is::AtTo(due, "audit")),
+            Row(&[epoch], Is::At(due)),
+            Row(&["schedule_target_epoch: 1600000000", TOPIC], Is::AtTo(1_600_000_000_000, "audit")),
+            Row(&[VERSION, "schedule_source_type: cancel"], Is::Cancelled("key")),
+            Row(&[VERSION, epoch, "schedule_source_type: tombstone", TOPIC, "schedule_target_partition: 1"], Is::Cancelled("key")),
+            Row(&[epoch, "schedule_target_key", TOPIC], Is::AtTo(due, "audit")),
+            Row(&[epoch, "schedule_target_key: ", TOPIC], Is::AtTo(due, "audit")),
+        ]);
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn what_cannot_be_kept_of_an_envelope_is_refused() {
+        let epoch = format!("schedule_target_epoch: {}", NOW / 1_000 + 60);
+        let epoch = epoch.as_str();
+        check(Dialect::Karafka, &[
+            Row(&[epoch, "schedule_schema_version: 1.1.0"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[epoch, "schedule_source_type: message"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[epoch, "schedule_target_partition: 1"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[epoch, "schedule_target_partition_key: k"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[VERSION, SCHEDULE, TOPIC], Is::DeadLetter(Reason::MissingDue)),
+            Row(&[epoch, "schedule_target_topic: other"], Is::DeadLetter(Reason::TargetNotAllowed)),
+            Row(&[epoch, "schedule_target_topic"], Is::DeadLetter(Reason::EmptyValue)),
+            Row(&[epoch, "schedule_target_key: a", "schedule_target_key: a"], Is::DeadLetter(Reason::DuplicateHeader)),
+            Row(&["schedule_target_epoch: 1700000060000"], Is::DeadLetter(Reason::DelayAboveMax)),
+            Row(&["schedule_target_epoch: 9223372036854776"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["schedule_target_epoch: 1700000060.5"], Is::DeadLetter(Reason::InvalidAt)),
+        ]);
+    }
+
+    #[test]
+    fn the_key_at_the_target_is_the_messages_own_and_not_the_envelopes() {
+        let key = |lines: &[&str]| delivered_key(Dialect::Karafka, lines);
+        assert_eq!(key(&[SCHEDULE, "schedule_target_key: k"]), Some(b"k".to_vec()));
+        assert_eq!(key(&[SCHEDULE, "schedule_target_key: "]), Some(Vec::new()));
+        assert_eq!(key(&[SCHEDULE, "schedule_target_key"]), None);
+        assert_eq!(key(&[SCHEDULE]), None);
+        assert_eq!(key(&["schedule_target_key: k"]), Some(b"k".to_vec()));
+        assert_eq!(key(&[TOPIC]), Some(b"key".to_vec()));
+    }
+}

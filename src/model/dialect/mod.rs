@@ -1,0 +1,260 @@
+//! Dialects: the delay headers of other systems, which a route may understand besides the control headers. Each has a file here that says
+//! what its system documents, what of it is taken, and what is refused because it cannot be kept.
+//!
+//! - A dialect is spoken by a record that has one of its headers, on a route that lists it. On any other route its headers mean nothing.
+//! - Control headers win. A record with a `postdate-at` or `postdate-after` speaks no dialect; `postdate-to` and `postdate-id` are taken
+//!   in the place of what the dialect says of target and id.
+//! - Two dialects on one record are refused: whichever was meant, the other one would be lost.
+//! - What a dialect says of time, target and id is held against the same rules as the control header for it.
+//! - All headers of the dialect that was spoken are taken off at the target. They stay on dead letters and retries.
+
+mod activemq;
+mod etf1;
+mod karafka;
+mod nats;
+mod pulsar;
+mod qstash;
+mod rabbitmq;
+mod rocketmq;
+#[cfg(test)]
+mod tests;
+
+use super::due::{self, When};
+use super::header::Headers;
+use super::header_name::stays_on_delivery;
+use super::message::Record;
+use super::picked::Picked;
+use super::reason::Reason;
+use super::refusal::{Quoted, Refusal};
+
+/// A system whose headers can be understood. The number stands for it in stored messages and is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Dialect {
+    RabbitMq = 1,
+    ActiveMq = 2,
+    RocketMq = 3,
+    Pulsar = 4,
+    Nats = 5,
+    QStash = 6,
+    Karafka = 7,
+    Etf1 = 8,
+}
+
+impl Dialect {
+    pub(crate) const ALL: [Self; 8] =
+        [Self::RabbitMq, Self::ActiveMq, Self::RocketMq, Self::Pulsar, Self::Nats, Self::QStash, Self::Karafka, Self::Etf1];
+
+    /// As it is written in the configuration and in `postdate-retry`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::RabbitMq => "rabbitmq",
+            Self::ActiveMq => "activemq",
+            Self::RocketMq => "rocketmq",
+            Self::Pulsar => "pulsar",
+            Self::Nats => "nats",
+            Self::QStash => "qstash",
+            Self::Karafka => "karafka",
+            Self::Etf1 => "etf1",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.name() == name)
+    }
+
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.code() == code)
+    }
+
+    /// The headers by which a record speaks this dialect, taken or refused.
+    const fn headers(self) -> &'static [&'static str] {
+        match self {
+            Self::RabbitMq => &rabbitmq::HEADERS,
+            Self::ActiveMq => &activemq::HEADERS,
+            Self::RocketMq => &rocketmq::HEADERS,
+            Self::Pulsar => &pulsar::HEADERS,
+            Self::Nats => &nats::HEADERS,
+            Self::QStash => &qstash::HEADERS,
+            Self::Karafka => &karafka::HEADERS,
+            Self::Etf1 => &etf1::HEADERS,
+        }
+    }
+
+    fn place(self, name: &[u8]) -> Option<usize> {
+        self.headers().iter().position(|header| header.as_bytes() == name)
+    }
+
+    fn read<'a>(self, picked: &Picked<'a>, record: &Record<'a>) -> Result<Option<Asked<'a>>, Refusal> {
+        let delivery = match self {
+            Self::RabbitMq => rabbitmq::read(picked)?,
+            Self::ActiveMq => activemq::read(picked)?,
+            Self::RocketMq => rocketmq::read(picked)?,
+            Self::Pulsar => pulsar::read(picked)?,
+            Self::Nats => nats::read(picked)?,
+            Self::QStash => qstash::read(picked)?,
+            Self::Karafka => return karafka::read(picked).map(Some),
+            Self::Etf1 => return etf1::read(picked, record).map(Some),
+        };
+        Ok(delivery.map(Asked::Delivery))
+    }
+
+    /// The key at the target of a message that spoke this dialect.
+    pub(crate) fn key_on_delivery<'a>(self, key: Option<&'a [u8]>, headers: Headers<'a>) -> Option<&'a [u8]> {
+        match self {
+            Self::Karafka => karafka::key_on_delivery(key, headers),
+            Self::Etf1 => etf1::key_on_delivery(key, headers),
+            _ => key,
+        }
+    }
+
+    /// Whether a header of a record that spoke this dialect is still on it at its target. A function a dialect, for one that knows which
+    /// would have to be allocated a message.
+    pub(crate) fn stays_on_delivery(self) -> fn(&[u8]) -> bool {
+        fn stays(dialect: Dialect, name: &[u8]) -> bool {
+            stays_on_delivery(name) && dialect.place(name).is_none()
+        }
+        match self {
+            Self::RabbitMq => |name| stays(Self::RabbitMq, name),
+            Self::ActiveMq => |name| stays(Self::ActiveMq, name),
+            Self::RocketMq => |name| stays(Self::RocketMq, name),
+            Self::Pulsar => |name| stays(Self::Pulsar, name),
+            Self::Nats => |name| stays(Self::Nats, name),
+            Self::QStash => |name| stays(Self::QStash, name),
+            Self::Karafka => |name| stays(Self::Karafka, name),
+            Self::Etf1 => |name| stays(Self::Etf1, name),
+        }
+    }
+}
+
+/// The dialects that a route understands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dialects(u16);
+
+impl Dialects {
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn has(self, dialect: Dialect) -> bool {
+        self.0 & 1 << dialect as u8 != 0
+    }
+
+    const fn with(self, dialect: Dialect) -> Self {
+        Self(self.0 | 1 << dialect as u8)
+    }
+
+    fn iter(self) -> impl Iterator<Item = Dialect> {
+        Dialect::ALL.into_iter().filter(move |dialect| self.has(*dialect))
+    }
+
+    /// The dialect that has a header of this name, and the name's place in it. No name is in two.
+    fn find(self, name: &[u8]) -> Option<(Dialect, usize)> {
+        self.iter().find_map(|dialect| Some((dialect, dialect.place(name)?)))
+    }
+}
+
+impl FromIterator<Dialect> for Dialects {
+    fn from_iter<I: IntoIterator<Item = Dialect>>(dialects: I) -> Self {
+        dialects.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+/// What a record asks for in a dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked<'a> {
+    Delivery(Delivery<'a>),
+    /// Cancels what waits under its key; the text says by what it asks for that.
+    Cancel(&'static str),
+}
+
+/// A delivery, as a dialect asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Delivery<'a> {
+    /// The header that says when.
+    pub(super) header: &'static str,
+    pub(super) when: When,
+    pub(super) target: Option<&'a str>,
+    /// Whether the record's key is the schedule's id: what waits under it is replaced.
+    pub(super) is_keyed: bool,
+}
+
+/// The dialect that a record speaks and what it asks for; `None`: nothing, in any of them.
+pub(super) fn read<'a>(record: &Record<'a>, dialects: Dialects) -> Result<Option<(Dialect, Asked<'a>)>, Refusal> {
+    let mut spoken: Option<(Dialect, Picked<'a>)> = None;
+    let mut all = Dialects::default();
+    for (name, value) in record.headers {
+        let Some((dialect, index)) = dialects.find(name) else { continue };
+        let (first, picked) = spoken.get_or_insert_with(|| (dialect, Picked::new(dialect.headers())));
+        all = all.with(dialect);
+        if *first == dialect {
+            picked.put(index, value);
+        }
+    }
+    let Some((dialect, picked)) = spoken else { return Ok(None) };
+    let names: Vec<_> = all.iter().map(Dialect::name).collect();
+    if names.len() > 1 {
+        let detail = format!("the record has headers of {}; one of them can be meant", names.join(" and "));
+        return Err(Refusal::new(Reason::DialectConflict, detail));
+    }
+    Ok(dialect.read(&picked, record)?.map(|asked| (dialect, asked)))
+}
+
+/// As [`read`], of a record that has neither a control header nor one of any dialect.
+pub(super) fn read_bare<'a>(record: &Record<'a>, dialects: Dialects) -> Option<(Dialect, Asked<'a>)> {
+    let asked = if dialects.has(Dialect::Etf1) { etf1::read_bare(record)? } else { return None };
+    Some((Dialect::Etf1, asked))
+}
+
+/// How a header says when a message is due.
+struct Grammar {
+    parse: fn(&str) -> Option<When>,
+    reason: Reason,
+    takes: &'static str,
+}
+
+const MILLIS_AFTER: Grammar =
+    Grammar { parse: |text| due::parse_millis_after(text).map(When::After), reason: Reason::InvalidAfter, takes: "whole milliseconds" };
+const SECONDS_AFTER: Grammar =
+    Grammar { parse: |text| due::parse_seconds_after(text).map(When::After), reason: Reason::InvalidAfter, takes: "whole seconds" };
+const MILLIS_AT: Grammar =
+    Grammar { parse: |text| due::parse_millis_at(text).map(When::At), reason: Reason::InvalidAt, takes: "whole milliseconds since 1970" };
+const SECONDS_AT: Grammar =
+    Grammar { parse: |text| due::parse_seconds_at(text).map(When::At), reason: Reason::InvalidAt, takes: "whole seconds since 1970" };
+
+impl Grammar {
+    /// A delivery at the time that the header says, to the default target; `None`: the record does not have the header.
+    fn read<'a>(&self, picked: &Picked<'a>, index: usize) -> Result<Option<Delivery<'a>>, Refusal> {
+        let Some(text) = picked.text(index)? else { return Ok(None) };
+        let header = picked.name(index);
+        let Some(when) = (self.parse)(text) else {
+            let detail = format!("{header} is {}; it takes {}", Quoted(text.as_bytes()), self.takes);
+            return Err(Refusal::new(self.reason, detail));
+        };
+        Ok(Some(Delivery { header, when, target: None, is_keyed: false }))
+    }
+}
+
+/// A header that asks for what is not done here: whoever wrote it would wait in vain for the rest.
+fn refuse(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
+    let Some(text) = picked.text(index)? else { return Ok(()) };
+    Err(unsupported(picked.name(index), text, why))
+}
+
+/// As [`refuse`], but zero asks for nothing.
+fn refuse_but_zero(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
+    if picked.text(index)? == Some("0") { Ok(()) } else { refuse(picked, index, why) }
+}
+
+fn unsupported(header: &str, text: &str, why: &str) -> Refusal {
+    Refusal::new(Reason::DialectUnsupported, format!("{header} is {}: {why}", Quoted(text.as_bytes())))
+}
+
+/// A record that has headers of the dialect, but not the one that says when.
+fn missing(picked: &Picked<'_>, index: usize) -> Refusal {
+    Refusal::new(Reason::MissingDue, format!("the record has headers beside {}, but not that one", picked.name(index)))
+}

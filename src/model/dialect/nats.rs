@@ -1,0 +1,99 @@
+//! NATS JetStream's message schedules: ADR-51, "JetStream Message Scheduler", and its headers.
+//!
+//! | header | there | here |
+//! |---|---|---|
+//! | `Nats-Schedule` | `@at <RFC 3339>`, `@every <duration>`, `@hourly` and the like, or six fields of cron | `@at`, one space, RFC 3339 as in `postdate-at`; anything else is refused |
+//! | `Nats-Schedule-Target` | the subject it is delivered to, required | as `postdate-to`; without it, the route's default |
+//! | `Nats-Schedule-Source` | delivers the last message of that subject instead | refused |
+//! | `Nats-Schedule-TTL` | a time to live on what is delivered | refused |
+//! | `Nats-Schedule-Rollup` | replaces what the target subject holds | refused |
+//! | `Nats-Schedule-Time-Zone` | of cron; the server refuses it beside `@at` | refused |
+//!
+//! A schedule that repeats is refused and not delivered once; so is one whose delivery was to have a property that it cannot be given.
+//! In NATS a later schedule on the same subject replaces the one that waits; here only one with the same `postdate-id` does.
+
+use super::{Delivery, Grammar, missing, refuse, unsupported};
+use crate::model::due::{self, When};
+use crate::model::picked::Picked;
+use crate::model::reason::Reason;
+use crate::model::refusal::Refusal;
+
+pub(super) const HEADERS: [&str; 6] = [
+    "Nats-Schedule",
+    "Nats-Schedule-Target",
+    "Nats-Schedule-Source",
+    "Nats-Schedule-TTL",
+    "Nats-Schedule-Rollup",
+    "Nats-Schedule-Time-Zone",
+];
+const SCHEDULE: usize = 0;
+const TARGET: usize = 1;
+
+const AT: Grammar = Grammar {
+    parse: parse_at,
+    reason: Reason::InvalidAt,
+    takes: "@at and an RFC 3339 time with its offset, as in @at 2027-01-31T09:00:00Z",
+};
+
+pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+    if let Some(schedule) = picked.text(SCHEDULE)?
+        && !schedule.starts_with("@at")
+    {
+        return Err(unsupported(HEADERS[SCHEDULE], schedule, "of the schedules, @at is kept here; a message is delivered once"));
+    }
+    for index in TARGET + 1..HEADERS.len() {
+        refuse(picked, index, "a schedule is kept here if Nats-Schedule and Nats-Schedule-Target say all of it")?;
+    }
+    let delivery = AT.read(picked, SCHEDULE)?.ok_or_else(|| missing(picked, SCHEDULE))?;
+    Ok(Some(Delivery { target: picked.text(TARGET)?, ..delivery }))
+}
+
+fn parse_at(text: &str) -> Option<When> {
+    due::parse_rfc3339(text.strip_prefix("@at ")?).map(When::At)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Is, NOW, Row, check};
+    use crate::model::{Dialect, Reason};
+
+    const AT: &str = "Nats-Schedule: @at 2023-11-14T23:13:20Z";
+
+    #[test]
+    #[rustfmt::skip]
+    fn a_single_scheduled_message_is_taken() {
+        check(Dialect::Nats, &[
+            Row(&["Nats-Schedule: @at 2009-11-10T23:00:00Z", "Nats-Schedule-Target: audit"], Is::AtTo(1_257_894_000_000, "audit")),
+            Row(&[AT, "Nats-Schedule-Target: billing.eu"], Is::AtTo(NOW + 3_600_000, "billing.eu")),
+            Row(&[AT], Is::At(NOW + 3_600_000)),
+            Row(&["Nats-Schedule: @at 2023-11-15T00:13:20.5+01:00"], Is::At(NOW + 3_600_500)),
+            Row(&["Nats-Schedule: @at 2023-11-14T23:13:20"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["Nats-Schedule: @at  2023-11-14T23:13:20Z"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["Nats-Schedule: @at 1700003600000"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["Nats-Schedule: @at"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&[AT, "Nats-Schedule-Target: other"], Is::DeadLetter(Reason::TargetNotAllowed)),
+            Row(&[AT, "Nats-Schedule-Target: orders.delayed"], Is::DeadLetter(Reason::TargetIsSource)),
+            Row(&[AT, "Nats-Schedule-Target: $SCHED.trigger.update_orders"], Is::DeadLetter(Reason::InvalidTarget)),
+            Row(&[AT, "Nats-Schedule-Target: "], Is::DeadLetter(Reason::EmptyValue)),
+            Row(&["Nats-Schedule-Target: audit"], Is::DeadLetter(Reason::MissingDue)),
+            Row(&["nats-schedule: @at 2023-11-14T23:13:20Z"], Is::Relayed),
+        ]);
+    }
+
+    /// Every other schedule and header that the ADR lists.
+    #[test]
+    #[rustfmt::skip]
+    fn what_repeats_or_asks_for_more_is_refused() {
+        check(Dialect::Nats, &[
+            Row(&["Nats-Schedule: @hourly"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["Nats-Schedule: @midnight"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["Nats-Schedule: @every 5m", "Nats-Schedule-Target: audit"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["Nats-Schedule: 0 0 5 * * *"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["Nats-Schedule: 2023-11-14T23:13:20Z"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[AT, "Nats-Schedule-Source: sensors.cnc.temperature"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[AT, "Nats-Schedule-TTL: 5m"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[AT, "Nats-Schedule-Rollup: sub"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&[AT, "Nats-Schedule-Time-Zone: Europe/Berlin"], Is::DeadLetter(Reason::DialectUnsupported)),
+        ]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Pulsar's delayed delivery: pulsar.apache.org/docs/concepts-messaging, "Delayed message delivery". On Pulsar's wire there is no header for
+//! it; the names are those of its clients' message builders, and a producer that moves here sets headers called so.
+//!
+//! | header | there | here |
+//! |---|---|---|
+//! | `deliverAt` | `TypedMessageBuilder.deliverAt`: "the timestamp is milliseconds and based on UTC" | whole milliseconds since 1970 |
+//! | `deliverAfter` | `deliverAfter(delay, unit)`; milliseconds where a client takes a bare number, as that for Node.js | whole milliseconds |
+//!
+//! Both on one record are refused, as both `postdate-at` and `postdate-after` are: Pulsar's clients do not agree on which counts.
+
+use super::{Delivery, MILLIS_AFTER, MILLIS_AT};
+use crate::model::picked::Picked;
+use crate::model::reason::Reason;
+use crate::model::refusal::Refusal;
+
+pub(super) const HEADERS: [&str; 2] = ["deliverAt", "deliverAfter"];
+const AT: usize = 0;
+const AFTER: usize = 1;
+
+pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+    match (MILLIS_AT.read(picked, AT)?, MILLIS_AFTER.read(picked, AFTER)?) {
+        (Some(_), Some(_)) => Err(Refusal::new(Reason::AtAndAfter, "the record has both deliverAt and deliverAfter")),
+        (at, after) => Ok(at.or(after)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Is, NOW, Row, check};
+    use crate::model::{Dialect, Reason};
+
+    /// `deliverAfter(3L, TimeUnit.MINUTES)` is the documentation's example.
+    #[test]
+    #[rustfmt::skip]
+    fn the_builders_names_take_milliseconds() {
+        let at = format!("deliverAt: {}", NOW + 180_000);
+        check(Dialect::Pulsar, &[
+            Row(&["deliverAfter: 180000"], Is::After(180_000)),
+            Row(&[&at], Is::At(NOW + 180_000)),
+            Row(&["deliverAt: 1600000000000"], Is::At(1_600_000_000_000)),
+            Row(&["deliverAt: 1700000180"], Is::At(1_700_000_180)),
+            Row(&["deliverAfter: -1"], Is::After(-1)),
+            Row(&[&at, "deliverAfter: 180000"], Is::DeadLetter(Reason::AtAndAfter)),
+            Row(&["deliverAfter: 3m"], Is::DeadLetter(Reason::InvalidAfter)),
+            Row(&["deliverAt: 2027-01-31T09:00:00Z"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["deliverat: 1"], Is::Relayed),
+            Row(&["deliverAfterMs: 1"], Is::Relayed),
+        ]);
+    }
+}

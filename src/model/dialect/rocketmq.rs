@@ -1,0 +1,84 @@
+//! RocketMQ's timer messages: `Message.setDeliverTimeMs`, `setDelayTimeMs` and `setDelayTimeSec` of its client, which are the properties
+//! `TIMER_DELIVER_MS`, `TIMER_DELAY_MS` and `TIMER_DELAY_SEC`; rocketmq.apache.org/docs/featureBehavior/02delaymessage. The clouds that
+//! offer RocketMQ take `__STARTDELIVERTIME`, "a millisecond-precision Unix timestamp" (`msg.setStartDeliverTime`).
+//!
+//! | header | there | here |
+//! |---|---|---|
+//! | `TIMER_DELAY_SEC` | the delay in seconds | whole seconds |
+//! | `TIMER_DELAY_MS` | the delay in milliseconds | whole milliseconds |
+//! | `TIMER_DELIVER_MS` | the due time in milliseconds | whole milliseconds since 1970 |
+//! | `__STARTDELIVERTIME` | the due time in milliseconds | whole milliseconds since 1970 |
+//! | `DELAY` | one of the broker's 18 delay levels, which win over the timer | refused, but for `0` |
+//! | `TIMER_DEL_UNIQKEY` | takes a waiting message back | refused |
+//!
+//! If there is more than one, the first of this table counts and the others are not read: the order of the broker's own
+//! `HookUtils.transformTimerMessage`, which does not know the clouds' property.
+//!
+//! Levels stand for the delays that the broker's `messageDelayLevel` lists, which is not known here. RocketMQ lets nobody set `DELAY` or
+//! `TIMER_DEL_UNIQKEY` as a property of their own, so neither can be meant otherwise.
+
+use super::{Delivery, MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, refuse, refuse_but_zero};
+use crate::model::picked::Picked;
+use crate::model::refusal::Refusal;
+
+pub(super) const HEADERS: [&str; 6] =
+    ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY", "TIMER_DEL_UNIQKEY"];
+const LEVEL: usize = 4;
+const TAKE_BACK: usize = 5;
+
+pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+    refuse(picked, TAKE_BACK, "what waits is taken back by postdate-op: cancel with its postdate-id")?;
+    refuse_but_zero(picked, LEVEL, "delay levels are not known here; say the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS")?;
+    for (index, grammar) in [SECONDS_AFTER, MILLIS_AFTER, MILLIS_AT, MILLIS_AT].iter().enumerate() {
+        if let Some(delivery) = grammar.read(picked, index)? {
+            return Ok(Some(delivery));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Is, NOW, Row, check};
+    use crate::model::{Dialect, Reason};
+
+    const HOUR: i64 = 3_600_000;
+
+    #[test]
+    #[rustfmt::skip]
+    fn the_timers_properties_are_read_in_the_brokers_order() {
+        let at = |name: &str, due: i64| format!("{name}: {due}");
+        let (deliver, start) = (at("TIMER_DELIVER_MS", NOW + HOUR), at("__STARTDELIVERTIME", NOW + 2 * HOUR));
+        let (deliver, start) = (deliver.as_str(), start.as_str());
+        check(Dialect::RocketMq, &[
+            Row(&[deliver], Is::At(NOW + HOUR)),
+            Row(&[start], Is::At(NOW + 2 * HOUR)),
+            Row(&["TIMER_DELAY_MS: 10"], Is::After(10)),
+            Row(&["TIMER_DELAY_SEC: 10"], Is::After(10_000)),
+            Row(&["TIMER_DELAY_SEC: 259200"], Is::After(259_200_000)),
+            Row(&["TIMER_DELAY_SEC: 259201"], Is::After(259_201_000)),
+            Row(&["TIMER_DELIVER_MS: 1600000000000"], Is::At(1_600_000_000_000)),
+            Row(&["TIMER_DELAY_MS: -1"], Is::After(-1)),
+            Row(&[start, deliver], Is::At(NOW + HOUR)),
+            Row(&[start, deliver, "TIMER_DELAY_MS: 10"], Is::After(10)),
+            Row(&[start, deliver, "TIMER_DELAY_MS: 10", "TIMER_DELAY_SEC: 10"], Is::After(10_000)),
+            Row(&[deliver, "__STARTDELIVERTIME: x"], Is::At(NOW + HOUR)),
+            Row(&[deliver, "TIMER_DELAY_SEC: x"], Is::DeadLetter(Reason::InvalidAfter)),
+            Row(&["TIMER_DELAY_SEC: 9223372036854776"], Is::DeadLetter(Reason::InvalidAfter)),
+            Row(&["TIMER_DELIVER_MS: 2027-01-31T09:00:00Z"], Is::DeadLetter(Reason::InvalidAt)),
+            Row(&["TIMER_DELAY_MS: 1h"], Is::DeadLetter(Reason::InvalidAfter)),
+        ]);
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn levels_and_taking_back_are_refused_and_never_delivered_at_once() {
+        check(Dialect::RocketMq, &[
+            Row(&["DELAY: 3"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["DELAY: 3", "TIMER_DELAY_MS: 10"], Is::DeadLetter(Reason::DialectUnsupported)),
+            Row(&["DELAY: 0", "TIMER_DELAY_MS: 10"], Is::After(10)),
+            Row(&["DELAY: 0"], Is::Relayed),
+            Row(&["TIMER_DELAY_MS: 10", "TIMER_DEL_UNIQKEY: 7F0000"], Is::DeadLetter(Reason::DialectUnsupported)),
+        ]);
+    }
+}

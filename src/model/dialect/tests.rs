@@ -1,0 +1,385 @@
+//! What the tests of the dialects share, and what is true of all of them.
+
+use super::super::admission::{Admission, admit};
+use super::super::header::push_header;
+use super::super::header_name::{Control, stays_on_delivery};
+use super::super::message::Disposition;
+use super::super::origin::Origins;
+use super::super::route::{AllowList, Rules, WithoutDelay};
+use super::super::shard::{Offset, Partition, ShardId};
+use super::super::time::Timestamp;
+use super::*;
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+pub(super) const NOW: i64 = 1_700_000_000_000;
+
+/// Headers, as `name: value` or `name` alone for a null value, and what a record with them comes to.
+pub(super) struct Row<'a>(pub(super) &'a [&'a str], pub(super) Is<'a>);
+
+/// What a record comes to, in short. Times are in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Is<'a> {
+    At(i64),
+    /// The record's timestamp being [`NOW`].
+    After(i64),
+    AtTo(i64, &'a str),
+    /// As `AtTo`, with an id.
+    Keyed(i64, &'a str, &'a str),
+    Relayed,
+    Cancelled(&'a str),
+    DeadLetter(Reason),
+}
+
+impl<'a> Is<'a> {
+    fn of(admission: &Admission<'a>) -> Self {
+        match admission {
+            Admission::Cancel { id } => Self::Cancelled(id),
+            Admission::Refused(refusal) => Self::DeadLetter(refusal.reason),
+            Admission::Message { body, .. } if matches!(body.disposition, Disposition::Relay { .. }) => Self::Relayed,
+            Admission::Message { due, body, .. } => match (due.as_millis(), body.target, body.id) {
+                (due, target, Some(id)) => Self::Keyed(due, target.unwrap_or_default(), id),
+                (due, Some(target), None) => Self::AtTo(due, target),
+                (due, None, None) => Self::At(due),
+            },
+        }
+    }
+
+    fn absolute(self) -> Self {
+        if let Self::After(delay) = self { Self::At(NOW + delay) } else { self }
+    }
+}
+
+fn rules(dialects: &[Dialect]) -> Rules {
+    Rules {
+        default_target: Some(Arc::from("orders")),
+        allow: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
+        sources: BTreeSet::from(["orders.delayed".to_owned()]),
+        max_delay: Duration::from_secs(30 * 86_400),
+        retry_max: Duration::from_secs(1),
+        without_delay: WithoutDelay::Relay,
+        dialects: dialects.iter().copied().collect(),
+    }
+}
+
+fn origins() -> Origins {
+    Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)))
+}
+
+pub(super) fn record(timestamp: Option<i64>, block: &[u8]) -> Record<'_> {
+    Record {
+        offset: Offset(43),
+        timestamp: timestamp.map(Timestamp::from_millis),
+        key: Some(b"key"),
+        payload: Some(b"payload"),
+        headers: Headers::from_block(block),
+    }
+}
+
+fn block<L: AsRef<[u8]>>(lines: &[L]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for line in lines.iter().map(AsRef::as_ref) {
+        match line.windows(2).position(|pair| pair == b": ") {
+            Some(at) => push_header(&mut block, &line[..at], Some(&line[at + 2..])),
+            None => push_header(&mut block, line, None),
+        }
+    }
+    block
+}
+
+/// Holds each row against a route that understands the one dialect.
+pub(super) fn check(dialect: Dialect, rows: &[Row<'_>]) {
+    for Row(lines, expected) in rows {
+        check_record(&[dialect], lines, record(Some(NOW), &[]), *expected);
+    }
+}
+
+/// As [`check`], of records with headers of their own.
+pub(super) fn check_records(dialect: Dialect, rows: &[((&[&str], Record<'_>), Is<'_>)]) {
+    for ((lines, record), expected) in rows {
+        check_record(&[dialect], lines, *record, *expected);
+    }
+}
+
+fn check_record(dialects: &[Dialect], lines: &[&str], record: Record<'_>, expected: Is<'_>) {
+    let (block, reversed) = (block(lines), block(&lines.iter().rev().collect::<Vec<_>>()));
+    for block in [block, reversed] {
+        let record = Record { headers: Headers::from_block(&block), ..record };
+        let (origins, rules) = (origins(), rules(dialects));
+        let admission = admit(&record, &origins, &rules);
+        assert_eq!(Is::of(&admission), expected.absolute(), "{lines:?} gave {admission:?}");
+    }
+}
+
+/// The key, which is `key` at the source, at the target.
+pub(super) fn delivered_key(dialect: Dialect, lines: &[&str]) -> Option<Vec<u8>> {
+    dialect.key_on_delivery(Some(b"key"), Headers::from_block(&block(lines))).map(<[u8]>::to_vec)
+}
+
+/// The header of each dialect that says when, a control header of the same meaning, and how both say so many seconds; milliseconds where
+/// the dialect has them.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    dialect: Dialect,
+    header: &'static str,
+    control: &'static str,
+    say: fn(i64) -> [String; 2],
+}
+
+const TIMES: [Time; 12] = [
+    time(Dialect::RabbitMq, "x-delay", "postdate-after", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::ActiveMq, "AMQ_SCHEDULED_DELAY", "postdate-after", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::RocketMq, "TIMER_DELIVER_MS", "postdate-at", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::RocketMq, "__STARTDELIVERTIME", "postdate-at", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::RocketMq, "TIMER_DELAY_MS", "postdate-after", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::RocketMq, "TIMER_DELAY_SEC", "postdate-after", seconds),
+    time(Dialect::Pulsar, "deliverAt", "postdate-at", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::Pulsar, "deliverAfter", "postdate-after", |n| [n.to_string(), n.to_string()]),
+    time(Dialect::Nats, "Nats-Schedule", "postdate-at", |n| [format!("@at {}", rfc3339(n)), rfc3339(n)]),
+    time(Dialect::QStash, "Upstash-Not-Before", "postdate-at", seconds),
+    time(Dialect::Karafka, "schedule_target_epoch", "postdate-at", seconds),
+    time(Dialect::Etf1, "scheduler-epoch", "postdate-at", seconds),
+];
+
+const fn time(dialect: Dialect, header: &'static str, control: &'static str, say: fn(i64) -> [String; 2]) -> Time {
+    Time { dialect, header, control, say }
+}
+
+fn seconds(number: i64) -> [String; 2] {
+    // A number with three noughts that is no milliseconds any more is none in either.
+    [number.to_string(), format!("{number}000")]
+}
+
+/// Some instant of the years 0 to 9999.
+fn rfc3339(number: i64) -> String {
+    let (start, span) = (-62_167_219_200_000, 315_569_520_000_000);
+    let at = start + number.rem_euclid(span);
+    let instant = OffsetDateTime::from_unix_timestamp(at.div_euclid(1_000)).expect("the years 0 to 9999");
+    let (date, time) = (instant.date(), instant.time());
+    let (month, millis) = (u8::from(date.month()), at.rem_euclid(1_000));
+    let (hour, minute, second) = time.as_hms();
+    format!("{:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", date.year(), date.day())
+}
+
+fn short<'a>(lines: &[String], rules: &Rules, record: Record<'a>, block: &'a mut Vec<u8>) -> Is<'a> {
+    *block = self::block(lines);
+    let admission = admit(&Record { headers: Headers::from_block(block), ..record }, &origins(), rules);
+    Is::of(&admission)
+}
+
+#[test]
+fn no_header_is_in_two_dialects_and_none_is_ours() {
+    let all: Vec<_> = Dialect::ALL.into_iter().flat_map(Dialect::headers).collect();
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+    assert!(all.iter().all(|name| Control::from_name(name.as_bytes()).is_none() && stays_on_delivery(name.as_bytes())));
+}
+
+#[test]
+fn a_dialect_is_known_again_by_its_name_and_its_number() {
+    for dialect in Dialect::ALL {
+        assert_eq!((Dialect::from_name(dialect.name()), Dialect::from_code(dialect.code())), (Some(dialect), Some(dialect)));
+        let set: Dialects = [dialect].into_iter().collect();
+        assert!(Dialect::ALL.into_iter().all(|other| set.has(other) == (other == dialect)) && !set.is_empty());
+    }
+    assert_eq!((Dialect::from_name("Etf1"), Dialect::from_code(0), Dialect::from_code(9)), (None, None, None));
+}
+
+#[test]
+#[rustfmt::skip]
+fn bad_values_get_what_bad_control_headers_get() {
+    for Time { dialect, header, .. } in TIMES {
+        let bad = |value: Option<&[u8]>, times: usize| {
+            let mut block = Vec::new();
+            (0..times).for_each(|_| push_header(&mut block, header.as_bytes(), value));
+            let record = record(Some(NOW), &block);
+            let Admission::Refused(refusal) = admit(&record, &origins(), &rules(&[dialect])) else { panic!("{header}: {value:?}") };
+            assert!(refusal.detail.contains(header) || refusal.reason == Reason::DelayAboveMax, "{}", refusal.detail);
+            refusal.reason
+        };
+        assert_eq!(bad(None, 1), Reason::EmptyValue, "{header}");
+        assert_eq!(bad(Some(b""), 1), Reason::EmptyValue, "{header}");
+        assert_eq!(bad(Some(b"1\xff"), 1), Reason::NotUtf8, "{header}");
+        assert_eq!(bad(Some(b"1"), 2), Reason::DuplicateHeader, "{header}");
+        let malformed = ["abc", "1e9", "+5", " 5", "5 ", "1.5", "0x10", "NaN", "inf", "18446744073709551616", "\u{661}"];
+        for value in malformed {
+            let reason = bad(Some(value.as_bytes()), 1);
+            let expected = [Reason::InvalidAt, Reason::InvalidAfter, Reason::DialectUnsupported];
+            assert!(expected.contains(&reason), "{header}: {value} is {reason}");
+        }
+    }
+}
+
+#[test]
+fn two_dialects_on_one_record_are_refused_if_the_route_understands_both() {
+    for (index, one) in TIMES.iter().enumerate() {
+        for other in &TIMES[index + 1..] {
+            // Whatever their values are worth.
+            let lines = [format!("{}: 1", one.header), format!("{}: x", other.header)];
+            let lines = lines.each_ref().map(String::as_str);
+            if one.dialect == other.dialect {
+                continue;
+            }
+            check_record(&Dialect::ALL, &lines, record(Some(NOW), &[]), Is::DeadLetter(Reason::DialectConflict));
+            let (block, origins, rules) = (block(&lines), origins(), rules(&[one.dialect]));
+            let alone = admit(&record(Some(NOW), &block), &origins, &rules);
+            assert!(!matches!(alone, Admission::Refused(refusal) if refusal.reason == Reason::DialectConflict));
+        }
+    }
+    let lines = block(&["deliverAt: 1", "own: 1", "x-delay: 1"]);
+    let Admission::Refused(refusal) = admit(&record(Some(NOW), &lines), &origins(), &rules(&Dialect::ALL)) else { panic!("not refused") };
+    assert_eq!(refusal.detail, "the record has headers of rabbitmq and pulsar; one of them can be meant");
+}
+
+#[test]
+#[rustfmt::skip]
+fn control_headers_win() {
+    let rows: &[(&[&str], Is<'_>)] = &[
+        (&["postdate-after: 5", "x-delay: 60000"], Is::After(5)),
+        (&["postdate-at: 1600000000000", "x-delay: abc"], Is::At(1_600_000_000_000)),
+        (&["postdate-after: 5", "x-delay: 60000", "deliverAt: 1"], Is::After(5)),
+        (&["postdate-after: 5", "scheduler-epoch: 1", "scheduler-target-topic: audit"], Is::After(5)),
+        (&["postdate-after: x", "x-delay: 60000"], Is::DeadLetter(Reason::InvalidAfter)),
+        (&["postdate-op: schedule", "x-delay: 60000"], Is::After(60_000)),
+        (&["postdate-id: a", "x-delay: 60000"], Is::Keyed(NOW + 60_000, "", "a")),
+        (&["postdate-to: audit", "x-delay: 60000"], Is::AtTo(NOW + 60_000, "audit")),
+        (&["postdate-to: billing.eu", "Nats-Schedule: @at 2023-11-14T23:13:20Z", "Nats-Schedule-Target: other"], Is::AtTo(NOW + 3_600_000, "billing.eu")),
+        (&["postdate-id: a", "scheduler-epoch: 1700000060", "scheduler-target-topic: audit"], Is::Keyed(NOW + 60_000, "audit", "a")),
+        (&["postdate-op: cancel", "postdate-id: a", "x-delay: 5", "deliverAt: x"], Is::Cancelled("a")),
+        (&["postdate-id: a", "schedule_source_type: cancel"], Is::Cancelled("a")),
+        (&["postdate-op: schedule", "schedule_source_type: cancel"], Is::DeadLetter(Reason::MissingDue)),
+    ];
+    for (lines, expected) in rows {
+        check_record(&Dialect::ALL, lines, record(Some(NOW), &[]), *expected);
+    }
+}
+
+#[test]
+fn a_header_that_a_control_header_overruled_is_not_used_up() {
+    let lines = block(&["postdate-after: 5", "x-delay: 60000"]);
+    let (origins, rules) = (origins(), rules(&[Dialect::RabbitMq]));
+    let dialect = |block: &[u8]| match admit(&record(Some(NOW), block), &origins, &rules) {
+        Admission::Message { body, .. } => body.dialect,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(dialect(&lines), None);
+    assert_eq!(dialect(&block(&["postdate-to: audit", "x-delay: 60000"])), Some(Dialect::RabbitMq));
+    assert_eq!(dialect(&block(&["own: 1"])), None);
+}
+
+#[test]
+fn a_delay_needs_a_timestamp_that_it_can_count_from() {
+    for Time { dialect, header, control, .. } in TIMES {
+        let lines = block(&[format!("{header}: 5")]);
+        let Admission::Refused(refusal) = admit(&record(None, &lines), &origins(), &rules(&[dialect])) else { continue };
+        if control == "postdate-after" {
+            assert_eq!(refusal.reason, Reason::InvalidTimestamp);
+            assert_eq!(refusal.detail, format!("{header} cannot be counted from a record without a timestamp"));
+        }
+    }
+}
+
+/// The pages for those who come from each system name all of its headers.
+#[test]
+fn every_header_is_on_its_systems_page() {
+    let pages = [
+        include_str!("../../../docs/migrate/rabbitmq.md"),
+        include_str!("../../../docs/migrate/activemq.md"),
+        include_str!("../../../docs/migrate/rocketmq.md"),
+        include_str!("../../../docs/migrate/pulsar.md"),
+        include_str!("../../../docs/migrate/nats.md"),
+        include_str!("../../../docs/migrate/qstash.md"),
+        include_str!("../../../docs/migrate/karafka.md"),
+        include_str!("../../../docs/migrate/etf1.md"),
+    ];
+    for (dialect, page) in Dialect::ALL.into_iter().zip(pages) {
+        assert!(page.contains(&format!("dialects = [\"{}\"]", dialect.name())), "{}", dialect.name());
+        for header in dialect.headers() {
+            let is_there = [format!("`{header}`"), format!("`{header}: ")].iter().any(|named| page.contains(named));
+            assert!(is_there, "{header} is not on the page of {}", dialect.name());
+        }
+    }
+}
+
+/// Headers of all dialects with values that mean something there, and some others.
+fn lines() -> impl Strategy<Value = Vec<String>> {
+    let value = prop_oneof![
+        4 => (-5..100_000i64).prop_map(|n| n.to_string()),
+        2 => (NOW..NOW + 100_000).prop_map(|n| n.to_string()),
+        2 => (1_700_000_000..1_700_100_000i64).prop_map(|n| n.to_string()),
+        1 => any::<i64>().prop_map(|n| n.to_string()),
+        2 => select(vec!["audit", "other", "schedule", "cancel", "1.0.0", "1d10h", "0", "", "@at 2023-11-14T23:13:20Z"]).prop_map(str::to_owned),
+    ];
+    let names: Vec<_> = Dialect::ALL.into_iter().flat_map(Dialect::headers).copied().chain(["own", "postdate-to", "postdate-id"]).collect();
+    prop::collection::vec((select(names), value).prop_map(|(name, value)| format!("{name}: {value}")), 0..5)
+}
+
+/// A record but for its headers.
+fn parts() -> impl Strategy<Value = (Option<i64>, Option<&'static [u8]>, Option<&'static [u8]>)> {
+    let bytes = || select(vec![None, Some(b"".as_slice()), Some(b"k".as_slice()), Some(b"a b".as_slice())]);
+    (prop::option::of(Just(NOW)), bytes(), bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_route_without_dialects_takes_their_headers_for_any_others(lines in lines(), (timestamp, key, payload) in parts()) {
+        let record = Record { key, payload, ..record(timestamp, &[]) };
+        let is_own = |line: &String| Dialects::from_iter(Dialect::ALL).find(line.split(": ").next().unwrap().as_bytes()).is_none();
+        let own: Vec<_> = lines.iter().filter(|line| is_own(line)).cloned().collect();
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        prop_assert_eq!(short(&lines, &rules(&[]), record, &mut with), short(&own, &rules(&[]), record, &mut without));
+        let (origins, rules) = (origins(), rules(&[]));
+        if let Admission::Message { body, .. } = admit(&Record { headers: Headers::from_block(&with), ..record }, &origins, &rules) {
+            prop_assert_eq!((body.dialect, body.key, body.headers), (None, key, Headers::from_block(&with)));
+            prop_assert!(lines.iter().filter(|line| !is_own(line)).all(|line| stays_on_delivery(line.split(": ").next().unwrap().as_bytes())));
+        }
+    }
+
+    #[test]
+    fn a_dialects_header_means_what_the_control_header_for_it_means(
+        time in select(&TIMES), number in prop_oneof![-100_000..100_000i64, NOW / 1_000..NOW / 1_000 + 3_000_000, NOW..NOW + 3_000_000_000, any::<i64>()],
+        (timestamp, _, _) in parts(), to in prop::option::of(select(vec!["audit", "other", ".."])),
+    ) {
+        let record = Record { key: None, ..record(timestamp, &[]) };
+        let [theirs, ours] = (time.say)(number);
+        let to = to.map(|to| format!("postdate-to: {to}"));
+        let lines = |name: &str, value: &str| [Some(format!("{name}: {value}")), to.clone()].into_iter().flatten().collect::<Vec<_>>();
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let theirs = short(&lines(time.header, &theirs), &rules(&[time.dialect]), record, &mut one);
+        prop_assert_eq!(theirs, short(&lines(time.control, &ours), &rules(&[]), record, &mut other));
+    }
+
+    #[test]
+    fn a_record_means_the_same_in_any_order_of_its_headers_and_its_target_is_allowed(
+        mut lines in lines(), dialects in prop::sample::subsequence(&Dialect::ALL, 0..=8), (timestamp, key, payload) in parts(),
+    ) {
+        let record = Record { key, payload, ..record(timestamp, &[]) };
+        let rules = rules(&dialects);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        let meant = short(&lines, &rules, record, &mut one);
+        lines.reverse();
+        prop_assert_eq!(short(&lines, &rules, record, &mut other), meant);
+        if let Is::AtTo(_, target) | Is::Keyed(_, target, _) = meant {
+            prop_assert!(target.is_empty() || rules.target(Some(target)).is_ok());
+        }
+    }
+
+    #[test]
+    fn of_a_message_that_spoke_a_dialect_only_that_dialects_headers_are_taken_off(lines in lines(), dialect in select(&Dialect::ALL)) {
+        let stays = dialect.stays_on_delivery();
+        for line in lines {
+            let name = line.split(": ").next().unwrap();
+            prop_assert_eq!(stays(name.as_bytes()), !dialect.headers().contains(&name) && stays_on_delivery(name.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_never_panic(bytes: Vec<u8>, (timestamp, _, _) in parts()) {
+        let _ = admit(&record(timestamp, &bytes), &origins(), &rules(&Dialect::ALL));
+    }
+}
