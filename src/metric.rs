@@ -70,7 +70,7 @@ instruments! {
         "cancels that found nothing waiting under their id, or came too late"
         "Producers cancel after the due time, with unknown ids, or on another partition."
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
-        "messages handed over again whose first outcome is unknown"
+        "messages handed over again whose first outcome is unknown; after a loss of the store an upper bound"
         "After crashes and takeovers: expected. Steadily: a shard changes hands, or a target times out."
     QUARANTINED_RUNS "postdate_quarantined_runs_total" Kind::Counter, ["route"]
         "stored runs that could not be read and were set aside"
