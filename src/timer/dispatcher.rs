@@ -328,23 +328,28 @@ impl Dispatcher {
     /// Learns what became of records.
     fn land(&mut self, reports: Vec<Report>) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        for Report { ticket: packed, outcome } in reports {
-            let ticket = Ticket::unpack(packed);
-            let Some(shard) = self.slots.get(&ticket.slot) else { continue };
+        // Those of one claim mostly come one after the other: whose they are is looked up once for all of them.
+        for reports in reports.chunk_by(|a, b| Ticket::unpack(a.ticket).is_of_flight_of(Ticket::unpack(b.ticket))) {
+            let Ticket { slot, flight, .. } = Ticket::unpack(reports[0].ticket);
+            let Some(shard) = self.slots.get(&slot) else { continue };
             let Some(work) = self.works.get_mut(shard) else { continue };
-            let Some(aloft) = work.flights.get_mut(ticket.flight) else { continue };
-            let (route, index) = (&self.options.routes[&shard.route], usize::from(ticket.index));
-            match outcome {
-                Ok(()) => {
-                    arrived(route, &work.origins, (aloft, index), wall);
-                    work.flights.settle(ticket.flight, 1);
-                    work.land();
-                }
-                Err(failure) => {
-                    let wait = failed(route, shard, (aloft, index), &failure, wall);
-                    self.again.push(Reverse((now + wait, packed)));
+            let Some(aloft) = work.flights.get_mut(flight) else { continue };
+            let (route, mut settled) = (&self.options.routes[&shard.route], 0);
+            for Report { ticket, outcome } in reports {
+                let index = usize::from(Ticket::unpack(*ticket).index);
+                match outcome {
+                    Ok(()) => {
+                        arrived(route, &work.origins, (aloft, index), wall);
+                        settled += 1;
+                    }
+                    Err(failure) => {
+                        let wait = failed(route, shard, (aloft, index), failure, wall);
+                        self.again.push(Reverse((now + wait, *ticket)));
+                    }
                 }
             }
+            work.flights.settle(flight, settled);
+            work.land();
         }
     }
 

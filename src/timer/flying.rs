@@ -60,9 +60,20 @@ impl Aloft {
         resident.run.message(*at as usize)
     }
 
-    /// Whether it was stored before it was due: only then is its lateness the service's.
-    pub(crate) fn was_stored_ahead(&self, index: usize) -> bool {
-        self.messages[index].0.run.slice().level == Level::Hour
+    /// The ids that are free again once all of it is settled. Most messages have none, and are not read again for that.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (Box<str>, Cursor)> {
+        let with_id = self.messages.iter().filter(|(resident, at)| resident.run.has_id(*at as usize));
+        let read = with_id.filter_map(|(resident, at)| resident.run.message(*at as usize));
+        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
+    }
+
+    /// The due that a message's lateness is measured from, if it was stored before it: else it is not the service's.
+    pub(crate) fn due_ahead(&self, index: usize) -> Option<Timestamp> {
+        let (resident, at) = &self.messages[index];
+        if resident.run.slice().level != Level::Hour {
+            return None;
+        }
+        if resident.run.is_to_deliver(*at as usize) { Some(self.place(index).due) } else { told_due(&self.message(index)?) }
     }
 
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
@@ -187,6 +198,11 @@ impl Ticket {
 
     pub(crate) fn unpack(packed: u64) -> Self {
         Self { slot: (packed >> 48) as u16, flight: (packed >> 16) as u32, index: packed as u16 }
+    }
+
+    /// Whether the two are of one flight of one work.
+    pub(crate) fn is_of_flight_of(self, other: Self) -> bool {
+        (self.slot, self.flight) == (other.slot, other.flight)
     }
 }
 

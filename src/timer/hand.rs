@@ -1,7 +1,7 @@
 //! Handing claimed messages to the targets, one after the other, and what follows when one did not arrive.
 
 use super::RouteOptions;
-use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways, told_due};
+use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
 use super::outlet::Outlets;
 use super::retrier::{self, Next};
 use crate::broker::{Failure, FailureKind, Sent};
@@ -110,11 +110,10 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 
 /// Counts what arrived, by the way it went.
 pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (&Aloft, usize), now: Timestamp) {
-    let Some(message) = aloft.message(index) else { return };
     match aloft.diverted.get(&index) {
         None => {
             route.metric.delivered.increment(1);
-            if let Some(due) = told_due(&message).filter(|_| aloft.was_stored_ahead(index)) {
+            if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
         }
@@ -123,7 +122,7 @@ pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (
                 Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
                 _ => {
                     route.metric.dead_lettered.of(*reason).increment(1);
-                    audit(origins, &message, diverted);
+                    audit(origins, (aloft, index), diverted);
                 }
             }
             route.outcry.calm();
@@ -133,10 +132,11 @@ pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (
 
 /// One line, by a name that a log can be searched and filtered for, for each record that was to go where its route does not allow: a
 /// producer's fault, or somebody who tries.
-fn audit(origins: &Origins, message: &Message<'_>, diverted: &Diverted) {
+fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted) {
     if diverted.reason != Reason::TargetNotAllowed {
         return;
     }
+    let Some(message) = aloft.message(index) else { return };
     let mut origin = String::new();
     match message.body.disposition {
         Disposition::Retry(retry) => origin.push_str(retry.origin),

@@ -260,8 +260,7 @@ impl Work {
     /// Takes complete flights off, and notes the ids that are free again.
     pub(crate) fn land(&mut self) {
         while let Some(aloft) = self.flights.land() {
-            let messages = (0..aloft.messages.len()).filter_map(|index| aloft.message(index));
-            self.ids.extend(messages.filter_map(|message| message.body.id.map(|id| (id.into(), message.place))));
+            self.ids.extend(aloft.ids());
         }
     }
 
