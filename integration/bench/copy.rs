@@ -19,6 +19,9 @@ const SERVE_AFTER: usize = 4_096;
 /// Nothing comes for so long: it never will.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Copies from a topic to a topic: the broker's address, both names, and how many records.
+pub(crate) type Copy = fn(&str, &str, &str, usize);
+
 /// A consumer that hands each record to a producer.
 pub(crate) fn plain(addr: &str, from: &str, to: &str, count: usize) {
     let consumer: BaseConsumer = consumer_config(addr).create().expect("a consumer of a valid configuration");

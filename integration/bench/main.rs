@@ -9,6 +9,7 @@
     clippy::disallowed_methods,
     clippy::print_stderr,
     clippy::print_stdout,
+    clippy::unwrap_used,
     reason = "it measures real time, prints a table, and stops at what it cannot measure"
 )]
 

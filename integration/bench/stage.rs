@@ -46,7 +46,7 @@ impl Bench<'_> {
         self.fill(&warm, WARM_UP, |_| ("postdate-after", 3_600_000));
         let source = self.topics.make("copied");
         self.fill(&source, self.count, |_| ("postdate-after", 3_600_000));
-        let kinds: [(&str, fn(&str, &str, &str, usize)); 2] = [("copy, poll and send", copy::plain), (FLOOR, copy::best)];
+        let kinds: [(&str, copy::Copy); 2] = [("copy, poll and send", copy::plain), (FLOOR, copy::best)];
         kinds.map(|(stage, copy)| {
             copy(self.topics.addr(), &warm, &self.topics.make("warmed"), WARM_UP);
             progress(stage);

@@ -43,8 +43,8 @@ fn noise(number: usize) -> u64 {
 
 /// A place in `0..span` for each number: evenly spread, and in no order.
 pub(crate) fn spread(number: usize, span: Duration) -> i64 {
-    let scattered = noise(number) ^ noise(number) >> 31;
-    (u128::from(scattered.wrapping_mul(0x94D0_49BB_1331_11EB)) * span.as_millis() >> 64) as i64
+    let scattered = noise(number) ^ (noise(number) >> 31);
+    ((u128::from(scattered.wrapping_mul(0x94D0_49BB_1331_11EB)) * span.as_millis()) >> 64) as i64
 }
 
 /// Sends messages to one topic, idempotent; of the answers only refusals are remembered.

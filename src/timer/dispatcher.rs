@@ -102,7 +102,7 @@ impl Dispatcher {
             () = give_up.cancelled() => {}
             () = stop.cancelled(), if !stopping => {}
             Some(holding) = self.ports.holdings.recv() => self.hold(holding),
-            reports = self.ports.outlets.reports() => self.land(reports),
+            reports = self.ports.outlets.reports() => self.land(&reports),
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(shard) = self.ports.hints.recv() => self.hint(&shard),
             () = tokio::time::sleep_until(wake) => {}
@@ -326,7 +326,7 @@ impl Dispatcher {
     }
 
     /// Learns what became of records.
-    fn land(&mut self, reports: Vec<Report>) {
+    fn land(&mut self, reports: &[Report]) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         // Those of one claim mostly come one after the other: whose they are is looked up once for all of them.
         for reports in reports.chunk_by(|a, b| Ticket::unpack(a.ticket).is_of_flight_of(Ticket::unpack(b.ticket))) {
