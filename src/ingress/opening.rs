@@ -7,6 +7,7 @@ use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
 use crate::model::{Committed, Partition, ShardId};
 use crate::store::{self, Append};
+use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 impl Ingress {
@@ -81,6 +82,7 @@ impl Ingress {
     }
 
     fn apply(&mut self, partition: &Partition, verdict: Verdict) {
+        let is_known = matches!(&verdict, Verdict::Stop(reason) if self.stopped().contains(reason.as_str()));
         let Some(intake) = self.intakes.get_mut(partition) else { return };
         match verdict {
             Verdict::Read { from, delivered } | Verdict::Gap { from, delivered, .. } => {
@@ -91,7 +93,8 @@ impl Ingress {
                 self.ports.source.start(partition, from.offset(), self.last_epoch);
             }
             Verdict::Stop(reason) => {
-                if !matches!(&intake.phase, Phase::Stopped { reason: before, .. } if *before == reason) {
+                // What concerns the whole topic is the same for each of its partitions.
+                if !is_known {
                     tracing::error!(shard = %intake.shard, "shard stopped: {reason}");
                 }
                 self.ports.source.stop(partition);
@@ -100,12 +103,17 @@ impl Ingress {
         }
     }
 
-    fn report_stopped(&self) {
+    /// Why shards are stopped, each reason once.
+    fn stopped(&self) -> BTreeSet<&str> {
         let reasons = self.intakes.values().filter_map(|intake| match &intake.phase {
             Phase::Stopped { reason, .. } => Some(reason.as_str()),
             _ => None,
         });
-        let reasons: Vec<_> = reasons.collect();
+        reasons.collect()
+    }
+
+    fn report_stopped(&self) {
+        let reasons: Vec<_> = self.stopped().into_iter().collect();
         if reasons.is_empty() {
             self.ports.health.shards.ready();
         } else {
