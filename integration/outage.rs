@@ -124,6 +124,26 @@ fn kafka_killed_and_started_again_costs_nothing() {
 }
 
 #[test]
+fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
+    let mut scene = Scene::new(kafka(), "no_target", 1);
+    let retry = "[route.r.retry]\nbackoff = \"500ms\"\nbackoff_max = \"1s\"\nmax_attempts = 1000";
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), retry));
+    kafka().delete_topic(&scene.target);
+    scene.send(20, 0..500);
+    let named = format!("`{}` (unknown_target)", scene.target);
+    let degraded = || postdate.get("/readyz").filter(|(_, body)| body.contains("degraded"));
+    let (status, body) = eventually("the topic is named", LIMIT, degraded);
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains(&named), "{body}");
+    let logs = postdate.logs();
+    assert!(logs.lines().any(|line| line.contains("WARN") && line.contains(&scene.target) && line.contains("unknown_target")), "{logs}");
+    kafka().create_topic(&scene.target, 1, &[("message.timestamp.type", "LogAppendTime")]);
+    let sink = scene.sink();
+    assert_eq!(scene.all_arrive(&sink), 0);
+    eventually("nothing is amiss any more", LIMIT, || degraded().is_none().then_some(()));
+}
+
+#[test]
 fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() {
     let mut redis = Redis::start();
     let mut scene = Scene::new(kafka(), "rolled_back_alone", 2);

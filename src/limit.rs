@@ -122,6 +122,11 @@ pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(8);
 /// How often the same standing trouble is logged.
 pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Targets of one route that do not take their messages and are named in `/readyz`; and how long one stays named past the next attempt that
+/// was announced, for that takes a while to come through the source.
+pub(crate) const AMISS_MAX: usize = 8;
+pub(crate) const AMISS_SLACK: Duration = Duration::from_secs(30);
+
 /// When a process ends that has not drained by then, one loop or the other hangs.
 pub(crate) const STOP_MAX: Duration = Duration::from_millis(9_500);
 
