@@ -1,8 +1,9 @@
-//! How an ingress opens the shards of its partitions: asks broker and store, judges by `birth`, and starts or stops the reading.
+//! How an ingress takes the partitions that the group gives it, and opens their shards: asks broker and store, judges by `birth`, and starts
+//! or stops the reading.
 
 use super::birth::{self, Verdict};
 use super::intake::{Intake, Phase};
-use super::{Error, Ingress};
+use super::{Error, Ingress, unless_stopped};
 use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
 use crate::model::{Committed, Partition, ShardId};
@@ -11,6 +12,32 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 impl Ingress {
+    /// None: the group's answer is that there is none for this process, which so does all its duty. It says nothing about a topic that was
+    /// refused before.
+    pub(super) fn gain(&mut self, partitions: Vec<Partition>, now: Instant) {
+        self.is_refused &= partitions.is_empty();
+        for partition in partitions {
+            tracing::info!(route = %self.options.route, %partition, "partition gained");
+            let shard = ShardId::new(self.options.route.clone(), partition.clone());
+            self.intakes.insert(partition, Intake::new(&self.options.deployment, shard, now));
+        }
+        if !self.is_refused {
+            self.ports.health.source.ready();
+        }
+    }
+
+    pub(super) fn lose(&mut self, partitions: Vec<Partition>) {
+        for partition in partitions {
+            tracing::info!(route = %self.options.route, %partition, "partition lost");
+            self.ports.source.stop(&partition);
+            self.intakes.remove(&partition);
+            self.committed.remove(&partition);
+        }
+        if self.intakes.is_empty() && !self.is_refused {
+            self.ports.health.source.not_ready("all partitions were taken back, and the group has not shared them out again yet");
+        }
+    }
+
     /// Opens the shards whose time it is: learns where their reading begins, or why it must not.
     pub(super) async fn open(&mut self) -> Result<(), Error> {
         let now = Instant::now();
@@ -44,8 +71,9 @@ impl Ingress {
     }
 
     async fn verdicts(&mut self, partitions: &[Partition]) -> Result<Vec<Verdict>, Failure> {
-        let described = self.ports.source.describe(partitions).await?;
-        let committed = self.ports.source.committed(partitions).await?;
+        let stopped = || broker::Error::Unavailable("the process is to stop".to_owned());
+        let described = unless_stopped(&self.stop, self.ports.source.describe(partitions)).await.ok_or_else(stopped)??;
+        let committed = unless_stopped(&self.stop, self.ports.source.committed(partitions)).await.ok_or_else(stopped)??;
         let shards: Vec<_> = partitions.iter().map(|partition| ShardId::new(self.options.route.clone(), partition.clone())).collect();
         let births: Vec<_> = (shards.iter().zip(&described).zip(&committed))
             .map(|((shard, described), metadata)| birth::birth(shard, described, metadata.as_deref().and_then(Committed::parse).as_ref()))

@@ -7,6 +7,7 @@ use crate::limit::CATALOG_INTERVAL;
 use crate::metric;
 use crate::model::{Claim, Committed, Identity, Lease, Partition, ShardId, Timestamp, Token};
 use crate::store::{Acquired, Error, Renewed, State, Store};
+use futures_util::future::join_all;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -115,7 +116,9 @@ impl Claimer {
             }
         }
         let leases: Vec<_> = wanted.held.into_values().map(|held| held.lease).collect();
-        self.store.release(&leases).await?;
+        let released = self.store.release(&leases).await;
+        join_all(self.routes.iter_mut().map(|route| route.catalog.close())).await;
+        released?;
         tracing::info!(leases = leases.len(), "leases released");
         Ok(())
     }
