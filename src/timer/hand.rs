@@ -116,6 +116,11 @@ pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
+            if route.outcry.is_amiss()
+                && let Ok(target) = route.rules.target(message.body.target)
+            {
+                route.outcry.reach(target);
+            }
         }
         Some(diverted @ Diverted { stage, reason, .. }) => {
             match stage {
@@ -160,7 +165,14 @@ pub(super) fn failed(
     let Some(message) = aloft.message(index) else { return RESEND_MAX };
     match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
         Next::Divert(diverted) => {
-            route.outcry.mention(shard, message.place.offset, &diverted);
+            let is_targets_fault = matches!(failure.reason, Reason::UnknownTarget | Reason::TimedOut | Reason::Unauthorized);
+            match route.rules.target(message.body.target) {
+                Ok(target) if stage == Stage::Target && is_targets_fault => {
+                    let again = if let Stage::Back { next, .. } = diverted.stage { Some(next.since(now)) } else { None };
+                    route.outcry.miss(target, failure, again);
+                }
+                _ => route.outcry.mention(shard, message.place.offset, &diverted),
+            }
             aloft.diverted.insert(index, diverted);
             Duration::ZERO
         }

@@ -3,7 +3,7 @@
 use super::RouteOptions;
 use super::flying::Stage;
 use crate::broker::{Report, Target};
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use std::collections::BTreeMap;
 
 /// See the module's page.
@@ -31,9 +31,8 @@ impl Outlets {
         reports
     }
 
+    /// All at the same time: one whose broker is away takes longer.
     pub(crate) async fn close(&mut self) {
-        for target in self.0.values_mut() {
-            target.close().await;
-        }
+        join_all(self.0.values_mut().map(|target| target.close())).await;
     }
 }

@@ -5,6 +5,7 @@ use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
 use crate::broker::contract::{self, World};
 use crate::broker::{Catalog, FailureKind, Outgoing, Sent, Source, Target};
 use crate::clock::{Clock as _, WallClock};
+use crate::limit::KAFKA_ANSWER_MAX;
 use crate::model::{Headers, Offset, Partition};
 use async_trait::async_trait;
 use rdkafka::TopicPartitionList;
@@ -23,9 +24,11 @@ pub async fn kafka_contract(brokers: &str) {
     contract::all(&world).await;
 }
 
-/// What the contract says of outages; `outage` takes the broker away and brings it back with its data.
-pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static) {
-    contract::outages(&KafkaWorld::new(brokers, Some(Box::new(outage)))).await;
+/// What the contract says of outages; `outage` takes the broker away and brings it back with its data, `pause` has it fall silent or not.
+pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static, pause: impl FnMut(bool)) {
+    let world = KafkaWorld::new(brokers, Some(Box::new(outage)));
+    questions_asked_in_vain_are_given_up_and_do_no_harm_later(&world, pause).await;
+    contract::outages(&world).await;
 }
 
 struct KafkaWorld {
@@ -130,6 +133,45 @@ impl World for KafkaWorld {
     async fn outage(&self) -> bool {
         self.outage.borrow_mut().as_mut().map(|outage| outage()).is_some()
     }
+}
+
+/// librdkafka gives them up after a while of its own, and must not stumble over them when the broker is back.
+async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(world: &KafkaWorld, mut pause: impl FnMut(bool)) {
+    let (topic, group) = (format!("{}-vain", world.run), format!("{}-vain", world.run));
+    world.create_topic(&topic, 1, None).await;
+    let partitions = [Partition::new(topic.clone(), 0)];
+    let topics = [topic];
+    let mut source = world.source(&group, &topics);
+    let mut catalogs = [world.catalog(), world.catalog(), world.catalog()];
+    source.describe(&partitions).await.expect("an answer");
+    pause(true);
+    let paused = tokio::time::Instant::now();
+    let [first, second, third] = &mut catalogs;
+    let asked = async {
+        tokio::join!(
+            source.describe(&partitions),
+            first.partitions(&topics),
+            second.committed(&group, &partitions),
+            third.committed(&group, &partitions)
+        )
+    };
+    let (described, found, one, other) = tokio::time::timeout(KAFKA_ANSWER_MAX, asked).await.expect("an answer in time");
+    assert!(described.is_err() && found.is_err() && one.is_err() && other.is_err(), "nobody is there");
+    tokio::time::sleep_until(paused + KAFKA_ANSWER_MAX + Duration::from_secs(2)).await;
+    pause(false);
+    let answered = async {
+        while source.describe(&partitions).await.is_err() || source.committed(&partitions).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for catalog in &mut catalogs {
+            while catalog.partitions(&topics).await.is_err() || catalog.committed(&group, &partitions).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            catalog.close().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered).await.expect("all is answered again");
+    source.close().await;
 }
 
 /// What was under way when it failed is reported once, like everything else, and what is sent afterwards is delivered.

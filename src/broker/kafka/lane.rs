@@ -1,10 +1,11 @@
 //! One producer, and the thread that serves its reports. Which records it is given, and what follows from a failure, is the target's affair.
 
-use super::health::{Health, PROBE_PATIENCE, Probe};
+use super::health::{Health, Probe};
 use super::raw::{Delivery, Outbound, Sender, Topic};
 use super::thread::Thread;
-use super::{failure, unmade};
+use super::{failure, is_topic_name, unmade};
 use crate::broker::{Error, Report};
+use crate::limit::{KAFKA_IDLE, KAFKA_TOPICS_MAX};
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -13,12 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
-
-/// Topics whose handles are kept. Messages may name any number of topics; a handle that is gone is made again.
-const TOPICS_MAX: usize = 1_024;
-
-/// How long the thread sleeps when nothing happens. Reports and the end of the lane wake it.
-const IDLE: Duration = Duration::from_millis(500);
 
 /// Reports on their way to the port's caller. As many at most as records were taken over.
 #[derive(Default)]
@@ -78,7 +73,10 @@ impl Lane {
     pub(super) fn send<'h>(&mut self, topic: &str, record: &Outbound<'_>, headers: impl Iterator<Item = Header<'h>>) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
         if !self.topics.contains_key(topic) {
-            if self.topics.len() >= TOPICS_MAX {
+            if !is_topic_name(topic) {
+                return Err(Code::InvalidTopic);
+            }
+            if self.topics.len() >= KAFKA_TOPICS_MAX {
                 self.topics.clear();
             }
             let handle = sender.topic(topic).ok_or(Code::InvalidTopic)?;
@@ -138,15 +136,13 @@ struct Alone {
 
 impl Pump {
     fn serve(mut self) {
-        let mut probe = Probe::default();
+        let mut probe = Probe::new();
         while !self.stop.load(Ordering::Relaxed) {
-            self.turn(IDLE);
-            if probe.is_due(&self.health) && self.sender.native().ping(PROBE_PATIENCE) {
-                self.health.answered();
-            }
+            self.turn(KAFKA_IDLE);
+            probe.serve(&self.health, |ping| self.sender.native().ping(ping));
         }
         self.sender.purge();
-        while self.sender.waiting() > 0 && self.turn(IDLE) > 0 {}
+        while self.sender.waiting() > 0 && self.turn(KAFKA_IDLE) > 0 {}
     }
 
     fn turn(&mut self, patience: Duration) -> usize {

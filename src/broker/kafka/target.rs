@@ -7,25 +7,23 @@
 use super::health::Health;
 use super::lane::{Lane, Reports};
 use super::raw::{Outbound, Status};
-use super::{Cluster, Side, failure};
+use super::{Cluster, Side, failure, kbytes, millis, no_topic_name};
 use crate::broker::{Error, Failure, FailureKind, Outgoing, Report, Sent, Target};
 use crate::health::Part;
+use crate::limit::{KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_SEND_MAX};
 use crate::model::Reason;
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
 
-/// Bytes that one producer holds. Far above what a caller's own bound lets through; it must hold one record of any size, or that record
-/// could never be sent.
-const BYTES_MAX: usize = 1024 * 1024 * 1024;
-
 const SIDE: Side = Side {
-    defaults: &[
-        ("queue.buffering.max.ms", "1"),
-        ("socket.nagle.disable", "true"),
-        ("message.timeout.ms", "300000"),
+    defaults: &[("socket.nagle.disable", "true")],
+    bounds: &[
+        ("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER)),
+        ("message.timeout.ms", millis(KAFKA_SEND_MAX)),
         // A topic that does not exist is told after so long; the next seconds of a new one are covered.
-        ("topic.metadata.propagation.max.ms", "5000"),
+        ("topic.metadata.propagation.max.ms", millis(KAFKA_NEW_TOPIC_MAX)),
     ],
     owned: &[
         ("enable.idempotence", "true"),
@@ -71,10 +69,11 @@ impl KafkaTarget {
         Ok(())
     }
 
-    fn refused(&self, code: Code) -> Sent {
+    fn refused(&self, code: Code, topic: &str) -> Sent {
         match code {
             Code::QueueFull if self.in_flight > 0 => Sent::Full,
             Code::QueueFull => Sent::Failed(failure::of_record(Code::MessageSizeTooLarge, Status::NotPersisted, String::new())),
+            Code::InvalidTopic => Sent::Failed(failure::of_record(code, Status::NotPersisted, no_topic_name(topic))),
             Code::Fatal => closed("the producer has failed and cannot be replaced"),
             _ => Sent::Failed(failure::of_record(code, Status::NotPersisted, String::new())),
         }
@@ -90,8 +89,10 @@ impl KafkaTarget {
 }
 
 fn open(cluster: &Cluster, in_flight_max: usize, reports: &Arc<Reports>, health: &Health) -> Result<Lane, Error> {
-    let bounds =
-        [("queue.buffering.max.messages", in_flight_max.to_string()), ("queue.buffering.max.kbytes", (BYTES_MAX / 1024).to_string())];
+    let bounds = [
+        ("queue.buffering.max.messages", in_flight_max.to_string()),
+        ("queue.buffering.max.kbytes", kbytes(KAFKA_SEND_BYTES_MAX).to_string()),
+    ];
     let mut alone = cluster.config(&SIDE, &bounds);
     alone.set("batch.num.messages", "1").set("queue.buffering.max.ms", "0");
     Lane::open(&cluster.config(&SIDE, &bounds), Some(alone), reports.clone(), health.clone())
@@ -121,7 +122,7 @@ impl Target for KafkaTarget {
                         return closed(&error.to_string());
                     }
                 }
-                Err(code) => return self.refused(code),
+                Err(code) => return self.refused(code, record.topic),
             }
         }
         unreachable!("a fresh lane's answer is final")
@@ -134,8 +135,7 @@ impl Target for KafkaTarget {
     }
 
     async fn close(&mut self) {
-        for mut lane in self.lane.take().into_iter().chain(self.retired.drain(..)) {
-            lane.end().await;
-        }
+        let mut lanes: Vec<Lane> = self.lane.take().into_iter().chain(self.retired.drain(..)).collect();
+        join_all(lanes.iter_mut().map(Lane::end)).await;
     }
 }

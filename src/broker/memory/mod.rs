@@ -317,6 +317,8 @@ impl Catalog for MemoryCatalog {
     async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
         self.0.committed(group, partitions)
     }
+
+    async fn close(&mut self) {}
 }
 
 #[cfg(test)]
