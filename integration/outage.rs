@@ -126,6 +126,27 @@ fn kafka_killed_and_started_again_costs_nothing() {
 }
 
 #[test]
+fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
+    let kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "kafka_long", 2);
+    let sink = scene.sink();
+    let config = scene.config(redis()).replace("properties = {", "properties = { \"message.timeout.ms\" = 11000,");
+    let postdate = Postdate::ready_with(&config);
+    scene.send(600, 0..6_000);
+    scene.wait_until_stored(&postdate, 600);
+    kafka.pause();
+    // What was handed over and given up is handed over again.
+    let given_up = || postdate.metrics().sum("postdate_possible_duplicates_total") > 0.0;
+    eventually("sends are given up", LIMIT, || given_up().then_some(()));
+    kafka.resume();
+    scene.all_arrive(&sink);
+    wait_until_ready(&postdate);
+    for diverted in ["postdate_retried_total", "postdate_dead_lettered_total"] {
+        assert!(postdate.metrics().sum(diverted) < 0.5, "{diverted}");
+    }
+}
+
+#[test]
 fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_away", 2);
@@ -139,6 +160,7 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
         wait_for_complaint(&postdate, &["kafka.main does not answer"]);
         let (status, took) = postdate.terminate();
         assert!(status.success(), "{status}");
+        eprintln!("in flight: {in_flight}; ended after {took:?}");
         assert!(took < Duration::from_secs(10), "it took {took:?} to end without a broker");
         let logs = postdate.logs();
         assert!(!logs.contains("left behind"), "a client does not end");

@@ -236,6 +236,13 @@ pub(crate) const KAFKA_NEW_TOPIC_MAX: Duration = Duration::from_secs(5);
 /// Topics whose handles a producer keeps. Messages may name any number of topics; a handle that is gone is made again.
 pub(crate) const KAFKA_TOPICS_MAX: usize = 1_024;
 
+/// How soon after its predecessor a producer that failed for good is replaced: what made it fail may still be there, and each makes threads
+/// and connections anew.
+pub(crate) const REPLACE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Producers that failed and have not ended yet. They end within moments; where librdkafka hangs, no more are made.
+pub(crate) const KAFKA_RETIRED_MAX: usize = 4;
+
 /// How long a client may take to end before its thread is left behind: enough to leave a group, and to end within a process' last moments.
 pub(crate) const KAFKA_CLOSE_MAX: Duration = Duration::from_secs(2);
 

@@ -335,7 +335,7 @@ impl Plan {
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
         let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
-            let target = KafkaTarget::new(self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
+            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
                 .with_context(|| format!("kafka.{name}"))?;
             Ok((name.to_owned(), Box::new(target)))
         };

@@ -31,7 +31,7 @@ pub(super) enum Handed {
     Settled,
     /// It is to be sent again after a while.
     Again(Duration),
-    /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client's buffer is full.
+    /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client takes nothing for now.
     NotYet,
 }
 
@@ -93,6 +93,8 @@ impl Hand<'_> {
         match sent {
             Sent::Taken => Handed::Taken,
             Sent::Full => Handed::NotYet,
+            // The client is being replaced: what comes after it would overtake it (G4).
+            Sent::Failed(Failure { kind: FailureKind::Closed, .. }) => Handed::NotYet,
             Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, (aloft, index), &failure, self.now)),
         }
     }
@@ -177,10 +179,13 @@ pub(super) fn failed(
             Duration::ZERO
         }
         Next::Again(wait) => {
-            if let Some(diverted) = aloft.diverted.get_mut(&index) {
-                diverted.failures += 1;
+            // Of a client that can send nothing its own part tells, and when it can again.
+            if failure.kind != FailureKind::Closed {
+                if let Some(diverted) = aloft.diverted.get_mut(&index) {
+                    diverted.failures += 1;
+                }
+                route.outcry.say(shard, stage, failure);
             }
-            route.outcry.say(shard, stage, failure);
             wait
         }
     }

@@ -6,7 +6,7 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Memory, Resident};
-use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER};
+use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER};
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -278,6 +278,8 @@ impl Work {
             Phase::Leaving { until } => Some(until),
         };
         let due = due.map(|due| self.not_before.map_or(due, |at| due.max(at)));
-        [poll, due, self.tell_at, leaving].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        // A target that takes nothing for now need not say when it does.
+        let unsent = self.has_unsent().then(|| now + RESEND_MIN);
+        [poll, due, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }

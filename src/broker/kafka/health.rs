@@ -6,7 +6,7 @@
 
 use super::raw::{Level, Notice, Ping};
 use crate::health::Part;
-use crate::limit::{KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_MAX};
+use crate::limit::{KAFKA_PROBE_INTERVAL, KAFKA_SEND_MAX, KAFKA_SILENCE_MAX};
 use rdkafka::types::RDKafkaErrorCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,8 @@ struct Words {
     broker: Option<(Instant, String)>,
     /// Why the cluster counts as away. `None`: it answers, or nobody knows yet.
     outage: Option<String>,
+    /// The last time that it did, and until when.
+    past: Option<(Instant, String)>,
 }
 
 impl Health {
@@ -50,11 +52,20 @@ impl Health {
         if self.0.up.load(Ordering::Relaxed) { None } else { self.words().outage.clone() }
     }
 
+    /// Why what is sent now may time out though its target is in order: the cluster is away, or was while that waited to be sent.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let past = || self.words().past.as_ref().filter(|(until, _)| until.elapsed() < KAFKA_SEND_MAX).map(|(_, outage)| outage.clone());
+        self.outage().or_else(past)
+    }
+
     /// A broker answered. Cheap: called for every batch.
     pub(super) fn answered(&self) {
         self.0.heard.store(true, Ordering::Relaxed);
         if !self.0.up.load(Ordering::Relaxed) && !self.0.up.swap(true, Ordering::Relaxed) {
-            *self.words() = Words::default();
+            let mut words = self.words();
+            let past = words.outage.take().map(|outage| (Instant::now(), outage));
+            *words = Words { past: past.or(words.past.take()), ..Words::default() };
+            drop(words);
             self.0.part.ready();
         }
     }
@@ -72,6 +83,12 @@ impl Health {
         if matches!(code, BrokerTransportFailure | Resolve | OperationTimedOut | Authentication | SSL | SaslAuthenticationFailed) {
             self.words().broker = Some((Instant::now(), text));
         }
+    }
+
+    /// Something of the adapter's own is broken; the next answer mends it.
+    pub(super) fn broke(&self, reason: String) {
+        self.0.up.store(false, Ordering::Relaxed);
+        self.0.part.not_ready(reason);
     }
 
     /// Nobody answers any more, and nobody answered when asked just now.
@@ -175,6 +192,9 @@ mod tests {
         assert_eq!(health.outage(), Some("a:1: connection refused".to_owned()));
         health.answered();
         assert_eq!((reasons(&process), health.outage()), (Vec::new(), None));
+        assert!(health.trouble().is_some(), "what was sent during the outage may still time out");
+        tokio::time::advance(KAFKA_SEND_MAX).await;
+        assert_eq!(health.trouble(), None);
     }
 
     #[tokio::test(start_paused = true)]

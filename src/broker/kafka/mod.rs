@@ -8,6 +8,7 @@
 //! | `catalog` | the [`Catalog`](super::Catalog) port; what is asked of topics, offsets and commits |
 //! | `inquiry` | the thread that asks, and watches over what changes unasked |
 //! | `target` | the [`Target`](super::Target) port |
+//! | `succession` | producers that replace each other when one failed for good |
 //! | `lane` | one producer and the thread that serves its reports |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
@@ -25,6 +26,7 @@ mod member;
 mod raw;
 mod reader;
 mod source;
+mod succession;
 mod target;
 mod thread;
 

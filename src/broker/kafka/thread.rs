@@ -30,6 +30,10 @@ impl Thread {
         }
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits until the thread, which was told to end, has ended. Dropped early, the rest of the wait is the drop's.
     pub(super) async fn end(&mut self) {
         if let Some(told) = &mut self.told {
