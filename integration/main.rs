@@ -11,6 +11,7 @@
 
 mod bad_input;
 mod change;
+mod cluster;
 mod contract;
 mod delivery;
 mod dialect;

@@ -41,6 +41,8 @@ pub(crate) enum Stage {
     DeadLetter,
     /// To the dead letters without payload and headers, for whole it is too large there too.
     DeadLetterByReference,
+    /// Without its key either, for that alone is too large: one record must not hold up its shard.
+    DeadLetterWithoutKey,
 }
 
 impl Aloft {
@@ -151,6 +153,7 @@ impl Labels {
             }
             Stage::DeadLetter => send(&dead),
             Stage::DeadLetterByReference => send(&Outgoing { payload: None, stays: |_| false, ..dead }),
+            Stage::DeadLetterWithoutKey => send(&Outgoing { key: None, payload: None, stays: |_| false, ..dead }),
         }
     }
 
@@ -169,9 +172,12 @@ impl Labels {
         self.detail.push_str(detail);
         match *stage {
             Stage::Target | Stage::DeadLetter => {}
-            Stage::DeadLetterByReference => {
+            Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
                 let (payload, headers) = (message.body.payload.map_or(0, <[u8]>::len), message.body.headers.as_block().len());
                 let _infallible = write!(self.detail, "; sent by reference: its payload has {payload} bytes, its headers {headers}");
+                if *stage == Stage::DeadLetterWithoutKey {
+                    let _infallible = write!(self.detail, ", its key, which is left out too, {}", message.body.key.map_or(0, <[u8]>::len));
+                }
             }
             Stage::Back { attempt, next } => {
                 let due = told_due(message).unwrap_or(message.place.due);

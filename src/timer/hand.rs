@@ -111,7 +111,8 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (&Aloft, usize), now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
+    route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
             route.metric.delivered.increment(1);
@@ -119,21 +120,19 @@ pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
             if route.outcry.is_amiss()
+                && let Some(message) = aloft.message(index)
                 && let Ok(target) = route.rules.target(message.body.target)
             {
                 route.outcry.reach(target);
             }
         }
-        Some(diverted @ Diverted { stage, reason, .. }) => {
-            match stage {
-                Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
-                _ => {
-                    route.metric.dead_lettered.of(*reason).increment(1);
-                    audit(origins, (aloft, index), diverted);
-                }
+        Some(diverted @ Diverted { stage, reason, .. }) => match stage {
+            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
+            _ => {
+                route.metric.dead_lettered.of(*reason).increment(1);
+                audit(origins, (aloft, index), diverted);
             }
-            route.outcry.calm();
-        }
+        },
     }
 }
 
@@ -179,14 +178,26 @@ pub(super) fn failed(
             Duration::ZERO
         }
         Next::Again(wait) => {
+            let offset = message.place.offset;
             // Of a client that can send nothing its own part tells, and when it can again.
             if failure.kind != FailureKind::Closed {
                 if let Some(diverted) = aloft.diverted.get_mut(&index) {
                     diverted.failures += 1;
                 }
-                route.outcry.say(shard, stage, failure);
+                route.outcry.say((shard, offset), way(route, stage), failure);
             }
             wait
+        }
+    }
+}
+
+/// Where a record of a stage goes, as a person is told.
+fn way(route: &RouteOptions, stage: Stage) -> String {
+    match stage {
+        Stage::Target => "its target".to_owned(),
+        Stage::Back { .. } => "its source topic, for a retry,".to_owned(),
+        Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
+            format!("its dead-letter topic {}", route.dead_letter)
         }
     }
 }

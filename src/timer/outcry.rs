@@ -7,13 +7,16 @@ use crate::health::Part;
 use crate::limit::{AMISS_MAX, AMISS_SLACK, OUTCRY_INTERVAL};
 use crate::model::{Offset, Reason, ShardId};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// One a route.
 pub(crate) struct Outcry {
     health: Part,
+    /// Messages that failed on their last way, and have not got through since. As many at most as are in flight.
+    waiting: RefCell<BTreeSet<(ShardId, Offset)>>,
     next: Cell<Option<Instant>>,
     next_mention: Cell<Option<Instant>>,
     next_miss: Cell<Option<Instant>>,
@@ -29,19 +32,23 @@ struct Amiss {
 impl Outcry {
     pub(crate) fn new(health: Part) -> Self {
         health.ready();
-        Self { health, next: Cell::default(), next_mention: Cell::default(), next_miss: Cell::default(), amiss: RefCell::default() }
+        Self {
+            health,
+            waiting: RefCell::default(),
+            next: Cell::default(),
+            next_mention: Cell::default(),
+            next_miss: Cell::default(),
+            amiss: RefCell::default(),
+        }
     }
 
-    pub(crate) fn say(&self, shard: &ShardId, stage: Stage, failure: &Failure) {
-        let what = match stage {
-            Stage::Target => "its target",
-            Stage::Back { .. } => "its source, for a retry",
-            Stage::DeadLetter | Stage::DeadLetterByReference => "its dead-letter target",
-        };
-        let reason = format!("a message of {shard} waits, for {what} does not take it: {} ({})", failure.detail, failure.reason);
+    /// A message waits, for `way` does not take it.
+    pub(crate) fn say(&self, (shard, offset): (&ShardId, Offset), way: impl Display, failure: &Failure) {
+        let reason = format!("a message of {shard} waits: {way} does not take it: {} ({})", failure.detail, failure.reason);
+        self.waiting.borrow_mut().insert((shard.clone(), offset));
         self.health.not_ready(reason.clone());
         if is_time(&self.next) {
-            tracing::error!(%shard, "{reason}");
+            tracing::error!(%shard, %offset, "{reason}");
         }
     }
 
@@ -54,9 +61,20 @@ impl Outcry {
         }
     }
 
-    /// Something that was diverted got through.
-    pub(crate) fn calm(&self) {
-        if self.next.take().is_some() {
+    /// A message got through. That others did says nothing about those that wait.
+    pub(crate) fn calm(&self, shard: &ShardId, offset: Offset) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.is_empty() && waiting.remove(&(shard.clone(), offset)) && waiting.is_empty() {
+            self.health.ready();
+        }
+    }
+
+    /// The shard is not this process's any more, nor are its messages.
+    pub(crate) fn leave(&self, left: &ShardId) {
+        let mut waiting = self.waiting.borrow_mut();
+        let before = waiting.len();
+        waiting.retain(|(shard, _)| shard != left);
+        if waiting.is_empty() && before > 0 {
             self.health.ready();
         }
     }
@@ -117,6 +135,7 @@ mod tests {
     use super::*;
     use crate::broker::FailureKind;
     use crate::health::Health;
+    use crate::model::Partition;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -164,5 +183,34 @@ mod tests {
             outcry.miss(&format!("gone-{number}"), &failure(Reason::UnknownTarget), Some(SECOND));
         }
         assert_eq!(notes(&health)[0].matches("gone-").count(), AMISS_MAX);
+    }
+
+    fn shard(index: i32) -> ShardId {
+        ShardId::new("orders", Partition::new("orders.delayed", index))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_process_is_not_ready_until_the_last_of_those_that_wait_got_through() {
+        let health = Health::new();
+        let outcry = Outcry::new(health.part("outlets"));
+        outcry.say((&shard(0), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
+        outcry.say((&shard(1), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
+        outcry.say((&shard(1), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
+        outcry.calm(&shard(0), Offset(4));
+        outcry.calm(&shard(0), Offset(3));
+        assert_eq!(health.not_ready().len(), 1, "one still waits");
+        outcry.calm(&shard(1), Offset(3));
+        assert_eq!(health.not_ready(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_of_a_shard_that_was_lost_is_another_process_trouble() {
+        let health = Health::new();
+        let outcry = Outcry::new(health.part("outlets"));
+        outcry.say((&shard(0), Offset(3)), "its source", &failure(Reason::UnknownTarget));
+        outcry.leave(&shard(1));
+        assert_eq!(health.not_ready().len(), 1);
+        outcry.leave(&shard(0));
+        assert_eq!(health.not_ready(), []);
     }
 }

@@ -77,7 +77,8 @@ impl Work {
             inventory: Inventory::default(),
             memory: memory.clone(),
             suspect: state.claimed,
-            tag: 0,
+            // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
+            tag: u64::from(slot) << 32,
             fill: Fill::Idle,
             poll: Poll { under_way: false, at: now, interval: POLL_MIN },
             horizon: Timestamp::AT_ONCE,
@@ -281,5 +282,37 @@ impl Work {
         // A target that takes nothing for now need not say when it does.
         let unsent = self.has_unsent().then(|| now + RESEND_MIN);
         [poll, due, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Identity, Partition, ShardId, Token};
+    use crate::store::State;
+
+    fn work(slot: u16) -> Work {
+        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
+        let origins = Origins::new("prod", &shard);
+        let state = State {
+            identity: Identity("a".into()),
+            watermark: Watermark(5),
+            claimed: Claim::START,
+            delivered: Claim::START,
+            lowest_pending: Offset(0),
+            pending: 0,
+            quarantined: 0,
+        };
+        let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
+        Work::new(grant, slot, origins, &Memory::new(1 << 20), Instant::now())
+    }
+
+    #[test]
+    fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
+        let (mut earlier, later) = (work(1), work(2));
+        for _ in 0..100 {
+            assert_ne!(earlier.tag(), later.tag());
+            earlier.reload(Claim::START, Watermark(5), Instant::now());
+        }
     }
 }
