@@ -15,6 +15,7 @@ mod cluster;
 mod contract;
 mod delivery;
 mod dialect;
+mod embedded;
 mod env;
 mod foreign;
 mod outage;
