@@ -231,6 +231,9 @@ impl Work {
         let has_news = self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty();
         if has_news {
             self.tell_at.get_or_insert(now + TELL_AFTER);
+        } else {
+            // What was to be told is known meanwhile, or was dropped: nobody need wake up for it.
+            self.tell_at = None;
         }
         let is_time = at_once || claim.is_some() || self.deletes.len() == DELETES_MAX || self.tell_at.is_some_and(|at| at <= now);
         if !(claim.is_some() || has_news && is_time) {
@@ -272,7 +275,8 @@ impl Work {
 
     /// When there is something to do for it that no message will announce.
     pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant) -> Instant {
-        let poll = if self.poll.under_way { None } else { Some(self.poll.at) };
+        // Of a shard that is being left nothing is asked any more, so its poll wakes nobody up.
+        let poll = (self.phase == Phase::Active && !self.poll.under_way).then_some(self.poll.at);
         let due = self.schedule.next_due(wall).map(|due| now + due.since(wall));
         let leaving = match self.phase {
             Phase::Active => None,
