@@ -2,6 +2,7 @@
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
 #   COUNT                  for `make bench`: over how many messages, default 1000000
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, steady
 #   TEST                   for `make integration`: only the tests whose name contains it
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
@@ -36,7 +37,7 @@ $(SERVERS)/tools/bin/cargo-deny: | packages
 
 # The program as it is shipped, hence without the tests' feature.
 bench: servers ## what the service does beside a plain copy, in one run
-	cargo bench --bench figures -- $(COUNT)
+	cargo bench --bench figures -- $(COUNT) $(STAGES)
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

@@ -1,5 +1,8 @@
 //! What every source and target must do, done by a real Kafka.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use postdate::test_support::{kafka_contract, kafka_outage_contract};
 
 use crate::env::{Kafka, kafka};
@@ -11,11 +14,12 @@ async fn kafka_keeps_the_contract_of_a_broker() {
 
 #[tokio::test]
 async fn kafka_keeps_the_contract_over_an_outage() {
-    let mut kafka = Kafka::start();
-    let addr = kafka.addr().to_owned();
+    let kafka = Rc::new(RefCell::new(Kafka::start()));
+    let (addr, silent) = (kafka.borrow().addr().to_owned(), kafka.clone());
     let outage = move || {
-        kafka.kill();
-        kafka.restart();
+        kafka.borrow_mut().kill();
+        kafka.borrow_mut().restart();
     };
-    kafka_outage_contract(&addr, outage).await;
+    let pause = |pause| if pause { silent.borrow().pause() } else { silent.borrow().resume() };
+    kafka_outage_contract(&addr, outage, pause).await;
 }

@@ -23,6 +23,7 @@ const TOPICS: &[Topic] = &[
     ("aborted", 1, &[]),
     ("limit", 1, &[]),
     ("tight", 1, &[]),
+    ("keyed", 1, &[]),
     ("target", 1, STAMPED),
     ("exact", 1, STAMPED),
     ("to.due", 1, STAMPED),
@@ -34,9 +35,11 @@ const TOPICS: &[Topic] = &[
     ("to.aborted", 1, &[]),
     ("to.limit", 1, SMALL),
     ("to.tight", 1, SMALL),
+    ("to.keyed", 1, SMALL),
     ("limit.probe", 1, SMALL),
     ("dead", 1, &[]),
     ("tight.dead", 1, SMALL),
+    ("keyed.dead", 1, SMALL),
 ];
 
 const ROUTES: &str = r#"
@@ -50,6 +53,11 @@ dead_letter = { kafka = "main", topic = "@.dead" }
 source = { kafka = "main", topics = ["@.tight"] }
 target = { kafka = "main", topic = "@.to.tight" }
 dead_letter = { kafka = "main", topic = "@.tight.dead" }
+
+[route.keyed]
+source = { kafka = "main", topics = ["@.keyed"] }
+target = { kafka = "main", topic = "@.to.keyed" }
+dead_letter = { kafka = "main", topic = "@.keyed.dead" }
 "#;
 
 fn service() -> Attended {
@@ -364,4 +372,21 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
     let metrics = service.postdate.metrics();
     let counted = |route| metrics.sum_where("postdate_dead_lettered_total", &[("route", route), ("reason", "too_large")]);
     assert_eq!((counted("main"), counted("tight")), (2.0, 2.0));
+}
+
+#[test]
+fn a_record_whose_key_alone_is_too_large_is_set_aside_without_it_and_holds_up_nothing() {
+    const SIZE: usize = 5_000;
+    let service = service();
+    let source = service.topic("keyed");
+    let record = |key: &str| Outgoing::to(&source).key(key).payload(b"payload".to_vec()).header("postdate-after", "10");
+    let place = send_all(&[record(&"k".repeat(SIZE)), record("next")])[0];
+
+    let letter = Sink::start(kafka().addr(), &[&service.topic("keyed.dead")]).wait_for(1, PATIENCE).remove(0);
+    assert_eq!((&letter.key, &letter.payload), (&None, &None));
+    assert_eq!(letter.header("postdate-error"), Some("too_large"));
+    assert_eq!(letter.header("postdate-origin"), Some(service.origin("keyed", &source, place).as_str()));
+    assert!(letter.header("postdate-error-detail").is_some_and(|detail| detail.contains(&SIZE.to_string())), "{:?}", letter.headers);
+    assert_eq!(keys(&Sink::start(kafka().addr(), &[&service.topic("to.keyed")]).wait_for(1, PATIENCE)), ["next"]);
+    service.wait_for_metric("postdate_pending_messages", &[("topic", &source)], 0);
 }

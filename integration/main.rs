@@ -11,9 +11,11 @@
 
 mod bad_input;
 mod change;
+mod cluster;
 mod contract;
 mod delivery;
 mod dialect;
+mod embedded;
 mod env;
 mod foreign;
 mod outage;

@@ -1,10 +1,13 @@
 //! Servers that fail, forget or fill up: the service notices by itself, reads again from the log what the store has lost, and goes on without
 //! anybody's help.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::env::{Kafka, Postdate, Redis, eventually, kafka, redis};
 use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
+
+/// How long `/readyz` may go on as if a broker were there.
+const NOTICED: Duration = Duration::from_secs(5);
 
 #[test]
 fn redis_killed_and_started_again_costs_nothing() {
@@ -104,23 +107,128 @@ fn kafka_killed_and_started_again_costs_nothing() {
     let mut kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_killed", 2);
     let sink = scene.sink();
-    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    let postdate = Postdate::ready_with(&scene.config(redis()));
     scene.send(600, 0..8_000);
     scene.wait_until_stored(&postdate, 600);
     sink.wait_for(100, LIMIT);
+    let killed = Instant::now();
     kafka.kill();
     scene.load(600, 0..8_000);
-    wait_for_complaint(&postdate, &["the broker does not answer"]);
+    wait_for_complaint(&postdate, &["kafka.main does not answer", kafka.addr()]);
+    let took = killed.elapsed();
+    assert!(took < NOTICED, "it took {took:?} to notice that the broker is dead");
     kafka.restart();
     scene.flush();
     let duplicates = scene.all_arrive(&sink);
     // What was on its way when the broker died.
     assert!(duplicates <= 300, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+}
 
-    kafka.kill();
-    let (_, took) = postdate.terminate();
-    assert!(took < Duration::from_secs(10), "it took {took:?} to end without a broker");
+#[test]
+fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
+    let kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "kafka_long", 2);
+    let sink = scene.sink();
+    let config = scene.config(redis()).replace("properties = {", "properties = { \"message.timeout.ms\" = 11000,");
+    let postdate = Postdate::ready_with(&config);
+    scene.send(600, 0..6_000);
+    scene.wait_until_stored(&postdate, 600);
+    kafka.pause();
+    // What was handed over and given up is handed over again.
+    let given_up = || postdate.metrics().sum("postdate_possible_duplicates_total") > 0.0;
+    eventually("sends are given up", LIMIT, || given_up().then_some(()));
+    kafka.resume();
+    scene.all_arrive(&sink);
+    wait_until_ready(&postdate);
+    for diverted in ["postdate_retried_total", "postdate_dead_lettered_total"] {
+        assert!(postdate.metrics().sum(diverted) < 0.5, "{diverted}");
+    }
+}
+
+#[test]
+fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
+    let mut kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "kafka_away", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config(redis()));
+    for in_flight in [true, false] {
+        // What is due meanwhile is claimed, and cannot be handed over; what was stored cannot be committed.
+        scene.send(1_000, if in_flight { 0..3_000 } else { 60_000..70_000 });
+        scene.wait_until_stored(&postdate, 1_000);
+        kafka.kill();
+        wait_for_complaint(&postdate, &["kafka.main does not answer"]);
+        let (status, took) = postdate.terminate();
+        assert!(status.success(), "{status}");
+        eprintln!("in flight: {in_flight}; ended after {took:?}");
+        assert!(took < Duration::from_secs(10), "it took {took:?} to end without a broker");
+        let logs = postdate.logs();
+        assert!(!logs.contains("left behind"), "a client does not end");
+        kafka.restart();
+        postdate.restart();
+        if in_flight {
+            scene.all_arrive(&sink);
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_for() {
+    let kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "kafka_silent", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    scene.send(600, 0..8_000);
+    sink.wait_for(100, LIMIT);
+    let paused = Instant::now();
+    kafka.pause();
+    wait_for_complaint(&postdate, &["kafka.main does not answer"]);
+    let took = paused.elapsed();
+    assert!(took < NOTICED, "it took {took:?} to notice that the broker is silent");
+    eventually("the group has given the process up", LIMIT, || postdate.logs().contains("partition lost").then_some(()));
+    kafka.resume();
+    wait_until_ready(&postdate);
+    let logs = postdate.logs();
+    assert!(logs.rfind("partition lost") < logs.rfind("partition gained"), "ready without its partitions");
+    let part = "route r source client";
+    let outages = logs.lines().filter(|line| line.contains(part) && line.contains("not ready: kafka.main does not answer"));
+    assert_eq!(outages.count(), 1, "an outage is said once");
+    let duplicates = scene.all_arrive(&sink);
+    assert!(duplicates <= 600, "{duplicates} duplicates");
+}
+
+#[test]
+fn a_process_for_which_the_group_has_no_partition_is_ready() {
+    let mut scene = Scene::new(kafka(), "spare", 1);
+    let config = scene.config(redis());
+    let (mut first, mut second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
+    assert!(first.logs().contains("partition gained") && !second.logs().contains("partition gained"));
+    let (status, _) = first.terminate();
+    assert!(status.success(), "{status}");
+    let sink = scene.sink();
+    scene.send(50, 0..500);
+    scene.all_arrive(&sink);
+    second.wait_until_ready();
+}
+
+#[test]
+fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
+    let mut scene = Scene::new(kafka(), "no_target", 1);
+    let retry = "[route.r.retry]\nbackoff = \"500ms\"\nbackoff_max = \"1s\"\nmax_attempts = 1000";
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), retry));
+    kafka().delete_topic(&scene.target);
+    scene.send(20, 0..500);
+    let named = format!("`{}` (unknown_target)", scene.target);
+    let degraded = || postdate.get("/readyz").filter(|(_, body)| body.contains("degraded"));
+    let (status, body) = eventually("the topic is named", LIMIT, degraded);
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains(&named), "{body}");
+    let logs = postdate.logs();
+    assert!(logs.lines().any(|line| line.contains("WARN") && line.contains(&scene.target) && line.contains("unknown_target")), "{logs}");
+    kafka().create_topic(&scene.target, 1, &[("message.timestamp.type", "LogAppendTime")]);
+    let sink = scene.sink();
+    assert_eq!(scene.all_arrive(&sink), 0);
+    eventually("nothing is amiss any more", LIMIT, || degraded().is_none().then_some(()));
 }
 
 #[test]

@@ -81,6 +81,10 @@ fn a_redis_that_may_drop_messages_is_refused_with_the_way_to_mend_it() {
     assert_eq!(postdate.wait_until_ended().code(), Some(1));
     let logs = postdate.logs();
     assert!(logs.contains("maxmemory-policy allkeys-lru") && logs.contains("CONFIG SET maxmemory-policy noeviction"), "{logs}");
+    // Once in the log, however many loops use the store, and as the program's last word.
+    let said: Vec<&str> = logs.lines().filter(|line| line.contains("maxmemory-policy allkeys-lru")).collect();
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert!(said[0].contains("stopping: a task failed") && said[1].starts_with("postdate: "), "{said:#?}");
 }
 
 #[test]

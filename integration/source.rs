@@ -28,6 +28,9 @@ fn a_source_topic_that_was_made_again_waits_for_its_reset_and_goes_on_without_a_
     let duplicates = scene.all_arrive(&sink);
     assert_eq!(duplicates, 0);
     wait_until_ready(&postdate);
+    let logs = postdate.logs();
+    let said: Vec<&str> = logs.lines().filter(|line| line.contains("shard stopped")).collect();
+    assert_eq!(said.len(), 1, "it concerns the topic, not each of its partitions: {said:#?}");
 }
 
 /// Whether it was done; it is refused while messages wait.

@@ -44,13 +44,16 @@ impl Scene {
 
     /// `more` is put behind the rest: tables of its own.
     pub(crate) fn config_with(&self, redis: &Redis, more: &str) -> String {
+        self.config_stored(&format!("[store.redis]\nurl = \"{}\"", redis.url()), more)
+    }
+
+    /// `store` is the table that says where messages wait; none at all is the embedded store.
+    pub(crate) fn config_stored(&self, store: &str, more: &str) -> String {
         let Scene { addr, deployment, source, target, .. } = self;
-        let url = redis.url();
         format!(
             r#"
 deployment = "{deployment}"
-[store.redis]
-url = "{url}"
+{store}
 [kafka.main]
 brokers = ["{addr}"]
 # Of a process that was killed: the sooner the group gives it up, the sooner the test ends.

@@ -1,6 +1,6 @@
 //! Health: what the parts of the process say of themselves. A part sets itself ready or not, with a reason, and shows that it lives by
 //! beating; nothing here judges from outside. `admin` answers with it. A change is logged here, once, so that no part logs the same trouble
-//! in a loop.
+//! in a loop. A part that is ready may still note that something beyond it is amiss: others' work goes on, so the process is ready.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,14 @@ struct State {
     beat: AtomicU64,
     /// `None`: ready.
     reason: Mutex<Option<String>>,
+    note: Mutex<Option<Note>>,
+}
+
+/// What is amiss, though the part is ready.
+#[derive(Debug)]
+struct Note {
+    text: String,
+    until: Instant,
 }
 
 impl Health {
@@ -47,7 +55,8 @@ impl Health {
 
     /// Registers a part that is not ready yet. A name used again takes the earlier part's place.
     pub(crate) fn part(&self, name: impl Into<String>) -> Part {
-        let (name, state) = (name.into(), Arc::new(State { beat: AtomicU64::new(0), reason: Mutex::new(Some(STARTING.to_owned())) }));
+        let state = State { beat: AtomicU64::new(0), reason: Mutex::new(Some(STARTING.to_owned())), note: Mutex::default() };
+        let (name, state) = (name.into(), Arc::new(state));
         locked(&self.0.parts).insert(name.clone(), state.clone());
         Part { name, registry: self.0.clone(), state }
     }
@@ -62,6 +71,17 @@ impl Health {
             locked(&state.reason).as_ref().map(|reason| Complaint { part: part.clone(), reason: reason.clone() })
         };
         parts.iter().filter_map(complaint).collect()
+    }
+
+    /// What is amiss though the process is ready.
+    pub(crate) fn degraded(&self) -> Vec<Complaint> {
+        let now = Instant::now();
+        let complaint = |(part, state): (&String, &Arc<State>)| {
+            let note = locked(&state.note);
+            let note = note.as_ref().filter(|note| note.until > now)?;
+            Some(Complaint { part: part.clone(), reason: note.text.clone() })
+        };
+        locked(&self.0.parts).iter().filter_map(complaint).collect()
     }
 
     /// The parts that hang.
@@ -113,6 +133,16 @@ impl Part {
         *standing = Some(reason);
     }
 
+    /// Notes what is amiss beyond the part, until it is noted anew or the instant has come. Who notes it logs it.
+    pub(crate) fn note(&self, text: impl Into<String>, until: Instant) {
+        *locked(&self.state.note) = Some(Note { text: text.into(), until });
+    }
+
+    /// Nothing is amiss any more.
+    pub(crate) fn clear_note(&self) {
+        *locked(&self.state.note) = None;
+    }
+
     /// The part has done all it had to do: nothing more is expected of it.
     pub(crate) fn retire(self) {
         self.registry.forget(&self.state);
@@ -134,6 +164,7 @@ impl Drop for Part {
     fn drop(&mut self) {
         self.state.beat.store(0, Ordering::Relaxed);
         *locked(&self.state.reason) = Some("ended".to_owned());
+        self.clear_note();
     }
 }
 
@@ -163,6 +194,20 @@ mod tests {
         assert_eq!(health.not_ready(), [complaint("store", "does not answer")]);
         drop(broker);
         assert_eq!(health.not_ready(), [complaint("broker", "ended"), complaint("store", "does not answer")]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_note_leaves_the_part_ready_and_goes_with_its_time() {
+        let health = Health::new();
+        let part = health.part("outlets");
+        part.ready();
+        part.note("a topic is missing", Instant::now() + Duration::from_secs(10));
+        assert_eq!((health.not_ready(), health.degraded()), (Vec::new(), vec![complaint("outlets", "a topic is missing")]));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(health.degraded(), []);
+        part.note("another one", Instant::now() + Duration::from_secs(10));
+        part.clear_note();
+        assert_eq!(health.degraded(), []);
     }
 
     #[tokio::test(start_paused = true)]

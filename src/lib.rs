@@ -40,7 +40,7 @@
 //! |---|---|
 //! | shell | `cli` `config` `role` `telemetry` `sim` |
 //! | roles | `ingress` `timer` `admin` |
-//! | adapters | `store::redis` `store::memory` `broker::kafka` `broker::memory` |
+//! | adapters | `store::redis` `store::embedded` `store::memory` `broker::kafka` `broker::memory` |
 //! | ports | `store` `broker` `task` `metric` `health` `clock` |
 //! | algorithms | `run` `wheel` `schedule` |
 //! | domain | `model` `limit` `mutant` |

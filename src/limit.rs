@@ -117,7 +117,10 @@ pub(crate) const HINTS_MAX: usize = 1_024;
 pub(crate) const HOLDINGS_MAX: usize = 64;
 
 /// How long a stopping process may take to finish what is claimed and to store what was read.
-pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(8);
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(6);
+
+/// How long a stopping ingress waits for an answer of its broker: for its last commit, mostly.
+pub(crate) const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
 /// How long the store may take over the last call of a process that stops: giving leases back, which run out by themselves, and reading
 /// what to commit, which costs only reading more after a loss of the store.
@@ -125,6 +128,11 @@ pub(crate) const LAST_CALL_MAX: Duration = Duration::from_secs(1);
 
 /// How often the same standing trouble is logged.
 pub(crate) const OUTCRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Targets of one route that do not take their messages and are named in `/readyz`; and how long one stays named past the next attempt that
+/// was announced, for that takes a while to come through the source.
+pub(crate) const AMISS_MAX: usize = 8;
+pub(crate) const AMISS_SLACK: Duration = Duration::from_secs(30);
 
 /// When a process ends that has not drained by then, one loop or the other hangs.
 pub(crate) const STOP_MAX: Duration = Duration::from_millis(9_500);
@@ -135,14 +143,177 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// How far apart the clocks of a timer and of the broker that stamps its retries may be before a retry looks forged.
 pub(crate) const RETRY_SLACK: Duration = Duration::from_secs(60);
 
+// Kafka: what its adapter holds and waits for. Where librdkafka has an option of that kind it is only the default, which the properties of
+// the cluster may change.
+
+/// Batches, and bytes of them, on their way from a source's thread to its caller; what one read brings may be added. Enough that neither
+/// waits for the other's turn, and no more of the memory than one shard's batches take.
+pub(crate) const KAFKA_EVENTS_MAX: usize = 64;
+pub(crate) const KAFKA_EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What the group did, on its way to a source's caller: a few at most, for a loss takes back a gain that was not told.
+pub(crate) const KAFKA_CONTROLS_MAX: usize = 64;
+
+/// Messages of one read: enough that a read costs little beside them, and no more than a millisecond or two of work between two looks at
+/// the group and at commands.
+pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
+
+/// Bytes at which a batch that is read is closed: a few of them fill a batch of a shard. A record more may be in it.
+pub(crate) const KAFKA_BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+/// What librdkafka holds fetched for one source, beside what one answer of a broker, of at most as much, adds to it.
+pub(crate) const KAFKA_FETCHED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How long librdkafka ceases to fetch when that is full (its own default, a second, makes a copy five times slower), and how long a broker
+/// may hold an answer back for want of records: a partition that is started anew waits for the one that is under way.
+pub(crate) const KAFKA_FETCH_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const KAFKA_FETCH_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// The largest answer of a broker that is taken: any record that a broker was configured to take can be read.
+pub(crate) const KAFKA_ANSWER_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// A member of the group that died is replaced after so long, and says so often that it lives.
+pub(crate) const KAFKA_SESSION_MAX: Duration = Duration::from_secs(10);
+pub(crate) const KAFKA_HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// What the group's member may fetch: nothing is read by it, and this is librdkafka's least.
+pub(crate) const KAFKA_MEMBER_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Events of the group's member that are served in one turn, so that a flood of log lines does not keep the thread from its other work.
+pub(crate) const KAFKA_TURN_EVENTS_MAX: usize = 1_000;
+
+/// How long a source's thread sleeps when nothing wakes it (messages, the group, commands and a caller that took something do), and so how
+/// late it may notice that a broker is silent.
+pub(crate) const KAFKA_SOURCE_IDLE: Duration = Duration::from_millis(100);
+
+/// The same of the threads that ask, and of those that serve a producer's reports; questions, reports and the end wake them.
+pub(crate) const KAFKA_IDLE: Duration = Duration::from_millis(500);
+
+/// How often a source tells one refusal: librdkafka says it at every attempt.
+pub(crate) const KAFKA_REFUSAL_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long a commit may take. The broker may still do it later: repeating it is safe.
+pub(crate) const KAFKA_COMMIT_MAX: Duration = Duration::from_secs(20);
+
+/// How long brokers may take to answer one question: a controller that has just changed needs some seconds.
+pub(crate) const KAFKA_ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Questions that wait for the thread that asks. A caller that was dropped leaves its own behind; more than these are refused.
+pub(crate) const KAFKA_QUESTIONS_MAX: usize = 16;
+
+/// How soon a question that nobody wants answered any more is given up; one for a group's commits is asked anew after so long, and no
+/// sooner looked after.
+pub(crate) const KAFKA_ANSWER_TURN: Duration = Duration::from_millis(100);
+pub(crate) const KAFKA_COMMITTED_TURN: Duration = Duration::from_secs(1);
+
+/// How often a source looks whether its topics are still the same ones.
+pub(crate) const KAFKA_WATCH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often a client that hears nothing asks whether anybody is there, how long it waits for that, and after how long a silence a cluster
+/// counts as away: `/readyz` is to tell within five seconds, and a broker that collects garbage is not to be called dead.
+pub(crate) const KAFKA_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const KAFKA_PROBE_MAX: Duration = Duration::from_millis(500);
+pub(crate) const KAFKA_SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// How often metadata is asked for, and how old it may be: it is how new partitions, new topics and deleted ones are noticed.
+pub(crate) const KAFKA_METADATA_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const KAFKA_METADATA_AGE_MAX: Duration = Duration::from_secs(15);
+
+/// The longest pause between two attempts to connect: a broker that is back is to be noticed soon.
+pub(crate) const KAFKA_RECONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes that one producer holds. Far above what a caller's own bound lets through; it must hold one record of any size, or that record
+/// could never be sent.
+pub(crate) const KAFKA_SEND_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// How long a record waits in a producer for others to share its request, and how long it is tried.
+pub(crate) const KAFKA_SEND_LINGER: Duration = Duration::from_millis(1);
+pub(crate) const KAFKA_SEND_MAX: Duration = Duration::from_secs(300);
+
+/// How long a producer takes a topic that it does not find for one that is just being made.
+pub(crate) const KAFKA_NEW_TOPIC_MAX: Duration = Duration::from_secs(5);
+
+/// Topics whose handles a producer keeps. Messages may name any number of topics; a handle that is gone is made again.
+pub(crate) const KAFKA_TOPICS_MAX: usize = 1_024;
+
+/// How soon after its predecessor a producer that failed for good is replaced: what made it fail may still be there, and each makes threads
+/// and connections anew.
+pub(crate) const REPLACE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Producers that failed and have not ended yet. They end within moments; where librdkafka hangs, no more are made.
+pub(crate) const KAFKA_RETIRED_MAX: usize = 4;
+
+/// How long a client may take to end before its thread is left behind: enough to leave a group, and to end within a process' last moments.
+pub(crate) const KAFKA_CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Calls that wait for a thread of the embedded store: each loop of a process has at most one or two under way.
+pub(crate) const EMBEDDED_CALLS_MAX: usize = 64;
+
+/// Bytes of calls that are written with one commit: what came first waits for the rest of it.
+pub(crate) const EMBEDDED_COMMIT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes that the embedded store holds in memory before it writes them to files, of small rows and of runs; while they are written, up to
+/// three times as much. Files of more runs would be freed more nearly as they are delivered, and a restart would read more of the journal.
+pub(crate) const EMBEDDED_INDEX_MEMORY: u64 = 8 * 1024 * 1024;
+pub(crate) const EMBEDDED_POOL_MEMORY: u64 = 32 * 1024 * 1024;
+
+/// Bytes of the embedded store's files that are kept in memory once read.
+pub(crate) const EMBEDDED_CACHE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Bytes of journals from which on the embedded store writes to files what keeps the oldest; the least that it can be told.
+pub(crate) const EMBEDDED_JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Runs of fewer bytes stay with their keys: apart they would cost more than they save.
+pub(crate) const EMBEDDED_APART_BYTES: u32 = 1024;
+
+/// Bytes of a file of runs. It is deleted with its last run, and holds runs of about the same due: the smaller, the sooner.
+pub(crate) const EMBEDDED_BLOB_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The part of a file's runs that is gone when the rest of it is written anew. Were it more than a third, files that each are just below it
+/// could together take more than `EMBEDDED_SLACK` allows.
+pub(crate) const EMBEDDED_STALENESS: f32 = 0.33;
+
+/// What the embedded store may take beside what waits before it frees what is gone: half as much again, and so many bytes.
+pub(crate) const EMBEDDED_SLACK_BYTES: u64 = 64 * 1024 * 1024;
+
+/// How often the embedded store looks whether it takes more than it may; after a look that freed nothing twice as long, up to this.
+pub(crate) const EMBEDDED_SWEEP_MIN: Duration = Duration::from_secs(5);
+pub(crate) const EMBEDDED_SWEEP_MAX: Duration = Duration::from_secs(600);
+
+/// Bytes of a disk that the embedded store leaves free: journals, what is in memory, and files that are written anew before the old ones
+/// are deleted, so that what waits is still delivered.
+pub(crate) const EMBEDDED_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Rows of an erased shard that are deleted with one commit, between other calls.
+pub(crate) const EMBEDDED_GARBAGE_ROWS_MAX: usize = 10_000;
+
+/// Cancelled places behind delivered that one advance of the embedded store removes. No script runs there, but a look at all of them.
+pub(crate) const EMBEDDED_CANCELLED_DROPS_MAX: usize = 65_536;
+
 /// A ticket numbers the messages of one claim with 16 bits.
 const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);
 
 /// A claim fits into what one shard may have in flight, and several shards into what all may.
 const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < IN_FLIGHT_MAX);
 
-/// Draining ends before the process is given up, and that before the ten seconds that a stop is promised to take.
-const _: () = assert!(DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000);
+/// Draining, the store's last call and the end of the brokers' clients come before the process is given up, and that before the ten seconds
+/// that a stop is promised to take.
+const _: () = assert!(
+    DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000
+);
+
+/// The same where a broker is away: an answer that was under way, the last commit, and the end of the client.
+const _: () = assert!(2 * FAREWELL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
+
+/// A broker that falls silent is noticed within five seconds: the turn in which it is heard last; the silence; a probe that began just before
+/// its end, so that the next begins an interval and a turn later; and two questions.
+const _: () = assert!(
+    2 * KAFKA_IDLE.as_millis() + KAFKA_SILENCE_MAX.as_millis() + KAFKA_PROBE_INTERVAL.as_millis() + 2 * KAFKA_PROBE_MAX.as_millis()
+        <= 5_000
+);
+
+/// A record that is taken over fits into what a producer holds.
+const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_SEND_BYTES_MAX);
 
 /// A batch is far below what a reader takes for corrupt.
 const _: () = assert!(2 * BATCH_BYTES_MAX < RUN_BYTES_MAX);

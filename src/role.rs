@@ -14,9 +14,10 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{AllowList, Partition, Rules, ShardId, WithoutDelay};
+use crate::store::embedded::{self, Embedded};
 use crate::store::metered::Metered;
 use crate::store::redis::{self, Redis};
-use crate::store::{State, Store};
+use crate::store::{self, State, Store};
 use crate::task::{self, TaskGroup, Token};
 use crate::telemetry::Telemetry;
 use crate::timer::{self, Claimable, Claimer, Dispatcher, GaveUp, Holding, Loader, Outcry, Outlets, Policy, RouteOptions};
@@ -34,7 +35,8 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
     let listener = admin::bind(config.admin.listen)?;
     let (health, give_up) = (Health::new(), Token::new());
     let starting = health.part("process");
-    let plan = Arc::new(Plan { config: config.clone(), health: health.clone(), give_up: give_up.clone() });
+    let store = StoreAt::of(config)?;
+    let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
     let mut group = TaskGroup::new();
     let (render, upkeep) = (telemetry.clone(), telemetry.clone());
     group.thread("admin", move |stop| async move {
@@ -82,6 +84,7 @@ async fn until_stopped(group: TaskGroup, give_up: Token) -> Result<()> {
 /// What every loop is built from.
 struct Plan {
     config: Config,
+    store: StoreAt,
     health: Health,
     /// Cancelled when a stopping process has drained for long enough.
     give_up: Token,
@@ -168,7 +171,7 @@ fn begun(starting: Part) {
 pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = Redis::connect(&redis_options(config)).await.context("store.redis")?;
+        let store = StoreAt::of(config)?.connect().await.context("store.redis")?;
         let source = &config.routes[&reset.route].source;
         let partitions = match reset.partition {
             // Whether or not the topic has it now: it may have been created again with fewer.
@@ -208,8 +211,8 @@ impl Plan {
     /// A store connection of the loop's own; waits for a store that does not answer yet. `None`: the process is to stop.
     async fn store(&self, starting: &Part, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
         loop {
-            match Redis::connect(&redis_options(&self.config)).await {
-                Ok(redis) => return Ok(Some(Rc::new(Metered::new(redis)))),
+            match self.store.connect().await {
+                Ok(store) => return Ok(Some(store)),
                 Err(error) if error.is_transient() => starting.not_ready(error.to_string()),
                 Err(error) => return Err(error).context("store.redis"),
             }
@@ -335,7 +338,7 @@ impl Plan {
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
         let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
-            let target = KafkaTarget::new(self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
+            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
                 .with_context(|| format!("kafka.{name}"))?;
             Ok((name.to_owned(), Box::new(target)))
         };
@@ -355,11 +358,36 @@ fn cluster(config: &Config, name: &str) -> Cluster {
     Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
 }
 
-fn redis_options(config: &Config) -> redis::Options {
-    redis::Options {
-        url: config.redis.url.expose().to_owned(),
-        username: config.redis.username.clone(),
-        password: config.redis.password.as_ref().map(|password| password.expose().to_owned()),
-        deployment: config.deployment.clone(),
+/// Where the loops of this process get their stores from.
+enum StoreAt {
+    /// A connection each.
+    Redis(redis::Options),
+    /// One for all.
+    Embedded(Embedded),
+}
+
+impl StoreAt {
+    /// Opens an embedded store, which is this process' alone from then on.
+    fn of(config: &Config) -> Result<Self> {
+        let deployment = config.deployment.clone();
+        Ok(match &config.store {
+            config::Store::Redis(redis) => Self::Redis(redis::Options {
+                url: redis.url.expose().to_owned(),
+                username: redis.username.clone(),
+                password: redis.password.as_ref().map(|password| password.expose().to_owned()),
+                deployment,
+            }),
+            config::Store::Embedded(embedded) => {
+                let options = embedded::Options { path: embedded.path.clone(), deployment };
+                Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
+            }
+        })
+    }
+
+    async fn connect(&self) -> Result<Rc<dyn Store>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Metered::new(Redis::connect(options).await?)),
+            Self::Embedded(embedded) => Rc::new(Metered::new(embedded.clone())),
+        })
     }
 }

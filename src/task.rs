@@ -2,7 +2,7 @@
 //! does not end in time is named. What a task does, and how it ends its work when asked to, is the task's own affair.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,6 +44,8 @@ pub(crate) struct TaskGroup {
     token: Token,
     /// Names by the order of starting, of those that have not ended.
     running: BTreeMap<usize, String>,
+    /// What made tasks fail, as it was said.
+    causes: BTreeSet<String>,
     started: usize,
     ends: mpsc::Receiver<End>,
     end: mpsc::Sender<End>,
@@ -53,7 +55,7 @@ impl TaskGroup {
     pub(crate) fn new() -> Self {
         // An end waits in its own thread until it is looked at, so one place is enough.
         let (end, ends) = mpsc::channel(1);
-        Self { token: Token::new(), running: BTreeMap::new(), started: 0, ends, end }
+        Self { token: Token::new(), running: BTreeMap::new(), causes: BTreeSet::new(), started: 0, ends, end }
     }
 
     /// Cancelled when the group is to stop: by a signal, or because a task failed.
@@ -133,6 +135,8 @@ impl TaskGroup {
         let task = self.running.remove(&id).expect("a task ends once");
         match &fault {
             None => info!(task, "ended"),
+            // A store that cannot be used fails each task that uses it: saying it once is enough.
+            Some(fault) if !self.causes.insert(root(fault)) => info!(task, "ended, for the same reason"),
             Some(fault) => error!(task, error = chain(fault), "stopping: a task failed"),
         }
         fault
@@ -155,6 +159,11 @@ pub(crate) async fn signal() -> std::io::Result<&'static str> {
 fn chain(error: &dyn StdError) -> String {
     let causes = std::iter::successors(error.source(), |cause: &&dyn StdError| (*cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The first cause of an error.
+fn root(error: &dyn StdError) -> String {
+    std::iter::successors(Some(error), |cause: &&dyn StdError| (*cause).source()).last().map_or_else(String::new, ToString::to_string)
 }
 
 /// What a panic said.

@@ -109,6 +109,11 @@ impl Kafka {
         self.wait();
     }
 
+    /// The processor time it has used since it was started.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.process.cpu()
+    }
+
     /// Connections stay open and nothing answers, as with a network that loses everything.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);

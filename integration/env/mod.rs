@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
 pub(crate) use kafka::Kafka;
 pub(crate) use postdate::{Metrics, Postdate};
+pub(crate) use process::cpu_of;
 pub(crate) use redis::{Redis, Snapshot};
 
 /// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.

@@ -129,11 +129,7 @@ impl Process {
 
     /// The processor time it has used, in user and in system mode, as the kernel counts it: in hundredths of a second.
     pub(super) fn cpu(&self) -> Duration {
-        let pid = self.child.as_ref().map_or(0, Child::id);
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-        // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
-        let fields = stat.rsplit_once(')').expect("a name in parentheses").1.split_whitespace().skip(11).take(2);
-        Duration::from_millis(fields.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
+        cpu_of(self.child.as_ref().map_or(0, Child::id))
     }
 
     pub(super) fn runs(&mut self) -> bool {
@@ -156,6 +152,14 @@ impl Process {
     pub(super) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
+}
+
+/// The processor time that a process has used, all its threads and no children, in hundredths of a second.
+pub(crate) fn cpu_of(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
+    let fields = stat.rsplit_once(')').expect("a name in parentheses").1.split_whitespace().skip(11).take(2);
+    Duration::from_millis(fields.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
 }
 
 /// Never fails: a second panic would hide the first.

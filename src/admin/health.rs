@@ -11,12 +11,16 @@ use serde_json::json;
 pub(super) fn router(health: Health) -> Router {
     let (alive, ready) = (health.clone(), health);
     Router::new()
-        .route("/healthz", get(async move || answer("alive", &alive.not_alive())))
-        .route("/readyz", get(async move || answer("ready", &ready.not_ready())))
+        .route("/healthz", get(async move || answer("alive", &alive.not_alive(), &[])))
+        .route("/readyz", get(async move || answer("ready", &ready.not_ready(), &ready.degraded())))
 }
 
-fn answer(word: &str, complaints: &[Complaint]) -> Response {
+/// `degraded` is there only if anything is: it changes nothing about the answer.
+fn answer(word: &str, complaints: &[Complaint], degraded: &[Complaint]) -> Response {
     let status = if complaints.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ word: complaints.is_empty(), "reasons": complaints });
+    let mut body = json!({ word: complaints.is_empty(), "reasons": complaints });
+    if !degraded.is_empty() {
+        body["degraded"] = json!(degraded);
+    }
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

@@ -108,6 +108,10 @@ mod tests {
             store.ready();
             timer.ready();
             assert_eq!(get(address, "/readyz").await, ("200 OK".to_owned(), r#"{"ready":true,"reasons":[]}"#.to_owned()));
+            timer.note("a topic is missing", tokio::time::Instant::now() + Duration::from_secs(60));
+            let (status, body) = get(address, "/readyz").await;
+            assert_eq!(status, "200 OK");
+            assert!(body.contains(r#""degraded":[{"part":"timer","reason":"a topic is missing"}]"#), "{body}");
         });
     }
 

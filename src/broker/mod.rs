@@ -43,6 +43,7 @@ pub(crate) trait Source {
 /// What a source tells.
 #[derive(Debug)]
 pub(crate) enum Event {
+    /// None: the group has shared out its partitions, and there is none (or no more than before) for this one.
     Gained(Vec<Partition>),
     /// Must not be read or committed any longer; a commit that is under way may fail.
     Lost(Vec<Partition>),
@@ -156,6 +157,9 @@ pub(crate) trait Catalog {
 
     /// As [`Source::committed`], for `group`.
     async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error>;
+
+    /// Ends the client. Nothing may be called after it.
+    async fn close(&mut self);
 }
 
 /// Sends records to the topics of one cluster. Records of one target partition keep their order, unless the client itself has to give one up.

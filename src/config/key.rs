@@ -11,6 +11,7 @@ pub(super) const KNOWN: &[&str] = &[
     "store.redis.username",
     "store.redis.password",
     "store.redis.password_file",
+    "store.embedded.path",
     "kafka.*.brokers",
     "kafka.*.properties.**",
     "route.*.source.kafka",

@@ -13,6 +13,7 @@ mod relation;
 mod route;
 mod secret;
 mod shape;
+mod store;
 mod unit;
 mod unsupported;
 
@@ -23,6 +24,7 @@ pub(crate) use {
     redis::Redis,
     route::{OnSourceGap, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
+    store::{Embedded, Store},
 };
 
 use crate::limit;
@@ -39,10 +41,10 @@ use unit::Size;
 /// Everything an operator can decide, checked: each value is possible, and they go together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Prefixes Redis keys and consumer groups.
+    /// Prefixes the store's keys and consumer groups.
     pub(crate) deployment: String,
     pub(crate) roles: Roles,
-    pub(crate) redis: Redis,
+    pub(crate) store: Store,
     pub(crate) kafka: BTreeMap<String, Kafka>,
     pub(crate) routes: BTreeMap<String, Route>,
     pub(crate) timer: Timer,
@@ -127,15 +129,14 @@ impl Config {
 
     /// Reads all there is; where a value is missing or impossible, something stands in its place and the problem is on the list.
     fn read(root: &Table<'_>) -> Self {
-        let (store, kafka, routes) = (root.table("store"), root.table("kafka"), root.table("route"));
-        unsupported::store(&store);
+        let (kafka, routes) = (root.table("kafka"), root.table("route"));
         if routes.tables().is_empty() {
             root.missing("route", "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml");
         }
         Self {
             deployment: deployment(root),
             roles: roles(root),
-            redis: redis::read(&store.table("redis")),
+            store: store::read(&root.table("store")),
             kafka: kafka.tables().into_iter().map(|(name, table)| (name.to_owned(), kafka::read(&table))).collect(),
             routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
             timer: timer(&root.table("timer")),

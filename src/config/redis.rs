@@ -19,9 +19,6 @@ pub(crate) struct Redis {
 const FORM: &str = "write redis://host:port or rediss://host:port (TLS), with /<number> behind it for another database than 0";
 
 pub(super) fn read(table: &Table<'_>) -> Redis {
-    if !table.is_there() {
-        return Redis::default();
-    }
     let username = table.field("username");
     let password = table.secret("password");
     let url = table.secret("url");

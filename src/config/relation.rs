@@ -1,13 +1,14 @@
 //! How options go together: references, loops, pairs of bounds. Looks at values that are each possible by themselves.
 
-use super::Config;
 use super::key::nearest;
 use super::read::Reader;
 use super::route::{BACKOFF, BACKOFF_MAX, Route, Topic};
 use super::unit::Quantity;
+use super::{Config, Roles, Store};
 use std::collections::BTreeSet;
 
 pub(super) fn check(config: &Config, reader: &Reader) {
+    check_roles(config, reader);
     for (name, route) in &config.routes {
         let at = |keys: &[&str]| reader.find(&[&["route", name.as_str()], keys].concat());
         let refuse = |keys: &[&str], what: String, fix: String| at(keys).iter().for_each(|field| field.refuse(what.clone(), fix.clone()));
@@ -36,6 +37,16 @@ pub(super) fn check(config: &Config, reader: &Reader) {
             );
             refuse(keys, "backoff is longer than backoff_max".to_owned(), fix);
         }
+    }
+}
+
+/// Nobody else can read an embedded store: what one process stores, itself must deliver.
+fn check_roles(config: &Config, reader: &Reader) {
+    let does_all = config.roles == Roles { ingress: true, timer: true };
+    let field = reader.find(&["roles"]).filter(|_| matches!(config.store, Store::Embedded(_)) && !does_all);
+    if let Some(field) = field {
+        let what = "the embedded store belongs to one process, which has to do both";
+        field.refuse(what, format!("write {}; to run the two apart, add [store.redis]", field.example("[\"ingress\", \"timer\"]")));
     }
 }
 

@@ -34,7 +34,7 @@ fn the_annotated_file_has_every_known_key_and_no_other() {
     let (mut shown, mut section) = (BTreeSet::new(), String::new());
     for line in DEFAULT.lines() {
         // What is not set by default is shown behind a # and no space.
-        let line = line.strip_prefix('#').filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase())).unwrap_or(line);
+        let line = line.strip_prefix('#').filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[')).unwrap_or(line);
         if line.starts_with('[') {
             section = format!("{line}\n");
         } else if !line.starts_with('#') {
@@ -74,7 +74,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
     let expected = Config {
         deployment: "local".to_owned(),
         roles: Roles { ingress: true, timer: true },
-        redis: Redis { url: Secret::new("redis://127.0.0.1:6379"), username: None, password: None },
+        store: Store::Redis(Redis { url: Secret::new("redis://127.0.0.1:6379"), username: None, password: None }),
         kafka: BTreeMap::from([("main".to_owned(), Kafka { brokers: vec!["127.0.0.1:9092".to_owned()], properties: BTreeMap::new() })]),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
         timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
@@ -124,11 +124,11 @@ fn every_option_reaches_its_place_from_the_environment() {
     let expected = Config {
         deployment: "prod-eu".to_owned(),
         roles: Roles { ingress: false, timer: true },
-        redis: Redis {
+        store: Store::Redis(Redis {
             url: Secret::new("rediss://redis.example.com:6380/3"),
             username: Some("postdate".to_owned()),
             password: Some(Secret::new("0123")),
-        },
+        }),
         kafka: BTreeMap::from([
             ("main".to_owned(), kafka(&["a:1", "[::1]:2"], properties.into())),
             ("other".to_owned(), kafka(&["b:1"], BTreeMap::new())),
@@ -155,6 +155,32 @@ fn every_option_reaches_its_place_from_the_environment() {
     assert_eq!(expected.routes["orders"].target_cluster(), "other");
 }
 
+fn password(config: &Config) -> Option<&Secret> {
+    match &config.store {
+        Store::Redis(redis) => redis.password.as_ref(),
+        Store::Embedded(_) => panic!("no Redis"),
+    }
+}
+
+/// The smallest file without any store, and `store` behind it.
+fn stored_in(store: &str, environment: &[(&str, &str)]) -> Store {
+    let text = SMALLEST.replace("[store.redis]\nurl = \"redis://127.0.0.1:6379\"", store);
+    assert!(!text.contains("redis://"));
+    good(&text, environment).store
+}
+
+#[test]
+fn without_a_redis_messages_wait_in_the_embedded_store() {
+    let embedded = |path: &str| Store::Embedded(Embedded { path: path.into() });
+    for store in ["", "[store]", "[store.embedded]"] {
+        assert_eq!(stored_in(store, &[]), embedded("./postdate-data"), "{store:?}");
+        assert_eq!(stored_in(store, &[("POSTDATE_STORE__EMBEDDED__PATH", "/data")]), embedded("/data"), "{store:?}");
+    }
+    assert_eq!(stored_in("[store.embedded]\npath = \"here\"", &[]), embedded("here"));
+    let redis = stored_in("", &[("POSTDATE_STORE__REDIS__URL", "redis://a")]);
+    assert!(matches!(redis, Store::Redis(redis) if redis.url == Secret::new("redis://a")));
+}
+
 #[test]
 fn a_secret_is_read_from_its_file_without_the_lines_end() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -162,7 +188,7 @@ fn a_secret_is_read_from_its_file_without_the_lines_end() {
     let path = file.path().to_str().unwrap();
     let config =
         smallest(&[("POSTDATE_STORE__REDIS__PASSWORD_FILE", path), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD_FILE", path)]);
-    assert_eq!(config.redis.password, Some(Secret::new("hunter2")));
+    assert_eq!(password(&config), Some(&Secret::new("hunter2")));
     assert_eq!(config.kafka["main"].properties["sasl.password"], Secret::new("hunter2"));
     let said = parse(SMALLEST, &[("POSTDATE_STORE__REDIS__URL_FILE", path)]).unwrap_err().to_string();
     assert!(said.contains("the address has no scheme") && !said.contains("hunter2"), "{said}");
@@ -174,7 +200,7 @@ fn the_environments_secret_goes_before_the_files_in_either_form() {
         .replace("[kafka.main]", "password_file = \"/nowhere\"\n[kafka.main]\nproperties = { \"sasl.password_file\" = \"/nowhere\" }");
     let environment = [("POSTDATE_STORE__REDIS__PASSWORD", "a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "b")];
     let config = good(&text, &environment);
-    assert_eq!(config.redis.password, Some(Secret::new("a")));
+    assert_eq!(password(&config), Some(&Secret::new("a")));
     assert_eq!(config.kafka["main"].properties, BTreeMap::from([("sasl.password".to_owned(), Secret::new("b"))]));
 }
 

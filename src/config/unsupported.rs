@@ -2,7 +2,6 @@
 
 use super::field::Field;
 use super::key::Path;
-use super::read::Table;
 
 /// Keys that are not read. The keys of NATS sources are refused once, by `nats`.
 const KEYS: &[(&str, &str, &str)] = &[
@@ -14,11 +13,9 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("route.*.target.subject", "NATS is not supported by this version", TARGET),
     ("route.*.dead_letter.nats", "NATS is not supported by this version", TARGET),
     ("route.*.dead_letter.subject", "NATS is not supported by this version", TARGET),
-    ("store.embedded", "the embedded store is not supported by this version", STORE),
 ];
 const SOURCE: &str = r#"read from Kafka: source = { kafka = "main", topics = ["orders.delayed"] }"#;
 const TARGET: &str = r#"name a Kafka topic: { kafka = "main", topic = "orders" }"#;
-const STORE: &str = "use Redis: [store.redis] with url = \"redis://127.0.0.1:6379\"";
 
 /// Schemes of Redis addresses that name another kind of Redis than one server.
 pub(super) const REDIS_SCHEMES: &[(&str, &str)] = &[
@@ -41,11 +38,5 @@ pub(super) fn refusal(path: &Path) -> Option<(&'static str, &'static str)> {
 pub(super) fn delivery(field: &Field<'_>) {
     if field.choice(&[("at-least-once", false), ("exactly-once", true)]) == Some(true) {
         field.refuse("exactly-once delivery is not supported by this version", format!("write {}", field.example("\"at-least-once\"")));
-    }
-}
-
-pub(super) fn store(store: &Table<'_>) {
-    if !store.table("redis").is_there() {
-        store.missing("redis", &format!("the embedded store is not supported by this version; {STORE}"));
     }
 }

@@ -53,16 +53,22 @@ pub(crate) fn verdict(shard: &ShardId, described: &Described, opened: &Opened) -
 }
 
 fn recreated(shard: &ShardId, described: &Described, state: &State) -> Option<String> {
+    let (topic, route) = (&shard.partition.topic, &shard.route);
+    // The topic's id is the same for each of its partitions, and so is what is said.
     let what = if state.identity != stored(described) {
-        format!("was recreated (its id is {}, what is stored belongs to {})", stored(described), state.identity)
+        format!(
+            "topic {topic} of route {route} was recreated (its id is {}, what is stored belongs to {})",
+            stored(described),
+            state.identity
+        )
     } else if state.watermark.0 > described.end.0 {
-        format!("ends at offset {}, but was read up to {}: it was truncated or recreated", described.end, state.watermark)
+        let (end, watermark) = (described.end, state.watermark);
+        format!("partition of {shard} ends at offset {end}, but was read up to {watermark}: it was truncated or recreated")
     } else {
         return None;
     };
-    let (topic, route) = (&shard.partition.topic, &shard.route);
     Some(format!(
-        "the source partition of {shard} {what}. Messages of the old one that wait are still delivered; nothing new is read until you \
+        "the source {what}. Messages of the old one that wait are still delivered; nothing new is read until you \
          stop the route's processes, run: postdate reset --config FILE --route {route} --topic {topic}, and start them again"
     ))
 }
@@ -130,6 +136,15 @@ mod tests {
             let Verdict::Stop(reason) = verdict(&shard(), &described, &opened) else { panic!("it reads on") };
             assert!(reason.contains("postdate reset --config FILE --route orders --topic orders.delayed"), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_recreated_topic_is_told_in_the_same_words_by_all_its_partitions() {
+        let reason = |index| {
+            let shard = ShardId::new("orders", Partition::new("orders.delayed", index));
+            verdict(&shard, &described("b", index as u64, 90), &state("a", 5 + index as u64))
+        };
+        assert_eq!(reason(0), reason(3));
     }
 
     #[test]

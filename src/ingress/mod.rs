@@ -13,9 +13,11 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
+use crate::limit::{
+    CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX,
+};
 use crate::metric;
-use crate::model::{Admission, Body, Committed, Cursor, Partition, Record, Rules, ShardId, Slice, Timestamp, Warning, Watermark, admit};
+use crate::model::{Admission, Body, Committed, Cursor, Partition, Record, Rules, Slice, Timestamp, Warning, Watermark, admit};
 use crate::mutant::{self, Mutant};
 use crate::run::{Encoder, Namer};
 use crate::store::{self, Appended, Change, ChangeKind, State, Store};
@@ -91,6 +93,9 @@ pub(crate) struct Ingress {
     last_epoch: u64,
     next_look: Instant,
     next_refresh: Instant,
+    /// The source has refused something, and given no partition since.
+    is_refused: bool,
+    stop: CancellationToken,
 }
 
 /// The two bounded channels between an ingress and its writer, as (ingress' ends, writer's ends).
@@ -115,11 +120,14 @@ impl Ingress {
             last_epoch: 0,
             next_look: now,
             next_refresh: now + COMMIT_REFRESH,
+            is_refused: false,
+            stop: CancellationToken::new(),
         }
     }
 
     /// Serves until `stop` is cancelled; then stores what was read, commits and leaves the group. The writer must outlive it.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+        self.stop = stop.clone();
         while !stop.is_cancelled() {
             self.ports.health.source.beat();
             let wake = self.next_wake();
@@ -157,22 +165,8 @@ impl Ingress {
     async fn observe(&mut self, event: Result<Event, broker::Error>) -> Result<(), Error> {
         let now = Instant::now();
         match event {
-            Ok(Event::Gained(partitions)) => {
-                for partition in partitions {
-                    tracing::info!(route = %self.options.route, %partition, "partition gained");
-                    let shard = ShardId::new(self.options.route.clone(), partition.clone());
-                    self.intakes.insert(partition, Intake::new(&self.options.deployment, shard, now));
-                }
-                self.ports.health.source.ready();
-            }
-            Ok(Event::Lost(partitions)) => {
-                for partition in partitions {
-                    tracing::info!(route = %self.options.route, %partition, "partition lost");
-                    self.ports.source.stop(&partition);
-                    self.intakes.remove(&partition);
-                    self.committed.remove(&partition);
-                }
-            }
+            Ok(Event::Gained(partitions)) => self.gain(partitions, now),
+            Ok(Event::Lost(partitions)) => self.lose(partitions),
             Ok(Event::Records(batch)) => self.take_in(&batch, now),
             Ok(Event::End { partition, epoch, at }) => {
                 if let Some(intake) = self.reading(&partition, epoch) {
@@ -185,6 +179,7 @@ impl Ingress {
                 }
             }
             Err(error) if error.is_transient() => {
+                self.is_refused = true;
                 self.ports.health.source.not_ready(error.to_string());
                 tokio::time::sleep(OPEN_RETRY).await;
             }
@@ -307,7 +302,8 @@ impl Ingress {
         if commits.is_empty() {
             return;
         }
-        match self.ports.source.commit(&commits).await {
+        let Some(outcome) = unless_stopped(&self.stop, self.ports.source.commit(&commits)).await else { return };
+        match outcome {
             Ok(()) => {
                 for Commit { partition, offset, metadata } in commits {
                     self.committed.insert(partition, format!("{offset} {metadata}"));
@@ -319,7 +315,7 @@ impl Ingress {
         }
     }
 
-    /// The way out: everything read is stored, everything stored is committed.
+    /// The way out: everything read is stored, everything stored is committed, as far as store and broker answer.
     async fn drain(mut self) -> Result<(), Error> {
         for (partition, intake) in &mut self.intakes {
             if intake.phase == Phase::Reading && intake.has_batch() {
@@ -349,6 +345,19 @@ impl Ingress {
         }
         self.ports.source.close().await;
         Ok(())
+    }
+}
+
+/// What a broker answers; a process that is to stop does not wait long for it. Every call of the port is safe to drop.
+async fn unless_stopped<T>(stop: &CancellationToken, answer: impl Future<Output = T>) -> Option<T> {
+    let farewell = async {
+        stop.cancelled().await;
+        tokio::time::sleep(FAREWELL_MAX).await;
+    };
+    tokio::select! {
+        biased;
+        answer = answer => Some(answer),
+        () = farewell => None,
     }
 }
 

@@ -1,15 +1,43 @@
-//! How an ingress opens the shards of its partitions: asks broker and store, judges by `birth`, and starts or stops the reading.
+//! How an ingress takes the partitions that the group gives it, and opens their shards: asks broker and store, judges by `birth`, and starts
+//! or stops the reading.
 
 use super::birth::{self, Verdict};
 use super::intake::{Intake, Phase, Rebuilt};
-use super::{Error, Ingress};
+use super::{Error, Ingress, unless_stopped};
 use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
 use crate::model::{Committed, Partition, ShardId};
 use crate::store::{self, Append, Birth, Opened};
+use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 impl Ingress {
+    /// None: the group's answer is that there is none for this process, which so does all its duty. It says nothing about a topic that was
+    /// refused before.
+    pub(super) fn gain(&mut self, partitions: Vec<Partition>, now: Instant) {
+        self.is_refused &= partitions.is_empty();
+        for partition in partitions {
+            tracing::info!(route = %self.options.route, %partition, "partition gained");
+            let shard = ShardId::new(self.options.route.clone(), partition.clone());
+            self.intakes.insert(partition, Intake::new(&self.options.deployment, shard, now));
+        }
+        if !self.is_refused {
+            self.ports.health.source.ready();
+        }
+    }
+
+    pub(super) fn lose(&mut self, partitions: Vec<Partition>) {
+        for partition in partitions {
+            tracing::info!(route = %self.options.route, %partition, "partition lost");
+            self.ports.source.stop(&partition);
+            self.intakes.remove(&partition);
+            self.committed.remove(&partition);
+        }
+        if self.intakes.is_empty() && !self.is_refused {
+            self.ports.health.source.not_ready("all partitions were taken back, and the group has not shared them out again yet");
+        }
+    }
+
     /// Opens the shards whose time it is: learns where their reading begins, or why it must not.
     pub(super) async fn open(&mut self) -> Result<(), Error> {
         let now = Instant::now();
@@ -43,8 +71,9 @@ impl Ingress {
     }
 
     async fn verdicts(&mut self, partitions: &[Partition]) -> Result<Vec<Verdict>, Failure> {
-        let described = self.ports.source.describe(partitions).await?;
-        let committed = self.ports.source.committed(partitions).await?;
+        let stopped = || broker::Error::Unavailable("the process is to stop".to_owned());
+        let described = unless_stopped(&self.stop, self.ports.source.describe(partitions)).await.ok_or_else(stopped)??;
+        let committed = unless_stopped(&self.stop, self.ports.source.committed(partitions)).await.ok_or_else(stopped)??;
         let shards: Vec<_> = partitions.iter().map(|partition| ShardId::new(self.options.route.clone(), partition.clone())).collect();
         let births: Vec<_> = (shards.iter().zip(&described).zip(&committed))
             .map(|((shard, described), metadata)| birth::birth(shard, described, metadata.as_deref().and_then(Committed::parse).as_ref()))
@@ -91,6 +120,7 @@ impl Ingress {
     }
 
     fn apply(&mut self, partition: &Partition, verdict: Verdict) {
+        let is_known = matches!(&verdict, Verdict::Stop(reason) if self.stopped().contains(reason.as_str()));
         let Some(intake) = self.intakes.get_mut(partition) else { return };
         match verdict {
             Verdict::Read { from, delivered } | Verdict::Gap { from, delivered, .. } => {
@@ -101,7 +131,8 @@ impl Ingress {
                 self.ports.source.start(partition, from.offset(), self.last_epoch);
             }
             Verdict::Stop(reason) => {
-                if !matches!(&intake.phase, Phase::Stopped { reason: before, .. } if *before == reason) {
+                // What concerns the whole topic is the same for each of its partitions.
+                if !is_known {
                     tracing::error!(shard = %intake.shard, "shard stopped: {reason}");
                 }
                 self.ports.source.stop(partition);
@@ -110,12 +141,17 @@ impl Ingress {
         }
     }
 
-    fn report_stopped(&self) {
+    /// Why shards are stopped, each reason once.
+    fn stopped(&self) -> BTreeSet<&str> {
         let reasons = self.intakes.values().filter_map(|intake| match &intake.phase {
             Phase::Stopped { reason, .. } => Some(reason.as_str()),
             _ => None,
         });
-        let reasons: Vec<_> = reasons.collect();
+        reasons.collect()
+    }
+
+    fn report_stopped(&self) {
+        let reasons: Vec<_> = self.stopped().into_iter().collect();
         if reasons.is_empty() {
             self.ports.health.shards.ready();
         } else {

@@ -82,8 +82,28 @@ impl Loaded {
     /// If `index` is not below [`Loaded::len`].
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
         let place = self.places[index];
-        let body = record::decode(&self.records[self.ends[index] as usize..self.ends[index + 1] as usize])?;
+        let body = record::decode(self.record(index))?;
         Some(Message { place, body })
+    }
+
+    /// Whether the message has an id; cheap beside [`Loaded::message`].
+    ///
+    /// # Panics
+    /// If `index` is not below [`Loaded::len`].
+    pub(crate) fn has_id(&self, index: usize) -> bool {
+        record::has_id(self.record(index))
+    }
+
+    /// Whether the message is simply to be delivered; as cheap.
+    ///
+    /// # Panics
+    /// If `index` is not below [`Loaded::len`].
+    pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
+        record::is_to_deliver(self.record(index))
+    }
+
+    fn record(&self, index: usize) -> &[u8] {
+        &self.records[self.ends[index] as usize..self.ends[index + 1] as usize]
     }
 
     /// Memory that the run takes, for the loader's budget.

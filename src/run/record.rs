@@ -69,6 +69,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
 }
 
+/// Whether the message of this record has an id: told by the record's first byte, at a fraction of what decoding costs.
+pub(super) fn has_id(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|flags| flags & HAS_ID != 0)
+}
+
+/// Whether the message of this record is simply to be delivered; told likewise.
+pub(super) fn is_to_deliver(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|flags| flags & HAS_DISPOSITION == 0)
+}
+
 fn flags(body: &Body<'_>) -> u8 {
     [
         (body.key.is_none(), NULL_KEY),
@@ -225,6 +235,17 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] = to;
             let _ = decode(&bytes);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_first_byte_tells_is_what_the_body_says(samples in samples(8)) {
+            for sample in &samples {
+                let (bytes, body) = (sample.record(), sample.body());
+                prop_assert_eq!(has_id(&bytes), body.id.is_some());
+                prop_assert_eq!(is_to_deliver(&bytes), body.disposition == Disposition::Deliver);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
         world.remember();
-        match random.random_range(0..9) {
+        match random.random_range(0..10) {
             0 | 1 if faults.kills => {
                 world.note("kill");
                 process.kill(world).await;
@@ -57,6 +57,11 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
                     process.ensure_running(world, random);
                 }
                 world.hold_reports(false);
+            }
+            8 if faults.outages => {
+                world.producers_failed(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+                world.producers_failed(false);
             }
             _ => {}
         }

@@ -61,6 +61,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Partition;
     use crate::mutant::{self, Mutant};
 
     fn plan(seed: u64, faults: Faults) -> Plan {
@@ -94,6 +95,31 @@ mod tests {
     #[test]
     fn a_confirmed_cancel_is_never_delivered_while_the_store_keeps_what_it_acknowledged() {
         assert_eq!(broken(2_000..2_060, Faults::STORE_KEEPS), None);
+    }
+
+    /// A message that cannot be handed over now waits where it stands, and so does what comes after it (G4).
+    #[test]
+    fn messages_keep_their_order_while_a_producer_that_failed_for_good_is_replaced() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let arrivals = tokio::task::LocalSet::new().block_on(&runtime, async {
+            let world = World::new();
+            let mut process = process::Process::start(&world, &mut StdRng::seed_from_u64(1));
+            let (start, partition) = (world.now().as_millis(), Partition::new(world::SOURCE, 0));
+            for number in 0..1_000 {
+                world.produce(&partition, &format!("{number:04}"), &[("postdate-at", (start + 2_000 + number).to_string())]);
+            }
+            for failed in [true, false, true, false] {
+                tokio::time::sleep(Duration::from_millis(1_150)).await;
+                world.producers_failed(failed);
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert!(process.stop().await);
+            world.arrivals()
+        });
+        assert_eq!(arrivals.len(), 1_000);
+        assert!(arrivals.iter().all(|arrival| !arrival.is_dead));
+        // Two target partitions, one after the other.
+        assert_eq!(arrivals.windows(2).filter(|pair| pair[0].uid > pair[1].uid).count(), 1);
     }
 
     #[test]

@@ -168,6 +168,11 @@ impl World {
         self.0.cluster.hold_reports(hold);
     }
 
+    pub(crate) fn producers_failed(&self, failed: bool) {
+        self.note(if failed { "the producers fail for good" } else { "the producers are replaced" });
+        self.0.cluster.fail_producers(failed);
+    }
+
     /// Ends all standing faults.
     pub(crate) fn heal(&self) {
         self.note("all heals");
@@ -175,6 +180,7 @@ impl World {
         self.0.store.set_down(false);
         self.0.cluster.refuse(TARGET, None);
         self.0.cluster.hold_reports(false);
+        self.0.cluster.fail_producers(false);
     }
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {

@@ -9,10 +9,12 @@
 
 #[cfg(test)]
 pub(crate) mod contract;
+pub(crate) mod embedded;
 #[cfg(test)]
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub(crate) mod redis;
+mod shard;
 
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Name, Run};
@@ -265,12 +267,38 @@ pub(crate) struct Quarantine {
     pub(crate) runs: Vec<(Slice, Name)>,
 }
 
+/// Fills in the bytes of those runs of the tails that are due within the asked horizons.
+async fn fetch_tails(store: &impl Store, requests: &[Tail], tails: &mut [Tailed]) -> Result<(), Error> {
+    let mut fetches = Vec::new();
+    let mut takers = Vec::new();
+    for (request, tail) in requests.iter().zip(tails) {
+        let Tailed::Runs { runs, .. } = tail else { continue };
+        let within: Vec<&mut TailRun> = runs.iter_mut().filter(|run| run.listing.least_due <= request.until).collect();
+        if !within.is_empty() {
+            let names = within.iter().map(|run| (run.listing.slice, run.listing.name.clone())).collect();
+            fetches.push(Fetch { shard: request.shard.clone(), runs: names });
+            takers.push(within);
+        }
+    }
+    if fetches.is_empty() {
+        return Ok(());
+    }
+    for (within, found) in takers.into_iter().zip(store.fetch(&fetches).await?) {
+        for (run, bytes) in within.into_iter().zip(found) {
+            run.bytes = bytes;
+        }
+    }
+    Ok(())
+}
+
 /// Why a call did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    #[error("the store is out of memory: raise its maxmemory, or wait until what is due has been delivered")]
+    #[error(
+        "the store is full: give it more memory (Redis: maxmemory) or disk (the embedded store), or wait until what is due has been delivered"
+    )]
     Full,
     #[error("the store cannot be used: {0}")]
     Unusable(String),

@@ -7,6 +7,7 @@ use crate::limit::{CATALOG_INTERVAL, LAST_CALL_MAX};
 use crate::metric;
 use crate::model::{Claim, Committed, Identity, Lease, Partition, ShardId, Timestamp, Token};
 use crate::store::{Acquired, Error, Renewed, State, Store};
+use futures_util::future::join_all;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -120,9 +121,11 @@ impl Claimer {
     }
 
     /// A store that is away keeps nobody from ending: leases that are not given back run out.
-    async fn release(self, wanted: Wanted) -> Result<(), Error> {
+    async fn release(mut self, wanted: Wanted) -> Result<(), Error> {
         let leases: Vec<_> = wanted.held.into_values().map(|held| held.lease).collect();
-        let kept = match tokio::time::timeout(LAST_CALL_MAX, self.store.release(&leases)).await {
+        let released = tokio::time::timeout(LAST_CALL_MAX, self.store.release(&leases)).await;
+        join_all(self.routes.iter_mut().map(|route| route.catalog.close())).await;
+        let kept = match released {
             Ok(Ok(())) => {
                 tracing::info!(leases = leases.len(), "leases released");
                 return Ok(());

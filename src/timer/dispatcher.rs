@@ -8,11 +8,12 @@ use super::hand::{Hand, Handed, arrived, failed};
 use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
+use super::share::Shares;
 use super::work::{Phase, Work};
 use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_MAX, IN_FLIGHT_MAX, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::limit::{CLAIM_MAX, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::metric;
 use crate::model::{Origins, ShardId};
 use crate::schedule::Take;
@@ -48,7 +49,7 @@ pub(crate) struct Dispatcher {
     memory: Rc<Memory>,
     works: BTreeMap<ShardId, Work>,
     slots: BTreeMap<u16, ShardId>,
-    next_slot: u16,
+    last_slot: u16,
     /// Who takes first in the next tick, so that all get their turn.
     turn: usize,
     /// Records to hand over again, by when.
@@ -66,7 +67,7 @@ impl Dispatcher {
             memory,
             works: BTreeMap::new(),
             slots: BTreeMap::new(),
-            next_slot: 0,
+            last_slot: 0,
             turn: 0,
             again: BinaryHeap::new(),
             labels: Labels::default(),
@@ -102,7 +103,7 @@ impl Dispatcher {
             () = give_up.cancelled() => {}
             () = stop.cancelled(), if !stopping => {}
             Some(holding) = self.ports.holdings.recv() => self.hold(holding),
-            reports = self.ports.outlets.reports() => self.land(reports),
+            reports = self.ports.outlets.reports() => self.land(&reports),
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(shard) = self.ports.hints.recv() => self.hint(&shard),
             () = tokio::time::sleep_until(wake) => {}
@@ -136,11 +137,13 @@ impl Dispatcher {
         }
     }
 
+    /// None that was used lately: reports on what a lost shard left under way bear its slot, and must settle nothing of another's (I4).
     fn free_slot(&mut self) -> u16 {
-        while self.slots.contains_key(&self.next_slot) {
-            self.next_slot = self.next_slot.wrapping_add(1);
+        self.last_slot = self.last_slot.wrapping_add(1);
+        while self.slots.contains_key(&self.last_slot) {
+            self.last_slot = self.last_slot.wrapping_add(1);
         }
-        self.next_slot
+        self.last_slot
     }
 
     /// The shard is not ours any more; what is in flight is waited for.
@@ -202,13 +205,15 @@ impl Dispatcher {
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        let mut room = IN_FLIGHT_MAX.saturating_sub(self.works.values().map(|work| work.flights.left()).sum());
+        let mut shares = Shares::new(self.options.routes.keys().cloned());
+        self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         let (mut advances, mut takes) = (Vec::new(), Vec::new());
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
-        let (after, before): (Vec<_>, Vec<_>) = self.works.values_mut().enumerate().partition(|(at, _)| *at >= self.turn);
-        for (_, work) in after.into_iter().chain(before) {
+        let (after, before): (Vec<_>, Vec<_>) = self.works.iter_mut().enumerate().partition(|(at, _)| *at >= self.turn);
+        for (_, (shard, work)) in after.into_iter().chain(before) {
+            let room = shares.room(&shard.route);
             let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room)) };
-            room -= take.as_ref().map_or(0, |take| take.messages.len());
+            shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
             if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
                 advances.push(advance);
                 takes.push(take);
@@ -326,25 +331,30 @@ impl Dispatcher {
     }
 
     /// Learns what became of records.
-    fn land(&mut self, reports: Vec<Report>) {
+    fn land(&mut self, reports: &[Report]) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        for Report { ticket: packed, outcome } in reports {
-            let ticket = Ticket::unpack(packed);
-            let Some(shard) = self.slots.get(&ticket.slot) else { continue };
+        // Those of one claim mostly come one after the other: whose they are is looked up once for all of them.
+        for reports in reports.chunk_by(|a, b| Ticket::unpack(a.ticket).is_of_flight_of(Ticket::unpack(b.ticket))) {
+            let Ticket { slot, flight, .. } = Ticket::unpack(reports[0].ticket);
+            let Some(shard) = self.slots.get(&slot) else { continue };
             let Some(work) = self.works.get_mut(shard) else { continue };
-            let Some(aloft) = work.flights.get_mut(ticket.flight) else { continue };
-            let (route, index) = (&self.options.routes[&shard.route], usize::from(ticket.index));
-            match outcome {
-                Ok(()) => {
-                    arrived(route, &work.origins, (aloft, index), wall);
-                    work.flights.settle(ticket.flight, 1);
-                    work.land();
-                }
-                Err(failure) => {
-                    let wait = failed(route, shard, (aloft, index), &failure, wall);
-                    self.again.push(Reverse((now + wait, packed)));
+            let Some(aloft) = work.flights.get_mut(flight) else { continue };
+            let (route, mut settled) = (&self.options.routes[&shard.route], 0);
+            for Report { ticket, outcome } in reports {
+                let index = usize::from(Ticket::unpack(*ticket).index);
+                match outcome {
+                    Ok(()) => {
+                        arrived(route, (shard, &work.origins), (aloft, index), wall);
+                        settled += 1;
+                    }
+                    Err(failure) => {
+                        let wait = failed(route, shard, (aloft, index), failure, wall);
+                        self.again.push(Reverse((now + wait, *ticket)));
+                    }
                 }
             }
+            work.flights.settle(flight, settled);
+            work.land();
         }
     }
 
@@ -357,7 +367,9 @@ impl Dispatcher {
             let Ok(room) = self.ports.gave_up.try_reserve() else { return };
             if let Some(work) = self.works.remove(&shard) {
                 self.slots.remove(&work.slot);
-                self.options.routes[&shard.route].metric.possible_duplicates.increment(work.flights.left() as u64);
+                let route = &self.options.routes[&shard.route];
+                route.metric.possible_duplicates.increment(work.flights.left() as u64);
+                route.outcry.leave(&shard);
                 room.send(GaveUp { shard, finished: work.flights.finished() });
             }
         }

@@ -41,6 +41,8 @@ pub(crate) enum Stage {
     DeadLetter,
     /// To the dead letters without payload and headers, for whole it is too large there too.
     DeadLetterByReference,
+    /// Without its key either, for that alone is too large: one record must not hold up its shard.
+    DeadLetterWithoutKey,
 }
 
 impl Aloft {
@@ -60,9 +62,20 @@ impl Aloft {
         resident.run.message(*at as usize)
     }
 
-    /// Whether it was stored before it was due: only then is its lateness the service's.
-    pub(crate) fn was_stored_ahead(&self, index: usize) -> bool {
-        self.messages[index].0.run.slice().level == Level::Hour
+    /// The ids that are free again once all of it is settled. Most messages have none, and are not read again for that.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (Box<str>, Cursor)> {
+        let with_id = self.messages.iter().filter(|(resident, at)| resident.run.has_id(*at as usize));
+        let read = with_id.filter_map(|(resident, at)| resident.run.message(*at as usize));
+        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
+    }
+
+    /// The due that a message's lateness is measured from, if it was stored before it: else it is not the service's.
+    pub(crate) fn due_ahead(&self, index: usize) -> Option<Timestamp> {
+        let (resident, at) = &self.messages[index];
+        if resident.run.slice().level != Level::Hour {
+            return None;
+        }
+        if resident.run.is_to_deliver(*at as usize) { Some(self.place(index).due) } else { told_due(&self.message(index)?) }
     }
 
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
@@ -140,6 +153,7 @@ impl Labels {
             }
             Stage::DeadLetter => send(&dead),
             Stage::DeadLetterByReference => send(&Outgoing { payload: None, stays: |_| false, ..dead }),
+            Stage::DeadLetterWithoutKey => send(&Outgoing { key: None, payload: None, stays: |_| false, ..dead }),
         }
     }
 
@@ -158,9 +172,12 @@ impl Labels {
         self.detail.push_str(detail);
         match *stage {
             Stage::Target | Stage::DeadLetter => {}
-            Stage::DeadLetterByReference => {
+            Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
                 let (payload, headers) = (message.body.payload.map_or(0, <[u8]>::len), message.body.headers.as_block().len());
                 let _infallible = write!(self.detail, "; sent by reference: its payload has {payload} bytes, its headers {headers}");
+                if *stage == Stage::DeadLetterWithoutKey {
+                    let _infallible = write!(self.detail, ", its key, which is left out too, {}", message.body.key.map_or(0, <[u8]>::len));
+                }
             }
             Stage::Back { attempt, next } => {
                 let due = told_due(message).unwrap_or(message.place.due);
@@ -187,6 +204,11 @@ impl Ticket {
 
     pub(crate) fn unpack(packed: u64) -> Self {
         Self { slot: (packed >> 48) as u16, flight: (packed >> 16) as u32, index: packed as u16 }
+    }
+
+    /// Whether the two are of one flight of one work.
+    pub(crate) fn is_of_flight_of(self, other: Self) -> bool {
+        (self.slot, self.flight) == (other.slot, other.flight)
     }
 }
 

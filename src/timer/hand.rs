@@ -1,7 +1,7 @@
 //! Handing claimed messages to the targets, one after the other, and what follows when one did not arrive.
 
 use super::RouteOptions;
-use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways, told_due};
+use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
 use super::outlet::Outlets;
 use super::retrier::{self, Next};
 use crate::broker::{Failure, FailureKind, Sent};
@@ -31,7 +31,7 @@ pub(super) enum Handed {
     Settled,
     /// It is to be sent again after a while.
     Again(Duration),
-    /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client's buffer is full.
+    /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client takes nothing for now.
     NotYet,
 }
 
@@ -93,6 +93,8 @@ impl Hand<'_> {
         match sent {
             Sent::Taken => Handed::Taken,
             Sent::Full => Handed::NotYet,
+            // The client is being replaced: what comes after it would overtake it (G4).
+            Sent::Failed(Failure { kind: FailureKind::Closed, .. }) => Handed::NotYet,
             Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, (aloft, index), &failure, self.now)),
         }
     }
@@ -109,34 +111,38 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, origins: &Origins, (aloft, index): (&Aloft, usize), now: Timestamp) {
-    let Some(message) = aloft.message(index) else { return };
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
+    route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
             route.metric.delivered.increment(1);
-            if let Some(due) = told_due(&message).filter(|_| aloft.was_stored_ahead(index)) {
+            if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
             }
-        }
-        Some(diverted @ Diverted { stage, reason, .. }) => {
-            match stage {
-                Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
-                _ => {
-                    route.metric.dead_lettered.of(*reason).increment(1);
-                    audit(origins, &message, diverted);
-                }
+            if route.outcry.is_amiss()
+                && let Some(message) = aloft.message(index)
+                && let Ok(target) = route.rules.target(message.body.target)
+            {
+                route.outcry.reach(target);
             }
-            route.outcry.calm();
         }
+        Some(diverted @ Diverted { stage, reason, .. }) => match stage {
+            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
+            _ => {
+                route.metric.dead_lettered.of(*reason).increment(1);
+                audit(origins, (aloft, index), diverted);
+            }
+        },
     }
 }
 
 /// One line, by a name that a log can be searched and filtered for, for each record that was to go where its route does not allow: a
 /// producer's fault, or somebody who tries.
-fn audit(origins: &Origins, message: &Message<'_>, diverted: &Diverted) {
+fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted) {
     if diverted.reason != Reason::TargetNotAllowed {
         return;
     }
+    let Some(message) = aloft.message(index) else { return };
     let mut origin = String::new();
     match message.body.disposition {
         Disposition::Retry(retry) => origin.push_str(retry.origin),
@@ -160,16 +166,38 @@ pub(super) fn failed(
     let Some(message) = aloft.message(index) else { return RESEND_MAX };
     match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
         Next::Divert(diverted) => {
-            route.outcry.mention(shard, message.place.offset, &diverted);
+            let is_targets_fault = matches!(failure.reason, Reason::UnknownTarget | Reason::TimedOut | Reason::Unauthorized);
+            match route.rules.target(message.body.target) {
+                Ok(target) if stage == Stage::Target && is_targets_fault => {
+                    let again = if let Stage::Back { next, .. } = diverted.stage { Some(next.since(now)) } else { None };
+                    route.outcry.miss(target, failure, again);
+                }
+                _ => route.outcry.mention(shard, message.place.offset, &diverted),
+            }
             aloft.diverted.insert(index, diverted);
             Duration::ZERO
         }
         Next::Again(wait) => {
-            if let Some(diverted) = aloft.diverted.get_mut(&index) {
-                diverted.failures += 1;
+            let offset = message.place.offset;
+            // Of a client that can send nothing its own part tells, and when it can again.
+            if failure.kind != FailureKind::Closed {
+                if let Some(diverted) = aloft.diverted.get_mut(&index) {
+                    diverted.failures += 1;
+                }
+                route.outcry.say((shard, offset), way(route, stage), failure);
             }
-            route.outcry.say(shard, stage, failure);
             wait
+        }
+    }
+}
+
+/// Where a record of a stage goes, as a person is told.
+fn way(route: &RouteOptions, stage: Stage) -> String {
+    match stage {
+        Stage::Target => "its target".to_owned(),
+        Stage::Back { .. } => "its source topic, for a retry,".to_owned(),
+        Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
+            format!("its dead-letter topic {}", route.dead_letter)
         }
     }
 }

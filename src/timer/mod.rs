@@ -14,6 +14,7 @@ mod memory;
 mod outcry;
 mod outlet;
 mod retrier;
+mod share;
 mod work;
 
 use crate::metric;

@@ -3,7 +3,7 @@
 use super::RouteOptions;
 use super::flying::Stage;
 use crate::broker::{Report, Target};
-use futures_util::future::select_all;
+use futures_util::future::{FutureExt, join_all, select_all};
 use std::collections::BTreeMap;
 
 /// See the module's page.
@@ -19,21 +19,55 @@ impl Outlets {
         let cluster = match stage {
             Stage::Target => &route.target_cluster,
             Stage::Back { .. } => &route.source_cluster,
-            Stage::DeadLetter | Stage::DeadLetterByReference => &route.dead_letter_cluster,
+            Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => &route.dead_letter_cluster,
         };
         self.0.get_mut(cluster).expect("the wiring made a target for each cluster of each route").as_mut()
     }
 
-    /// What became of records, of whichever target reports first. Safe to drop.
+    /// What became of records: waits for the first target that reports, and takes what the others have too, or a busy one would keep
+    /// them from being heard. Safe to drop: nothing is waited for once something was taken.
     pub(crate) async fn reports(&mut self) -> Vec<Report> {
-        let reports = self.0.values_mut().map(|target| target.reports());
-        let (reports, ..) = select_all(reports).await;
+        let (mut reports, _, others) = select_all(self.0.values_mut().map(|target| target.reports())).await;
+        reports.extend(others.into_iter().filter_map(FutureExt::now_or_never).flatten());
         reports
     }
 
+    /// All at the same time: one whose broker is away takes longer.
     pub(crate) async fn close(&mut self) {
-        for target in self.0.values_mut() {
-            target.close().await;
+        join_all(self.0.values_mut().map(|target| target.close())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Outgoing, Sent};
+    use async_trait::async_trait;
+    use std::future::pending;
+
+    /// Has always something to report, or never.
+    struct Reporter(Option<u64>);
+
+    #[async_trait(?Send)]
+    impl Target for Reporter {
+        fn send(&mut self, _: &Outgoing<'_>, _: u64) -> Sent {
+            Sent::Full
         }
+
+        async fn reports(&mut self) -> Vec<Report> {
+            let Some(ticket) = self.0 else { return pending().await };
+            vec![Report { ticket, outcome: Ok(()) }]
+        }
+
+        async fn close(&mut self) {}
+    }
+
+    #[tokio::test]
+    async fn a_busy_target_keeps_no_other_from_being_heard() {
+        let targets = [("busy", Some(1)), ("other", Some(2)), ("silent", None)];
+        let targets = targets.map(|(name, ticket)| (name.to_owned(), Box::new(Reporter(ticket)) as Box<dyn Target>));
+        let mut outlets = Outlets::new(BTreeMap::from(targets));
+        let heard: Vec<_> = outlets.reports().await.iter().map(|report| report.ticket).collect();
+        assert_eq!(heard, [1, 2]);
     }
 }

@@ -4,7 +4,7 @@
 use super::flying::{Diverted, Stage};
 use crate::broker::{Failure, FailureKind};
 use crate::limit::{RESEND_MAX, RESEND_MIN};
-use crate::model::{Disposition, Timestamp};
+use crate::model::{Disposition, Reason, Timestamp};
 use std::time::Duration;
 
 /// How often and how patiently a route tries again.
@@ -52,18 +52,19 @@ pub(crate) fn decide(policy: &Policy, disposition: &Disposition<'_>, way: (Stage
             }
         }
         (Stage::Back { .. }, FailureKind::Unknown) => again,
+        // No answer is no refusal: the source's cluster is away, and nobody wants an outage to end in dead letters.
+        (Stage::Back { .. }, FailureKind::NotNow) if failure.reason == Reason::TimedOut => again,
         (Stage::Back { .. }, FailureKind::Refused | FailureKind::NotNow) => divert(Stage::DeadLetter),
-        (Stage::DeadLetter, FailureKind::Refused) if failure.reason == crate::model::Reason::TooLarge => {
-            divert(Stage::DeadLetterByReference)
-        }
-        (Stage::DeadLetter | Stage::DeadLetterByReference, _) => again,
+        (Stage::DeadLetter, FailureKind::Refused) if failure.reason == Reason::TooLarge => divert(Stage::DeadLetterByReference),
+        (Stage::DeadLetterByReference, FailureKind::Refused) if failure.reason == Reason::TooLarge => divert(Stage::DeadLetterWithoutKey),
+        (Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey, _) => again,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Reason, Retry};
+    use crate::model::Retry;
 
     const POLICY: Policy = Policy { max_attempts: 3, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(3) };
 
@@ -105,6 +106,16 @@ mod tests {
         assert_eq!(stage_after(&Disposition::Deliver, stage, FailureKind::Unknown, Reason::TimedOut), None);
         let refused = stage_after(&Disposition::Deliver, stage, FailureKind::Refused, Reason::TooLarge);
         assert_eq!(refused, Some(Stage::DeadLetter));
+        let missing = stage_after(&Disposition::Deliver, stage, FailureKind::NotNow, Reason::UnknownTarget);
+        assert_eq!(missing, Some(Stage::DeadLetter));
+    }
+
+    #[test]
+    fn an_outage_of_the_source_makes_no_dead_letters_however_long_it_lasts() {
+        let stage = Stage::Back { attempt: 1, next: Timestamp::from_millis(1) };
+        for kind in [FailureKind::NotNow, FailureKind::Unknown] {
+            assert_eq!(stage_after(&Disposition::Deliver, stage, kind, Reason::TimedOut), None, "{kind:?}");
+        }
     }
 
     #[test]
@@ -114,7 +125,9 @@ mod tests {
         assert_eq!(after(whole, FailureKind::Refused, Reason::TooLarge), Some(reference));
         assert_eq!(after(whole, FailureKind::Refused, Reason::Unauthorized), None);
         assert_eq!(after(whole, FailureKind::NotNow, Reason::UnknownTarget), None);
-        assert_eq!(after(reference, FailureKind::Refused, Reason::TooLarge), None);
+        assert_eq!(after(reference, FailureKind::Refused, Reason::TooLarge), Some(Stage::DeadLetterWithoutKey));
+        assert_eq!(after(reference, FailureKind::Refused, Reason::Unauthorized), None);
+        assert_eq!(after(Stage::DeadLetterWithoutKey, FailureKind::Refused, Reason::TooLarge), None);
     }
 
     #[test]

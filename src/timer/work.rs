@@ -6,7 +6,7 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Memory, Resident};
-use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER};
+use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER};
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -77,7 +77,8 @@ impl Work {
             inventory: Inventory::default(),
             memory: memory.clone(),
             suspect: state.claimed,
-            tag: 0,
+            // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
+            tag: u64::from(slot) << 32,
             fill: Fill::Idle,
             poll: Poll { under_way: false, at: now, interval: POLL_MIN },
             horizon: Timestamp::AT_ONCE,
@@ -263,8 +264,7 @@ impl Work {
     /// Takes complete flights off, and notes the ids that are free again.
     pub(crate) fn land(&mut self) {
         while let Some(aloft) = self.flights.land() {
-            let messages = (0..aloft.messages.len()).filter_map(|index| aloft.message(index));
-            self.ids.extend(messages.filter_map(|message| message.body.id.map(|id| (id.into(), message.place))));
+            self.ids.extend(aloft.ids());
         }
     }
 
@@ -283,6 +283,40 @@ impl Work {
             Phase::Leaving { until } => Some(until),
         };
         let due = due.map(|due| self.not_before.map_or(due, |at| due.max(at)));
-        [poll, due, self.tell_at, leaving].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        // A target that takes nothing for now need not say when it does.
+        let unsent = self.has_unsent().then(|| now + RESEND_MIN);
+        [poll, due, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Identity, Partition, ShardId, Token};
+    use crate::store::State;
+
+    fn work(slot: u16) -> Work {
+        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
+        let origins = Origins::new("prod", &shard);
+        let state = State {
+            identity: Identity("a".into()),
+            watermark: Watermark(5),
+            claimed: Claim::START,
+            delivered: Claim::START,
+            lowest_pending: Offset(0),
+            pending: 0,
+            quarantined: 0,
+        };
+        let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
+        Work::new(grant, slot, origins, &Memory::new(1 << 20), Instant::now())
+    }
+
+    #[test]
+    fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
+        let (mut earlier, later) = (work(1), work(2));
+        for _ in 0..100 {
+            assert_ne!(earlier.tag(), later.tag());
+            earlier.reload(Claim::START, Watermark(5), Instant::now());
+        }
     }
 }

@@ -15,10 +15,12 @@ pub(super) async fn all(world: &dyn World) {
     a_stopped_partition_is_not_read(world).await;
     what_was_committed_comes_back(world).await;
     members_share_partitions_and_hand_them_over(world).await;
+    a_member_for_whom_there_is_nothing_is_told_so(world).await;
     added_partitions_are_gained(world).await;
     a_topic_made_again_is_another_one(world).await;
     a_missing_topic_is_told_and_awaited(world).await;
     a_catalog_knows_what_there_is(world).await;
+    topics_that_no_broker_can_have_do_not_exist(world).await;
     much_is_read_in_order_and_once(world).await;
 }
 
@@ -216,6 +218,21 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
     second.close().await;
 }
 
+/// Else it could not tell that from a group that has not answered.
+async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn World) {
+    let (topic, group) = (topic(world, "spare", 1).await, name(world, "group"));
+    let mut first = world.source(&group, std::slice::from_ref(&topic));
+    gain(&mut *first, &mut BTreeSet::new(), 1).await;
+    let mut second = world.source(&group, std::slice::from_ref(&topic));
+    match within(PATIENCE, "the group's answer", second.next()).await {
+        Ok(Event::Gained(none)) => assert_eq!(none, []),
+        other => panic!("{other:?}"),
+    }
+    first.close().await;
+    gain(&mut *second, &mut BTreeSet::new(), 1).await;
+    second.close().await;
+}
+
 async fn added_partitions_are_gained(world: &dyn World) {
     let topic = topic(world, "added", 1).await;
     let mut source = world.source(&name(world, "group"), std::slice::from_ref(&topic));
@@ -282,6 +299,25 @@ async fn a_catalog_knows_what_there_is(world: &dyn World) {
     let never = catalog.committed(&name(world, "never"), &[Partition::new(one, 0)]).await.expect("an answer");
     assert_eq!(never, [None]);
     assert_eq!(catalog.committed("any", &[]).await.expect("an answer"), Vec::<Option<String>>::new());
+    catalog.close().await;
+}
+
+/// They are like topics that do not exist, and no less is said of the others.
+async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
+    let one = topic(world, "possible", 1).await;
+    let mut catalog = world.catalog();
+    let impossible = ["", ".", "..", "no spaces", "^.*", "a\0b", "ümlaut", &"x".repeat(250)].map(str::to_owned);
+    let all: Vec<String> = impossible.iter().chain([&one]).cloned().collect();
+    assert_eq!(catalog.partitions(&all).await.expect("an answer"), [Partition::new(one.clone(), 0)]);
+    let partitions: Vec<Partition> = all.iter().map(|topic| Partition::new(topic.clone(), 0)).collect();
+    let group = name(world, "group");
+    assert_eq!(catalog.committed(&group, &partitions).await.expect("an answer"), vec![None; all.len()]);
+    catalog.close().await;
+    let mut source = world.source(&group, &[one]);
+    for partition in &partitions[..impossible.len()] {
+        assert!(matches!(source.describe(std::slice::from_ref(partition)).await, Err(Error::Refused(_))), "{partition}");
+    }
+    source.close().await;
 }
 
 /// More than one batch, one read and one buffer hold, in several partitions, by a reader that is slow.

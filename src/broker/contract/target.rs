@@ -129,7 +129,7 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
 
 async fn an_impossible_name_is_refused(world: &dyn World) {
     let mut target = world.target(10);
-    for (ticket, topic) in (0..).zip(["no spaces", "a\0b", "", "ümlaut", &"x".repeat(300), ".."]) {
+    for (ticket, topic) in (0..).zip(["no spaces", "a\0b", "", "ümlaut", "^.*", "a/b", &"x".repeat(250), ".", ".."]) {
         let failure = match send(&mut *target, topic, None, &Whole::text("1"), ticket) {
             Sent::Taken => reports(&mut *target, 1).await.remove(&ticket).expect("its report").outcome.expect_err("no such topic"),
             Sent::Failed(failure) => failure,

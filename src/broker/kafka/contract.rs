@@ -3,8 +3,9 @@
 
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
 use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, FailureKind, Outgoing, Sent, Source, Target};
+use crate::broker::{Catalog, Failure, FailureKind, Outgoing, Sent, Source, Target};
 use crate::clock::{Clock as _, WallClock};
+use crate::limit::KAFKA_ANSWER_MAX;
 use crate::model::{Headers, Offset, Partition};
 use async_trait::async_trait;
 use rdkafka::TopicPartitionList;
@@ -23,9 +24,11 @@ pub async fn kafka_contract(brokers: &str) {
     contract::all(&world).await;
 }
 
-/// What the contract says of outages; `outage` takes the broker away and brings it back with its data.
-pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static) {
-    contract::outages(&KafkaWorld::new(brokers, Some(Box::new(outage)))).await;
+/// What the contract says of outages; `outage` takes the broker away and brings it back with its data, `pause` has it fall silent or not.
+pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static, pause: impl FnMut(bool)) {
+    let world = KafkaWorld::new(brokers, Some(Box::new(outage)));
+    questions_asked_in_vain_are_given_up_and_do_no_harm_later(&world, pause).await;
+    contract::outages(&world).await;
 }
 
 struct KafkaWorld {
@@ -73,7 +76,7 @@ impl World for KafkaWorld {
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
-        Box::new(KafkaTarget::new(self.cluster.clone(), in_flight_max, part()).expect("a valid configuration"))
+        Box::new(KafkaTarget::new(&self.cluster, in_flight_max, part()).expect("a valid configuration"))
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
@@ -132,11 +135,51 @@ impl World for KafkaWorld {
     }
 }
 
-/// What was under way when it failed is reported once, like everything else, and what is sent afterwards is delivered.
+/// librdkafka gives them up after a while of its own, and must not stumble over them when the broker is back.
+async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(world: &KafkaWorld, mut pause: impl FnMut(bool)) {
+    let (topic, group) = (format!("{}-vain", world.run), format!("{}-vain", world.run));
+    world.create_topic(&topic, 1, None).await;
+    let partitions = [Partition::new(topic.clone(), 0)];
+    let topics = [topic];
+    let mut source = world.source(&group, &topics);
+    let mut catalogs = [world.catalog(), world.catalog(), world.catalog()];
+    source.describe(&partitions).await.expect("an answer");
+    pause(true);
+    let paused = tokio::time::Instant::now();
+    let [first, second, third] = &mut catalogs;
+    let asked = async {
+        tokio::join!(
+            source.describe(&partitions),
+            first.partitions(&topics),
+            second.committed(&group, &partitions),
+            third.committed(&group, &partitions)
+        )
+    };
+    let (described, found, one, other) = tokio::time::timeout(KAFKA_ANSWER_MAX, asked).await.expect("an answer in time");
+    assert!(described.is_err() && found.is_err() && one.is_err() && other.is_err(), "nobody is there");
+    tokio::time::sleep_until(paused + KAFKA_ANSWER_MAX + Duration::from_secs(2)).await;
+    pause(false);
+    let answered = async {
+        while source.describe(&partitions).await.is_err() || source.committed(&partitions).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for catalog in &mut catalogs {
+            while catalog.partitions(&topics).await.is_err() || catalog.committed(&group, &partitions).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            catalog.close().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered).await.expect("all is answered again");
+    source.close().await;
+}
+
+/// What was under way when it failed is reported once, as something to be sent again; the next producer takes what is sent after it, but a
+/// third one is not made at once.
 async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;
-    let mut target = KafkaTarget::new(world.cluster.clone(), 1_000, part()).expect("a valid configuration");
+    let mut target = KafkaTarget::new(&world.cluster, 1_000, part()).expect("a valid configuration");
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
@@ -146,24 +189,41 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
         assert_eq!(send(&mut target, ticket), Sent::Taken);
     }
     target.fail_for_good();
-    for ticket in 500..1_000 {
+    assert_eq!(send(&mut target, 500), Sent::Taken, "the first is replaced at once");
+    target.fail_for_good();
+    let mut refused = 0;
+    while let Sent::Failed(failure) = send(&mut target, 501) {
+        assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}");
+        refused += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(refused > 0, "the second waits");
+    for ticket in 502..1_000 {
         assert_eq!(send(&mut target, ticket), Sent::Taken);
     }
+    for (ticket, outcome) in outcomes(&mut target, 1_000).await {
+        match outcome {
+            Ok(()) => {}
+            Err(failure) if ticket <= 500 => assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}"),
+            Err(failure) => panic!("sent after the failure: {failure:?}"),
+        }
+    }
+    while target.retired() > 0 {
+        assert_eq!(send(&mut target, 0), Sent::Taken);
+        outcomes(&mut target, 1).await;
+    }
+    target.close().await;
+}
+
+async fn outcomes(target: &mut KafkaTarget, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
     let mut found = BTreeMap::new();
-    while found.len() < 1_000 {
+    while found.len() < count {
         let reports = tokio::time::timeout(PATIENCE, target.reports()).await.expect("reports");
         for report in reports {
             assert!(found.insert(report.ticket, report.outcome).is_none(), "reported twice");
         }
     }
-    for (ticket, outcome) in found {
-        match outcome {
-            Ok(()) => {}
-            Err(failure) if ticket < 500 => assert!(matches!(failure.kind, FailureKind::NotNow | FailureKind::Unknown), "{failure:?}"),
-            Err(failure) => panic!("sent after the failure: {failure:?}"),
-        }
-    }
-    target.close().await;
+    found
 }
 
 fn part() -> crate::health::Part {

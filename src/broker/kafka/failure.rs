@@ -18,7 +18,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 /// | anything else | unknown | `timed_out` |
 ///
 /// The last two rows are the timeouts: librdkafka itself retries whatever may pass until `message.timeout.ms` ends, and then says which of
-/// the two it was.
+/// the two it was. What becomes of them while the client can send nothing at all, [`in_trouble`] says.
 pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => (FailureKind::Refused, Reason::TooLarge),
@@ -36,6 +36,20 @@ pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
         _ => (FailureKind::Unknown, Reason::TimedOut),
     };
     Failure { kind, reason, detail: if words.is_empty() { code.to_string() } else { words } }
+}
+
+/// The client as a whole has failed, or ended: nothing is known of the record, and another client may send it.
+pub(super) fn closed(detail: String) -> Failure {
+    Failure { kind: FailureKind::Closed, reason: Reason::TimedOut, detail }
+}
+
+/// What is left of a failure where `trouble` keeps the client from sending anything: a record of which the broker has said nothing waits
+/// for the end of that, like all others. It is no worse a record for it, and no other way is open either.
+pub(super) fn in_trouble(failure: Failure, trouble: Option<String>) -> Failure {
+    match trouble {
+        Some(trouble) if failure.reason == Reason::TimedOut => closed(trouble),
+        _ => failure,
+    }
 }
 
 /// Whether the broker refused a whole batch for what one record in it may have done. librdkafka fails every record of the batch, so that
@@ -109,6 +123,18 @@ mod tests {
             assert!(!failure.detail.is_empty());
         }
         assert_eq!(of_record(Code::InvalidRecord, NotPersisted, "no key".into()).detail, "no key");
+    }
+
+    #[test]
+    fn a_record_is_not_diverted_for_what_its_client_suffers() {
+        let after =
+            |code, status, trouble: Option<&str>| in_trouble(of_record(code, status, String::new()), trouble.map(str::to_owned)).kind;
+        for (code, status) in [(Code::MessageTimedOut, Status::NotPersisted), (Code::PurgeInflight, Status::PossiblyPersisted)] {
+            assert_ne!(after(code, status, None), FailureKind::Closed);
+            assert_eq!(after(code, status, Some("no broker answers")), FailureKind::Closed);
+        }
+        assert_eq!(after(Code::MessageSizeTooLarge, Status::NotPersisted, Some("it failed")), FailureKind::Refused);
+        assert_eq!(after(Code::UnknownTopic, Status::NotPersisted, Some("it failed")), FailureKind::NotNow);
     }
 
     #[test]

@@ -1,11 +1,15 @@
-//! Whether a cluster answers one adapter's clients, as a part of the process' readiness, which logs each change. It asks no broker itself.
+//! Whether a cluster answers one adapter's clients, as a part of the process' readiness, which logs each change. It asks no broker itself:
+//! whoever owns a client asks, when [`Probe`] says that it is time.
+//!
+//! That all brokers are down is for librdkafka a count of connections, and one that an idle broker closed is among them; of a broker that
+//! fell silent it says nothing for a minute. So a cluster is away when nobody has answered for a while, and not when asked either.
 
-use super::raw::{Level, Notice};
+use super::raw::{Level, Notice, Ping};
 use crate::health::Part;
+use crate::limit::{KAFKA_PROBE_INTERVAL, KAFKA_SEND_MAX, KAFKA_SILENCE_MAX};
 use rdkafka::types::RDKafkaErrorCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// What the clients of one adapter know of their cluster. Clones share it.
@@ -16,27 +20,52 @@ struct Shared {
     cluster: Arc<str>,
     part: Part,
     up: AtomicBool,
-    /// The latest failure of one broker: librdkafka says that all are down, and not why.
-    broker: Mutex<String>,
+    /// Somebody answered since the probe looked last.
+    heard: AtomicBool,
+    words: Mutex<Words>,
 }
 
-/// How often, and how long, a client that hears nothing asks whether anybody is there. The asking thread does nothing else meanwhile.
-pub(super) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-pub(super) const PROBE_PATIENCE: Duration = Duration::from_millis(200);
+/// In the brokers' own words, as far as there are any.
+#[derive(Default)]
+struct Words {
+    /// The latest failure of one broker: librdkafka says that all are down, and not why.
+    broker: Option<(Instant, String)>,
+    /// Why the cluster counts as away. `None`: it answers, or nobody knows yet.
+    outage: Option<String>,
+    /// The last time that it did, and until when.
+    past: Option<(Instant, String)>,
+}
 
 impl Health {
     pub(super) fn new(cluster: &Arc<str>, part: Part) -> Self {
-        Self(Arc::new(Shared { cluster: cluster.clone(), part, up: AtomicBool::new(false), broker: Mutex::default() }))
+        Self(Arc::new(Shared {
+            cluster: cluster.clone(),
+            part,
+            up: AtomicBool::new(false),
+            heard: AtomicBool::new(false),
+            words: Mutex::default(),
+        }))
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.0.up.load(Ordering::Relaxed)
+    /// Why the cluster counts as away, if it does: nobody need be asked then.
+    pub(super) fn outage(&self) -> Option<String> {
+        if self.0.up.load(Ordering::Relaxed) { None } else { self.words().outage.clone() }
+    }
+
+    /// Why what is sent now may time out though its target is in order: the cluster is away, or was while that waited to be sent.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let past = || self.words().past.as_ref().filter(|(until, _)| until.elapsed() < KAFKA_SEND_MAX).map(|(_, outage)| outage.clone());
+        self.outage().or_else(past)
     }
 
     /// A broker answered. Cheap: called for every batch.
     pub(super) fn answered(&self) {
-        if !self.is_up() && !self.0.up.swap(true, Ordering::Relaxed) {
-            self.broker().clear();
+        self.0.heard.store(true, Ordering::Relaxed);
+        if !self.0.up.load(Ordering::Relaxed) && !self.0.up.swap(true, Ordering::Relaxed) {
+            let mut words = self.words();
+            let past = words.outage.take().map(|outage| (Instant::now(), outage));
+            *words = Words { past: past.or(words.past.take()), ..Words::default() };
+            drop(words);
             self.0.part.ready();
         }
     }
@@ -49,32 +78,34 @@ impl Health {
     }
 
     pub(super) fn failed(&self, code: RDKafkaErrorCode, text: String) {
-        let mut broker = self.broker();
-        if is_outage(code) {
-            self.0.up.store(false, Ordering::Relaxed);
-            let cause = [text.as_str(), broker.as_str()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": ");
-            self.0.part.not_ready(format!("kafka.{} does not answer: {cause}", self.0.cluster));
-        } else {
-            tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
-            if is_of_one_broker(code) {
-                *broker = text;
-            }
+        use RDKafkaErrorCode::{Authentication, BrokerTransportFailure, OperationTimedOut, Resolve, SSL, SaslAuthenticationFailed};
+        tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
+        if matches!(code, BrokerTransportFailure | Resolve | OperationTimedOut | Authentication | SSL | SaslAuthenticationFailed) {
+            self.words().broker = Some((Instant::now(), text));
         }
     }
 
-    fn broker(&self) -> MutexGuard<'_, String> {
-        self.0.broker.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Something of the adapter's own is broken; the next answer mends it.
+    pub(super) fn broke(&self, reason: String) {
+        self.0.up.store(false, Ordering::Relaxed);
+        self.0.part.not_ready(reason);
     }
-}
 
-fn is_outage(code: RDKafkaErrorCode) -> bool {
-    use RDKafkaErrorCode::{AllBrokersDown, Authentication, SSL, SaslAuthenticationFailed};
-    matches!(code, AllBrokersDown | Authentication | SSL | SaslAuthenticationFailed)
-}
+    /// Nobody answers any more, and nobody answered when asked just now.
+    fn is_away(&self, since: Instant) {
+        let mut words = self.words();
+        // One that failed long before has come back since, or was never needed.
+        let latest = words.broker.as_ref().filter(|(at, _)| *at + 2 * KAFKA_PROBE_INTERVAL >= since).map(|(_, text)| text.clone());
+        let words_now = latest.unwrap_or_else(|| format!("no broker has answered for {} s", since.elapsed().as_secs()));
+        words.outage = Some(words_now.clone());
+        self.0.up.store(false, Ordering::Relaxed);
+        drop(words);
+        self.0.part.not_ready(format!("kafka.{} does not answer: {words_now}", self.0.cluster));
+    }
 
-fn is_of_one_broker(code: RDKafkaErrorCode) -> bool {
-    use RDKafkaErrorCode::{BrokerTransportFailure, OperationTimedOut, Resolve};
-    matches!(code, BrokerTransportFailure | Resolve | OperationTimedOut)
+    fn words(&self) -> MutexGuard<'_, Words> {
+        self.0.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One level lower than librdkafka thinks: it repeats itself at every attempt to connect.
@@ -85,55 +116,132 @@ fn log(level: Level, text: &str) {
     }
 }
 
-/// When to ask again whether anybody is there.
-#[derive(Default)]
-pub(super) struct Probe(Option<Instant>);
+/// When to ask whether anybody is there, and what follows. One for all clients that share a [`Health`].
+pub(super) struct Probe {
+    /// When somebody was heard last, as far as this has noticed.
+    heard: Instant,
+    next: Instant,
+}
 
 impl Probe {
-    /// Whether it is time to ask; then the next time is one interval away.
-    pub(super) fn is_due(&mut self, health: &Health) -> bool {
-        if health.is_up() {
-            return false;
-        }
+    pub(super) fn new() -> Self {
         let now = Instant::now();
-        let due = self.0.is_none_or(|at| now >= at);
-        if due {
-            self.0 = Some(now + PROBE_INTERVAL);
+        Self { heard: now, next: now }
+    }
+
+    /// To be called in every turn; calls `ping` if nobody was heard for a while.
+    pub(super) fn serve(&mut self, health: &Health, mut ping: impl FnMut(Ping) -> bool) {
+        let now = Instant::now();
+        if health.0.heard.swap(false, Ordering::Relaxed) {
+            (self.heard, self.next) = (now, now + KAFKA_PROBE_INTERVAL);
         }
-        due
+        if now < self.next {
+            return;
+        }
+        self.next = now + KAFKA_PROBE_INTERVAL;
+        let is_long = now - self.heard >= KAFKA_SILENCE_MAX;
+        // One broker is not the cluster, whoever it is.
+        if ping(Ping::Controller) || is_long && ping(Ping::Any) {
+            health.answered();
+        } else if is_long {
+            health.is_away(self.heard);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, SaslAuthenticationFailed};
+    use std::time::Duration;
 
     fn reasons(health: &crate::health::Health) -> Vec<String> {
         health.not_ready().into_iter().map(|complaint| complaint.reason).collect()
     }
 
-    #[test]
-    fn it_is_down_until_a_broker_answers_and_says_which_failure_came_first() {
+    fn new() -> (crate::health::Health, Health, Probe) {
         let process = crate::health::Health::new();
         let health = Health::new(&"main".into(), process.part("source of orders"));
+        (process, health, Probe::new())
+    }
+
+    /// Turns in which nobody answers, for `time`; how often somebody was asked.
+    async fn silence(health: &Health, probe: &mut Probe, time: Duration) -> usize {
+        let (mut asked, end) = (0, Instant::now() + time);
+        while Instant::now() < end {
+            probe.serve(health, |ping| {
+                asked += usize::from(ping == Ping::Controller);
+                false
+            });
+            tokio::time::advance(Duration::from_millis(50)).await;
+        }
+        asked
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_told_when_a_broker_was_asked_in_vain_and_in_its_own_words() {
+        let (process, health, mut probe) = new();
         assert_eq!(reasons(&process), ["starting"]);
-        health.answered();
+        probe.serve(&health, |_| true);
         assert_eq!(reasons(&process), [""; 0]);
-        health.failed(RDKafkaErrorCode::BrokerTransportFailure, "a:1: connection refused".into());
-        assert_eq!(reasons(&process), [""; 0], "one broker is not the cluster");
-        health.failed(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down".into());
-        assert_eq!(reasons(&process), ["kafka.main does not answer: 1/1 brokers are down: a:1: connection refused"]);
+        health.failed(BrokerTransportFailure, "a:1: connection refused".into());
+        health.failed(AllBrokersDown, "1/1 brokers are down".into());
+        assert_eq!((reasons(&process), health.outage()), (Vec::new(), None), "librdkafka may be wrong");
+        silence(&health, &mut probe, KAFKA_SILENCE_MAX + KAFKA_PROBE_INTERVAL).await;
+        assert_eq!(reasons(&process), ["kafka.main does not answer: a:1: connection refused"]);
+        assert_eq!(health.outage(), Some("a:1: connection refused".to_owned()));
         health.answered();
+        assert_eq!((reasons(&process), health.outage()), (Vec::new(), None));
+        assert!(health.trouble().is_some(), "what was sent during the outage may still time out");
+        tokio::time::advance(KAFKA_SEND_MAX).await;
+        assert_eq!(health.trouble(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_that_falls_silent_is_noticed_though_nothing_fails() {
+        let (process, health, mut probe) = new();
+        health.answered();
+        assert_eq!(silence(&health, &mut probe, KAFKA_SILENCE_MAX).await, 1, "once a second, and not at once");
+        assert_eq!(reasons(&process), [""; 0]);
+        assert_eq!(silence(&health, &mut probe, KAFKA_PROBE_INTERVAL).await, 1);
+        assert_eq!(reasons(&process), ["kafka.main does not answer: no broker has answered for 2 s"]);
+        health.failed(SaslAuthenticationFailed, "a:1: wrong password".into());
+        silence(&health, &mut probe, KAFKA_PROBE_INTERVAL).await;
+        assert_eq!(reasons(&process), ["kafka.main does not answer: a:1: wrong password"], "the latest word");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_whose_controller_alone_is_gone_is_not_away() {
+        let (process, health, mut probe) = new();
+        health.answered();
+        for _ in 0..20 {
+            probe.serve(&health, |ping| ping == Ping::Any);
+            tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
+        }
         assert_eq!(reasons(&process), [""; 0]);
     }
 
-    #[test]
-    fn nobody_is_asked_while_the_cluster_answers() {
-        let part = crate::health::Health::new().part("target");
-        let (health, mut probe) = (Health::new(&"main".into(), part), Probe::default());
-        assert!(probe.is_due(&health));
-        assert!(!probe.is_due(&health), "once an interval");
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_asked_who_is_heard() {
+        let (_process, health, mut probe) = new();
+        for _ in 0..100 {
+            health.answered();
+            tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
+            probe.serve(&health, |_| panic!("it answers unasked"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_failure_does_not_explain_a_new_silence() {
+        let (process, health, mut probe) = new();
         health.answered();
-        assert!(!Probe::default().is_due(&health));
+        health.failed(BrokerTransportFailure, "b:1: closed an idle connection".into());
+        for _ in 0..10 {
+            health.answered();
+            probe.serve(&health, |_| true);
+            tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
+        }
+        silence(&health, &mut probe, KAFKA_SILENCE_MAX).await;
+        assert_eq!(reasons(&process), ["kafka.main does not answer: no broker has answered for 2 s"]);
     }
 }

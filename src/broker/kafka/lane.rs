@@ -1,24 +1,20 @@
-//! One producer, and the thread that serves its reports. Which records it is given, and what follows from a failure, is the target's affair.
+//! One producer, and the thread that serves its reports. Which records it is given is the target's affair, and who takes its place when it
+//! failed for good that of `succession`.
 
-use super::health::{Health, PROBE_PATIENCE, Probe};
-use super::raw::{Delivery, Outbound, Sender, Topic};
+use super::health::{Health, Probe};
+use super::raw::{Delivery, Notice, Outbound, Sender, Topic};
+use super::succession::Succession;
 use super::thread::Thread;
-use super::{failure, unmade};
+use super::{failure, is_topic_name, unmade};
 use crate::broker::{Error, Report};
+use crate::limit::{KAFKA_IDLE, KAFKA_TOPICS_MAX};
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::Notify;
-
-/// Topics whose handles are kept. Messages may name any number of topics; a handle that is gone is made again.
-const TOPICS_MAX: usize = 1_024;
-
-/// How long the thread sleeps when nothing happens. Reports and the end of the lane wake it.
-const IDLE: Duration = Duration::from_millis(500);
 
 /// Reports on their way to the port's caller. As many at most as records were taken over.
 #[derive(Default)]
@@ -47,6 +43,17 @@ impl Reports {
     }
 }
 
+/// What a lane is made of, and another one in its place.
+#[derive(Clone)]
+pub(super) struct Options {
+    pub(super) config: ClientConfig,
+    /// The options of a second lane, whose batches hold one record. What this lane's broker refuses with its whole batch goes there once
+    /// more, and is refused only if it is refused there.
+    pub(super) alone: Option<ClientConfig>,
+    pub(super) reports: Arc<Reports>,
+    pub(super) health: Health,
+}
+
 /// Dropping it gives up what is under way and joins the thread.
 pub(super) struct Lane {
     topics: BTreeMap<Box<str>, Topic>,
@@ -57,20 +64,20 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// `alone`: the options of a second lane, whose batches hold one record. What this lane's broker refuses with its whole batch goes
-    /// there once more, and is refused only if it is refused there.
-    pub(super) fn open(config: &ClientConfig, alone: Option<ClientConfig>, reports: Arc<Reports>, health: Health) -> Result<Self, Error> {
-        let sender = Arc::new(Sender::new(config).map_err(|error| unmade(&error))?);
+    pub(super) fn open(options: &Options) -> Result<Self, Error> {
+        let sender = Arc::new(Sender::new(&options.config).map_err(|error| unmade(&error))?);
         let stop = Arc::new(AtomicBool::new(false));
+        let alone = options.alone.clone().map(|config| Succession::new(Options { config, alone: None, ..options.clone() }));
+        let name = if alone.is_some() { "kafka-target" } else { "kafka-alone" };
         let pump = Pump {
             sender: sender.clone(),
             stop: stop.clone(),
-            reports,
-            health,
+            reports: options.reports.clone(),
+            health: options.health.clone(),
             batch: Vec::new(),
-            alone: alone.map(|config| Alone { config, lane: None }),
+            has_failed: false,
+            alone,
         };
-        let name = if pump.alone.is_some() { "kafka-target" } else { "kafka-alone" };
         let thread = Thread::start(name, move || pump.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self { topics: BTreeMap::new(), sender: Some(sender), stop, thread })
     }
@@ -78,7 +85,10 @@ impl Lane {
     pub(super) fn send<'h>(&mut self, topic: &str, record: &Outbound<'_>, headers: impl Iterator<Item = Header<'h>>) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
         if !self.topics.contains_key(topic) {
-            if self.topics.len() >= TOPICS_MAX {
+            if !is_topic_name(topic) {
+                return Err(Code::InvalidTopic);
+            }
+            if self.topics.len() >= KAFKA_TOPICS_MAX {
                 self.topics.clear();
             }
             let handle = sender.topic(topic).ok_or(Code::InvalidTopic)?;
@@ -99,6 +109,11 @@ impl Lane {
         if let Some(sender) = self.sender.take() {
             sender.interrupt();
         }
+    }
+
+    /// Of a retired lane: all has been reported, and its client is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.has_ended()
     }
 
     pub(super) async fn end(&mut self) {
@@ -127,32 +142,37 @@ struct Pump {
     reports: Arc<Reports>,
     health: Health,
     batch: Vec<Report>,
-    alone: Option<Alone>,
-}
-
-/// The second lane; opened when it is first needed.
-struct Alone {
-    config: ClientConfig,
-    lane: Option<Lane>,
+    /// For good: librdkafka keeps what it holds until that times out, though none of it will be sent.
+    has_failed: bool,
+    alone: Option<Succession>,
 }
 
 impl Pump {
     fn serve(mut self) {
-        let mut probe = Probe::default();
+        // One of the two lanes asks for both.
+        let mut probe = self.alone.is_some().then(Probe::new);
         while !self.stop.load(Ordering::Relaxed) {
-            self.turn(IDLE);
-            if probe.is_due(&self.health) && self.sender.native().ping(PROBE_PATIENCE) {
-                self.health.answered();
+            let could_send = !self.has_failed;
+            self.turn();
+            if self.has_failed && could_send {
+                self.sender.purge();
+            }
+            if let Some(probe) = probe.as_mut().filter(|_| could_send) {
+                probe.serve(&self.health, |ping| self.sender.native().ping(ping));
             }
         }
         self.sender.purge();
-        while self.sender.waiting() > 0 && self.turn(IDLE) > 0 {}
+        while self.sender.waiting() > 0 && self.turn() > 0 {}
     }
 
-    fn turn(&mut self, patience: Duration) -> usize {
-        let Self { sender, reports, health, batch, alone, .. } = self;
-        let served = sender.serve(patience, &mut |notice| health.heard(notice), |delivery| {
-            if let Some(report) = judge(delivery, alone.as_mut(), reports, health) {
+    fn turn(&mut self) -> usize {
+        let Self { sender, reports, health, batch, has_failed, alone, .. } = self;
+        let mut hear = |notice| {
+            *has_failed |= matches!(notice, Notice::Error { code: Code::Fatal, .. });
+            health.heard(notice);
+        };
+        let served = sender.serve(KAFKA_IDLE, &mut hear, |delivery| {
+            if let Some(report) = judge(delivery, sender, alone.as_mut(), health) {
                 batch.push(report);
             }
         });
@@ -162,38 +182,28 @@ impl Pump {
 }
 
 /// `None`: tried again alone, which will report.
-fn judge(delivery: &Delivery<'_>, alone: Option<&mut Alone>, reports: &Arc<Reports>, health: &Health) -> Option<Report> {
+fn judge(delivery: &Delivery<'_>, sender: &Sender, alone: Option<&mut Succession>, health: &Health) -> Option<Report> {
     let Some(code) = delivery.error else {
         health.answered();
         return Some(Report { ticket: delivery.ticket, outcome: Ok(()) });
     };
-    if let Some(alone) = alone
-        && failure::is_of_batch(code)
-        && alone.send(delivery, reports, health)
-    {
-        return None;
-    }
-    let failure = failure::of_record(code, delivery.status(), delivery.words());
+    let failure = match alone.filter(|_| failure::is_of_batch(code)).map(|alone| send_alone(delivery, alone)) {
+        Some(Ok(())) => return None,
+        // Nothing is known of this record: the refusal may be its neighbour's.
+        Some(Err(code)) => failure::closed(format!("it was refused with its batch, and cannot be sent alone for now: {code}")),
+        None => failure::of_record(code, delivery.status(), delivery.words()),
+    };
+    let failure = failure::in_trouble(failure, sender.fatal().or_else(|| health.trouble()));
     Some(Report { ticket: delivery.ticket, outcome: Err(failure) })
 }
 
-impl Alone {
-    /// `false`: it could not be sent again, so the first answer stands.
-    fn send(&mut self, delivery: &Delivery<'_>, reports: &Arc<Reports>, health: &Health) -> bool {
-        let message = &delivery.message;
-        let record = Outbound {
-            partition: Some(message.partition()).filter(|partition| *partition >= 0),
-            key: message.key(),
-            payload: message.payload(),
-            ticket: delivery.ticket,
-        };
-        let Self { config, lane } = self;
-        if lane.is_none() {
-            match Lane::open(config, None, reports.clone(), health.clone()) {
-                Ok(opened) => *lane = Some(opened),
-                Err(error) => tracing::error!(%error, "records that were refused with their batch cannot be tried alone"),
-            }
-        }
-        lane.as_mut().is_some_and(|lane| lane.send(message.topic(), &record, message.headers()).is_ok())
-    }
+fn send_alone(delivery: &Delivery<'_>, alone: &mut Succession) -> Result<(), Code> {
+    let message = &delivery.message;
+    let record = Outbound {
+        partition: Some(message.partition()).filter(|partition| *partition >= 0),
+        key: message.key(),
+        payload: message.payload(),
+        ticket: delivery.ticket,
+    };
+    alone.send(message.topic(), &record, || message.headers())
 }

@@ -3,8 +3,9 @@
 
 use super::health::Health;
 use super::raw::{self, Commits, Notice};
-use super::{Cluster, Side, failure, unmade};
+use super::{Cluster, Side, failure, kbytes, millis, unmade};
 use crate::broker::{Commit, Error};
+use crate::limit::{KAFKA_COMMIT_MAX, KAFKA_HEARTBEAT, KAFKA_MEMBER_BYTES_MAX, KAFKA_SESSION_MAX, KAFKA_TURN_EVENTS_MAX};
 use crate::model::Partition;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -20,12 +21,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const SIDE: Side = Side {
-    defaults: &[
-        // A member that died is replaced after so long.
-        ("session.timeout.ms", "10000"),
-        ("heartbeat.interval.ms", "2000"),
-        // It never fetches, so it needs no room.
-        ("queued.max.messages.kbytes", "1024"),
+    defaults: &[],
+    bounds: &[
+        ("session.timeout.ms", millis(KAFKA_SESSION_MAX)),
+        ("heartbeat.interval.ms", millis(KAFKA_HEARTBEAT)),
+        ("queued.max.messages.kbytes", kbytes(KAFKA_MEMBER_BYTES_MAX)),
     ],
     owned: &[
         ("group.protocol", "classic"),
@@ -36,15 +36,10 @@ const SIDE: Side = Side {
     ],
 };
 
-/// How long a commit may take. The broker may still do it later: repeating it is safe.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(20);
-
-/// Events served in one turn, so that a flood of log lines does not keep the thread from its other work.
-const TURN_MAX: usize = 1_000;
-
 /// What the group did.
 #[derive(Debug)]
 pub(super) enum Told {
+    /// None: there is none (more) for this member.
     Gained(Vec<Partition>),
     Lost(Vec<Partition>),
     /// A person must act.
@@ -90,7 +85,7 @@ impl Member {
 
     /// Serves what waits, and answers what the group did, in order. Must be called every few seconds, or the group gives the member up.
     pub(super) fn serve(&mut self) -> VecDeque<Told> {
-        for _ in 0..TURN_MAX {
+        for _ in 0..KAFKA_TURN_EVENTS_MAX {
             if raw::waiting(self.consumer.client()) == 0 {
                 break;
             }
@@ -111,9 +106,18 @@ impl Member {
         debug_assert!(self.can_commit(), "one at a time");
         self.number += 1;
         match self.commits.start(self.consumer.client(), &offsets(&commits), self.number) {
-            Ok(()) => self.committing = Some(UnderWay { number: self.number, reply, until: Instant::now() + COMMIT_PATIENCE }),
+            Ok(()) => self.committing = Some(UnderWay { number: self.number, reply, until: Instant::now() + KAFKA_COMMIT_MAX }),
             // Nobody waits if the caller's future was dropped; so below.
             Err(code) => drop(reply.send(Err(failure::of_call(code, "")))),
+        }
+    }
+
+    /// Leaves the group, so that its partitions go to others at once. Where no broker answers, the group has to notice by itself: any end
+    /// of librdkafka's would wait for one, for as long as a session if a commit is under way. So the consumer ends with the process.
+    pub(super) fn leave(self) {
+        if let Some(words) = self.consumer.context().health.outage() {
+            tracing::info!("the group is not told of the end, for no broker answers: {words}");
+            std::mem::forget(self);
         }
     }
 
@@ -127,9 +131,12 @@ impl Member {
                 drop(under_way.reply.send(answer.result.map_err(|code| failure::of_call(code, ""))));
             }
         }
+        // Whoever waits for it does nothing else: where nobody answers, it is not worth waiting.
         let now = Instant::now();
-        if let Some(late) = self.committing.take_if(|under_way| now >= under_way.until) {
-            drop(late.reply.send(Err(Error::Unavailable("the group's coordinator does not answer a commit".into()))));
+        let outage = self.consumer.context().health.outage();
+        if let Some(late) = self.committing.take_if(|under_way| outage.is_some() || now >= under_way.until) {
+            let words = outage.unwrap_or_else(|| "the group's coordinator does not answer a commit".to_owned());
+            drop(late.reply.send(Err(Error::Unavailable(words))));
         }
     }
 }
@@ -180,17 +187,18 @@ impl ConsumerContext for Context {
             // With a position of its own the member does not ask for the committed one, which is not where reading starts.
             let placed = partitions.set_all_offsets(Offset::End);
             let assigned = placed.and_then(|()| consumer.incremental_assign(partitions)).and_then(|()| consumer.pause(partitions));
+            self.health.answered();
             (Told::Gained(named(partitions)), assigned)
         } else {
+            // By the group, or by librdkafka itself, if no coordinator has answered for the session's length.
             // Given back at once: whoever reads on meanwhile is stopped by the watermark, and a group that waits reads nothing.
             (Told::Lost(named(partitions)), consumer.incremental_unassign(partitions))
         };
         if let Err(error) = done {
             tracing::error!(%error, "librdkafka refuses its own assignment");
         }
-        if !matches!(&told, Told::Gained(partitions) | Told::Lost(partitions) if partitions.is_empty()) {
+        if !matches!(&told, Told::Lost(partitions) if partitions.is_empty()) {
             self.told().push_back(told);
         }
-        self.health.answered();
     }
 }

@@ -5,8 +5,10 @@
 //! | `source` | the [`Source`](super::Source) port; one thread that serves the two below |
 //! | `member` | the consumer that belongs to the group: partitions gained and lost, commits; it reads nothing |
 //! | `reader` | the consumer that reads at explicit offsets; it belongs to no group |
-//! | `catalog` | the [`Catalog`](super::Catalog) port; topics, offsets and commits asked for on a thread of its own |
+//! | `catalog` | the [`Catalog`](super::Catalog) port; what is asked of topics, offsets and commits |
+//! | `inquiry` | the thread that asks, and watches over what changes unasked |
 //! | `target` | the [`Target`](super::Target) port |
+//! | `succession` | producers that replace each other when one failed for good |
 //! | `lane` | one producer and the thread that serves its reports |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
@@ -18,11 +20,13 @@ mod catalog;
 mod contract;
 mod failure;
 mod health;
+mod inquiry;
 mod lane;
 mod member;
 mod raw;
 mod reader;
 mod source;
+mod succession;
 mod target;
 mod thread;
 
@@ -33,10 +37,12 @@ pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
 
 use super::Error;
+use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A Kafka cluster as the configuration names it.
 #[derive(Clone)]
@@ -49,20 +55,51 @@ pub(crate) struct Cluster {
     pub(crate) properties: BTreeMap<String, String>,
 }
 
-/// What one kind of client sets: `defaults` give way to the cluster's properties, `owned` do not.
+/// What one kind of client sets: `defaults`, and `bounds` from `limit.rs`, give way to the cluster's properties; `owned` do not.
 struct Side {
     defaults: &'static [(&'static str, &'static str)],
+    bounds: &'static [(&'static str, u64)],
     owned: &'static [(&'static str, &'static str)],
 }
 
-/// Of every client. Metadata is asked for often, for it is how new partitions, new topics and deleted ones are noticed.
-const DEFAULTS: &[(&str, &str)] = &[
-    ("client.id", "postdate"),
-    ("socket.keepalive.enable", "true"),
-    ("topic.metadata.refresh.interval.ms", "5000"),
-    ("metadata.max.age.ms", "15000"),
-    ("reconnect.backoff.max.ms", "2000"),
-];
+/// Of every client.
+const EVERY: Side = Side {
+    defaults: &[
+        ("client.id", "postdate"),
+        ("socket.keepalive.enable", "true"),
+        // What brokers may ask of clients' own metrics. A client that ends waits up to a second to hand in the last of them.
+        ("enable.metrics.push", "false"),
+    ],
+    bounds: &[
+        ("topic.metadata.refresh.interval.ms", millis(KAFKA_METADATA_INTERVAL)),
+        ("metadata.max.age.ms", millis(KAFKA_METADATA_AGE_MAX)),
+        ("reconnect.backoff.max.ms", millis(KAFKA_RECONNECT_MAX)),
+    ],
+    owned: &[],
+};
+
+/// As librdkafka's options count.
+const fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
+}
+
+const fn kbytes(bytes: u64) -> u64 {
+    bytes / 1024
+}
+
+/// The longest name of a topic.
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// Whether Kafka can have a topic of that name. One that it cannot have must not reach librdkafka, which ends a name at a zero byte, takes
+/// one that begins with `^` for a pattern, and asks the brokers for any other with every refresh from then on.
+fn is_topic_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=TOPIC_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) && name != "." && name != ".."
+}
+
+fn no_topic_name(name: &str) -> String {
+    format!("`{}` is not a name that a topic can have: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor ..", name.escape_debug())
+}
 
 /// Names that librdkafka has twice. Which of the two won would be left to chance.
 const ALIASES: &[(&str, &str)] = &[
@@ -88,8 +125,12 @@ impl Cluster {
             .chain(brokers.iter().chain(more).map(|(name, value)| (*name, value.as_str())))
             .map(|(name, value)| (real_name(name), value))
             .collect();
-        let mut options: BTreeMap<&str, &str> =
-            DEFAULTS.iter().chain(side.defaults).map(|&(name, value)| (real_name(name), value)).collect();
+        let bounds: Vec<_> = EVERY.bounds.iter().chain(side.bounds).map(|(name, bound)| (*name, bound.to_string())).collect();
+        let defaults = EVERY.defaults.iter().chain(side.defaults).copied();
+        let mut options: BTreeMap<&str, &str> = defaults
+            .chain(bounds.iter().map(|(name, bound)| (*name, bound.as_str())))
+            .map(|(name, value)| (real_name(name), value))
+            .collect();
         for (name, value) in &self.properties {
             if owned.contains_key(real_name(name)) {
                 tracing::warn!(cluster = %self.name, property = name, "a property that postdate's promises rest on is left as it is");
@@ -129,7 +170,8 @@ fn unmade(error: &KafkaError) -> Error {
 mod tests {
     use super::*;
 
-    const SIDE: Side = Side { defaults: &[("linger.ms", "1"), ("session.timeout.ms", "6000")], owned: &[("acks", "all")] };
+    const SIDE: Side =
+        Side { defaults: &[("linger.ms", "1")], bounds: &[("session.timeout.ms", 6_000), ("retries", 3)], owned: &[("acks", "all")] };
 
     fn cluster(properties: &[(&str, &str)]) -> Cluster {
         Cluster {
@@ -141,7 +183,12 @@ mod tests {
 
     #[test]
     fn properties_win_over_defaults_and_lose_against_what_is_owned_by_either_name() {
-        let cluster = cluster(&[("queue.buffering.max.ms", "7"), ("request.required.acks", "0"), ("client.id", "mine")]);
+        let cluster = cluster(&[
+            ("queue.buffering.max.ms", "7"),
+            ("request.required.acks", "0"),
+            ("client.id", "mine"),
+            ("message.send.max.retries", "5"),
+        ]);
         let config = cluster.config(&SIDE, &[("group.id", "g".into())]);
         let options = [
             ("queue.buffering.max.ms", Some("7")),
@@ -150,11 +197,22 @@ mod tests {
             ("acks", None),
             ("client.id", Some("mine")),
             ("session.timeout.ms", Some("6000")),
+            ("message.send.max.retries", Some("5")),
             ("metadata.broker.list", Some("a:1,b:2")),
             ("group.id", Some("g")),
         ];
         for (name, value) in options {
             assert_eq!(config.get(name), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_topic_can_have_is_known() {
+        for name in ["a", "A-z_0.9", "...", "__x", &"x".repeat(249)] {
+            assert!(is_topic_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "^a", "a b", "a\0b", "a/b", "ümlaut", "a*", &"x".repeat(250)] {
+            assert!(!is_topic_name(name), "{name:?}");
         }
     }
 

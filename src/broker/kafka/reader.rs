@@ -3,8 +3,12 @@
 
 use super::health::Health;
 use super::raw::{Message, Native, Reader};
-use super::{Cluster, Side, failure, unmade};
+use super::{Cluster, Side, failure, kbytes, millis, unmade};
 use crate::broker::{Batch, Error, Event};
+use crate::limit::{
+    KAFKA_ANSWER_BYTES_MAX, KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_PAUSE, KAFKA_FETCH_WAIT_MAX, KAFKA_FETCHED_BYTES_MAX,
+    KAFKA_READ_MESSAGES_MAX,
+};
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -12,24 +16,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::thread::Thread;
 
-/// Messages of one read: enough that a read costs little beside them, and no more than a millisecond or two of work between two looks at
-/// the group and at commands.
-const READ_MESSAGES_MAX: usize = 4_096;
-
-/// Bytes at which a batch is closed. A record more may be in it.
-const BATCH_BYTES_MAX: usize = 1024 * 1024;
-
 const SIDE: Side = Side {
-    defaults: &[
-        // What librdkafka holds fetched for one source, beside what one answer of a broker adds to it.
-        ("queued.max.messages.kbytes", "16384"),
-        ("fetch.max.bytes", "16777216"),
-        // By default a full queue stops reading for a second.
-        ("fetch.queue.backoff.ms", "10"),
-        // A partition that is started anew waits for the answer that is under way.
-        ("fetch.wait.max.ms", "100"),
-        // Any record that a broker was configured to take can be read.
-        ("receive.message.max.bytes", "1073741824"),
+    defaults: &[],
+    bounds: &[
+        ("queued.max.messages.kbytes", kbytes(KAFKA_FETCHED_BYTES_MAX)),
+        ("fetch.max.bytes", KAFKA_FETCHED_BYTES_MAX),
+        ("fetch.queue.backoff.ms", millis(KAFKA_FETCH_PAUSE)),
+        ("fetch.wait.max.ms", millis(KAFKA_FETCH_WAIT_MAX)),
+        ("receive.message.max.bytes", KAFKA_ANSWER_BYTES_MAX),
     ],
     owned: &[
         ("auto.offset.reset", "error"),
@@ -57,7 +51,7 @@ impl PartitionReader {
     /// `group` is not joined; librdkafka reads nothing without a name of one, and this one's access is granted already.
     pub(super) fn new(cluster: &Cluster, group: &str, health: Health) -> Result<Self, Error> {
         let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
-        let reader = Reader::new(&config, READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
+        let reader = Reader::new(&config, KAFKA_READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
         Ok(Self { reader, slots: Slots::default(), health })
     }
 
@@ -204,7 +198,7 @@ impl Slots {
         slot.next = offset + 1;
         let timestamp = message.timestamp().map(Timestamp::from_millis);
         slot.batch.push((Offset(offset), timestamp), message.key(), message.payload(), message.headers());
-        if slot.batch.bytes() >= BATCH_BYTES_MAX {
+        if slot.batch.bytes() >= KAFKA_BATCH_BYTES_MAX {
             slot.flush(&mut read.events);
         }
     }

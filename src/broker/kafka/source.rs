@@ -5,43 +5,28 @@
 //! | between caller and thread | bound |
 //! |---|---|
 //! | what the group did | a few; it overtakes records, for these may wait for long |
-//! | records | [`EVENTS_MAX`] batches, [`BYTES_MAX`] bytes; then the reader is not read any more, and librdkafka stops at its own bound |
+//! | records | [`KAFKA_EVENTS_MAX`] batches, [`KAFKA_EVENT_BYTES_MAX`] bytes; then the reader is not read any more, and librdkafka stops at its own bound |
 //! | what is to be read | one wish a partition: a later one replaces it |
 //! | commits | one under way, one waiting |
 //!
 //! The group is served whether or not records are taken: a stalled caller keeps its partitions.
 
-use super::Cluster;
-use super::catalog::{Chores, Inquiry};
-use super::health::{Health, PROBE_PATIENCE, Probe};
+use super::health::{Health, Probe};
+use super::inquiry::{Chores, Inquiry};
 use super::member::{Committing, Member, Told};
 use super::reader::{PartitionReader, Read, Start};
 use super::thread::Thread;
+use super::{Cluster, is_topic_name, no_topic_name};
 use crate::broker::{Commit, Described, Error, Event, Source};
 use crate::health::Part;
+use crate::limit::{KAFKA_CONTROLS_MAX, KAFKA_EVENT_BYTES_MAX, KAFKA_EVENTS_MAX, KAFKA_REFUSAL_INTERVAL, KAFKA_SOURCE_IDLE};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-
-/// Batches on their way to the caller.
-const EVENTS_MAX: usize = 64;
-
-/// Bytes on their way to the caller; what one read brings may be added to it.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// What the group did, on its way to the caller.
-const CONTROL_MAX: usize = 64;
-
-/// How long the thread sleeps when nothing wakes it: messages, the group, commands and a caller that took something do.
-const IDLE: Duration = Duration::from_millis(100);
-
-/// How often one refusal is told.
-const REFUSAL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The source port for one group on one cluster.
 pub(crate) struct KafkaSource {
@@ -78,8 +63,11 @@ impl Shared {
 }
 
 impl KafkaSource {
-    /// Joins `group`. It answers whether or not a broker does: what is wrong comes with [`Source::next`]. `user` names it in the log.
+    /// Joins `group`. It answers whether or not a broker does: what is wrong comes with [`Source::next`]. `part` tells of the cluster.
     pub(crate) fn new(cluster: &Cluster, group: String, topics: &[String], part: Part) -> Result<Self, Error> {
+        if let Some(impossible) = topics.iter().find(|topic| !is_topic_name(topic)) {
+            return Err(Error::Refused(no_topic_name(impossible)));
+        }
         let health = Health::new(&cluster.name, part);
         let reader = PartitionReader::new(cluster, &group, health.clone())?;
         let shared = Arc::new(Shared::default());
@@ -87,8 +75,8 @@ impl KafkaSource {
         let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
         let inquiry = Inquiry::start(reader.native().clone(), health.clone(), Chores::watching(topics, changed))?;
         let member = Member::join(cluster, &group, topics, health.clone())?;
-        let (control_out, control) = mpsc::channel(CONTROL_MAX);
-        let (records_out, records) = mpsc::channel(EVENTS_MAX);
+        let (control_out, control) = mpsc::channel(KAFKA_CONTROLS_MAX);
+        let (records_out, records) = mpsc::channel(KAFKA_EVENTS_MAX);
         let server = Server {
             member,
             reader,
@@ -184,8 +172,8 @@ impl Source for KafkaSource {
     async fn close(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.unpark();
-        self.inquiry.end().await;
-        self.thread.end().await;
+        // At the same time, for each may have to wait for a broker that is away.
+        tokio::join!(self.inquiry.end(), self.thread.end());
     }
 }
 
@@ -228,24 +216,23 @@ impl Server {
     fn serve(mut self) {
         self.member.wake(std::thread::current());
         self.reader.wake(std::thread::current());
-        let mut probe = Probe::default();
+        let mut probe = Probe::new();
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.serve_group();
             self.serve_wishes();
             self.reader.serve();
-            if probe.is_due(&self.health) && self.reader.native().ping(PROBE_PATIENCE) {
-                self.health.answered();
-            }
+            probe.serve(&self.health, |ping| self.reader.native().ping(ping));
             if !self.serve_records() {
-                std::thread::park_timeout(IDLE);
+                std::thread::park_timeout(KAFKA_SOURCE_IDLE);
             }
         }
+        self.member.leave();
     }
 
     fn serve_group(&mut self) {
         for told in self.member.serve() {
             match told {
-                Told::Gained(partitions) => self.control.waiting.push_back(Ok(Event::Gained(partitions))),
+                Told::Gained(partitions) => gain(&mut self.control.waiting, partitions),
                 Told::Lost(partitions) => {
                     self.apply(partitions.iter().map(|partition| (partition.clone(), None)).collect());
                     lose(&mut self.control.waiting, partitions);
@@ -288,7 +275,7 @@ impl Server {
 
     /// Whether there is more to read at once.
     fn serve_records(&mut self) -> bool {
-        if !self.records.push() || self.shared.bytes.load(Ordering::Relaxed) >= BYTES_MAX {
+        if !self.records.push() || self.shared.bytes.load(Ordering::Relaxed) >= KAFKA_EVENT_BYTES_MAX {
             return false;
         }
         let mut read = Read::default();
@@ -305,10 +292,17 @@ impl Server {
     /// librdkafka says the same at every attempt; a caller that takes nothing is told when it does.
     fn refuse(&mut self, words: String) {
         let now = Instant::now();
-        self.refused.retain(|_, at| now.duration_since(*at) < REFUSAL_INTERVAL);
+        self.refused.retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_INTERVAL);
         if self.control.push() && self.refused.insert(words.clone(), now).is_none() {
             self.control.waiting.push_back(Err(Error::Refused(words)));
         }
+    }
+}
+
+/// Adds to what waits for the caller that partitions were gained. None says no more than a gain before it does.
+fn gain(waiting: &mut VecDeque<Result<Event, Error>>, gained: Vec<Partition>) {
+    if !gained.is_empty() || !matches!(waiting.back(), Some(Ok(Event::Gained(_)))) {
+        waiting.push_back(Ok(Event::Gained(gained)));
     }
 }
 
@@ -332,6 +326,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_topic_that_cannot_be_is_refused_by_name() {
+        let cluster = Cluster { name: "main".into(), brokers: vec!["127.0.0.1:1".to_owned()], properties: BTreeMap::new() };
+        for topic in ["^orders.*", "no spaces", "a\0b", ""] {
+            let part = crate::health::Health::new().part("source");
+            match KafkaSource::new(&cluster, "group".to_owned(), &["orders".to_owned(), topic.to_owned()], part) {
+                Err(Error::Refused(words)) => assert!(words.contains(&format!("`{}`", topic.escape_debug())), "{words}"),
+                Err(other) => panic!("{other:?}"),
+                Ok(_) => panic!("{topic:?} was taken"),
+            }
+        }
+    }
+
+    #[test]
     fn a_caller_that_was_not_told_of_a_gain_is_not_told_of_the_loss() {
         let partitions = |indexes: &[i32]| indexes.iter().map(|index| Partition::new("t", *index)).collect::<Vec<_>>();
         let mut waiting = VecDeque::from([Ok(Event::Lost(partitions(&[0]))), Ok(Event::Gained(partitions(&[0, 1])))]);
@@ -345,5 +352,18 @@ mod tests {
         );
         lose(&mut waiting, partitions(&[1]));
         assert_eq!(waiting.len(), 2);
+    }
+
+    #[test]
+    fn the_answer_that_there_is_nothing_waits_once_and_after_what_was_lost() {
+        let mut waiting = VecDeque::new();
+        for _ in 0..3 {
+            gain(&mut waiting, Vec::new());
+            lose(&mut waiting, vec![Partition::new("t", 0)]);
+            gain(&mut waiting, Vec::new());
+            gain(&mut waiting, Vec::new());
+        }
+        assert_eq!(waiting.iter().filter(|event| matches!(event, Ok(Event::Gained(_)))).count(), 1);
+        assert!(matches!(waiting.back(), Some(Ok(Event::Gained(none))) if none.is_empty()));
     }
 }

@@ -1,12 +1,9 @@
 //! The adapters' own threads: named, woken by unparking, and joined with a deadline, for librdkafka may hang while it closes a client.
 
+use crate::limit::KAFKA_CLOSE_MAX;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// How long a thread may take to end before it is left behind.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread that is told to end by other means, and joined here. Dropping it joins it too, blocking.
 pub(super) struct Thread {
@@ -33,10 +30,14 @@ impl Thread {
         }
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits until the thread, which was told to end, has ended. Dropped early, the rest of the wait is the drop's.
     pub(super) async fn end(&mut self) {
         if let Some(told) = &mut self.told {
-            let in_time = tokio::time::timeout(PATIENCE, told).await.is_ok();
+            let in_time = tokio::time::timeout(KAFKA_CLOSE_MAX, told).await.is_ok();
             self.told = None;
             self.join(in_time);
         }
@@ -57,7 +58,7 @@ impl Drop for Thread {
     fn drop(&mut self) {
         if self.handle.is_some() {
             self.unpark();
-            let in_time = !matches!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout));
+            let in_time = !matches!(self.ended.recv_timeout(KAFKA_CLOSE_MAX), Err(RecvTimeoutError::Timeout));
             self.join(in_time);
         }
     }

@@ -16,6 +16,8 @@ struct Member {
     owned: BTreeSet<Partition>,
     /// What it has not been told yet.
     told: VecDeque<Event>,
+    /// It knows its share: what it joined, or lost, was followed by an answer.
+    answered: bool,
     dead: bool,
 }
 
@@ -67,6 +69,8 @@ impl Group {
     /// Shares out what there is now; `partitions` answers what topics have.
     pub(super) fn rebalance(&mut self, partitions: impl Fn(&[String]) -> Vec<Partition>) {
         let all: BTreeSet<Partition> = self.members.values().flat_map(|member| partitions(&member.topics)).collect();
+        // As in Kafka, who asks for nothing that exists waits for it.
+        let waits = |member: &Member| partitions(&member.topics).is_empty();
         let mut free = all.clone();
         let share = all.len().div_ceil(self.members.len().max(1));
         let mut lost: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
@@ -88,7 +92,11 @@ impl Group {
         }
         for (id, member) in &mut self.members {
             let lost = lost.remove(id).filter(|lost| !lost.is_empty()).map(Event::Lost);
-            member.told.extend(lost.into_iter().chain(gained.remove(id).map(Event::Gained)));
+            member.answered &= lost.is_none();
+            let none = (!member.answered && !waits(member)).then(Vec::new);
+            let gained = gained.remove(id).or(none).map(Event::Gained);
+            member.answered |= gained.is_some();
+            member.told.extend(lost.into_iter().chain(gained));
         }
     }
 }

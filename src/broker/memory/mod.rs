@@ -50,6 +50,7 @@ struct Faults {
     hold_sends: bool,
     hold_reports: bool,
     hold_dead: bool,
+    producers_failed: bool,
     /// So many sends to come are reported as unknown; whether they arrive.
     lost_reports: Vec<bool>,
     /// Records of one batch that a source hands out.
@@ -80,8 +81,15 @@ pub(crate) struct Arrived {
 /// Whose clients, what there is, and what a person does to it.
 impl MemoryCluster {
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
-        let faults =
-            Faults { down: false, hold_sends: false, hold_reports: false, hold_dead: false, lost_reports: Vec::new(), batch_max: 500 };
+        let faults = Faults {
+            down: false,
+            hold_sends: false,
+            hold_reports: false,
+            hold_dead: false,
+            producers_failed: false,
+            lost_reports: Vec::new(),
+            batch_max: 500,
+        };
         let state = State { clock, topics: BTreeMap::new(), groups: BTreeMap::new(), outboxes: BTreeMap::new(), counter: 0, faults };
         Self { state: Rc::new(RefCell::new(state)), changed: Rc::default() }
     }
@@ -224,6 +232,11 @@ impl MemoryCluster {
         self.change(|state| state.faults.lost_reports.extend(std::iter::repeat_n(arrive, count)));
     }
 
+    /// Producers have failed for good, and are not replaced yet.
+    pub(crate) fn fail_producers(&self, failed: bool) {
+        self.change(|state| state.faults.producers_failed = failed);
+    }
+
     /// Keeps the partitions of members that die until [`MemoryCluster::expire_dead`], as a session timeout does.
     pub(crate) fn hold_dead(&self, hold: bool) {
         self.change(|state| state.faults.hold_dead = hold);
@@ -317,6 +330,8 @@ impl Catalog for MemoryCatalog {
     async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
         self.0.committed(group, partitions)
     }
+
+    async fn close(&mut self) {}
 }
 
 #[cfg(test)]

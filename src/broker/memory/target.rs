@@ -171,7 +171,7 @@ impl MemoryTarget {
 #[async_trait(?Send)]
 impl Target for MemoryTarget {
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        if self.closed {
+        if self.closed || self.cluster.state().faults.producers_failed {
             return Sent::Failed(failure(FailureKind::Closed, Reason::TimedOut, "the producer is closed"));
         }
         if self.in_flight >= self.in_flight_max {

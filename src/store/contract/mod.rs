@@ -7,6 +7,7 @@ mod birth;
 mod change;
 mod lease;
 mod load;
+pub(crate) mod model;
 mod tail;
 mod trial;
 

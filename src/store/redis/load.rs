@@ -7,7 +7,7 @@ use super::{Redis, connection, form};
 use crate::limit;
 use crate::model::{Level, Slice, Timestamp, Watermark};
 use crate::run::Name;
-use crate::store::{Error, Fetch, List, Listed, Listing, Tail, TailRun, Tailed};
+use crate::store::{Error, Fetch, List, Listed, Listing};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::collections::BTreeMap;
@@ -69,27 +69,6 @@ impl Redis {
         }
         self.tell_lost_from_gone(requests, &mut fetched).await?;
         Ok(fetched)
-    }
-
-    /// Fetches the bytes of those runs of the tails that are due within the asked horizons.
-    pub(super) async fn fetch_tails(&self, requests: &[Tail], tails: &mut [Tailed]) -> Result<(), Error> {
-        let mut fetches = Vec::new();
-        let mut takers = Vec::new();
-        for (request, tail) in requests.iter().zip(tails) {
-            let Tailed::Runs { runs, .. } = tail else { continue };
-            let within: Vec<&mut TailRun> = runs.iter_mut().filter(|run| run.listing.least_due <= request.until).collect();
-            if !within.is_empty() {
-                let names = within.iter().map(|run| (run.listing.slice, run.listing.name.clone())).collect();
-                fetches.push(Fetch { shard: request.shard.clone(), runs: names });
-                takers.push(within);
-            }
-        }
-        for (within, found) in takers.into_iter().zip(self.fetch_runs(&fetches).await?) {
-            for (run, bytes) in within.into_iter().zip(found) {
-                run.bytes = bytes;
-            }
-        }
-        Ok(())
     }
 
     /// A run without bytes whose name is still listed is not gone but lost: it is handed out empty, so that it is found unreadable and set

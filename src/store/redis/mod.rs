@@ -150,7 +150,7 @@ impl Store for Redis {
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         let calls = requests.iter().map(|tail| Call::tail(&self.keyspace.of(&tail.shard), tail)).collect();
         let mut tails = self.run(calls).await?.into_iter().map(Reply::tailed).collect::<Result<Vec<_>, _>>()?;
-        self.fetch_tails(requests, &mut tails).await?;
+        super::fetch_tails(self, requests, &mut tails).await?;
         Ok(tails)
     }
 

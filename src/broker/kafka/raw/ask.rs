@@ -1,12 +1,14 @@
 //! Asking: topics with their ids, offsets of many partitions in one call, and what a group committed, metadata as bytes. Each call blocks
-//! until it is answered or its patience ends.
+//! until it is answered, its patience ends, or nobody wants the answer any more.
 
 use super::{Event, Native, Queue, bytes, millis, slice, text};
+use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_ANSWER_TURN, KAFKA_COMMITTED_TURN, KAFKA_PROBE_MAX};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
 use std::ffi::{CString, c_char};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Why a call, or one part of it, was not answered.
 pub(in super::super) type Failed = (RDKafkaErrorCode, String);
@@ -27,22 +29,24 @@ pub(in super::super) enum Spec {
     End,
 }
 
+/// Who is asked, and what is done while the answer is awaited: called every moment, `false` gives the question up.
+pub(in super::super) struct Asking<'a> {
+    pub(in super::super) native: &'a Native,
+    pub(in super::super) meanwhile: &'a mut dyn FnMut() -> bool,
+}
+
 /// The topics, in no order; one that the cluster refuses to describe has an error in its place.
-pub(in super::super) fn describe_topics(
-    native: &Native,
-    topics: &[&str],
-    patience: Duration,
-) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
+pub(in super::super) fn describe_topics(asking: &mut Asking<'_>, topics: &[&str]) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
     let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
     let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, patience);
+    let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
     // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
     unsafe {
         let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-        sys::rd_kafka_DescribeTopics(native.ptr(), collection, ask.options, ask.queue.0.as_ptr());
+        sys::rd_kafka_DescribeTopics(ask.client, collection, ask.options, ask.queue.0.as_ptr());
         sys::rd_kafka_TopicCollection_destroy(collection);
     }
-    let event = ask.answer()?;
+    let event = ask.answer(asking)?;
     // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
     unsafe {
         let mut count = 0;
@@ -78,12 +82,19 @@ unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
     }
 }
 
+/// Whether the broker that the cluster calls its controller answers: the smallest question there is, for it names no topic.
+pub(super) fn is_there(native: &Native) -> bool {
+    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_PROBE_MAX);
+    // SAFETY: all handles are alive.
+    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue.0.as_ptr()) };
+    ask.queue.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
+}
+
 /// One offset of each partition of the list, in its order.
 pub(in super::super) fn list_offsets(
-    native: &Native,
+    asking: &mut Asking<'_>,
     partitions: &[(String, i32)],
     spec: Spec,
-    patience: Duration,
 ) -> Result<Vec<Result<i64, Failed>>, Failed> {
     let mut list = list(partitions);
     // The call's own names of the two have these values.
@@ -92,10 +103,10 @@ pub(in super::super) fn list_offsets(
         Spec::End => rdkafka::Offset::End,
     });
     all.expect("offsets that every list takes");
-    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, patience);
+    let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, KAFKA_ANSWER_MAX);
     // SAFETY: all handles are alive; the call copies the list.
-    unsafe { sys::rd_kafka_ListOffsets(native.ptr(), list.ptr(), ask.options, ask.queue.0.as_ptr()) };
-    let event = ask.answer()?;
+    unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue.0.as_ptr()) };
+    let event = ask.answer(asking)?;
     // SAFETY: as in `describe_topics`.
     unsafe {
         let mut count = 0;
@@ -106,37 +117,29 @@ pub(in super::super) fn list_offsets(
     }
 }
 
-/// What `group` committed for each partition of the list, in its order: offset and metadata, or nothing. Waits for transactions that are
-/// about to commit something else.
+/// What the client's group committed for each partition of the list, in its order: offset and metadata, or nothing. Waits for transactions
+/// that are about to commit something else, if the client reads what is committed only. Not by the admin call of that purpose: one that has
+/// timed out aborts the process when its coordinator comes back.
 pub(in super::super) fn committed(
-    native: &Native,
-    group: &str,
+    asking: &mut Asking<'_>,
     partitions: &[(String, i32)],
-    patience: Duration,
 ) -> Result<Vec<Result<Option<String>, Failed>>, Failed> {
-    let Ok(group) = CString::new(group) else { return Err((RDKafkaErrorCode::InvalidGroupId, "a zero byte in the name".into())) };
-    let list = list(partitions);
-    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS, patience);
-    // SAFETY: all handles are alive; the question copies group and list, and the call copies the question.
-    let event = unsafe {
-        let error = sys::rd_kafka_AdminOptions_set_require_stable_offsets(ask.options, 1);
-        assert!(error.is_null(), "the option belongs to this call");
-        let mut question = sys::rd_kafka_ListConsumerGroupOffsets_new(group.as_ptr(), list.ptr());
-        sys::rd_kafka_ListConsumerGroupOffsets(native.ptr(), &mut question, 1, ask.options, ask.queue.0.as_ptr());
-        sys::rd_kafka_ListConsumerGroupOffsets_destroy(question);
-        ask.answer()?
-    };
-    // SAFETY: as in `describe_topics`; one group was asked for, so one is answered.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_ListConsumerGroupOffsets_result(event.0.as_ptr());
-        let groups = sys::rd_kafka_ListConsumerGroupOffsets_result_groups(result, &mut count);
-        let group = *slice(groups, count).first().ok_or((RDKafkaErrorCode::Fail, "an answer without its group".into()))?;
-        failure(sys::rd_kafka_group_result_error(group))?;
-        let found = sys::rd_kafka_group_result_partitions(group);
-        let found = slice((*found).elems.cast_const(), usize::try_from((*found).cnt).unwrap_or(0)).iter();
-        Ok(in_order(partitions, found, |element| Ok((element.offset >= 0).then(|| metadata(element)))))
+    let (list, until) = (list(partitions), Instant::now() + KAFKA_ANSWER_MAX);
+    loop {
+        // SAFETY: client and list are alive; the list is written to by this thread only, before the call returns.
+        let code = unsafe { sys::rd_kafka_committed(asking.native.ptr(), list.ptr(), millis(KAFKA_COMMITTED_TURN)) };
+        match code {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => break,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__TIMED_OUT if (asking.meanwhile)() && Instant::now() < until => {}
+            code => return Err((code.into(), RDKafkaErrorCode::from(code).to_string())),
+        }
     }
+    // SAFETY: the list is alive.
+    let found = unsafe {
+        let list = &*list.ptr();
+        slice(list.elems.cast_const(), usize::try_from(list.cnt).unwrap_or(0)).iter()
+    };
+    Ok(in_order(partitions, found, |element| Ok((element.offset >= 0).then(|| metadata(element)))))
 }
 
 fn metadata(element: &sys::rd_kafka_topic_partition_t) -> String {
@@ -188,26 +191,34 @@ unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
 struct Ask {
     queue: Queue,
     options: *mut sys::rd_kafka_AdminOptions_t,
-    patience: Duration,
+    client: *mut sys::rd_kafka_t,
 }
 
 impl Ask {
     fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
+        let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
-            let queue = Queue::own(sys::rd_kafka_queue_new(native.ptr())).expect("librdkafka aborts when memory is out");
-            let options = sys::rd_kafka_AdminOptions_new(native.ptr(), call);
+            let queue = Queue::own(sys::rd_kafka_queue_new(client)).expect("librdkafka aborts when memory is out");
+            let options = sys::rd_kafka_AdminOptions_new(client, call);
             let mut reason: [c_char; 128] = [0; 128];
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
-            Self { queue, options, patience }
+            Self { queue, options, client }
         }
     }
 
-    /// librdkafka ends the question itself; the second over its time is for its threads to say so.
-    fn answer(&self) -> Result<Event, Failed> {
-        let event = self.queue.poll(self.patience + Duration::from_secs(1));
-        let event = event.ok_or((RDKafkaErrorCode::OperationTimedOut, "no answer".to_owned()))?;
-        event.error().map_or(Ok(event), Err)
+    /// librdkafka ends the question itself; the second over its time is for its threads to say so. What comes to a queue that is gone is
+    /// dropped by it.
+    fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
+        let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
+        loop {
+            if let Some(event) = self.queue.poll(KAFKA_ANSWER_TURN) {
+                return event.error().map_or(Ok(event), Err);
+            }
+            if !(asking.meanwhile)() || Instant::now() >= until {
+                return Err((RDKafkaErrorCode::OperationTimedOut, "no answer".to_owned()));
+            }
+        }
     }
 }
 

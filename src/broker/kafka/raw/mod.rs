@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `read` | batches from a consumer's queue; header names as bytes |
 //! | `send` | header names as bytes; delivery reports a batch at a time, with their status |
-//! | `ask` | topic ids; offsets of many partitions at once; commit metadata as bytes |
+//! | `ask` | topic ids; offsets of many partitions at once; commit metadata as bytes; whether anybody is there |
 //! | `commit` | commits that do not wait, each with its answer |
 //!
 //! What keeps it sound, everywhere:
@@ -20,11 +20,12 @@ mod commit;
 mod read;
 mod send;
 
-pub(super) use ask::{Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
+pub(super) use ask::{Asking, Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
 pub(super) use commit::Commits;
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
 
+use crate::limit::KAFKA_PROBE_MAX;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
@@ -96,24 +97,35 @@ impl Native {
         })
     }
 
-    /// Whether any broker answers within `patience`.
-    pub(super) fn ping(&self, patience: Duration) -> bool {
-        ping(&self.client, patience)
+    /// Whether a broker answers within [`KAFKA_PROBE_MAX`].
+    pub(super) fn ping(&self, ping: Ping) -> bool {
+        match ping {
+            Ping::Controller => ask::is_there(self),
+            Ping::Any => self.answers(),
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
+        // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is destroyed below.
+        unsafe {
+            let code = sys::rd_kafka_metadata(self.ptr(), 0, std::ptr::null_mut(), &mut metadata, millis(KAFKA_PROBE_MAX));
+            let answered = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
+            if answered {
+                sys::rd_kafka_metadata_destroy(metadata);
+            }
+            answered
+        }
     }
 }
 
-/// Whether any broker answers this client within `patience`: asks for the brokers, and for no topic that was not asked for before.
-pub(super) fn ping<C: ClientContext>(client: &Client<C>, patience: Duration) -> bool {
-    let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
-    // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is destroyed below.
-    unsafe {
-        let code = sys::rd_kafka_metadata(client.native_ptr(), 0, std::ptr::null_mut(), &mut metadata, millis(patience));
-        let answered = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
-        if answered {
-            sys::rd_kafka_metadata_destroy(metadata);
-        }
-        answered
-    }
+/// Whom to ask whether anybody is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ping {
+    /// The broker that the cluster calls its controller, a small question. It may be the one that is gone.
+    Controller,
+    /// Any broker that seems connected. The answer is as long as the list of topics that the client knows: if it knows none, of all topics.
+    Any,
 }
 
 /// How much waits to be served by a poll of this client.

@@ -2,13 +2,13 @@
 //! the path, and fails without it.
 
 mod foreign;
-mod model;
 mod outage;
 mod server;
 
 use super::*;
 use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token, Watermark};
 use crate::run::Run;
+use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject, run_of};
 use crate::store::{Change, ChangeKind};
 use server::Server;
@@ -74,6 +74,25 @@ fn everything(topic: &str) -> List {
 }
 
 const DONE: Appended = Appended::Done { cancelled: 0, missed: 0 };
+
+#[async_trait(?Send)]
+impl Counterpart for RealRedis {
+    fn store(&self) -> &dyn Store {
+        &self.redis
+    }
+
+    async fn restart(&mut self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
+    let server = Server::start_with(&["--appendfsync", "no"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(server.redis());
+    same_as_memory(&mut RealRedis { server, redis }, &runtime, 300);
+}
 
 #[tokio::test]
 async fn redis_keeps_every_promise_of_the_port() {

@@ -1,13 +1,19 @@
-//! Random sequences of calls have the same outcomes on the memory store and on a real server: so what the simulation shows on the one
-//! holds for the other.
+//! Random sequences of calls have the same outcomes on the memory store and on any other: so what the simulation shows on the one holds for
+//! the other.
 
-use super::*;
+use super::run_of;
 use crate::clock::WallClock;
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::run::{Name, Run};
 use crate::store::memory::Memory;
+use crate::store::{Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Store, Tail};
+use async_trait::async_trait;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// One call, in terms of what the sequence has done so far.
 #[derive(Clone, Debug)]
@@ -88,13 +94,13 @@ impl World {
         crate::store::lease(&self.shard, Token(token.into()))
     }
 
-    fn named(&self, picks: &[Index]) -> Vec<(crate::model::Slice, crate::run::Name)> {
+    fn named(&self, picks: &[Index]) -> Vec<(Slice, Name)> {
         let runs = picks.iter().filter(|_| !self.runs.is_empty()).map(|pick| pick.get(&self.runs));
         runs.map(|run| (run.slice, run.name.clone())).collect()
     }
 
     fn place(&self, pick: Index) -> Cursor {
-        if self.places.is_empty() { place(0) } else { *pick.get(&self.places) }
+        if self.places.is_empty() { Cursor::START } else { *pick.get(&self.places) }
     }
 
     fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
@@ -186,7 +192,34 @@ async fn shown(store: &dyn Store, world: &World) -> String {
     format!("{state:?} {listed:?} {fetched:?}")
 }
 
-async fn check(memory: &Memory, redis: &Redis, shard: ShardId, calls: &[Call]) -> Result<(), TestCaseError> {
+/// What every id and every cancelled place of a shard still do, told by cancelling all and by claiming everything. Changes the shard.
+async fn hidden(store: &dyn Store, world: &World) -> String {
+    let known = store.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
+    let Some(watermark) = known.map(|state| state.watermark) else { return String::new() };
+    let changes = (0..4).map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
+    let to = Watermark(watermark.0 + 1);
+    let cancels = Append { shard: world.shard.clone(), from: watermark, to, runs: Vec::new(), changes };
+    let appended = store.append(&[cancels]).await.unwrap();
+    for token in 1..3 {
+        store.release(&[world.lease(token)]).await.unwrap();
+    }
+    store.acquire(&[world.lease(1)], length(true)).await.unwrap();
+    let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
+    let skew_max = Duration::ZERO;
+    let advance = Advance { lease: world.lease(1), delivered: None, deletes: Vec::new(), ids: Vec::new(), claim, skew_max };
+    format!("{appended:?} {:?}", store.advance(&[advance]).await.unwrap())
+}
+
+/// A store under this test.
+#[async_trait(?Send)]
+pub(crate) trait Counterpart {
+    fn store(&self) -> &dyn Store;
+
+    /// Ends what it has open and begins anew with what it keeps; answers whether it can.
+    async fn restart(&mut self) -> bool;
+}
+
+async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, calls: &[Call]) -> Result<(), TestCaseError> {
     let mut world = World { shard, runs: Vec::new(), places: Vec::new() };
     for call in calls {
         let known = memory.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
@@ -198,25 +231,26 @@ async fn check(memory: &Memory, redis: &Redis, shard: ShardId, calls: &[Call]) -
             _ => None,
         };
         let in_memory = outcome(memory, call, &world, append.as_ref(), watermark).await;
-        let in_redis = outcome(redis, call, &world, append.as_ref(), watermark).await;
-        prop_assert_eq!(in_memory, in_redis, "{:?}", call);
-        prop_assert_eq!(shown(memory, &world).await, shown(redis, &world).await, "after {:?}", call);
+        let in_other = outcome(other.store(), call, &world, append.as_ref(), watermark).await;
+        prop_assert_eq!(in_memory, in_other, "{:?}", call);
+        prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after {:?}", call);
+    }
+    if other.restart().await {
+        prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after a restart");
+        prop_assert_eq!(hidden(memory, &world).await, hidden(other.store(), &world).await, "after a restart");
     }
     Ok(())
 }
 
-#[test]
-fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
-    let server = Server::start_with(&["--appendfsync", "no"]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let redis = runtime.block_on(server.redis());
+/// Runs so many sequences on both stores.
+pub(crate) fn same_as_memory(other: &mut dyn Counterpart, runtime: &tokio::runtime::Runtime, cases: u32) {
     let memory = Memory::new(Rc::new(WallClock));
-    let sequence = std::cell::Cell::new(0);
-    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let (sequence, other) = (Cell::new(0), RefCell::new(other));
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&calls(), |calls| {
         sequence.set(sequence.get() + 1);
         let shard = ShardId::new("model", Partition::new("sequence", sequence.get()));
-        runtime.block_on(check(&memory, &redis, shard, &calls))
+        runtime.block_on(check(&memory, &mut **other.borrow_mut(), shard, &calls))
     });
     if let Err(error) = outcome {
         panic!("{error}");

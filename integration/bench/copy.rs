@@ -1,0 +1,78 @@
+//! The floor: a copy from topic to topic, all acknowledged, by the client that the service uses too. Once as its Rust crate offers it, once
+//! as fast as librdkafka can - that is what delaying messages is held against.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::LIMIT;
+use crate::raw::{Reader, Sender};
+use crate::topics;
+
+/// Messages between two looks at the broker's answers.
+const SERVE_AFTER: usize = 4_096;
+
+/// Nothing comes for so long: it never will.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Copies from a topic to a topic: the broker's address, both names, and how many records.
+pub(crate) type Copy = fn(&str, &str, &str, usize);
+
+/// A consumer that hands each record to a producer.
+pub(crate) fn plain(addr: &str, from: &str, to: &str, count: usize) {
+    let consumer: BaseConsumer = consumer_config(addr).create().expect("a consumer of a valid configuration");
+    let producer: BaseProducer = producer_config(addr).create().expect("a producer of a valid configuration");
+    consumer.assign(&topics::from_the_start(from)).expect("partitions can be assigned");
+    for copied in 1..=count {
+        let message = consumer.poll(SILENCE).expect("a record to copy").expect("a record to copy");
+        let headers = message.headers().expect("every message of the load has headers").detach();
+        let mut record = BaseRecord::<[u8], [u8]>::to(to).headers(headers);
+        (record.key, record.payload) = (message.key(), message.payload());
+        while let Err((error, back)) = producer.send(record) {
+            assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "the client takes what was read");
+            record = back;
+            producer.poll(Duration::from_millis(10));
+        }
+        if copied % SERVE_AFTER == 0 {
+            producer.poll(Duration::ZERO);
+        }
+    }
+    producer.flush(LIMIT).expect("the broker answers");
+}
+
+/// Batches from the consumer's queue, a topic's handle, headers handed on unparsed.
+pub(crate) fn best(addr: &str, from: &str, to: &str, count: usize) {
+    let mut reader = Reader::new(&consumer_config(addr), &topics::from_the_start(from));
+    let sender = Sender::new(&producer_config(addr), to);
+    let (mut copied, mut heard) = (0, Instant::now());
+    while copied < count {
+        let came = reader.read(Duration::from_millis(1), |message| sender.forward(message));
+        copied += came;
+        heard = if came > 0 { Instant::now() } else { heard };
+        assert!(heard.elapsed() < SILENCE, "only {copied} of {count} records came to be copied");
+        sender.serve(Duration::ZERO);
+    }
+    while sender.in_flight() > 0 {
+        sender.serve(Duration::from_millis(10));
+        assert!(heard.elapsed() < LIMIT, "the broker answers");
+    }
+}
+
+/// By default a full queue stops reading for a second, and holds 64 MiB.
+fn consumer_config(addr: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", addr).set("group.id", "copy").set("enable.auto.commit", "false");
+    config.set("fetch.queue.backoff.ms", "10").set("queued.max.messages.kbytes", "1048576");
+    config
+}
+
+fn producer_config(addr: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", addr).set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+    config.set("linger.ms", "5").set("queue.buffering.max.messages", "500000");
+    config
+}

@@ -1,0 +1,86 @@
+//! The judgement on what arrived: each message once, none early, none changed. By the numbers and dues that the load was sent under, not by
+//! what the service says of itself.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rdkafka::config::ClientConfig;
+
+use crate::raw::Reader;
+use crate::topics::{self, Topics};
+use crate::workload;
+
+/// A topic that yields nothing for so long is read, whatever its offsets say.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// What is wrong with what arrived. All zero: the promises were kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) count: usize,
+    pub(crate) lost: usize,
+    pub(crate) doubled: usize,
+    pub(crate) early: usize,
+    /// Came with another key or payload than was sent.
+    pub(crate) changed: usize,
+    /// In the dead letters, where nothing belongs.
+    pub(crate) dead: usize,
+}
+
+impl Verdict {
+    pub(crate) fn is_kept(&self) -> bool {
+        let Verdict { lost, doubled, early, changed, dead, .. } = *self;
+        lost + doubled + early + changed + dead == 0
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verdict { count, lost, doubled, early, changed, dead } = *self;
+        if self.is_kept() {
+            return write!(f, "all {count}, once");
+        }
+        let faults = [(lost, "LOST"), (doubled, "DOUBLED"), (early, "EARLY"), (changed, "CHANGED"), (dead, "DEAD LETTERS")];
+        let named: Vec<_> = faults.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        write!(f, "of {count}: {}", named.join(", "))
+    }
+}
+
+/// What a target topic holds.
+pub(crate) struct Arrivals {
+    pub(crate) verdict: Verdict,
+    /// By the broker's stamp, in milliseconds after the due, ascending.
+    pub(crate) lateness: Vec<i64>,
+    /// The broker's stamp of the last one.
+    pub(crate) last: i64,
+}
+
+/// Reads a topic to its end. `due` answers for a number when it was due; a copy has none.
+pub(crate) fn judge(topics: &Topics<'_>, topic: &str, count: usize, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", topics.addr()).set("group.id", "ledger").set("enable.auto.commit", "false");
+    config.set("fetch.queue.backoff.ms", "10");
+    let mut reader = Reader::new(&config, &topics::from_the_start(topic));
+    let mut verdict = Verdict { count, ..Verdict::default() };
+    let (mut seen, mut lateness, mut last) = (vec![false; count], Vec::new(), i64::MIN);
+    let (held, mut read, mut heard) = (topics.held(topic), 0, Instant::now());
+    while read < held && heard.elapsed() < SILENCE {
+        let came = reader.read(Duration::from_millis(100), |message| {
+            last = last.max(message.timestamp());
+            let Some(number) = workload::number(message.key()).filter(|number| *number < count) else {
+                verdict.changed += 1;
+                return;
+            };
+            verdict.changed += usize::from(message.payload() != workload::payload(number).as_bytes());
+            verdict.doubled += usize::from(std::mem::replace(&mut seen[number], true));
+            if let Some(due) = due(number) {
+                verdict.early += usize::from(message.timestamp() < due);
+                lateness.push(message.timestamp() - due);
+            }
+        });
+        read += came;
+        heard = if came > 0 { Instant::now() } else { heard };
+    }
+    verdict.lost = seen.iter().filter(|seen| !**seen).count();
+    lateness.sort_unstable();
+    Arrivals { verdict, lateness, last }
+}

@@ -1,0 +1,67 @@
+//! What a measurement took: wall time, and the processor time of each process that takes part, as the kernel counts it.
+
+use std::time::{Duration, Instant};
+
+use crate::env::{Kafka, Postdate, Redis, cpu_of};
+
+/// The processes that are told apart.
+pub(crate) struct Meter<'a> {
+    pub(crate) kafka: &'a Kafka,
+    pub(crate) redis: &'a Redis,
+}
+
+/// The clocks at one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    at: Instant,
+    /// Of this process: the load, or a copy.
+    here: Duration,
+    service: Duration,
+    redis: Duration,
+    kafka: Duration,
+    machine: Duration,
+}
+
+/// What passed between two readings.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Usage {
+    pub(crate) wall: Duration,
+    pub(crate) here: Duration,
+    pub(crate) service: Duration,
+    pub(crate) redis: Duration,
+    /// The part of all cores that programs had which are not of this run, from 0 to 1: what makes the wall time's figures worse.
+    pub(crate) others: f64,
+}
+
+impl Meter<'_> {
+    pub(crate) fn read(&self, service: Option<&Postdate>) -> Reading {
+        Reading {
+            at: Instant::now(),
+            here: cpu_of(std::process::id()),
+            service: service.map_or(Duration::ZERO, Postdate::cpu),
+            redis: self.redis.cpu(),
+            kafka: self.kafka.cpu(),
+            machine: machine(),
+        }
+    }
+}
+
+impl Reading {
+    pub(crate) fn until(self, end: Reading) -> Usage {
+        let (wall, here, redis) = (end.at - self.at, end.here - self.here, end.redis - self.redis);
+        let service = end.service.saturating_sub(self.service);
+        let ours = here + service + redis + (end.kafka - self.kafka);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let others = (end.machine - self.machine).saturating_sub(ours).as_secs_f64() / (wall.as_secs_f64() * cores);
+        Usage { wall, here, service, redis, others }
+    }
+}
+
+/// The time that all cores were not idle, or were not given to this machine by the one that hosts it.
+fn machine() -> Duration {
+    let stat = std::fs::read_to_string("/proc/stat").expect("Linux tells");
+    let ticks = stat.lines().next().into_iter().flat_map(|line| line.split_whitespace().skip(1)).enumerate();
+    // user nice system idle iowait irq softirq steal guest guest_nice; the last two are in the first two.
+    let busy = ticks.filter(|(at, _)| ![3, 4, 8, 9].contains(at));
+    Duration::from_millis(busy.map(|(_, ticks)| ticks.parse::<u64>().expect("a number") * 10).sum())
+}

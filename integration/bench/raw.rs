@@ -1,0 +1,201 @@
+//! librdkafka called by hand, for what its Rust crate has no fast form of: batches from a consumer's queue, a topic's handle, headers that are
+//! handed on without being parsed. Its own, and not the service's adapter: a floor that shares code with what stands on it would sink with it.
+//!
+//! What keeps it sound: a client outlives what was taken from it, for it is the last field of its owner; a message is destroyed once, after
+//! the last borrow of it; librdkafka's functions may be called from any thread.
+#![allow(unsafe_code, reason = "librdkafka is a C library; the rest of the measurements is safe because this module is")]
+
+use std::ffi::CString;
+use std::time::Duration;
+
+use rdkafka::TopicPartitionList;
+use rdkafka::client::{Client, DefaultClientContext};
+use rdkafka::config::ClientConfig;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
+use rdkafka_sys as sys;
+
+const OK: RDKafkaRespErr = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
+
+/// Messages of one read.
+const BATCH: usize = 4_096;
+
+/// Reads the partitions that it is given, and commits nothing.
+pub(crate) struct Reader {
+    queue: *mut sys::rd_kafka_queue_t,
+    taken: Vec<*mut sys::rd_kafka_message_t>,
+    client: Client<DefaultClientContext>,
+}
+
+impl Reader {
+    /// The configuration must name a group, which is not joined.
+    pub(crate) fn new(config: &ClientConfig, partitions: &TopicPartitionList) -> Reader {
+        let native = config.create_native_config().expect("a valid configuration");
+        let client = Client::new(config, native, RDKafkaType::RD_KAFKA_CONSUMER, DefaultClientContext).expect("a consumer");
+        // SAFETY: the client is alive; the list is copied; the queue is ours until it is destroyed in `drop`.
+        let queue = unsafe {
+            assert_eq!(sys::rd_kafka_assign(client.native_ptr(), partitions.ptr()), OK, "partitions can be assigned");
+            sys::rd_kafka_queue_get_consumer(client.native_ptr())
+        };
+        assert!(!queue.is_null(), "the configuration names a group");
+        Reader { queue, taken: Vec::with_capacity(BATCH), client }
+    }
+
+    /// Hands out what was fetched, waiting at most so long for the first; answers how much it was.
+    pub(crate) fn read(&mut self, patience: Duration, mut each: impl FnMut(&mut Taken<'_>)) -> usize {
+        let patience = i32::try_from(patience.as_millis()).expect("a short wait");
+        let room = self.taken.spare_capacity_mut();
+        // SAFETY: the queue is alive; the room is as long as said; as many are written as is answered, and they are ours from then on.
+        unsafe {
+            let count = sys::rd_kafka_consume_batch_queue(self.queue, patience, room.as_mut_ptr().cast(), room.len());
+            self.taken.set_len(usize::try_from(count).unwrap_or(0));
+        }
+        let mut count = 0;
+        for message in self.taken.drain(..) {
+            // SAFETY: the message is ours, and nothing borrows from it after `each`.
+            unsafe {
+                if (*message).err == OK {
+                    each(&mut Taken(&mut *message));
+                    count += 1;
+                }
+                sys::rd_kafka_message_destroy(message);
+            }
+        }
+        count
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // SAFETY: the reference is ours, and the client goes after it.
+        unsafe {
+            sys::rd_kafka_consumer_close(self.client.native_ptr());
+            sys::rd_kafka_queue_destroy(self.queue);
+        }
+    }
+}
+
+/// One message that was read.
+pub(crate) struct Taken<'a>(&'a mut sys::rd_kafka_message_t);
+
+impl Taken<'_> {
+    pub(crate) fn key(&self) -> &[u8] {
+        // SAFETY: the message owns its key.
+        unsafe { slice(self.0.key, self.0.key_len) }
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        // SAFETY: the message owns its payload.
+        unsafe { slice(self.0.payload, self.0.len) }
+    }
+
+    /// In epoch milliseconds: the broker's, if the topic says so.
+    pub(crate) fn timestamp(&self) -> i64 {
+        let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        // SAFETY: the message is alive.
+        unsafe { sys::rd_kafka_message_timestamp(self.0, &mut kind) }
+    }
+}
+
+/// SAFETY: `pointer` is null or points to so many bytes that live for `'a`.
+unsafe fn slice<'a>(pointer: *const std::ffi::c_void, length: usize) -> &'a [u8] {
+    // SAFETY: as the function's own.
+    if pointer.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast(), length) } }
+}
+
+/// Sends what a [`Reader`] read to one topic.
+pub(crate) struct Sender {
+    topic: *mut sys::rd_kafka_topic_t,
+    reports: *mut sys::rd_kafka_queue_t,
+    client: Client<DefaultClientContext>,
+}
+
+impl Sender {
+    pub(crate) fn new(config: &ClientConfig, topic: &str) -> Sender {
+        let native = config.create_native_config().expect("a valid configuration");
+        // SAFETY: the configuration is alive, and not yet given to a client.
+        unsafe { sys::rd_kafka_conf_set_events(native.ptr(), sys::RD_KAFKA_EVENT_DR) };
+        let client = Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext).expect("a producer");
+        let name = CString::new(topic).expect("a topic's name has no zero byte");
+        // SAFETY: client and name are alive; both references are ours until they are destroyed in `drop`.
+        let (topic, reports) = unsafe {
+            let topic = sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut());
+            (topic, sys::rd_kafka_queue_get_main(client.native_ptr()))
+        };
+        assert!(!topic.is_null() && !reports.is_null(), "the client has a topic and a queue");
+        Sender { topic, reports, client }
+    }
+
+    /// Sends a message on, with key, payload and headers as they are; waits while the client is full.
+    pub(crate) fn forward(&self, message: &mut Taken<'_>) {
+        let mut headers = std::ptr::null_mut();
+        // SAFETY: the message is alive; from here on its headers are ours, until a send takes them over.
+        let detached = unsafe { sys::rd_kafka_message_detach_headers(message.0, &mut headers) };
+        assert_eq!(detached, OK, "every message of the load has headers");
+        loop {
+            match self.produce(message, headers) {
+                OK => return,
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR__QUEUE_FULL => self.serve(Duration::from_millis(10)),
+                code => panic!("the client takes what was read: {}", RDKafkaErrorCode::from(code)),
+            }
+        }
+    }
+
+    fn produce(&self, message: &Taken<'_>, headers: *mut sys::rd_kafka_headers_t) -> RDKafkaRespErr {
+        use sys::rd_kafka_vtype_t as tag;
+        // SAFETY: client, topic and message are alive; key and payload are copied by MSG_F_COPY; the headers are taken over if it succeeds;
+        // each tag is followed by arguments of the types that librdkafka reads for it; the list ends with END.
+        unsafe {
+            sys::rd_kafka_producev(
+                self.client.native_ptr(),
+                tag::RD_KAFKA_VTYPE_RKT,
+                self.topic,
+                tag::RD_KAFKA_VTYPE_MSGFLAGS,
+                sys::RD_KAFKA_MSG_F_COPY,
+                tag::RD_KAFKA_VTYPE_KEY,
+                message.0.key,
+                message.0.key_len,
+                tag::RD_KAFKA_VTYPE_VALUE,
+                message.0.payload,
+                message.0.len,
+                tag::RD_KAFKA_VTYPE_HEADERS,
+                headers,
+                tag::RD_KAFKA_VTYPE_END,
+            )
+        }
+    }
+
+    /// Takes in what the broker answered, waiting at most so long for the first. An answer that is a refusal ends the measurement.
+    pub(crate) fn serve(&self, patience: Duration) {
+        let mut patience = i32::try_from(patience.as_millis()).expect("a short wait");
+        loop {
+            // SAFETY: the queue is alive; the event is ours to destroy, and its messages live as long as it.
+            unsafe {
+                let event = sys::rd_kafka_queue_poll(self.reports, patience);
+                if event.is_null() {
+                    return;
+                }
+                while let Some(message) = sys::rd_kafka_event_message_next(event).as_ref() {
+                    assert_eq!(message.err, OK, "the broker takes what was read");
+                }
+                sys::rd_kafka_event_destroy(event);
+            }
+            patience = 0;
+        }
+    }
+
+    /// Sent and not answered yet.
+    pub(crate) fn in_flight(&self) -> usize {
+        // SAFETY: the client is alive.
+        usize::try_from(unsafe { sys::rd_kafka_outq_len(self.client.native_ptr()) }).expect("a length")
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // SAFETY: both references are ours, and the client goes after them.
+        unsafe {
+            sys::rd_kafka_topic_destroy(self.topic);
+            sys::rd_kafka_queue_destroy(self.reports);
+        }
+    }
+}

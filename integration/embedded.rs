@@ -1,0 +1,114 @@
+//! A service with nothing but a broker: what waits lies in a folder beside it, and survives what happens to the process.
+
+use crate::env::{Kafka, Postdate, kafka, redis};
+use crate::verdict::{LIMIT, Scene};
+
+const KILLS: usize = 6;
+const ROUND: usize = 300;
+
+#[test]
+fn a_process_that_is_killed_again_and_again_loses_nothing_of_its_folder() {
+    // As with Redis: reading, storing and handing over are killed in their midst.
+    let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
+    let mut scene = Scene::new(&kafka, "folder_killed", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_stored("", "").replace("6000", "1000"));
+    let mut duplicates = 0;
+    for _ in 0..KILLS {
+        let arrived = sink.records().len();
+        scene.load(ROUND, 0..1_000);
+        sink.wait_for(arrived + ROUND / 3, LIMIT);
+        scene.load(ROUND, 0..1_000);
+        postdate.kill();
+        postdate.restart();
+        duplicates = scene.all_arrive(&sink);
+    }
+    scene.flush();
+    assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
+}
+
+#[test]
+fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
+    let mut scene = Scene::new(kafka(), "folder_waits", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
+    scene.send(2_000, 4_000..6_000);
+    scene.wait_until_stored(&postdate, 2_000);
+    postdate.kill();
+    postdate.restart();
+    assert_eq!(scene.all_arrive(&sink), 0, "nothing had been handed over before the kill");
+    assert!(postdate.metrics().sum("postdate_stored_total") < 1.0, "nothing was read a second time");
+}
+
+#[test]
+fn a_process_that_ends_gives_its_folder_back_with_all_that_waits() {
+    let mut scene = Scene::new(kafka(), "folder_ended", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_stored("[store.embedded]\npath = \"waiting/here\"", ""));
+    for _ in 0..3 {
+        let arrived = sink.records().len();
+        scene.send(1_000, 0..2_000);
+        sink.wait_for(arrived + 300, LIMIT);
+        let (status, _) = postdate.terminate();
+        assert_eq!(status.code(), Some(0), "{}", postdate.logs());
+        assert!(postdate.folder().join("waiting/here/format").exists());
+        postdate.restart();
+        scene.all_arrive(&sink);
+    }
+    let (status, _) = postdate.terminate();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
+fn a_second_process_on_the_same_folder_is_refused_and_told_who_has_it() {
+    let scene = Scene::new(kafka(), "folder_shared", 1);
+    let mut first = Postdate::ready_with(&scene.config_stored("", ""));
+    let path = first.folder().join("postdate-data");
+    let config = scene.config_stored(&format!("[store.embedded]\npath = \"{}\"", path.display()), "");
+    let mut second = Postdate::start(&config);
+    assert_eq!(second.wait_until_ended().code(), Some(1));
+    let said = second.logs();
+    assert!(said.contains("postdate: store.embedded: the store cannot be used: ") && said.contains("is in use by process "), "{said}");
+    assert!(said.contains("only one process can have an embedded store at a time"), "{said}");
+    assert!(first.runs() && first.ready());
+    // Free again, whatever became of the one that had it.
+    first.kill();
+    second.restart();
+    second.wait_until_ready();
+}
+
+#[test]
+fn a_folder_of_another_format_is_refused_with_what_to_do() {
+    let scene = Scene::new(kafka(), "folder_format", 1);
+    let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
+    postdate.terminate();
+    std::fs::write(postdate.folder().join("postdate-data").join("format"), "postdate embedded store, format 7\n").unwrap();
+    postdate.restart();
+    assert_eq!(postdate.wait_until_ended().code(), Some(1));
+    let said = postdate.logs();
+    assert!(said.contains("has format 7, and this version of Postdate reads and writes format 1: let the version that wrote it"), "{said}");
+}
+
+#[test]
+fn what_waits_moves_from_the_folder_to_redis_and_back_by_way_of_the_log() {
+    let mut scene = Scene::new(kafka(), "folder_moved", 2);
+    let sink = scene.sink();
+    let mut in_folder = Postdate::ready_with(&scene.config_stored("", ""));
+    scene.send(500, 0..1_000);
+    scene.send(500, 20_000..21_000);
+    scene.wait_until_stored(&in_folder, 1_000);
+    sink.wait_for(500, LIMIT);
+    in_folder.terminate();
+
+    let mut in_redis = Postdate::ready_with(&scene.config(redis()));
+    scene.wait_until_stored(&in_redis, 500);
+    in_redis.terminate();
+
+    // A new folder: the first one is still where it was then.
+    std::fs::remove_dir_all(in_folder.folder().join("postdate-data")).unwrap();
+    in_folder.restart();
+    scene.all_arrive(&sink);
+    in_folder.terminate();
+    assert_eq!(scene.duplicates_at_the_end(), 0, "each of them ended well, and had committed what was delivered");
+}

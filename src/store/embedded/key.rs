@@ -1,0 +1,234 @@
+//! The rows of a folder: their keys, in the order in which they are read. What the values look like stands in `form`.
+//!
+//! A shard's rows lie under its *number*, given at birth and never used again; only `meta` knows the shard by name. So an erased shard is
+//! gone with its `meta`, and what is left of it can be deleted bit by bit.
+//!
+//! | row | keyspace | key behind the first letter | value |
+//! |---|---|---|---|
+//! | next | index | | the number that the next birth is given |
+//! | meta | index | deployment, route, topic (each with its length), partition | number, positions, identity |
+//! | garbage | index | number | nothing: rows of this number are still to be deleted |
+//! | count | index | number, slice; no slice: the quarantine | runs, messages, bytes, least offset |
+//! | order | index | number, least due, least offset, name | slice: so runs are listed |
+//! | run | index | number, slice, name | least due, bytes: so runs are found by name |
+//! | id | index | number, id | place of the message that waits under it |
+//! | cancelled | index | number, place | nothing: not to be delivered |
+//! | bytes | pool | slice's start and level, number, name | the encoded run |
+//! | aside | pool | number, name | a run that could not be read |
+//! | sweep | pool | | nothing: see `sweep` |
+//!
+//! In the pool the hour comes first: what falls due together lies together on disk, and is freed together.
+
+use crate::model::{Cursor, Partition, ShardId, Slice, Timestamp};
+use crate::run::Name;
+use std::ops::RangeInclusive;
+use std::str::from_utf8;
+
+/// What stands for a shard in the keys of its rows.
+pub(super) type Number = u32;
+
+/// See the module's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key<'a> {
+    Next,
+    Meta { deployment: &'a str, shard: &'a ShardId },
+    Garbage(Number),
+    Count(Number, Option<Slice>),
+    Order(Number, Timestamp, &'a Name),
+    Run(Number, Slice, &'a Name),
+    Id(Number, &'a str),
+    Cancelled(Number, Cursor),
+    Bytes(Number, Slice, &'a Name),
+    Aside(Number, &'a Name),
+    Sweep,
+}
+
+/// First letters. Those of a shard's index rows are all that a garbage number can have left in the index.
+const NEXT: u8 = b'n';
+const META: u8 = b'm';
+const GARBAGE: u8 = b'g';
+const COUNT: u8 = b'c';
+const ORDER: u8 = b'o';
+const RUN: u8 = b'r';
+const ID: u8 = b'i';
+const CANCELLED: u8 = b'x';
+const BYTES: u8 = b'p';
+const ASIDE: u8 = b'q';
+const SWEEP: u8 = b's';
+const OF_A_SHARD: [u8; 5] = [COUNT, ORDER, RUN, ID, CANCELLED];
+
+impl Key<'_> {
+    pub(super) fn is_of_pool(self) -> bool {
+        matches!(self, Self::Bytes(..) | Self::Aside(..) | Self::Sweep)
+    }
+
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(64);
+        match self {
+            Self::Next => key.push(NEXT),
+            Self::Meta { deployment, shard } => {
+                key.extend(all_metas(deployment));
+                push_text(&mut key, &shard.route);
+                push_text(&mut key, &shard.partition.topic);
+                key.extend(shard.partition.index.to_be_bytes());
+            }
+            Self::Garbage(number) => push_number(&mut key, GARBAGE, number),
+            Self::Count(number, slice) => {
+                push_number(&mut key, COUNT, number);
+                slice.into_iter().for_each(|slice| push_slice(&mut key, slice));
+            }
+            Self::Order(number, least_due, name) => {
+                key.extend(order_from(number, least_due));
+                key.extend(name.least_offset().0.to_be_bytes());
+                key.extend(name.as_str().as_bytes());
+            }
+            Self::Run(number, slice, name) => {
+                push_number(&mut key, RUN, number);
+                push_slice(&mut key, slice);
+                key.extend(name.as_str().as_bytes());
+            }
+            Self::Id(number, id) => {
+                push_number(&mut key, ID, number);
+                key.extend(id.as_bytes());
+            }
+            Self::Cancelled(number, place) => {
+                push_number(&mut key, CANCELLED, number);
+                key.extend(super::form::place(place));
+            }
+            Self::Bytes(number, slice, name) => {
+                key.push(BYTES);
+                push_slice(&mut key, slice);
+                key.extend(number.to_be_bytes());
+                key.extend(name.as_str().as_bytes());
+            }
+            Self::Aside(number, name) => {
+                push_number(&mut key, ASIDE, number);
+                key.extend(name.as_str().as_bytes());
+            }
+            Self::Sweep => key.push(SWEEP),
+        }
+        key
+    }
+}
+
+fn push_number(key: &mut Vec<u8>, letter: u8, number: Number) {
+    key.push(letter);
+    key.extend(number.to_be_bytes());
+}
+
+/// Start, then level: in the order of time.
+fn push_slice(key: &mut Vec<u8>, slice: Slice) {
+    key.extend(super::form::slice(slice));
+}
+
+fn push_text(key: &mut Vec<u8>, text: &str) {
+    key.extend((text.len() as u32).to_be_bytes());
+    key.extend(text.as_bytes());
+}
+
+/// What the keys of a deployment's metas begin with.
+pub(super) fn all_metas(deployment: &str) -> Vec<u8> {
+    let mut key = vec![META];
+    push_text(&mut key, deployment);
+    key
+}
+
+pub(super) fn all_garbage() -> Vec<u8> {
+    vec![GARBAGE]
+}
+
+pub(super) fn all_counts(number: Number) -> Vec<u8> {
+    prefix(COUNT, number)
+}
+
+pub(super) fn all_runs(number: Number) -> Vec<u8> {
+    prefix(RUN, number)
+}
+
+pub(super) fn all_aside(number: Number) -> Vec<u8> {
+    prefix(ASIDE, number)
+}
+
+pub(super) fn all_cancelled(number: Number) -> Vec<u8> {
+    prefix(CANCELLED, number)
+}
+
+/// What the index rows of a shard begin with. The runs come last: by them the bytes are found.
+pub(super) fn all_of_a_shard(number: Number) -> [Vec<u8>; 5] {
+    OF_A_SHARD.map(|letter| prefix(letter, number))
+}
+
+fn prefix(letter: u8, number: Number) -> Vec<u8> {
+    let mut key = Vec::with_capacity(5);
+    push_number(&mut key, letter, number);
+    key
+}
+
+/// The order rows of least dues in `from..=until`.
+pub(super) fn order_range(number: Number, from: Timestamp, until: Timestamp) -> RangeInclusive<Vec<u8>> {
+    let mut last = order_from(number, until);
+    // Longer than the rest of any key.
+    last.extend([0xff; 9]);
+    order_from(number, from)..=last
+}
+
+fn order_from(number: Number, least_due: Timestamp) -> Vec<u8> {
+    let mut key = prefix(ORDER, number);
+    key.extend(least_due.to_ordered_bits().to_be_bytes());
+    key
+}
+
+/// The cancelled rows of places in `from..=until`.
+pub(super) fn cancelled_range(number: Number, from: Cursor, until: Cursor) -> RangeInclusive<Vec<u8>> {
+    Key::Cancelled(number, from).to_bytes()..=Key::Cancelled(number, until).to_bytes()
+}
+
+/// The shard that a meta row is about; `None`: nothing that we wrote.
+pub(super) fn shard(key: &[u8]) -> Option<ShardId> {
+    let (_deployment, rest) = split_text(key.get(1..)?)?;
+    let (route, rest) = split_text(rest)?;
+    let (topic, rest) = split_text(rest)?;
+    Some(ShardId::new(route, Partition::new(topic, i32::from_be_bytes(rest.try_into().ok()?))))
+}
+
+fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (text, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    Some((from_utf8(text).ok()?, rest))
+}
+
+/// The number in a garbage row's key.
+pub(super) fn garbage(key: &[u8]) -> Option<Number> {
+    Some(Number::from_be_bytes(key.get(1..)?.try_into().ok()?))
+}
+
+/// The slice that a count row is about, `None` inside: the quarantine.
+pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
+    match key.get(5..)? {
+        [] => Some(None),
+        slice => super::form::to_slice(slice).map(Some),
+    }
+}
+
+/// Least due and name of the run that an order row is about.
+pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, Name)> {
+    let (due, rest) = key.get(5..)?.split_first_chunk::<8>()?;
+    let (_least_offset, name) = rest.split_first_chunk::<8>()?;
+    Some((Timestamp::from_ordered_bits(u64::from_be_bytes(*due)), Name::new(from_utf8(name).ok()?)))
+}
+
+/// Slice and name of the run that a run row is about.
+pub(super) fn named(key: &[u8]) -> Option<(Slice, Name)> {
+    let (slice, name) = key.get(5..)?.split_first_chunk::<9>()?;
+    Some((super::form::to_slice(slice)?, Name::new(from_utf8(name).ok()?)))
+}
+
+/// The name of the run that an aside row holds.
+pub(super) fn aside(key: &[u8]) -> Option<Name> {
+    Some(Name::new(from_utf8(key.get(5..)?).ok()?))
+}
+
+/// The place that a cancelled row is about.
+pub(super) fn cancelled(key: &[u8]) -> Option<Cursor> {
+    super::form::to_place(key.get(5..)?)
+}

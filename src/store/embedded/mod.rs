@@ -1,0 +1,263 @@
+//! The embedded store: durable, in a folder of this process' own, without a server. One thread writes, one reads, one frees the disk; the
+//! handles that loops hold hand calls to them. Every change is on disk before it is answered, and a call that is dropped has its effect or
+//! has none.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `folder`, `journal` | lock, format version and database of the folder |
+//! | `key`, `form` | rows: their keys, their values |
+//! | `writer`, `ledger`, `shard`, `draft` | the thread that writes: calls, shards, changes of rows |
+//! | `reader` | the thread that reads runs |
+//! | `sweep`, `room` | disk that is freed, disk that is left |
+//!
+//! Leases and tails are not kept on disk: who uses them ends with this process.
+
+mod draft;
+mod fault;
+mod folder;
+mod form;
+mod journal;
+mod key;
+mod ledger;
+mod reader;
+mod room;
+mod shard;
+mod shared;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use super::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
+    Tailed,
+};
+use crate::clock::Clock;
+use crate::limit;
+use crate::model::{Lease, ShardId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use folder::{Folder, Rows, Sizes};
+use ledger::{Ledger, Surroundings};
+use reader::{Reading, View};
+use room::Room;
+use shared::Shared;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use writer::{Call, Settle, Writer};
+
+/// Where the store lies, and whose.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Its folder; made if there is none.
+    pub(crate) path: PathBuf,
+    pub(crate) deployment: String,
+}
+
+/// How long the threads may take to end: one that frees the disk is in the midst of files. What was answered is on disk whether they end
+/// or not.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A handle on the store; clones share it. The last one that is dropped ends the threads and waits for them.
+#[derive(Clone)]
+pub(crate) struct Embedded {
+    deployment: Arc<str>,
+    threads: Arc<Threads>,
+}
+
+struct Threads {
+    /// `None` only while they are ended.
+    calls: Option<Calls>,
+    handles: Vec<JoinHandle<()>>,
+    /// Disconnected when all have ended.
+    ended: Mutex<Receiver<()>>,
+}
+
+struct Calls {
+    write: mpsc::Sender<Call>,
+    read: mpsc::Sender<Reading>,
+    /// Dropped, it ends the sweeper.
+    _sweep: SyncSender<()>,
+}
+
+impl Embedded {
+    /// Takes the folder and starts the threads. Blocks while the folder is read.
+    pub(crate) fn open(options: &Options, clock: impl Clock + Send + Sync + 'static) -> Result<Self, Error> {
+        Self::open_with(options, Sizes::DEFAULT, Room::new(options.path.clone()), clock)
+    }
+
+    fn open_with(options: &Options, sizes: Sizes, room: Room, clock: impl Clock + Send + Sync + 'static) -> Result<Self, Error> {
+        let folder = Folder::take(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
+        let here = Surroundings { deployment: options.deployment.as_str().into(), clock: Arc::new(clock), room };
+        let holders = BTreeMap::new();
+        let opened = folder.open(&sizes).and_then(|rows| Ok((rows.clone(), Ledger::load(rows, here.clone(), &holders)?)));
+        let (rows, ledger) = opened.map_err(|error| Error::Unusable(damaged(options, &error)))?;
+        let shared = Arc::new(Shared::new(rows));
+        shared.set_size(ledger.size());
+        let (write, calls) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
+        let (read, readings) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
+        let (sweep, stop) = sync_channel(1);
+        let deployment = here.deployment.clone();
+        let writer = Writer { folder, sizes, here, calls, shared: shared.clone(), ledger: Some(ledger), holders };
+        let (reading, sweeping) = (shared.clone(), shared);
+        let (ends, ended) = sync_channel(1);
+        let ended = Mutex::new(ended);
+        let calls = Some(Calls { write, read, _sweep: sweep });
+        let mut threads = Threads { calls, handles: Vec::new(), ended };
+        threads.start("store-writer", &ends, move || writer.serve())?;
+        threads.start("store-reader", &ends, move || reader::serve(readings, &reading))?;
+        threads.start("store-sweeper", &ends, move || sweep::serve(&stop, &sweeping))?;
+        Ok(Self { deployment, threads: Arc::new(threads) })
+    }
+
+    /// Does a call on the writer's thread; answers when its changes are on disk.
+    async fn write<A: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut Ledger) -> Result<A, fault::Fault> + Send + 'static,
+    ) -> Result<A, Error> {
+        let (reply, answer) = oneshot::channel();
+        let call: Call = Box::new(move |ledger| {
+            let outcome = ledger.and_then(|ledger| ledger.attempt(call));
+            // Nobody waits any more: the caller was dropped, and what is done is done.
+            let settle: Settle = Box::new(move |written| _ = reply.send(written.clone().and(outcome)));
+            settle
+        });
+        let calls = self.calls();
+        calls.write.send(call).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+
+    /// Reads on the reader's thread.
+    async fn read<A: Send + 'static>(&self, read: impl FnOnce(&View<'_>) -> Result<A, Error> + Send + 'static) -> Result<A, Error> {
+        let (reply, answer) = oneshot::channel();
+        let deployment = self.deployment.clone();
+        let reading: Reading =
+            Box::new(move |rows: Result<&Rows, Error>| _ = reply.send(rows.and_then(|rows| read(&View::new(rows, &deployment)))));
+        self.calls().read.send(reading).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+
+    fn calls(&self) -> &Calls {
+        self.threads.calls.as_ref().expect("it is taken only when no handle is left")
+    }
+}
+
+fn ended() -> Error {
+    Error::Unusable("a thread of the embedded store has ended: see what it said last".to_owned())
+}
+
+fn damaged(options: &Options, error: &fjall::Error) -> String {
+    let (path, error) = (options.path.display(), fault::describe(error));
+    format!(
+        "{path} cannot be opened: {error}. If the disk is in order, the store in it is damaged: move the folder away and start again, and \
+         what waited is read again from the sources as far as they retain it"
+    )
+}
+
+impl Threads {
+    fn start(&mut self, name: &str, ends: &SyncSender<()>, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let ends = ends.clone();
+        // Blocking calls cannot be tasks, and the task group's threads run roles. These belong to the adapter, which joins them.
+        let handle = Builder::new().name(name.to_owned()).spawn(move || {
+            body();
+            drop(ends);
+        });
+        self.handles.push(handle.map_err(|error| Error::Unusable(format!("cannot start {name}: {error}")))?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.calls = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if matches!(ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout)) {
+            tracing::warn!("the embedded store does not end in time: its threads are left behind");
+            return;
+        }
+        for handle in self.handles.drain(..) {
+            let name = handle.thread().name().unwrap_or_default().to_owned();
+            if handle.join().is_err() {
+                tracing::error!(thread = name, "a thread of the embedded store panicked");
+            }
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for Embedded {
+    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+        let births = births.to_vec();
+        self.write(move |ledger| ledger.open(&births)).await
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        let appends = appends.to_vec();
+        self.write(move |ledger| ledger.append(&appends)).await
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+        let shards = shards.to_vec();
+        self.write(move |ledger| Ok(ledger.state(&shards))).await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let leases = leases.to_vec();
+        self.write(move |ledger| Ok(ledger.acquire(&leases, length))).await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let leases = leases.to_vec();
+        self.write(move |ledger| Ok(ledger.renew(&leases, length))).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        let leases = leases.to_vec();
+        self.write(move |ledger| {
+            ledger.release(&leases);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        let requests = requests.to_vec();
+        self.read(move |view| view.list(&requests)).await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        let requests = requests.to_vec();
+        self.read(move |view| view.fetch(&requests)).await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        let asked = requests.to_vec();
+        let mut tails = self.write(move |ledger| Ok(ledger.tail(&asked))).await?;
+        super::fetch_tails(self, requests, &mut tails).await?;
+        Ok(tails)
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        let requests = requests.to_vec();
+        self.write(move |ledger| ledger.advance(&requests)).await
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        let requests = requests.to_vec();
+        self.write(move |ledger| ledger.quarantine(&requests)).await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        let shards = shards.to_vec();
+        self.write(move |ledger| {
+            ledger.erase(&shards);
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,95 @@
+//! The thread that reads runs and lists them, apart from the writes: a big fetch holds no commit up. Each call sees one moment of the
+//! database, and in it the watermark and all that was stored below.
+
+use super::fault::{describe, readable, unavailable};
+use super::folder::Rows;
+use super::form::{self, Meta};
+use super::key::{self, Key};
+use super::shared::Shared;
+use crate::limit;
+use crate::model::{ShardId, Slice};
+use crate::run::Name;
+use crate::store::{Error, Fetch, List, Listed, Listing};
+use bytes::Bytes;
+use fjall::{Readable as _, Snapshot};
+use std::sync::Arc;
+use tokio::sync::mpsc::Receiver;
+
+/// Reads, and tells the caller.
+pub(super) type Reading = Box<dyn FnOnce(Result<&Rows, Error>) + Send>;
+
+/// Serves until nobody can call any more.
+pub(super) fn serve(mut calls: Receiver<Reading>, shared: &Arc<Shared>) {
+    while let Some(call) = calls.blocking_recv() {
+        shared.with_rows(|rows| {
+            call(rows.ok_or_else(|| Error::Unavailable("the embedded store's folder is being opened anew".to_owned())));
+        });
+    }
+}
+
+/// One moment of the database.
+pub(super) struct View<'a> {
+    rows: &'a Rows,
+    snapshot: Snapshot,
+    deployment: &'a str,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(rows: &'a Rows, deployment: &'a str) -> Self {
+        Self { rows, snapshot: rows.db.snapshot(), deployment }
+    }
+
+    pub(super) fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        requests.iter().map(|request| self.list_one(request).map_err(|error| unavailable(&error))).collect()
+    }
+
+    pub(super) fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        requests.iter().map(|request| self.fetch_one(request).map_err(|error| unavailable(&error))).collect()
+    }
+
+    /// `None`: unborn, or not what this version writes.
+    fn meta(&self, shard: &ShardId) -> fjall::Result<Option<Meta>> {
+        let key = Key::Meta { deployment: self.deployment, shard };
+        Ok(self.snapshot.get(&self.rows.index, key.to_bytes())?.and_then(|value| form::to_meta(&value)))
+    }
+
+    fn list_one(&self, request: &List) -> fjall::Result<Listed> {
+        let Some(meta) = self.meta(&request.shard)? else { return Ok(Listed::Unknown) };
+        let limit = request.limit.min(limit::ROWS_MAX);
+        let range = key::order_range(meta.number, request.from, request.until);
+        let mut runs = Vec::new();
+        if !range.is_empty() {
+            for row in self.snapshot.range(&self.rows.index, range).take(limit + 1) {
+                let (key, value) = row.into_inner()?;
+                runs.extend(listing(&key, &value));
+            }
+        }
+        let more = runs.len() > limit;
+        runs.truncate(limit);
+        Ok(Listed::Runs { watermark: meta.positions.watermark, runs, more })
+    }
+
+    fn fetch_one(&self, request: &Fetch) -> fjall::Result<Vec<Option<Bytes>>> {
+        let Some(meta) = self.meta(&request.shard)? else { return Ok(vec![None; request.runs.len()]) };
+        request.runs.iter().map(|(slice, name)| self.bytes(&meta, *slice, name)).collect()
+    }
+
+    fn bytes(&self, meta: &Meta, slice: Slice, name: &Name) -> fjall::Result<Option<Bytes>> {
+        let key = Key::Bytes(meta.number, slice, name).to_bytes();
+        let read = readable(self.snapshot.get(&self.rows.pool, key).map(|found| found.map(Bytes::from)))?;
+        if read.is_some() {
+            return Ok(read);
+        }
+        // Told from one that is gone: it is handed out empty, so that it is found unreadable and set aside.
+        let is_there = self.snapshot.contains_key(&self.rows.index, Key::Run(meta.number, slice, name).to_bytes())?;
+        Ok(is_there.then(Bytes::new))
+    }
+}
+
+fn listing(key: &[u8], value: &[u8]) -> Option<Listing> {
+    let listing = key::ordered(key).zip(form::to_slice(value)).map(|((least_due, name), slice)| Listing { slice, name, least_due });
+    if listing.is_none() {
+        tracing::error!(error = describe(&fjall::Error::Unrecoverable), "the embedded store lists a run that cannot be named");
+    }
+    listing
+}

@@ -1,0 +1,38 @@
+//! Who holds a shard's lease (I5). The caller's clock decides; nothing here asks for the time.
+
+use crate::model::{Timestamp, Token};
+use std::time::Duration;
+
+/// The holder's token and the lease's end, if somebody holds it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holder(Option<(Token, Timestamp)>);
+
+impl Holder {
+    /// Takes a lease that is free, past its end, or held with this very token.
+    pub(crate) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> bool {
+        let is_free = self.0.is_none_or(|(holder, end)| holder == token || end <= now);
+        if is_free {
+            self.0 = Some((token, now.plus(length)));
+        }
+        is_free
+    }
+
+    /// Extends the token's own lease, even past its end, if nobody took it.
+    pub(crate) fn renew(&mut self, token: Token, length: Duration, now: Timestamp) -> bool {
+        let is_held = self.is_held(token);
+        if is_held {
+            self.0 = Some((token, now.plus(length)));
+        }
+        is_held
+    }
+
+    pub(crate) fn release(&mut self, token: Token) {
+        if self.is_held(token) {
+            self.0 = None;
+        }
+    }
+
+    pub(crate) fn is_held(&self, token: Token) -> bool {
+        self.0.is_some_and(|(holder, _)| holder == token)
+    }
+}
