@@ -14,7 +14,7 @@ const ROWS: [&[&str]; 6] = [
     &["store", "broker", "task", "metric", "health", "clock"],
     &["store/redis", "store/embedded", "store/memory", "broker/kafka", "broker/nats", "broker/memory"],
     &["ingress", "timer", "admin"],
-    &["main", "lib", "cli", "check", "demo", "config", "role", "telemetry", "sim"],
+    &["main", "lib", "cli", "config", "role", "command", "telemetry", "sim"],
 ];
 
 /// The steps sideways: what a shard may claim is told from the runs seen and the wheel that holds them, and a metered store counts.

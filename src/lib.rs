@@ -38,7 +38,7 @@
 //! ## Layers: a file imports its own folder and lower rows
 //! | row | modules |
 //! |---|---|
-//! | shell | `cli` `config` `role` `telemetry` `sim` |
+//! | shell | `cli` `config` `role` `command` `telemetry` `sim` |
 //! | roles | `ingress` `timer` `admin` |
 //! | adapters | `store::redis` `store::embedded` `store::memory` `broker::kafka` `broker::memory` |
 //! | ports | `store` `broker` `task` `metric` `health` `clock` |
@@ -46,14 +46,15 @@
 //! | domain | `model` `limit` `mutant` |
 //!
 //! ## Reading path
-//! `role.rs` (the wiring) -> `ingress/mod.rs`, `ingress/intake.rs` -> `store/mod.rs` with `lua/append.lua` -> `schedule/mod.rs` ->
-//! `timer/dispatcher.rs` with `lua/advance.lua`. A new broker is a folder beside `broker/kafka` and lines in `role.rs` and `config/`; the
+//! `role/mod.rs` (the wiring) -> `ingress/mod.rs`, `ingress/intake.rs` -> `store/mod.rs` with `lua/append.lua` -> `schedule/mod.rs` ->
+//! `timer/dispatcher.rs` with `lua/advance.lua`. A new broker is a folder beside `broker/kafka` and lines in `role/` and `config/`; the
 //! conformance suite in `broker/contract` says when it is done.
 
 mod admin;
 mod broker;
 mod cli;
 mod clock;
+mod command;
 mod config;
 mod health;
 mod ingress;
@@ -61,7 +62,6 @@ mod limit;
 mod metric;
 mod model;
 mod mutant;
-
 mod role;
 mod run;
 mod schedule;
@@ -84,7 +84,7 @@ pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
 
 /// Erases what the store keeps of a source topic that was recreated.
 pub fn reset(config: &Config, reset: &Reset) -> anyhow::Result<()> {
-    role::reset(config, reset)
+    command::reset(config, reset)
 }
 
 /// Conformance suites for the integration tests, which have the servers.

@@ -87,6 +87,9 @@ instruments! {
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in a shard's runs, as its holder knows; a run goes with its last message; 0 from other processes"
         "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
+    QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
+        "messages in the runs of a shard that were set aside, as its holder knows; 0 from other processes"
+        "Act while it is above 0: these are not delivered. The log names each run."
     LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process holds the shard's lease, else 0"
         "The sum over all processes is 1 a shard; 0 for longer than the lease: nobody delivers it."
@@ -213,24 +216,29 @@ impl ByReason {
     }
 }
 
-/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauge is 0; so a process keeps at most
+/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
 /// one for each shard.
 #[derive(Debug)]
-pub(crate) struct Pending(Gauge);
+pub(crate) struct Waiting {
+    pending: Gauge,
+    quarantined: Gauge,
+}
 
-impl Pending {
+impl Waiting {
     pub(crate) fn new(shard: &ShardId) -> Self {
-        Self(shard_gauge(PENDING, shard))
+        Self { pending: shard_gauge(PENDING, shard), quarantined: shard_gauge(QUARANTINED, shard) }
     }
 
-    pub(crate) fn set(&self, messages: u64) {
-        self.0.set(messages as f64);
+    /// In messages.
+    pub(crate) fn set(&self, pending: u64, quarantined: u64) {
+        self.pending.set(pending as f64);
+        self.quarantined.set(quarantined as f64);
     }
 }
 
-impl Drop for Pending {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.set(0);
+        self.set(0, 0);
     }
 }
 
@@ -357,7 +365,7 @@ mod tests {
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
             let (_route, _timer, store) = (Route::new("orders"), Timer::new(), Store::new());
-            let (_pending, _held) = (Pending::new(&shard()), LeaseHeld::new(&shard()));
+            let (_waiting, _held) = (Waiting::new(&shard()), LeaseHeld::new(&shard()));
             Route::new("orders").lateness.record(0.5);
             store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));
         });
@@ -376,16 +384,17 @@ mod tests {
             let route = Route::new("orders");
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
-            let pending = Pending::new(&shard());
-            pending.set(7);
+            let waiting = Waiting::new(&shard());
+            waiting.set(7, 2);
             Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
-            std::mem::forget((pending, LeaseHeld::new(&shard())));
+            std::mem::forget((waiting, LeaseHeld::new(&shard())));
         });
         for line in [
             "postdate_delivered_total{route=\"orders\"} 5",
             "postdate_dead_lettered_total{route=\"orders\",reason=\"too_large\"} 2",
             "postdate_dead_lettered_total{route=\"orders\",reason=\"no_target\"} 0",
             "postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 7",
+            "postdate_quarantined_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 2",
             "postdate_lease_held{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 1",
             "postdate_store_errors_total{operation=\"advance\"} 1",
             "postdate_store_errors_total{operation=\"append\"} 0",
@@ -396,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Pending::new(&shard()).set(7));
+        let lines = scraped(|| Waiting::new(&shard()).set(7, 2));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub(crate) struct Intake {
     pub(crate) shard: ShardId,
     pub(crate) origins: Origins,
-    pub(crate) pending: metric::Pending,
+    pub(crate) waiting: metric::Waiting,
     pub(crate) phase: Phase,
     /// Names the current reading: what bears another was under way when it began anew.
     pub(crate) epoch: u64,
@@ -78,7 +78,7 @@ impl Intake {
     pub(crate) fn new(deployment: &str, shard: ShardId, now: Instant) -> Self {
         Self {
             origins: Origins::new(deployment, &shard),
-            pending: metric::Pending::new(&shard),
+            waiting: metric::Waiting::new(&shard),
             shard,
             phase: Phase::Opening { not_before: now },
             epoch: 0,

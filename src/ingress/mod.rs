@@ -281,7 +281,7 @@ impl Ingress {
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
     fn compare(&mut self, partition: Partition, state: &State) -> Option<Commit> {
         let intake = self.intakes.get(&partition)?;
-        intake.pending.set(state.pending);
+        intake.waiting.set(state.pending, state.quarantined);
         if intake.is_settled() && intake.from != state.watermark {
             self.seek(&partition, state.watermark, "the store's watermark moved by itself");
             return None;

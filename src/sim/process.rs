@@ -1,4 +1,4 @@
-//! One process of a simulation: all roles' loops, wired as `role.rs` wires them, each a local task. Killing it drops them where they stand.
+//! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
 use super::fault::seed;
 use super::slow::Slow;

@@ -9,6 +9,7 @@ use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
 use super::share::Shares;
+use super::slot::Slots;
 use super::work::{Phase, Work};
 use crate::broker::Report;
 use crate::clock::Clock;
@@ -48,8 +49,7 @@ pub(crate) struct Dispatcher {
     ports: Ports,
     memory: Rc<Memory>,
     works: BTreeMap<ShardId, Work>,
-    slots: BTreeMap<u16, ShardId>,
-    last_slot: u16,
+    slots: Slots,
     /// Who takes first in the next tick, so that all get their turn.
     turn: usize,
     /// Records to hand over again, by when.
@@ -66,8 +66,7 @@ impl Dispatcher {
             ports,
             memory,
             works: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            last_slot: 0,
+            slots: Slots::default(),
             turn: 0,
             again: BinaryHeap::new(),
             labels: Labels::default(),
@@ -128,22 +127,12 @@ impl Dispatcher {
         match holding {
             Holding::Granted(grant) => {
                 let shard = grant.lease.shard.clone();
-                let slot = self.free_slot();
-                self.slots.insert(slot, shard.clone());
+                let slot = self.slots.add(shard.clone());
                 let origins = Origins::new(&self.options.deployment, &shard);
                 self.works.insert(shard, Work::new(grant, slot, origins, &self.memory, now));
             }
             Holding::Lost(shard) => self.leave(&shard),
         }
-    }
-
-    /// None that was used lately: reports on what a lost shard left under way bear its slot, and must settle nothing of another's (I4).
-    fn free_slot(&mut self) -> u16 {
-        self.last_slot = self.last_slot.wrapping_add(1);
-        while self.slots.contains_key(&self.last_slot) {
-            self.last_slot = self.last_slot.wrapping_add(1);
-        }
-        self.last_slot
     }
 
     /// The shard is not ours any more; what is in flight is waited for.
@@ -317,7 +306,7 @@ impl Dispatcher {
 
     fn send_again(&mut self, packed: u64) {
         let ticket = Ticket::unpack(packed);
-        let Some(shard) = self.slots.get(&ticket.slot) else { return };
+        let Some(shard) = self.slots.get(ticket.slot) else { return };
         let Some(work) = self.works.get_mut(shard) else { return };
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
         let route = &self.options.routes[&shard.route];
@@ -336,7 +325,7 @@ impl Dispatcher {
         // Those of one claim mostly come one after the other: whose they are is looked up once for all of them.
         for reports in reports.chunk_by(|a, b| Ticket::unpack(a.ticket).is_of_flight_of(Ticket::unpack(b.ticket))) {
             let Ticket { slot, flight, .. } = Ticket::unpack(reports[0].ticket);
-            let Some(shard) = self.slots.get(&slot) else { continue };
+            let Some(shard) = self.slots.get(slot) else { continue };
             let Some(work) = self.works.get_mut(shard) else { continue };
             let Some(aloft) = work.flights.get_mut(flight) else { continue };
             let (route, mut settled) = (&self.options.routes[&shard.route], 0);
@@ -366,7 +355,7 @@ impl Dispatcher {
         for shard in shards {
             let Ok(room) = self.ports.gave_up.try_reserve() else { return };
             if let Some(work) = self.works.remove(&shard) {
-                self.slots.remove(&work.slot);
+                self.slots.remove(work.slot);
                 let route = &self.options.routes[&shard.route];
                 route.metric.possible_duplicates.increment(work.flights.left() as u64);
                 route.outcry.leave(&shard);

@@ -15,6 +15,7 @@ mod outcry;
 mod outlet;
 mod retrier;
 mod share;
+mod slot;
 mod work;
 
 use crate::metric;

@@ -122,7 +122,7 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
 }
 
 /// The folder's journal, with 100 bytes in the midst of this text turned to zeros, as a page that never reached the disk.
-fn tear(kept: &mut Kept, text: &[u8]) -> (std::path::PathBuf, Vec<u8>) {
+fn tear(kept: &mut Kept, text: &[u8]) -> (PathBuf, Vec<u8>) {
     kept.store = None;
     let journal = kept.folder.path().join("data").join("0.jnl");
     let mut bytes = std::fs::read(&journal).unwrap();

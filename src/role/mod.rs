@@ -1,0 +1,155 @@
+//! The wiring: builds the adapters from the configuration and hands them to the roles, each loop on a thread of its own. With the commands,
+//! the only place that knows every concrete type.
+
+mod plan;
+mod storage;
+
+use crate::admin;
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::health::{Health, Part};
+use crate::ingress::{self, Ingress, Writer};
+use crate::limit::{DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, STOP_MAX};
+use crate::metric;
+use crate::model::ShardId;
+use crate::task::{self, TaskGroup, Token};
+use crate::telemetry::Telemetry;
+use crate::timer::{self, Dispatcher, Loader};
+use anyhow::{Context, Result};
+use plan::Plan;
+pub(crate) use plan::cluster;
+use rand::rngs::{StdRng, SysRng};
+use rand::{RngExt, SeedableRng};
+use std::rc::Rc;
+use std::sync::Arc;
+pub(crate) use storage::Storage;
+use tokio::sync::mpsc;
+
+/// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.
+pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
+    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+    let listener = admin::bind(config.admin.listen)?;
+    let (health, give_up) = (Health::new(), Token::new());
+    let starting = health.part("process");
+    let store = Storage::of(config)?;
+    let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
+    let mut group = TaskGroup::new();
+    let (render, upkeep) = (telemetry.clone(), telemetry.clone());
+    group.thread("admin", move |stop| async move {
+        let served = admin::serve(listener, health, Arc::new(move || render.render()), stop.clone());
+        tokio::join!(served, upkeep.upkeep(stop)).0
+    })?;
+    let (hint, hints) = mpsc::channel(HINTS_MAX);
+    if config.roles.ingress {
+        for route in config.routes.keys() {
+            start_ingress(&mut group, &plan, route, (hint.clone(), random.random()))?;
+        }
+    }
+    // A timer without an ingress beside it polls: a hint is all it lacks.
+    if config.roles.timer {
+        start_timer(&mut group, &plan, (hint, hints), random.random())?;
+    }
+    starting.retire();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(until_stopped(group, give_up))
+}
+
+/// Waits for a signal or a failure; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
+async fn until_stopped(group: TaskGroup, give_up: Token) -> Result<()> {
+    let token = group.token();
+    let signal = async {
+        match task::signal().await {
+            Ok(name) => tracing::info!(signal = name, "stopping"),
+            Err(error) => tracing::error!(%error, "signals cannot be waited for: stopping"),
+        }
+    };
+    let limit = async {
+        token.cancelled().await;
+        tokio::time::sleep(DRAIN_MAX).await;
+        give_up.cancel();
+        std::future::pending::<()>().await;
+    };
+    // The limit never ends by itself; dropping it when all has ended is the point.
+    tokio::select! {
+        biased;
+        result = group.join(signal, STOP_MAX) => Ok(result?),
+        () = limit => unreachable!("it waits for ever"),
+    }
+}
+
+fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<ShardId>, u64)) -> Result<()> {
+    let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
+    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
+    group.thread(&format!("ingress-{route}"), move |stop| async move {
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let ports = ingress::Ports {
+            source: Box::new(here.source(&name)?),
+            store,
+            clock: Rc::new(WallClock),
+            health: ingress::Parts::new(&here.health, &name),
+            metric: metric::Route::new(&name),
+            jobs,
+            settled,
+        };
+        begun(starting);
+        Ok(Ingress::new(here.ingress_options(&name), ports, writer).serve(stop).await?)
+    })?;
+    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("writer of {route}")));
+    group.thread(&format!("writer-{route}"), move |stop| async move {
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let health = here.ready_part(&format!("route {name} writer"));
+        begun(starting);
+        let writer = Writer { store, jobs: jobs_in, settled: settled_out, hint, health };
+        Ok(writer.serve(here.give_up.clone()).await?)
+    })?;
+    Ok(())
+}
+
+fn start_timer(
+    group: &mut TaskGroup,
+    plan: &Arc<Plan>,
+    (hint, hints): (mpsc::Sender<ShardId>, mpsc::Receiver<ShardId>),
+    seed: u64,
+) -> Result<()> {
+    let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
+    let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
+    let (here, starting) = (plan.clone(), plan.starting("timer"));
+    group.thread("timer", move |stop| async move {
+        // Held, so that the hints do not end with the last ingress.
+        let _hint = hint;
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
+        let claimer = here.claimer(store.clone(), seed, (holdings_out, gave_up_in))?;
+        let ports = timer::Ports {
+            store,
+            clock: Rc::new(WallClock),
+            claims: here.ready_part("claims"),
+            clock_ahead: here.ready_part("clock ahead"),
+            metric: metric::Timer::new(),
+            outlets: here.outlets()?,
+            holdings,
+            gave_up,
+            requests,
+            replies,
+            hints,
+        };
+        let dispatcher = Dispatcher::new(here.timer_options(), ports);
+        begun(starting);
+        Ok(timer::serve(claimer, dispatcher, stop, here.give_up.clone()).await?)
+    })?;
+    let (here, starting) = (plan.clone(), plan.starting("loader"));
+    group.thread("loader", move |stop| async move {
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
+        begun(starting);
+        Ok(loader.serve(stop).await?)
+    })?;
+    Ok(())
+}
+
+/// The loop has made its parts; see [`Plan::starting`].
+fn begun(starting: Part) {
+    starting.ready();
+    starting.retire();
+}

@@ -1,0 +1,189 @@
+//! What every loop of a process is built from: the configuration, turned into the roles' options and into adapters.
+
+use super::Storage;
+use crate::broker::Target;
+use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::health::{Health, Part};
+use crate::ingress;
+use crate::limit::{IN_FLIGHT_MAX, RETRY_SLACK, STORE_RETRY_MAX};
+use crate::metric;
+use crate::model::{AllowList, Rules, WithoutDelay};
+use crate::store::Store;
+use crate::task::Token;
+use crate::timer::{self, Claimable, Claimer, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
+use anyhow::{Context, Result};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// See the module's page.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) store: Storage,
+    pub(super) health: Health,
+    /// Cancelled when a stopping process has drained for long enough.
+    pub(super) give_up: Token,
+}
+
+impl Plan {
+    /// Stands for a loop until it has parts of its own, and is registered before its thread runs: else the process would be ready for the
+    /// moments in which some loops have begun and others have not said anything yet.
+    pub(super) fn starting(&self, user: &str) -> Part {
+        self.health.part(format!("store of {user}"))
+    }
+
+    /// A store connection of the loop's own; waits for a store that does not answer yet. `None`: the process is to stop.
+    pub(super) async fn store(&self, starting: &Part, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
+        loop {
+            match self.store.connect().await {
+                Ok(store) => return Ok(Some(store)),
+                Err(error) if error.is_transient() => starting.not_ready(error.to_string()),
+                Err(error) => return Err(error).context("store.redis"),
+            }
+            // Both arms are safe to drop.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(None),
+                () = tokio::time::sleep(STORE_RETRY_MAX) => {}
+            }
+        }
+    }
+
+    /// A part that is in order until it says otherwise.
+    pub(super) fn ready_part(&self, name: &str) -> Part {
+        let part = self.health.part(name);
+        part.ready();
+        part
+    }
+
+    fn route(&self, name: &str) -> &config::Route {
+        &self.config.routes[name]
+    }
+
+    fn cluster(&self, name: &str) -> Cluster {
+        cluster(&self.config, name)
+    }
+
+    pub(super) fn source(&self, name: &str) -> Result<KafkaSource> {
+        let source = &self.route(name).source;
+        let cluster = self.cluster(&source.cluster);
+        KafkaSource::new(&cluster, group(&self.config, name), &source.topics, self.health.part(format!("route {name} source client")))
+            .with_context(|| format!("route.{name}.source"))
+    }
+
+    fn rules(&self, name: &str) -> Rules {
+        let route = self.route(name);
+        Rules {
+            default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
+            allow: AllowList::new(route.allow.clone().unwrap_or_default()),
+            sources: self.config.source_topics(route.target_cluster()),
+            max_delay: route.max_delay,
+            retry_max: route.retry.backoff_max + RETRY_SLACK,
+            without_delay: match route.without_delay {
+                config::WithoutDelay::Relay => WithoutDelay::Relay,
+                config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
+            },
+            dialects: route.dialects,
+        }
+    }
+
+    pub(super) fn ingress_options(&self, name: &str) -> ingress::Options {
+        ingress::Options {
+            deployment: self.config.deployment.as_str().into(),
+            route: name.into(),
+            rules: self.rules(name),
+            stops_at_gap: self.route(name).on_source_gap == config::OnSourceGap::Stop,
+        }
+    }
+
+    pub(super) fn timer_options(&self) -> timer::Options {
+        let routes = self.config.routes.iter().map(|(name, route)| {
+            let options = RouteOptions {
+                rules: self.rules(name),
+                dead_letter: route.dead_letter.topic.clone(),
+                retry: Policy {
+                    max_attempts: route.retry.max_attempts,
+                    backoff: route.retry.backoff,
+                    backoff_max: route.retry.backoff_max,
+                },
+                source_cluster: route.source.cluster.clone(),
+                target_cluster: route.target_cluster().to_owned(),
+                dead_letter_cluster: route.dead_letter.cluster.clone(),
+                metric: metric::Route::new(name),
+                outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
+            };
+            (Arc::from(name.as_str()), options)
+        });
+        timer::Options {
+            deployment: self.config.deployment.clone(),
+            routes: routes.collect(),
+            memory: usize::try_from(self.config.timer.memory).unwrap_or(usize::MAX),
+            skew_max: self.config.timer.max_clock_skew,
+        }
+    }
+
+    pub(super) fn claimer(
+        &self,
+        store: Rc<dyn Store>,
+        seed: u64,
+        (holdings, gave_up): (mpsc::Sender<Holding>, mpsc::Receiver<GaveUp>),
+    ) -> Result<Claimer> {
+        let claimable = |(name, route): (&String, &config::Route)| -> Result<Claimable> {
+            Ok(Claimable {
+                route: name.as_str().into(),
+                topics: route.source.topics.clone(),
+                group: group(&self.config, name),
+                catalog: Box::new(KafkaCatalog::new(
+                    &self.cluster(&route.source.cluster),
+                    self.health.part(format!("route {name} catalog client")),
+                )?),
+                health: self.health.part(format!("route {name} catalog")),
+            })
+        };
+        Ok(Claimer {
+            routes: self.config.routes.iter().map(claimable).collect::<Result<_>>()?,
+            store,
+            clock: Rc::new(WallClock),
+            leases: self.health.part("leases"),
+            clocks: self.ready_part("clock"),
+            lease: self.config.timer.lease,
+            skew_max: self.config.timer.max_clock_skew,
+            random: StdRng::seed_from_u64(seed),
+            metric: metric::Timer::new(),
+            holdings,
+            gave_up,
+        })
+    }
+
+    /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources.
+    pub(super) fn outlets(&self) -> Result<Outlets> {
+        let mut names = BTreeSet::new();
+        for route in self.config.routes.values() {
+            names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
+        }
+        let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
+            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
+                .with_context(|| format!("kafka.{name}"))?;
+            Ok((name.to_owned(), Box::new(target)))
+        };
+        let targets: Result<BTreeMap<_, _>> = names.into_iter().map(target).collect();
+        Ok(Outlets::new(targets?))
+    }
+}
+
+/// The consumer group of a route's ingress.
+fn group(config: &Config, route: &str) -> String {
+    format!("{}.{route}", config.deployment)
+}
+
+/// A cluster that routes name.
+pub(crate) fn cluster(config: &Config, name: &str) -> Cluster {
+    let kafka = &config.kafka[name];
+    let properties = kafka.properties.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
+}
