@@ -28,6 +28,9 @@ pub(crate) const ROWS_MAX: usize = 1_000_000;
 /// Slices that a list looks into with one pipeline; it stops as soon as no later slice can matter.
 pub(crate) const LIST_SLICES_MAX: usize = 32;
 
+/// Keys that a server looks at in one step of a scan for shards: some hundred microseconds.
+pub(crate) const SCAN_ROWS: usize = 1_000;
+
 /// Cancelled places behind delivered that one advance removes: what is left goes with the next one, and no script runs long for it.
 pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
 

@@ -5,7 +5,8 @@ use crate::model::{Claim, Cursor, Identity, Offset, Slice, Timestamp, Token, Wat
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, ChangeKind, List, Listed, Listing, Renewed, State, Tail, TailRun, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, ChangeKind, List, Listed, Listing, Renewed, SliceCount, State, Tail, TailRun,
+    Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,10 @@ impl Runs {
     fn messages(&self) -> u64 {
         self.kept.keys().map(|name| u64::from(name.count())).sum()
     }
+
+    fn bytes(&self) -> u64 {
+        self.kept.values().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
 }
 
 impl Shard {
@@ -75,6 +80,15 @@ impl Shard {
             pending: self.slices.values().map(Runs::messages).sum(),
             quarantined: self.quarantine.messages(),
         }
+    }
+
+    pub(super) fn slices(&self) -> Vec<SliceCount> {
+        let counts = self.slices.iter().map(|(slice, runs)| SliceCount { slice: *slice, messages: runs.messages(), bytes: runs.bytes() });
+        counts.collect()
+    }
+
+    pub(super) fn place(&self, id: &str) -> Option<Cursor> {
+        self.ids.get(id).copied().filter(|place| !self.delivered.covers(*place))
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {

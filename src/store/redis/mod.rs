@@ -14,6 +14,7 @@ mod load;
 mod real_redis;
 mod reply;
 mod script;
+mod survey;
 
 use super::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,

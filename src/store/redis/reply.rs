@@ -2,7 +2,7 @@
 
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark};
-use crate::store::{Acquired, Advanced, Appended, Error, Opened, Renewed, State, TailRun, Tailed};
+use crate::store::{Acquired, Advanced, Appended, Error, Opened, Renewed, SliceCount, State, TailRun, Tailed};
 use redis::Value;
 
 /// A script's reply: its tag, and the parts that are still to be read.
@@ -114,6 +114,15 @@ impl Reply {
         }
     }
 
+    /// Of a state: what the slices hold; nothing of an unknown one.
+    pub(super) fn slice_counts(mut self) -> Result<Vec<SliceCount>, Error> {
+        match self.tag.as_str() {
+            "state" => self.part(slice_counts),
+            "unknown" => Ok(Vec::new()),
+            _ => self.other(),
+        }
+    }
+
     pub(super) fn acquired(mut self) -> Result<Acquired, Error> {
         Ok(match self.tag.as_str() {
             "granted" => {
@@ -196,6 +205,17 @@ fn slices(value: Value) -> Option<(Watermark, Vec<Slice>)> {
     let [_, watermark, _, _, counts] = state_parts(value)?;
     let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
     Some((form::watermark(&text(watermark)?)?, slices))
+}
+
+fn slice_counts(value: Value) -> Option<Vec<SliceCount>> {
+    let [.., counts] = state_parts(value)?;
+    let counts = fields(counts)?.into_iter().filter_map(|(field, count)| {
+        let form::Count { messages, bytes, .. } = form::Count::parse(&count);
+        Some(SliceCount { slice: Slice::parse(&field)?, messages, bytes })
+    });
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by_key(|count| count.slice);
+    Some(counts)
 }
 
 /// A hash as it comes over the wire: field, value, field, value.
