@@ -5,9 +5,11 @@ use crate::config::{self, Config};
 use crate::store::embedded::{self, Embedded};
 use crate::store::metered::Metered;
 use crate::store::redis::{self, Redis};
+use crate::store::survey::{Known, Survey};
 use crate::store::{self, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
+use url::Url;
 
 /// Where the loops of this process get their stores from.
 pub(crate) enum Storage {
@@ -41,4 +43,27 @@ impl Storage {
             Self::Embedded(embedded) => Rc::new(Metered::new(embedded.clone())),
         })
     }
+
+    pub(crate) async fn survey(&self) -> Result<Rc<dyn Survey>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Redis::connect(options).await?),
+            Self::Embedded(embedded) => Rc::new(embedded.clone()),
+        })
+    }
+}
+
+/// What a survey is to know of the configuration. Holds no secret.
+pub(crate) fn known(config: &Config) -> Known {
+    let store = match &config.store {
+        config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
+        config::Store::Embedded(embedded) => format!("folder {}", embedded.path.display()),
+    };
+    let routes = config.routes.iter().map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
+    Known { deployment: config.deployment.clone(), store, routes: routes.collect() }
+}
+
+fn address(url: &str) -> String {
+    let url = Url::parse(url).ok();
+    let part = |url: Url| Some(format!("{}:{}", url.host_str()?, url.port().unwrap_or(6379)));
+    url.and_then(part).unwrap_or_else(|| "?".to_owned())
 }

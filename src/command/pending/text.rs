@@ -1,0 +1,188 @@
+//! What waits, as a person reads it: a table of routes and shards, a bar chart by hour.
+
+use crate::command::page::{Page, Side, Table, Tone, count, length, moment, relative, several, size};
+use crate::model::Timestamp;
+use crate::store::survey::{Report, Search, Shard};
+use std::time::Duration;
+
+const HOUR_MS: i64 = 3_600_000;
+/// What one line of the chart may stand for, in hours: the first of which so many lines are enough.
+const STEPS: [i64; 6] = [1, 6, 24, 7 * 24, 30 * 24, 365 * 24];
+const LINES_MAX: usize = 30;
+/// Shards of one route that the table names; all are in the JSON document.
+const SHARDS_SHOWN_MAX: usize = 16;
+
+const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until the last of it is delivered.";
+const UNCONFIGURED: &str = "not in the configuration: nothing of it is delivered";
+
+pub(super) fn report(report: &Report, page: &Page) -> String {
+    let mut text = head(&report.deployment, &report.store, report.at_ms, page);
+    let quarantined = report.total.quarantined;
+    if report.total.messages == 0 && quarantined == 0 {
+        return text + "\nNothing waits.\n" + &unconfigured(report, page);
+    }
+    text += "\n";
+    text += &table(report, page);
+    text += &unconfigured(report, page);
+    if report.total.messages > 0 {
+        text += "\n";
+        text += &chart(report, page);
+        text += "\n";
+        text += &page.paint(Tone::Faint, UPPER_BOUND);
+        text += "\n";
+    }
+    if quarantined > 0 {
+        let what = format!("{} set aside as unreadable, and not delivered: see \"A run is set aside\" in docs/operate.md.", several(quarantined, "message"));
+        text += &format!("{}\n", page.paint(Tone::Bad, &what));
+    }
+    text
+}
+
+/// Whose it is, from where, and when.
+fn head(deployment: &str, store: &str, at_ms: i64, page: &Page) -> String {
+    let rest = format!("  {store}  {}", moment(Timestamp::from_millis(at_ms.div_euclid(1_000) * 1_000)));
+    format!("{}{}\n", page.paint(Tone::Strong, deployment), page.paint(Tone::Faint, &rest))
+}
+
+fn table(report: &Report, page: &Page) -> String {
+    let aside = |messages: u64| if messages == 0 { String::new() } else { count(messages) };
+    let mut table = Table::new([Side::Left, Side::Left, Side::Right, Side::Right, Side::Left, Side::Right]);
+    let has_aside = report.total.quarantined > 0;
+    table.row(Tone::Faint, ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST DUE", if has_aside { "SET ASIDE" } else { "" }]);
+    for route in &report.routes {
+        let name = if route.configured { (Tone::Plain, route.route.clone()) } else { (Tone::Odd, format!("{} (!)", route.route)) };
+        let shards: Vec<&Shard> = report.shards.iter().filter(|shard| shard.route == route.route).collect();
+        let (first, amount) = (shards.iter().filter_map(|shard| shard.first_hour_ms).min(), route.amount);
+        let shard = if route.shards == 1 { String::new() } else { several(route.shards, "shard") };
+        let cells = [count(amount.messages), size(amount.bytes), first_due(first, report.at_ms), aside(amount.quarantined)];
+        let [waiting, stored, due, quarantined] = cells.map(|cell| (Tone::Plain, cell));
+        table.toned([name, (Tone::Faint, shard), waiting, stored, due, quarantined]);
+        for shard in shards.iter().take(SHARDS_SHOWN_MAX) {
+            let name = format!("{}/{}{}", shard.topic, shard.partition, if shard.configured { "" } else { " (!)" });
+            let tone = if shard.configured { Tone::Faint } else { Tone::Odd };
+            let (waiting, stored) = (count(shard.amount.messages), size(shard.amount.bytes));
+            let due = first_due(shard.first_hour_ms, report.at_ms);
+            table.row(tone, [String::new(), name, waiting, stored, due, aside(shard.amount.quarantined)]);
+        }
+        if let Some(more) = shards.len().checked_sub(SHARDS_SHOWN_MAX).filter(|more| *more > 0) {
+            table.row(Tone::Faint, ["", &format!("and {more} more: --json has all"), "", "", "", ""]);
+        }
+    }
+    if report.routes.len() > 1 {
+        let total = report.total;
+        table.row(Tone::Strong, ["total", "", &count(total.messages), &size(total.bytes), "", &aside(total.quarantined)]);
+    }
+    table.print(page)
+}
+
+/// In words of hours, for more is not known without reading the messages.
+fn first_due(hour_ms: Option<i64>, at_ms: i64) -> String {
+    let Some(hour) = hour_ms else { return "-".to_owned() };
+    if hour <= at_ms {
+        let is_over = hour + HOUR_MS <= at_ms;
+        return if is_over { "due" } else { "within the hour" }.to_owned();
+    }
+    format!("in {}", length(Duration::from_millis(hour.abs_diff(at_ms))))
+}
+
+/// What stands (!) in the table.
+fn unconfigured(report: &Report, page: &Page) -> String {
+    let routes = report.routes.iter().filter(|route| !route.configured).map(|route| format!("route {}", route.route));
+    let is_topic = |shard: &&Shard| !shard.configured && report.routes.iter().any(|route| route.configured && route.route == shard.route);
+    let mut topics: Vec<String> = report.shards.iter().filter(is_topic).map(|shard| format!("{} of route {}", shard.topic, shard.route)).collect();
+    topics.dedup();
+    let names: Vec<String> = routes.chain(topics).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("\n{}\n", page.paint(Tone::Odd, &format!("(!) {UNCONFIGURED}: {}", names.join(", "))))
+}
+
+/// One line of the chart.
+struct Line {
+    label: String,
+    messages: u64,
+}
+
+fn chart(report: &Report, page: &Page) -> String {
+    let (step, lines) = lines(report);
+    let unit = match step {
+        1 => "hour".to_owned(),
+        24 => "day".to_owned(),
+        hours if hours < 24 => format!("{hours} hours"),
+        hours => format!("{} days", hours / 24),
+    };
+    let max = lines.iter().map(|line| line.messages).max().unwrap_or_default();
+    let width = |text: fn(&Line) -> usize| lines.iter().map(text).max().unwrap_or_default();
+    let (labels, counts) = (width(|line| line.label.chars().count()), width(|line| count(line.messages).len()));
+    let cells = page.width.saturating_sub(labels + counts + 8).clamp(10, 60);
+    let mut text = format!("  {}\n", page.paint(Tone::Faint, &format!("DUE, BY {} (UTC)", unit.to_uppercase())));
+    for line in &lines {
+        let bar = page.paint(Tone::Bar, &page.bar(line.messages, max, cells));
+        let amount = if line.messages == 0 { String::new() } else { count(line.messages) };
+        text += format!("  {:labels$}  {amount:>counts$}  {bar}", line.label).trim_end();
+        text += "\n";
+    }
+    text
+}
+
+/// What one line stands for, in hours, and the lines: what is due, then each step of time to the last that holds anything. Long stretches in
+/// which nothing is due are cut short.
+fn lines(report: &Report) -> (i64, Vec<Line>) {
+    let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
+    let over = report.hours.iter().filter(|hour| is_over(hour.start_ms)).map(|hour| hour.messages).sum::<u64>();
+    let due = over + report.due_when_stored.messages;
+    let ahead: Vec<_> = report.hours.iter().filter(|hour| !is_over(hour.start_ms)).collect();
+    let mut lines = Vec::new();
+    if due > 0 {
+        lines.push(Line { label: "due already".to_owned(), messages: due });
+    }
+    let (Some(first), Some(last)) = (ahead.first(), ahead.last()) else { return (1, lines) };
+    let hours = (last.start_ms - first.start_ms) / HOUR_MS + 1;
+    let step = STEPS.into_iter().find(|step| hours / step < LINES_MAX as i64).unwrap_or(STEPS[STEPS.len() - 1]);
+    let step_of = |start_ms: i64| start_ms.div_euclid(step * HOUR_MS);
+    let mut next = step_of(first.start_ms);
+    for group in ahead.chunk_by(|a, b| step_of(a.start_ms) == step_of(b.start_ms)) {
+        let this = step_of(group[0].start_ms);
+        if this - next > 2 {
+            lines.push(Line { label: "...".to_owned(), messages: 0 });
+            next = this;
+        }
+        lines.extend((next..this).map(|empty| Line { label: label(empty * step * HOUR_MS, step), messages: 0 }));
+        lines.push(Line { label: label(this * step * HOUR_MS, step), messages: group.iter().map(|hour| hour.messages).sum() });
+        next = this + 1;
+    }
+    if report.later.messages > 0 {
+        lines.push(Line { label: "later".to_owned(), messages: report.later.messages });
+    }
+    (step, lines)
+}
+
+fn label(start_ms: i64, step: i64) -> String {
+    let text = Timestamp::from_millis(start_ms).to_rfc3339();
+    let (date, time) = text.split_once('T').unwrap_or((&text, ""));
+    if step < 24 { format!("{date} {}", time.get(..5).unwrap_or_default()) } else { date.to_owned() }
+}
+
+pub(super) fn search(search: &Search, page: &Page) -> String {
+    let mut text = head(&search.deployment, &search.store, search.at_ms, page);
+    if search.found.is_empty() {
+        return text + &format!("\nNothing waits under the id {}: it was delivered, cancelled, or never stored.\n", search.id);
+    }
+    let now = Timestamp::from_millis(search.at_ms);
+    for place in &search.found {
+        let mut table = Table::new([Side::Left, Side::Left]);
+        let mark = if place.configured { String::new() } else { format!("  ({UNCONFIGURED})") };
+        let due = match place.due_ms.map(Timestamp::from_millis) {
+            Some(due) => format!("{}  ({})", moment(due), relative(due, now)),
+            None => "at once".to_owned(),
+        };
+        let source = format!("{}/{} offset {}", place.topic, place.partition, place.offset);
+        for (name, value) in [("id", search.id.clone()), ("route", place.route.clone() + &mark), ("source", source), ("due", due)] {
+            table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
+        }
+        text += "\n";
+        text += &table.print(page);
+    }
+    text
+}
