@@ -43,6 +43,9 @@ pub(crate) const SURVEY_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of an answer of the admin endpoint that a command reads: more than a report of the greatest size.
 pub(crate) const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// How long a check waits for each server, and for what waits in the store to be counted.
+pub(crate) const CHECK_MAX: Duration = Duration::from_secs(8);
+
 /// How long a command waits for a broker to confirm its one record, and bytes of a payload that it reads: more than any broker is set to take.
 pub(crate) const COMMAND_SEND_MAX: Duration = Duration::from_secs(10);
 pub(crate) const PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;

@@ -59,10 +59,10 @@ pub(crate) async fn serve(
 async fn answer(survey: &dyn Survey, known: &Known, ask: &Ask, clock: &impl Clock) -> Result<String, Error> {
     let route = ask.route.as_deref();
     let document = match &ask.id {
-        Some(id) => json!(found(survey, known, (id, route), clock.now()).await?),
-        None => json!(report(survey, known, route, clock.now()).await?),
+        Some(id) => serde_json::to_string(&found(survey, known, (id, route), clock.now()).await?),
+        None => serde_json::to_string(&report(survey, known, route, clock.now()).await?),
     };
-    Ok(document.to_string())
+    Ok(document.expect("numbers, texts and lists of them"))
 }
 
 pub(super) fn router(questions: mpsc::Sender<Question>) -> Router {

@@ -83,6 +83,29 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// The text in lines that a terminal need not break, those after the first indented.
+pub(crate) fn wrapped(text: &str, indent: usize, page: &Page) -> String {
+    // A column too narrow to read is worse than a line that is broken anyhow.
+    if !page.is_terminal || page.width < indent + 30 {
+        return text.to_owned();
+    }
+    let (mut wrapped, mut column) = (String::new(), indent);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > page.width {
+            wrapped += "\n";
+            wrapped += &" ".repeat(indent);
+            column = indent;
+        } else if column > indent {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped += word;
+        column += length;
+    }
+    wrapped
+}
+
 /// On which side a column's cells line up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -212,15 +235,9 @@ mod tests {
         for (bytes, text) in [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (150 << 20, "150 MiB"), (5 << 40, "5.0 TiB")] {
             assert_eq!(size(bytes), text);
         }
-        for (millis, text) in [
-            (0, "0ms"),
-            (250, "250ms"),
-            (1_500, "1s"),
-            (200_000, "3m 20s"),
-            (3_600_000, "1h"),
-            (3_605_000, "1h"),
-            (187_200_000, "2d 4h"),
-        ] {
+        for (millis, text) in
+            [(0, "0ms"), (250, "250ms"), (1_500, "1s"), (200_000, "3m 20s"), (3_600_000, "1h"), (3_605_000, "1h"), (187_200_000, "2d 4h")]
+        {
             assert_eq!(length(Duration::from_millis(millis)), text);
         }
         let at = Timestamp::from_millis;
@@ -233,7 +250,10 @@ mod tests {
     #[test]
     fn a_bar_shows_the_least_that_is_there_and_never_more_than_its_room() {
         let terminal = Page { is_terminal: true, ..Page::PLAIN };
-        assert_eq!((terminal.bar(0, 9, 4), terminal.bar(1, 1_000_000, 4), terminal.bar(9, 9, 4)), (String::new(), "▏".into(), "████".into()));
+        assert_eq!(
+            (terminal.bar(0, 9, 4), terminal.bar(1, 1_000_000, 4), terminal.bar(9, 9, 4)),
+            (String::new(), "▏".into(), "████".into())
+        );
         assert_eq!((terminal.bar(5, 16, 4), Page::PLAIN.bar(5, 16, 4)), ("█▎".into(), "##".into()));
         assert_eq!(terminal.bar(u64::MAX, u64::MAX, 2), "██");
     }

@@ -67,7 +67,7 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
         ..Receipt::default()
     };
     let receipt = run(deliver(config, send, &draft, receipt))?;
-    print(&if send.json { json(&receipt)? } else { text(&receipt, draft.warning, &Page::of_stdout()) })?;
+    print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
     Ok(Outcome::Done)
 }
 
@@ -198,8 +198,7 @@ fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Re
     Receipt { partition: Some(partition), offset: Some(offset.0), origin, ..receipt }
 }
 
-fn text(receipt: &Receipt, warning: Option<Warning>, page: &Page) -> String {
-    let now = WallClock.now();
+fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &Page) -> String {
     let mut rows = Vec::new();
     let place = match (receipt.partition, receipt.offset, &receipt.key) {
         (Some(partition), Some(offset), _) => format!("{}/{partition} offset {offset}", receipt.topic),
@@ -220,7 +219,8 @@ fn text(receipt: &Receipt, warning: Option<Warning>, page: &Page) -> String {
     }
     let mut text = table.print(page);
     if receipt.cancel {
-        text += "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
+        text +=
+            "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
     }
     if warning == Some(Warning::DueBefore2000) {
         text += &page.paint(Tone::Odd, "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n");

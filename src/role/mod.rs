@@ -22,7 +22,7 @@ use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
 use std::sync::Arc;
-pub(crate) use storage::{Storage, known};
+pub(crate) use storage::{Storage, known, redis_options};
 use tokio::sync::mpsc;
 
 /// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.

@@ -22,16 +22,10 @@ pub(crate) enum Storage {
 impl Storage {
     /// Opens an embedded store, which is this process' alone from then on.
     pub(crate) fn of(config: &Config) -> Result<Self> {
-        let deployment = config.deployment.clone();
         Ok(match &config.store {
-            config::Store::Redis(redis) => Self::Redis(redis::Options {
-                url: redis.url.expose().to_owned(),
-                username: redis.username.clone(),
-                password: redis.password.as_ref().map(|password| password.expose().to_owned()),
-                deployment,
-            }),
+            config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
             config::Store::Embedded(embedded) => {
-                let options = embedded::Options { path: embedded.path.clone(), deployment };
+                let options = embedded::Options { path: embedded.path.clone(), deployment: config.deployment.clone() };
                 Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
             }
         })
@@ -49,6 +43,16 @@ impl Storage {
             Self::Redis(options) => Rc::new(Redis::connect(options).await?),
             Self::Embedded(embedded) => Rc::new(embedded.clone()),
         })
+    }
+}
+
+/// Where the Redis is, and who this deployment is to it.
+pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
+    redis::Options {
+        url: redis.url.expose().to_owned(),
+        username: redis.username.clone(),
+        password: redis.password.as_ref().map(|password| password.expose().to_owned()),
+        deployment: config.deployment.clone(),
     }
 }
 

@@ -20,7 +20,11 @@ pub(crate) fn pending(config: &Config, pending: &Pending) -> Result<Outcome> {
             if report.routes.is_empty() {
                 let known: Vec<&str> = config.routes.keys().map(String::as_str).collect();
                 let route = route.unwrap_or_default();
-                return Err(Refused(format!("no route is called {route:?}, and nothing waits under that name: choose from {}", known.join(", "))).into());
+                return Err(Refused(format!(
+                    "no route is called {route:?}, and nothing waits under that name: choose from {}",
+                    known.join(", ")
+                ))
+                .into());
             }
             print(&if pending.json { json(&report)? } else { text::report(&report, &page) })?;
             return Ok(Outcome::Done);

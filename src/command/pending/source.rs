@@ -97,7 +97,9 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)],
         )
     };
     let body = get(address, query).with_context(context)?;
-    serde_json::from_slice(&body).context("the answer is not of this version: use the `postdate` that the service runs").with_context(context)
+    serde_json::from_slice(&body)
+        .context("the answer is not of this version: use the `postdate` that the service runs")
+        .with_context(context)
 }
 
 /// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else

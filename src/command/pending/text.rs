@@ -1,9 +1,8 @@
 //! What waits, as a person reads it: a table of routes and shards, a bar chart by hour.
 
-use crate::command::page::{Page, Side, Table, Tone, count, length, moment, relative, several, size};
+use crate::command::page::{Page, Side, Table, Tone, count, moment, relative, several, size};
 use crate::model::Timestamp;
 use crate::store::survey::{Report, Search, Shard};
-use std::time::Duration;
 
 const HOUR_MS: i64 = 3_600_000;
 /// What one line of the chart may stand for, in hours: the first of which so many lines are enough.
@@ -32,7 +31,10 @@ pub(super) fn report(report: &Report, page: &Page) -> String {
         text += "\n";
     }
     if quarantined > 0 {
-        let what = format!("{} set aside as unreadable, and not delivered: see \"A run is set aside\" in docs/operate.md.", several(quarantined, "message"));
+        let what = format!(
+            "{} set aside as unreadable, and not delivered: see \"A run is set aside\" in docs/operate.md.",
+            several(quarantined, "message")
+        );
         text += &format!("{}\n", page.paint(Tone::Bad, &what));
     }
     text
@@ -48,20 +50,20 @@ fn table(report: &Report, page: &Page) -> String {
     let aside = |messages: u64| if messages == 0 { String::new() } else { count(messages) };
     let mut table = Table::new([Side::Left, Side::Left, Side::Right, Side::Right, Side::Left, Side::Right]);
     let has_aside = report.total.quarantined > 0;
-    table.row(Tone::Faint, ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST DUE", if has_aside { "SET ASIDE" } else { "" }]);
+    table.row(Tone::Faint, ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST HOUR", if has_aside { "SET ASIDE" } else { "" }]);
     for route in &report.routes {
         let name = if route.configured { (Tone::Plain, route.route.clone()) } else { (Tone::Odd, format!("{} (!)", route.route)) };
-        let shards: Vec<&Shard> = report.shards.iter().filter(|shard| shard.route == route.route).collect();
+        let shards: Vec<&Shard> = report.shards.iter().filter(|shard| shard.route == route.route && holds(shard)).collect();
         let (first, amount) = (shards.iter().filter_map(|shard| shard.first_hour_ms).min(), route.amount);
-        let shard = if route.shards == 1 { String::new() } else { several(route.shards, "shard") };
-        let cells = [count(amount.messages), size(amount.bytes), first_due(first, report.at_ms), aside(amount.quarantined)];
+        let shard = several(route.shards, "shard");
+        let cells = [count(amount.messages), size(amount.bytes), first_hour(first, report.at_ms), aside(amount.quarantined)];
         let [waiting, stored, due, quarantined] = cells.map(|cell| (Tone::Plain, cell));
         table.toned([name, (Tone::Faint, shard), waiting, stored, due, quarantined]);
         for shard in shards.iter().take(SHARDS_SHOWN_MAX) {
             let name = format!("{}/{}{}", shard.topic, shard.partition, if shard.configured { "" } else { " (!)" });
             let tone = if shard.configured { Tone::Faint } else { Tone::Odd };
             let (waiting, stored) = (count(shard.amount.messages), size(shard.amount.bytes));
-            let due = first_due(shard.first_hour_ms, report.at_ms);
+            let due = first_hour(shard.first_hour_ms, report.at_ms);
             table.row(tone, [String::new(), name, waiting, stored, due, aside(shard.amount.quarantined)]);
         }
         if let Some(more) = shards.len().checked_sub(SHARDS_SHOWN_MAX).filter(|more| *more > 0) {
@@ -75,21 +77,26 @@ fn table(report: &Report, page: &Page) -> String {
     table.print(page)
 }
 
-/// In words of hours, for more is not known without reading the messages.
-fn first_due(hour_ms: Option<i64>, at_ms: i64) -> String {
-    let Some(hour) = hour_ms else { return "-".to_owned() };
-    if hour <= at_ms {
-        let is_over = hour + HOUR_MS <= at_ms;
-        return if is_over { "due" } else { "within the hour" }.to_owned();
+fn holds(shard: &Shard) -> bool {
+    shard.amount.messages + shard.amount.quarantined > 0
+}
+
+/// More than the hour is not known without reading the messages.
+fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
+    match hour_ms {
+        None => "-".to_owned(),
+        Some(hour) if hour + HOUR_MS <= at_ms => "due".to_owned(),
+        Some(hour) if hour <= at_ms => "this hour".to_owned(),
+        Some(hour) => label(hour, 1),
     }
-    format!("in {}", length(Duration::from_millis(hour.abs_diff(at_ms))))
 }
 
 /// What stands (!) in the table.
 fn unconfigured(report: &Report, page: &Page) -> String {
     let routes = report.routes.iter().filter(|route| !route.configured).map(|route| format!("route {}", route.route));
     let is_topic = |shard: &&Shard| !shard.configured && report.routes.iter().any(|route| route.configured && route.route == shard.route);
-    let mut topics: Vec<String> = report.shards.iter().filter(is_topic).map(|shard| format!("{} of route {}", shard.topic, shard.route)).collect();
+    let mut topics: Vec<String> =
+        report.shards.iter().filter(is_topic).map(|shard| format!("{} of route {}", shard.topic, shard.route)).collect();
     topics.dedup();
     let names: Vec<String> = routes.chain(topics).collect();
     if names.is_empty() {
@@ -105,18 +112,23 @@ struct Line {
 }
 
 fn chart(report: &Report, page: &Page) -> String {
-    let (step, lines) = lines(report);
+    let drawn = |step: &i64| (*step, lines(report, *step));
+    let (step, lines) = STEPS
+        .iter()
+        .map(drawn)
+        .find(|(step, lines)| lines.len() <= LINES_MAX || *step == STEPS[STEPS.len() - 1])
+        .expect("the last one is taken");
     let unit = match step {
-        1 => "hour".to_owned(),
-        24 => "day".to_owned(),
-        hours if hours < 24 => format!("{hours} hours"),
-        hours => format!("{} days", hours / 24),
+        1 => "BY HOUR".to_owned(),
+        24 => "BY DAY".to_owned(),
+        hours if hours < 24 => format!("EVERY {hours} HOURS"),
+        hours => format!("EVERY {} DAYS", hours / 24),
     };
     let max = lines.iter().map(|line| line.messages).max().unwrap_or_default();
     let width = |text: fn(&Line) -> usize| lines.iter().map(text).max().unwrap_or_default();
     let (labels, counts) = (width(|line| line.label.chars().count()), width(|line| count(line.messages).len()));
     let cells = page.width.saturating_sub(labels + counts + 8).clamp(10, 60);
-    let mut text = format!("  {}\n", page.paint(Tone::Faint, &format!("DUE, BY {} (UTC)", unit.to_uppercase())));
+    let mut text = format!("  {}\n", page.paint(Tone::Faint, &format!("DUE, {unit} (UTC)")));
     for line in &lines {
         let bar = page.paint(Tone::Bar, &page.bar(line.messages, max, cells));
         let amount = if line.messages == 0 { String::new() } else { count(line.messages) };
@@ -126,9 +138,8 @@ fn chart(report: &Report, page: &Page) -> String {
     text
 }
 
-/// What one line stands for, in hours, and the lines: what is due, then each step of time to the last that holds anything. Long stretches in
-/// which nothing is due are cut short.
-fn lines(report: &Report) -> (i64, Vec<Line>) {
+/// What is due, then each `step` hours to the last that hold anything. Long stretches in which nothing is due are cut short.
+fn lines(report: &Report, step: i64) -> Vec<Line> {
     let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
     let over = report.hours.iter().filter(|hour| is_over(hour.start_ms)).map(|hour| hour.messages).sum::<u64>();
     let due = over + report.due_when_stored.messages;
@@ -137,11 +148,8 @@ fn lines(report: &Report) -> (i64, Vec<Line>) {
     if due > 0 {
         lines.push(Line { label: "due already".to_owned(), messages: due });
     }
-    let (Some(first), Some(last)) = (ahead.first(), ahead.last()) else { return (1, lines) };
-    let hours = (last.start_ms - first.start_ms) / HOUR_MS + 1;
-    let step = STEPS.into_iter().find(|step| hours / step < LINES_MAX as i64).unwrap_or(STEPS[STEPS.len() - 1]);
     let step_of = |start_ms: i64| start_ms.div_euclid(step * HOUR_MS);
-    let mut next = step_of(first.start_ms);
+    let mut next = ahead.first().map_or(0, |first| step_of(first.start_ms));
     for group in ahead.chunk_by(|a, b| step_of(a.start_ms) == step_of(b.start_ms)) {
         let this = step_of(group[0].start_ms);
         if this - next > 2 {
@@ -155,7 +163,7 @@ fn lines(report: &Report) -> (i64, Vec<Line>) {
     if report.later.messages > 0 {
         lines.push(Line { label: "later".to_owned(), messages: report.later.messages });
     }
-    (step, lines)
+    lines
 }
 
 fn label(start_ms: i64, step: i64) -> String {

@@ -12,7 +12,9 @@ use crate::clock::Clock;
 use crate::limit;
 use crate::model::{Lease, ShardId};
 use crate::store::shard::Holder;
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, State, Tail, Tailed};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, State, Tail, Tailed,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOADS_MAX: u32 = 3;
 
 /// The first version whose scripts have flags.
-const VERSION_MIN: u32 = 7;
+pub(crate) const VERSION_MIN: u32 = 7;
 
 /// Where the server is and who we are to it.
 #[derive(Clone)]

@@ -26,7 +26,7 @@ use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
-pub(crate) use connection::Options;
+pub(crate) use connection::{Options, VERSION_MIN};
 pub(crate) use inspection::Inspection;
 use key::{Key, Keyspace};
 use redis::Pipeline;

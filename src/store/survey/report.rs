@@ -135,12 +135,7 @@ pub(crate) async fn report(survey: &dyn Survey, known: &Known, route: Option<&st
 }
 
 /// Looks for what waits under `id`, in one route or in all.
-pub(crate) async fn found(
-    survey: &dyn Survey,
-    known: &Known,
-    (id, route): (&str, Option<&str>),
-    now: Timestamp,
-) -> Result<Search, Error> {
+pub(crate) async fn found(survey: &dyn Survey, known: &Known, (id, route): (&str, Option<&str>), now: Timestamp) -> Result<Search, Error> {
     let mut found = Vec::new();
     for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
         let asked: Vec<(ShardId, Box<str>)> = some.iter().map(|shard| (shard.clone(), id.into())).collect();
