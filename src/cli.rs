@@ -23,7 +23,7 @@ Exit codes:
   2    wrong usage or configuration; nothing was started or changed
   3    `pending --id`: nothing waits under that id";
 
-const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until the last of it is delivered.
+const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
 With the embedded store and a running service, the service is asked, at `admin.listen`.
 
 Examples:

@@ -40,7 +40,6 @@ struct Receipt {
 /// A record that the service will take.
 struct Draft {
     headers: Vec<u8>,
-    payload: Option<Vec<u8>>,
     /// `None`: a cancel.
     due: Option<Timestamp>,
     warning: Option<Warning>,
@@ -54,7 +53,8 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
     let rules = rules(config, &send.route);
     let shard = ShardId::new(send.route.as_str(), Partition::new(topic.as_str(), send.partition.unwrap_or(0)));
     let (origins, now) = (Origins::new(&config.deployment, &shard), WallClock.now());
-    let draft = draft(send, (&origins, &rules), payload(send)?, now)?;
+    let payload = payload(send)?;
+    let draft = draft(send, (&origins, &rules), payload.as_deref(), now)?;
     let receipt = Receipt {
         route: send.route.clone(),
         topic,
@@ -66,7 +66,7 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    let receipt = run(deliver(config, send, &draft, receipt))?;
+    let receipt = run(deliver(config, send, (&draft, payload.as_deref()), receipt))?;
     print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
     Ok(Outcome::Done)
 }
@@ -96,7 +96,7 @@ fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
 fn draft(
     send: &cli::Send,
     (origins, rules): (&Origins, &Rules),
-    payload: Option<Vec<u8>>,
+    payload: Option<&[u8]>,
     now: Timestamp,
 ) -> std::result::Result<Draft, Refused> {
     let own = own_headers(send)?;
@@ -105,8 +105,7 @@ fn draft(
     let admitted = |when: &[(Control, String)]| -> std::result::Result<Draft, Refused> {
         let headers = block(send, &own, when);
         let key = send.key.as_deref().map(str::as_bytes);
-        let record =
-            Record { offset: Offset(0), timestamp: Some(now), key, payload: payload.as_deref(), headers: Headers::from_block(&headers) };
+        let record = Record { offset: Offset(0), timestamp: Some(now), key, payload, headers: Headers::from_block(&headers) };
         let (due, warning) = match admit(&record, origins, rules) {
             Admission::Message { due, warning, .. } => (Some(due), warning),
             Admission::Cancel { .. } => (None, None),
@@ -118,7 +117,7 @@ fn draft(
                 )));
             }
         };
-        Ok(Draft { headers, payload: payload.clone(), due, warning })
+        Ok(Draft { headers, due, warning })
     };
     let draft = admitted(&when)?;
     // A delay would be counted from the moment of sending, by whoever stamps the record: what is told here is to hold.
@@ -150,7 +149,7 @@ fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> 
     block
 }
 
-async fn deliver(config: &Config, send: &cli::Send, draft: &Draft, receipt: Receipt) -> Result<Receipt> {
+async fn deliver(config: &Config, send: &cli::Send, (draft, payload): (&Draft, Option<&[u8]>), receipt: Receipt) -> Result<Receipt> {
     let name = &config.routes[&send.route].source.cluster;
     let mut cluster = cluster(config, name);
     // Somebody waits before the screen; a service would go on trying for minutes.
@@ -162,7 +161,7 @@ async fn deliver(config: &Config, send: &cli::Send, draft: &Draft, receipt: Rece
         topic: &receipt.topic,
         partition: send.partition,
         key: send.key.as_deref().map(str::as_bytes),
-        payload: draft.payload.as_deref(),
+        payload,
         headers: Headers::from_block(&draft.headers),
         stays: |_| true,
         extra: &[],
@@ -226,4 +225,103 @@ fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &
         text += &page.paint(Tone::Odd, "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::model::{AllowList, Dialects, WithoutDelay};
+    use clap::Parser;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    const NOW: i64 = 1_795_302_005_000;
+
+    fn parsed(line: &[&str]) -> cli::Send {
+        let all = ["postdate", "send", "--config", "c", "--route", "orders"].iter().chain(line);
+        let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else { panic!("another command") };
+        send
+    }
+
+    fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
+        let rules = Rules {
+            default_target: Some("orders".into()),
+            allow: AllowList::new(["billing.*"]),
+            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            max_delay: Duration::from_secs(3_600),
+            retry_max: Duration::from_secs(60),
+            without_delay: WithoutDelay::Relay,
+            dialects: Dialects::default(),
+        };
+        let origins = Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        draft(&parsed(line), (&origins, &rules), Some(b"x"), Timestamp::from_millis(NOW)).map_err(|refused| refused.to_string())
+    }
+
+    fn headers(draft: &Draft) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Headers::from_block(&draft.headers).iter().map(|(name, value)| (text(name), text(value.unwrap()))).collect()
+    }
+
+    #[test]
+    fn what_is_told_to_be_due_is_what_is_sent() {
+        let draft = drafted(&["--in", "30m", "--header", "a=b=c", "--id", "x", "--to", "billing.eu", "text"]).unwrap();
+        assert_eq!(draft.due, Some(Timestamp::from_millis(NOW + 1_800_000)));
+        let expected = [("a", "b=c"), ("postdate-at", "1795303805000"), ("postdate-to", "billing.eu"), ("postdate-id", "x")];
+        assert_eq!(headers(&draft), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_cancel_is_its_op_and_its_id() {
+        let draft = drafted(&["--cancel", "--id", "x", "--key", "k"]).unwrap();
+        assert_eq!(draft.due, None);
+        assert_eq!(
+            headers(&draft),
+            [("postdate-id", "x"), ("postdate-op", "cancel")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_the_service_would_refuse_is_refused_with_its_code() {
+        for (line, code) in [
+            (&["--in", "10x", "t"][..], "invalid_after"),
+            (&["--in", "", "t"], "empty_value"),
+            (&["--at", "tomorrow", "t"], "invalid_at"),
+            (&["--in", "2h", "t"], "delay_above_max"),
+            (&["--in", "1m", "--to", "nope", "t"], "target_not_allowed"),
+            (&["--in", "1m", "--to", "orders.delayed", "t"], "target_is_source"),
+            (&["--in", "1m", "--id", "a b", "t"], "invalid_id"),
+            (&["--in", "1m", "--header", "postdate-at=0", "t"], "at_and_after"),
+            (&["--in", "1m", "--header", "postdate-op=drop", "t"], "invalid_op"),
+        ] {
+            let refused = drafted(line).err().unwrap_or_else(|| panic!("{line:?} is taken"));
+            assert!(refused.starts_with("not sent, ") && refused.contains(&format!("({code}): ")), "{line:?}: {refused}");
+        }
+        assert!(drafted(&["--in", "1m", "--header", "novalue", "t"]).err().unwrap().contains("write NAME=VALUE"));
+    }
+
+    #[test]
+    fn a_receipt_tells_where_it_went_and_when_it_is_due() {
+        let receipt = Receipt {
+            route: "orders".into(),
+            topic: "orders.delayed".into(),
+            partition: Some(2),
+            offset: Some(7),
+            origin: Some("prod/orders/orders.delayed/2/7".into()),
+            id: Some("order-42".into()),
+            target: Some("orders".into()),
+            due_ms: Some(NOW + 1_800_000),
+            ..Receipt::default()
+        };
+        let now = Timestamp::from_millis(NOW);
+        insta::assert_snapshot!(text(&receipt, (now, None), &Page::PLAIN), @r#"
+        sent to  orders.delayed/2 offset 7
+        due      2026-11-21 23:30:05 UTC  (in 30m)
+        target   orders
+        id       order-42
+        origin   prod/orders/orders.delayed/2/7
+        "#);
+        let silent = Receipt { partition: None, offset: None, origin: None, key: Some("k".into()), ..receipt };
+        assert!(text(&silent, (now, None), &Page::PLAIN).contains("orders.delayed under the key k\n"));
+    }
 }

@@ -60,7 +60,9 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
 pub(crate) fn known(config: &Config) -> Known {
     let store = match &config.store {
         config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
-        config::Store::Embedded(embedded) => format!("folder {}", embedded.path.display()),
+        config::Store::Embedded(config::Embedded { path }) => {
+            format!("folder {}", std::path::absolute(path).as_ref().unwrap_or(path).display())
+        }
     };
     let routes = config.routes.iter().map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
     Known { deployment: config.deployment.clone(), store, routes: routes.collect() }

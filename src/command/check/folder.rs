@@ -56,9 +56,34 @@ fn room(free: Option<u64>) -> Item {
 pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
     let found = match waits {
         Some(0) => return None,
-        Some(count) => format!("in {path} {} still wait, which this store knows nothing of", several(count, "message")),
+        Some(count) => format!("{} in {path}, of which this store knows nothing", several(count, "message")),
         None => format!("a service uses the folder {path}, and what waits there does not wait in this store"),
     };
     let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/store.md";
     Some(Item::warn("waiting", "another store", found, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict::{Fail, Ok as Fine, Warn};
+    use super::*;
+
+    #[test]
+    fn a_folder_is_judged_by_its_rights_its_format_and_its_room() {
+        let good = Inspection { path: "x".into(), used: Use::Free, unwritable: None, foreign_format: None, free: Some(FREE_LOW) };
+        let verdicts = |folder: Inspection| judge(&folder).iter().map(|item| item.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(good.clone()), [Fine, Fine, Fine]);
+        assert_eq!(verdicts(Inspection { unwritable: Some("denied".into()), ..good.clone() }), [Fine, Fail, Fine]);
+        assert_eq!(verdicts(Inspection { foreign_format: Some("7".into()), ..good.clone() }), [Fine, Fine, Fail, Fine]);
+        assert_eq!(verdicts(Inspection { free: Some(FREE_LOW - 1), ..good.clone() }), [Fine, Fine, Warn]);
+        assert_eq!(verdicts(Inspection { free: Some(EMBEDDED_RESERVE_BYTES - 1), ..good.clone() }), [Fine, Fine, Fail]);
+        assert!(judge(&Inspection { used: Use::Taken(Some(7)), ..good })[0].found.contains("process 7: a service runs"));
+    }
+
+    #[test]
+    fn a_folder_that_was_left_behind_is_told_only_if_anything_waits_there() {
+        assert_eq!(left_behind("./d", Some(0)), None);
+        assert!(left_behind("./d", Some(1)).unwrap().found.starts_with("1 message in ./d, "));
+        assert_eq!(left_behind("./d", None).unwrap().verdict, Warn);
+    }
 }

@@ -91,9 +91,9 @@ fn of(duty: &Duty) -> String {
     let role = match duty.role {
         Role::Source => "source",
         Role::Target => "target",
-        Role::DeadLetters => "dead letters",
+        Role::DeadLetters => "dead-letter topic",
     };
-    format!("{role} of {}:", duty.routes.join(", "))
+    format!("{role} of {}", duty.routes.join(", "))
 }
 
 fn right(role: Role) -> &'static str {
@@ -110,10 +110,10 @@ fn judge_topic(area: &str, duty: &Duty, topic: &Topic) -> Vec<Item> {
         Some(missing) => items.push(Item::fail(
             area,
             &duty.topic,
-            format!("{} {partitions}, and this client may not {missing} it", of(duty)),
+            format!("{}: {partitions}, and this client may not {missing} it", of(duty)),
             format!("grant this client {} on the topic", right(duty.role)),
         )),
-        None => items.push(Item::ok(area, &duty.topic, format!("{} {partitions}", of(duty)))),
+        None => items.push(Item::ok(area, &duty.topic, format!("{}: {partitions}", of(duty)))),
     }
     if duty.role == Role::Source {
         items.extend(judge_retention(area, duty, &topic.settings));
@@ -184,5 +184,78 @@ fn judge_offsets(area: &str, retention: &Result<Duration, String>) -> Item {
         ),
         Ok(kept) => Item::ok(area, subject, length(*kept)),
         Err(words) => Item::ok(area, subject, format!("not shown to this client ({words}); {} is enough", length(OFFSETS_RETENTION_LEAST))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict::{Fail, Ok as Fine, Warn};
+    use super::*;
+
+    const SETTINGS: Settings = Settings { is_compacted: false, is_deleted: true, retention: None, retention_bytes: None };
+
+    fn topic(settings: Result<Settings, String>) -> Topic {
+        Topic { partitions: 4, rights: Some(Rights { read: true, write: true }), settings }
+    }
+
+    fn duty(role: Role) -> Duty {
+        Duty { topic: "t".into(), role, routes: vec!["orders".into()], max_delay: 30 * DAY }
+    }
+
+    #[test]
+    fn a_source_is_judged_by_how_long_it_keeps_what_waits() {
+        let of = |settings: Settings| judge_topic("kafka.main", &duty(Role::Source), &topic(Ok(settings)));
+        let verdicts = |settings| of(settings).iter().map(|item| item.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(SETTINGS), [Fine, Fine]);
+        assert_eq!(verdicts(Settings { retention: Some(30 * DAY), ..SETTINGS }), [Fine, Fine]);
+        assert_eq!(verdicts(Settings { retention: Some(7 * DAY), ..SETTINGS }), [Fine, Warn]);
+        assert_eq!(verdicts(Settings { retention: Some(DAY), is_deleted: false, is_compacted: true, ..SETTINGS }), [Fine, Warn, Fine]);
+        assert_eq!(verdicts(Settings { retention_bytes: Some(1 << 30), ..SETTINGS }), [Fine, Fine, Warn]);
+        let short = of(Settings { retention: Some(7 * DAY), ..SETTINGS }).remove(1);
+        assert_eq!(short.fix.unwrap(), "set retention.ms=2678400000 or more on t, or lower max_delay");
+        assert!(short.found.contains("kept for 7d, less than route.orders.max_delay 30d: after a loss of the store"), "{}", short.found);
+        let unknown = judge_topic("kafka.main", &duty(Role::Source), &topic(Err("denied".into())));
+        assert_eq!((unknown[1].verdict, &*unknown[1].found), (Warn, "not known: denied"));
+    }
+
+    #[test]
+    fn a_topic_needs_the_rights_that_its_duty_asks_for() {
+        let verdict = |role, read, write| {
+            let topic = Topic { rights: Some(Rights { read, write }), ..topic(Ok(SETTINGS)) };
+            judge_topic("kafka.main", &duty(role), &topic)[0].verdict
+        };
+        for (role, read, write, expected) in [
+            (Role::Source, true, true, Fine),
+            (Role::Source, false, true, Fail),
+            (Role::Source, true, false, Fail),
+            (Role::Target, false, true, Fine),
+            (Role::Target, true, false, Fail),
+            (Role::DeadLetters, false, true, Fine),
+            (Role::DeadLetters, false, false, Fail),
+        ] {
+            assert_eq!(verdict(role, read, write), expected, "{role:?} {read} {write}");
+        }
+        let silent = Topic { rights: None, ..topic(Ok(SETTINGS)) };
+        assert_eq!(judge_topic("kafka.main", &duty(Role::Target), &silent)[0].verdict, Fine);
+    }
+
+    #[test]
+    fn what_is_missing_or_cannot_be_reached_fails_and_says_what_to_do() {
+        let mut facts = Facts { brokers: 3, offsets_retention: Some(Ok(DAY)), ..Facts::default() };
+        let duties = [duty(Role::Target), Duty { topic: "u".into(), ..duty(Role::DeadLetters) }];
+        facts.topics.insert("t".into(), Ok(None));
+        facts.topics.insert("u".into(), Err("denied".into()));
+        let items = judge("main", &["a:1".into()], &duties, &Ok(facts));
+        assert_eq!(items.iter().map(|item| item.verdict).collect::<Vec<_>>(), [Fine, Fail, Fail, Warn]);
+        assert_eq!(items[1].found, "target of orders does not exist");
+        for (error, fix) in [
+            (Error::Unavailable("Connection refused".into()), "check kafka.main.brokers (a:1), "),
+            (Error::Unavailable("SASL authentication error".into()), "check the user, the password"),
+            (Error::Refused("denied".into()), "check kafka.main.properties"),
+        ] {
+            let items = judge("main", &["a:1".into()], &duties, &Err(error));
+            assert_eq!((items.len(), items[0].verdict), (1, Fail));
+            assert!(items[0].fix.as_ref().unwrap().starts_with(fix), "{items:?}");
+        }
     }
 }

@@ -121,8 +121,11 @@ fn replicas(redis: &Inspection) -> Item {
 fn clock(redis: &Inspection, skew_max: Duration) -> Item {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
     // So much of it may be the way there or back.
-    let sure = off.saturating_sub(redis.round_trip);
+    let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
     let side = if redis.clock_ahead_ms < 0 { "behind" } else { "ahead of" };
+    if sure.is_zero() {
+        return Item::ok(AREA, "clock", format!("as this machine's; timer.max_clock_skew is {}", length(skew_max)));
+    }
     let found = format!("Redis is {} {side} this machine; timer.max_clock_skew is {}", length(off), length(skew_max));
     let fix = "mend the clock synchronisation (`chronyc tracking`) of whichever is wrong";
     if sure > skew_max {
@@ -131,5 +134,72 @@ fn clock(redis: &Inspection, skew_max: Duration) -> Item {
         Item::warn(AREA, "clock", found, fix)
     } else {
         Item::ok(AREA, "clock", found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict::{self, Fail, Ok as Fine, Warn};
+    use super::*;
+
+    /// What is changed, and the item that is to tell of it.
+    type Case = (fn(&mut Inspection), &'static str, Verdict);
+
+    const SKEW: Duration = Duration::from_secs(2);
+
+    fn good() -> Inspection {
+        Inspection {
+            address: "r:6379".into(),
+            version: "7.0.15".into(),
+            replicas: Some(1),
+            policy: Some("noeviction".into()),
+            memory_max: Some(1 << 30),
+            memory: Some(1 << 20),
+            is_appended: Some(true),
+            appendfsync: Some("everysec".into()),
+            save: Some(String::new()),
+            round_trip: Duration::from_millis(1),
+            ..Inspection::default()
+        }
+    }
+
+    /// Those that are not fine.
+    fn faults(redis: Inspection) -> Vec<(String, Verdict)> {
+        let items = judge(&Ok(redis), SKEW).into_iter().filter(|item| item.verdict != Fine);
+        items.inspect(|item| assert!(item.fix.is_some(), "{item:?}")).map(|item| (item.subject, item.verdict)).collect()
+    }
+
+    #[test]
+    fn each_fault_of_a_redis_has_its_item() {
+        assert_eq!(faults(good()), []);
+        let table: [Case; 14] = [
+            (|redis| redis.version = "6.2.1".into(), "version", Fail),
+            (|redis| redis.version = "unknown".into(), "version", Fail),
+            (|redis| redis.is_cluster = true, "kind", Fail),
+            (|redis| redis.is_replica = true, "kind", Fail),
+            (|redis| redis.policy = Some("allkeys-lru".into()), "maxmemory-policy", Fail),
+            (|redis| redis.policy = None, "maxmemory-policy", Fail),
+            (|redis| redis.scripts = Some("denied".into()), "scripts", Fail),
+            (|redis| redis.memory_max = Some(0), "maxmemory", Warn),
+            (|redis| redis.memory = Some(900 << 20), "maxmemory", Warn),
+            (|redis| redis.is_appended = Some(false), "persistence", Warn),
+            (|redis| (redis.is_appended, redis.save) = (Some(false), Some("3600 1".into())), "persistence", Warn),
+            (|redis| redis.appendfsync = Some("no".into()), "persistence", Warn),
+            (|redis| redis.clock_ahead_ms = -700, "clock", Warn),
+            (|redis| redis.clock_ahead_ms = 2_100, "clock", Fail),
+        ];
+        for (change, subject, verdict) in table {
+            let mut redis = good();
+            change(&mut redis);
+            assert_eq!(faults(redis.clone()), [(subject.to_owned(), verdict)], "{redis:?}");
+        }
+        let slow = Inspection { clock_ahead_ms: 2_100, round_trip: Duration::from_secs(2), ..good() };
+        assert_eq!(faults(slow), [], "so much may be the way there and back");
+    }
+
+    #[test]
+    fn a_redis_that_does_not_answer_is_one_item() {
+        let items = judge(&Err(Error::Unavailable("r:1: refused".into())), SKEW);
+        assert_eq!((items.len(), items[0].verdict), (1, Fail));
     }
 }

@@ -33,3 +33,40 @@ pub(super) fn document(document: &Document, page: &Page) -> String {
     };
     text + &format!("\n{}\n", page.paint(tone, &format!("{} ok, {warn}, {fail} failed", document.ok)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Item;
+    use super::*;
+
+    fn example() -> Document {
+        let items = vec![
+            Item::ok("kafka.main", "reachable", "1 broker"),
+            Item::fail("kafka.main", "orders.paid", "target of orders does not exist", "create it"),
+            Item::warn("store", "maxmemory", "not set", "set maxmemory below what the machine has: a full Redis still delivers"),
+        ];
+        Document::new("prod", items)
+    }
+
+    #[test]
+    fn a_check_is_read_by_area_with_the_fix_below_what_needs_one() {
+        insta::assert_snapshot!(document(&example(), &Page::PLAIN), @r#"
+        kafka.main
+          ok    reachable    1 broker
+          fail  orders.paid  target of orders does not exist
+                fix          create it
+
+        store
+          warn  maxmemory    not set
+                fix          set maxmemory below what the machine has: a full Redis still delivers
+
+        1 ok, 1 warning, 1 failed
+        "#);
+    }
+
+    #[test]
+    fn a_terminal_gets_lines_that_fit() {
+        let page = Page { is_terminal: true, width: 60, ..Page::PLAIN };
+        assert!(document(&example(), &page).lines().all(|line| line.chars().count() <= 60));
+    }
+}

@@ -58,3 +58,40 @@ fn removed_topics(report: &Report) -> Vec<Item> {
     };
     waits.into_iter().filter(|(_, _, count)| *count > 0).map(item).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict::{Ok as Fine, Warn};
+    use super::*;
+    use crate::store::survey::{Amount, Route, Shard};
+
+    #[test]
+    fn what_nobody_delivers_is_warned_of_and_what_is_empty_is_not() {
+        let amount = |messages| Amount { messages, ..Amount::default() };
+        let route = |name: &str, configured, messages| Route { route: name.into(), configured, shards: 1, amount: amount(messages) };
+        let shard = |route: &str, topic: &str, partition, configured| Shard {
+            route: route.into(),
+            topic: topic.into(),
+            partition,
+            configured,
+            amount: amount(2),
+            first_hour_ms: None,
+        };
+        let report = Report {
+            total: Amount { messages: 9, bytes: 0, quarantined: 1 },
+            routes: vec![route("empty", false, 0), route("gone", false, 2), route("orders", true, 6)],
+            shards: vec![
+                shard("gone", "g", 0, false),
+                shard("orders", "d", 0, true),
+                shard("orders", "old", 0, false),
+                shard("orders", "old", 1, false),
+            ],
+            ..Report::default()
+        };
+        let items = judge(&Ok(report));
+        let verdicts: Vec<_> = items.iter().map(|item| (&*item.subject, item.verdict)).collect();
+        assert_eq!(verdicts, [("messages", Fine), ("route empty", Fine), ("route gone", Warn), ("topic old", Warn), ("set aside", Warn)]);
+        assert!(items[3].found.starts_with("4 messages of a topic that route orders no longer reads"), "{}", items[3].found);
+        assert_eq!(judge(&Err("no answer".into()))[0].verdict, Warn);
+    }
+}

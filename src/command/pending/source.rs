@@ -34,7 +34,7 @@ impl Source {
         let known = known(config);
         if let config::Store::Embedded(embedded) = &config.store {
             match Inspection::of(&embedded.path).used {
-                Use::Absent => return Ok(Self::Nothing(known)),
+                Use::Absent => return Ok(Self::Nothing(Known { store: format!("{}, not there yet", known.store), ..known })),
                 Use::Taken(_) => return Ok(Self::Service(reachable(config.admin.listen), known)),
                 Use::Free => {}
             }

@@ -11,8 +11,9 @@ const LINES_MAX: usize = 30;
 /// Shards of one route that the table names; all are in the JSON document.
 const SHARDS_SHOWN_MAX: usize = 16;
 
-const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until the last of it is delivered.";
-const UNCONFIGURED: &str = "not in the configuration: nothing of it is delivered";
+const UPPER_BOUND: &str =
+    "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
+const UNCONFIGURED: &str = "not in the configuration, so nothing of it is delivered";
 
 pub(super) fn report(report: &Report, page: &Page) -> String {
     let mut text = head(&report.deployment, &report.store, report.at_ms, page);
@@ -102,7 +103,7 @@ fn unconfigured(report: &Report, page: &Page) -> String {
     if names.is_empty() {
         return String::new();
     }
-    format!("\n{}\n", page.paint(Tone::Odd, &format!("(!) {UNCONFIGURED}: {}", names.join(", "))))
+    format!("\n{}\n", page.paint(Tone::Odd, &format!("(!) {}: {UNCONFIGURED}", names.join(", "))))
 }
 
 /// One line of the chart.
@@ -193,4 +194,135 @@ pub(super) fn search(search: &Search, page: &Page) -> String {
         text += &table.print(page);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::survey::{Amount, Hour, Place, Route};
+
+    /// 2026-11-21T23:00:05Z.
+    const NOW: i64 = 1_795_302_005_000;
+    const THIS_HOUR: i64 = 1_795_302_000_000;
+
+    fn amount(messages: u64, quarantined: u64) -> Amount {
+        Amount { messages, bytes: 85 * messages, quarantined }
+    }
+
+    fn example() -> Report {
+        let shard = |route: &str, topic: &str, partition, messages, first: Option<i64>| Shard {
+            route: route.into(),
+            topic: topic.into(),
+            partition,
+            configured: route == "orders" && topic == "orders.delayed",
+            amount: amount(messages, 0),
+            first_hour_ms: first.map(|hour| THIS_HOUR + hour * HOUR_MS),
+        };
+        let hour = |at: i64, messages| Hour { start_ms: THIS_HOUR + at * HOUR_MS, start: String::new(), messages, bytes: 0 };
+        let route = |name: &str, configured, shards, amount| Route { route: name.into(), configured, shards, amount };
+        Report {
+            deployment: "prod".into(),
+            store: "redis 127.0.0.1:6379".into(),
+            at_ms: NOW,
+            total: amount(128_412, 3),
+            routes: vec![route("mail", false, 1, amount(12, 3)), route("orders", true, 3, amount(128_400, 0))],
+            shards: vec![
+                shard("mail", "mail.delayed", 0, 12, Some(-2)),
+                shard("orders", "orders.delayed", 0, 100_000, Some(0)),
+                shard("orders", "orders.delayed", 1, 0, None),
+                shard("orders", "orders.old", 0, 28_400, Some(1)),
+            ],
+            hours: vec![hour(-2, 12), hour(0, 64_200), hour(1, 32_100), hour(3, 21_400), hour(9, 10_700)],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn what_waits_is_a_table_and_a_chart() {
+        insta::assert_snapshot!(report(&example(), &Page::PLAIN), @r#"
+        prod  redis 127.0.0.1:6379  2026-11-21 23:00:05 UTC
+
+          ROUTE     SHARD               WAITING    STORED  FIRST HOUR        SET ASIDE
+          mail (!)  1 shard                  12    1020 B  due                       3
+                    mail.delayed/0 (!)       12    1020 B  due
+          orders    3 shards            128,400  10.4 MiB  this hour
+                    orders.delayed/0    100,000   8.1 MiB  this hour
+                    orders.old/0 (!)     28,400   2.3 MiB  2026-11-22 00:00
+          total                         128,412  10.4 MiB                            3
+
+        (!) route mail, orders.old of route orders: not in the configuration, so nothing of it is delivered
+
+          DUE, BY HOUR (UTC)
+          due already           12  #
+          2026-11-21 23:00  64,200  ############################################################
+          2026-11-22 00:00  32,100  ##############################
+          2026-11-22 01:00
+          2026-11-22 02:00  21,400  ####################
+          ...
+          2026-11-22 08:00  10,700  ##########
+
+        Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
+        3 messages set aside as unreadable, and not delivered: see "A run is set aside" in docs/operate.md.
+        "#);
+    }
+
+    #[test]
+    fn a_terminal_sees_the_same_in_blocks() {
+        let page = Page { is_terminal: true, width: 60, ..Page::PLAIN };
+        let text = report(&example(), &page);
+        let chart: Vec<&str> = text.lines().skip_while(|line| !line.contains("DUE, BY HOUR")).take(9).collect();
+        insta::assert_snapshot!(chart.join("\n"), @r#"
+        DUE, BY HOUR (UTC)
+        due already           12  ▏
+        2026-11-21 23:00  64,200  ██████████████████████████████
+        2026-11-22 00:00  32,100  ███████████████
+        2026-11-22 01:00
+        2026-11-22 02:00  21,400  ██████████
+        ...
+        2026-11-22 08:00  10,700  █████
+        "#);
+    }
+
+    #[test]
+    fn a_chart_of_any_length_keeps_to_its_lines() {
+        for span in [1, 30, 31, 400, 9_000, 87_600] {
+            let hours = (0..span).step_by(usize::try_from(span / 60 + 1).unwrap());
+            let hours = hours.map(|at| Hour { start_ms: THIS_HOUR + at * HOUR_MS, start: String::new(), messages: 1, bytes: 0 });
+            let report = Report { at_ms: NOW, hours: hours.collect(), ..Report::default() };
+            let lines = chart(&report, &Page::PLAIN).lines().count();
+            assert!(lines <= LINES_MAX + 1, "{span} hours: {lines}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_in_one_sentence() {
+        let nothing = Report { deployment: "prod".into(), store: "folder /x".into(), at_ms: NOW, ..Report::default() };
+        assert_eq!(report(&nothing, &Page::PLAIN), "prod  folder /x  2026-11-21 23:00:05 UTC\n\nNothing waits.\n");
+    }
+
+    #[test]
+    fn a_message_is_told_with_its_place_and_its_time() {
+        let place = Place {
+            route: "orders".into(),
+            topic: "orders.delayed".into(),
+            partition: 2,
+            offset: 7,
+            configured: true,
+            due_ms: Some(NOW + 200_000),
+            due: String::new(),
+        };
+        let found = Search { deployment: "prod".into(), store: "folder /x".into(), at_ms: NOW, id: "order-42".into(), found: vec![place] };
+        insta::assert_snapshot!(search(&found, &Page::PLAIN), @r#"
+        prod  folder /x  2026-11-21 23:00:05 UTC
+
+          id      order-42
+          route   orders
+          source  orders.delayed/2 offset 7
+          due     2026-11-21 23:03:25 UTC  (in 3m 20s)
+        "#);
+        let none = Search { found: vec![], ..found };
+        assert!(
+            search(&none, &Page::PLAIN).ends_with("Nothing waits under the id order-42: it was delivered, cancelled, or never stored.\n")
+        );
+    }
 }

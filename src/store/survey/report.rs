@@ -18,7 +18,8 @@ pub(crate) struct Known {
     pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What waits. Its counts are upper bounds: a run leaves when the last of its messages is delivered.
+/// What waits. Its counts are upper bounds: a run leaves when the last of its messages is delivered, and what was cancelled
+/// stays in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) deployment: String,
@@ -238,5 +239,95 @@ fn start_of(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
         Level::Hour => slice.least_due().as_millis(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Offset, Partition};
+    use crate::store::SliceCount;
+    use async_trait::async_trait;
+
+    /// Shards with what they hold, and the place of the id `a` in each.
+    struct Fake(Vec<(ShardId, Contents, Option<Cursor>)>);
+
+    #[async_trait(?Send)]
+    impl Survey for Fake {
+        async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+            Ok(self.0.iter().map(|(shard, ..)| shard.clone()).collect())
+        }
+
+        async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
+            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).map(|(_, contents, _)| contents.clone());
+            Ok(shards.iter().map(|shard| of(shard).unwrap_or_default()).collect())
+        }
+
+        async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).and_then(|(.., place)| *place);
+            Ok(ids.iter().map(|(shard, id)| of(shard).filter(|_| &**id == "a")).collect())
+        }
+    }
+
+    const HOUR: i64 = 3_600_000;
+
+    fn fake() -> Fake {
+        let shard = |route: &str, topic: &str, index| ShardId::new(route, Partition::new(topic, index));
+        let count = |level, start, messages| SliceCount { slice: Slice { level, start }, messages, bytes: 10 * messages };
+        let place = |due, offset| Some(Cursor::new(due, Offset(offset)));
+        Fake(vec![
+            (shard("gone", "t", 0), Contents { slices: vec![count(Level::Hour, 5, 7)], quarantined: 2 }, place(Timestamp::AT_ONCE, 4)),
+            (shard("orders", "d", 0), Contents { slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], quarantined: 0 }, None),
+            (
+                shard("orders", "old", 1),
+                Contents { slices: vec![count(Level::Hour, 9, 1)], quarantined: 0 },
+                place(Timestamp::from_millis(9 * HOUR), 8),
+            ),
+        ])
+    }
+
+    fn known() -> Known {
+        let topics = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))].map(|(name, topics)| (name.to_owned(), topics));
+        Known { deployment: "prod".into(), store: "redis x".into(), routes: routes.into() }
+    }
+
+    #[tokio::test]
+    async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
+        let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR)).await.unwrap();
+        let amount = |messages, quarantined| Amount { messages, bytes: 10 * messages, quarantined };
+        assert_eq!((report.total, report.due_when_stored, report.later), (amount(12, 2), amount(1, 0), amount(0, 0)));
+        let routes: Vec<_> = report.routes.iter().map(|route| (&*route.route, route.configured, route.shards, route.amount)).collect();
+        assert_eq!(routes, [("gone", false, 1, amount(7, 2)), ("mail", true, 0, amount(0, 0)), ("orders", true, 2, amount(5, 0))]);
+        let shards: Vec<_> = report.shards.iter().map(|shard| (&*shard.topic, shard.configured, shard.first_hour_ms)).collect();
+        assert_eq!(shards, [("t", false, Some(5 * HOUR)), ("d", true, Some(0)), ("old", false, Some(9 * HOUR))]);
+        let hours: Vec<_> = report.hours.iter().map(|hour| (hour.start_ms, &*hour.start, hour.messages)).collect();
+        assert_eq!(hours, [(5 * HOUR, "1970-01-01T05:00:00Z", 10), (9 * HOUR, "1970-01-01T09:00:00Z", 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_report_of_one_route_knows_nothing_of_the_others() {
+        let now = Timestamp::from_millis(0);
+        let gone = report(&fake(), &known(), Some("gone"), now).await.unwrap();
+        assert_eq!((gone.total.messages, gone.routes.len(), gone.shards.len()), (7, 1, 1));
+        assert_eq!(report(&fake(), &known(), Some("never"), now).await.unwrap().routes, []);
+        assert_eq!(report(&fake(), &known(), Some("mail"), now).await.unwrap().routes.len(), 1, "configured, though it holds nothing");
+    }
+
+    #[tokio::test]
+    async fn an_id_is_found_in_every_shard_that_has_it() {
+        let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0)).await.unwrap();
+        let places: Vec<_> =
+            search.found.iter().map(|place| (&*place.topic, place.offset, place.configured, place.due_ms, &*place.due)).collect();
+        assert_eq!(places, [("t", 4, false, None, "at once"), ("old", 8, false, Some(9 * HOUR), "1970-01-01T09:00:00Z")]);
+        assert_eq!(found(&fake(), &known(), ("a", Some("orders")), Timestamp::from_millis(0)).await.unwrap().found.len(), 1);
+        assert_eq!(found(&fake(), &known(), ("b", None), Timestamp::from_millis(0)).await.unwrap().found, []);
+    }
+
+    #[test]
+    fn a_report_comes_back_from_its_document() {
+        let hour = Hour { start_ms: 1, start: "x".into(), messages: 2, bytes: 3 };
+        let report = Report { deployment: "prod".into(), hours: vec![hour], ..Report::default() };
+        assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(), report);
     }
 }
