@@ -12,6 +12,7 @@
 mod bad_input;
 mod change;
 mod cluster;
+mod command;
 mod contract;
 mod delivery;
 mod dialect;

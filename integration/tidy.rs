@@ -27,7 +27,7 @@ const FENCES: [(&[&str], usize, &[&str]); 13] = [
     (&["rdkafka", "rdkafka_sys"], 0, &["broker/kafka"]),
     (&["async_nats"], 0, &["broker/nats"]),
     (&["axum"], 0, &["admin"]),
-    (&["clap"], 0, &["cli", "main"]),
+    (&["clap", "clap_complete"], 0, &["cli", "main"]),
     (&["figment"], 0, &["config"]),
     (&["metrics"], 0, &["metric", "telemetry"]),
     (&["metrics_exporter_prometheus", "tracing_subscriber"], 0, &["telemetry"]),

@@ -1,6 +1,7 @@
 //! The command line: what can be asked for. Does none of it.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
 
 const ABOUT: &str = "Delayed delivery for Kafka.
@@ -19,7 +20,51 @@ Signals:
 Exit codes:
   0    done, or stopped as asked
   1    failed; the reason is the last thing that was logged
-  2    wrong usage or configuration; nothing was started or changed";
+  2    wrong usage or configuration; nothing was started or changed
+  3    `pending --id`: nothing waits under that id";
+
+const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
+With the embedded store and a running service, the service is asked, at `admin.listen`.
+
+Examples:
+  postdate pending --config postdate.toml
+  postdate pending --config postdate.toml --route orders --json | jq '.hours[] | [.start, .messages]'
+  postdate pending --config postdate.toml --id order-42 || echo 'it is gone'
+
+Exit codes:
+  0    told what waits; with --id: something waits under it
+  1    the store, or the service that has it, cannot be asked
+  2    wrong usage or configuration
+  3    with --id: nothing waits under it";
+
+const SEND_AFTER: &str = "What the service would refuse is refused here, with the same code and the same words, before anything is sent.
+
+Examples:
+  postdate send --config postdate.toml --route orders --key order-42 --in 30m --id order-42 'still unpaid?'
+  postdate send --config postdate.toml --route orders --at 2027-01-31T09:00:00Z --file mail.json --header type=mail
+  echo 'good morning' | postdate send --config postdate.toml --route orders --in 8h -
+  postdate send --config postdate.toml --route orders --key order-42 --cancel --id order-42
+
+Exit codes:
+  0    sent, and acknowledged by all in-sync replicas
+  1    the broker refused it, or did not answer; if it is said that it may have arrived, look before you send again
+  2    wrong usage or configuration, or the service would refuse it; nothing was sent";
+
+const CHECK_AFTER: &str = "It changes nothing, and asks with the credentials of the configuration: run it where the service will run.
+
+Examples:
+  postdate check --config postdate.toml
+  postdate check --config postdate.toml --json | jq '.items[] | select(.verdict != \"ok\")'
+
+Exit codes:
+  0    no item failed; warnings do not count
+  1    an item failed
+  2    wrong usage or configuration; nothing was looked at";
+
+const COMPLETION_AFTER: &str = "Examples:
+  bash   postdate completion bash > /etc/bash_completion.d/postdate
+  zsh    postdate completion zsh > \"${fpath[1]}/_postdate\"
+  fish   postdate completion fish > ~/.config/fish/completions/postdate.fish";
 
 /// What the process was asked to do.
 #[derive(Debug, Parser)]
@@ -44,6 +89,26 @@ pub enum Command {
     /// that serve the route, run this, and start them again: reading begins anew at the first retained record. While messages of the old
     /// topic still wait, nothing is erased unless --discard says so.
     Reset(Reset),
+    /// Tells what waits, or where one message does
+    ///
+    /// Totals by route, by shard (a source partition) and by hour of the due times; what waits under routes that the configuration no longer
+    /// has; what was set aside. With --id: the message that waits under that `postdate-id`.
+    #[command(after_long_help = PENDING_AFTER)]
+    Pending(Pending),
+    /// Sends one delayed message, or cancels one
+    ///
+    /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
+    #[command(after_long_help = SEND_AFTER)]
+    Send(Send),
+    /// Tells what would work with a configuration, and what would not
+    ///
+    /// Looks at the Kafka clusters and their topics, at the store, at clocks, and at what waits; each item is ok, warn or fail, with what was
+    /// found and what to do.
+    #[command(after_long_help = CHECK_AFTER)]
+    Check(Check),
+    /// Prints the completion script of a shell
+    #[command(after_long_help = COMPLETION_AFTER)]
+    Completion(Completion),
 }
 
 /// See [`Command::Run`].
@@ -72,6 +137,95 @@ pub struct Reset {
     /// Also erase messages that still wait: they will never be delivered
     #[arg(long)]
     pub discard: bool,
+}
+
+/// See [`Command::Pending`].
+#[derive(Debug, Args)]
+pub struct Pending {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only this route, whether or not the configuration still has it
+    #[arg(long)]
+    pub route: Option<String>,
+    /// Look for the message that waits under this `postdate-id`
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Print one JSON document, which docs/commands.md describes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Command::Send`].
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
+#[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
+#[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition"]))]
+pub struct Send {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The route that is to deliver it
+    #[arg(long)]
+    pub route: String,
+    /// The source topic, if the route has several; else its first
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// The record's key: it decides the partition, there and on the target
+    #[arg(long)]
+    pub key: Option<String>,
+    /// This partition of the source topic, instead of the key's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    pub partition: Option<i32>,
+    /// A header of the message's own; may be given many times
+    #[arg(long = "header", value_name = "NAME=VALUE")]
+    pub headers: Vec<String>,
+    /// The payload; `-` reads standard input
+    pub payload: Option<String>,
+    /// A file that holds the payload
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Due after this delay, as `postdate-after` has it: 30m, 1h30m, 250ms, 7d, or milliseconds
+    #[arg(long = "in", value_name = "DELAY", allow_hyphen_values = true)]
+    pub delay: Option<String>,
+    /// Due at this time, as `postdate-at` has it: 2027-01-31T09:00:00Z, or epoch milliseconds
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+    /// The message's `postdate-id`: it replaces what waits under it on the same partition
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Another target topic than the route's default
+    #[arg(long, value_name = "TOPIC")]
+    pub to: Option<String>,
+    /// Cancel what waits under --id; give the same --key (or --partition) that it was sent with
+    #[arg(long, requires = "id", requires = "place")]
+    pub cancel: bool,
+    /// Print one JSON document, which docs/commands.md describes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Command::Check`].
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration file (TOML) to be checked
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Print one JSON document, which docs/commands.md describes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Command::Completion`].
+#[derive(Debug, Args)]
+pub struct Completion {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Writes the completion script of a shell.
+pub fn complete(completion: &Completion, out: &mut dyn std::io::Write) {
+    clap_complete::generate(completion.shell, &mut Cli::command(), "postdate", out);
 }
 
 #[cfg(test)]
@@ -103,6 +257,41 @@ mod tests {
         }
         let negative = ["postdate", "reset", "--config", "c", "--route", "r", "--topic", "t", "--partition=-1"];
         assert!(Cli::try_parse_from(negative).is_err());
+    }
+
+    #[test]
+    fn a_message_has_one_payload_and_one_time_and_a_cancel_has_an_id_and_a_place() {
+        let parse = |line: &[&str]| Cli::try_parse_from(["postdate", "send", "--config", "c", "--route", "r"].iter().chain(line));
+        for line in [
+            &["--in", "30m", "text"][..],
+            &["--in", "-5", "-"],
+            &["--at", "0", "--file", "f"],
+            &["--cancel", "--id", "a", "--key", "k"],
+            &["--cancel", "--id", "a", "--partition", "3"],
+        ] {
+            assert!(parse(line).is_ok(), "{line:?}: {}", parse(line).unwrap_err());
+        }
+        for line in [
+            &["text"][..],
+            &["--in", "30m"],
+            &["--in", "30m", "--at", "0", "text"],
+            &["--in", "30m", "--file", "f", "text"],
+            &["--cancel", "--id", "a"],
+            &["--cancel", "--key", "k"],
+            &["--cancel", "--id", "a", "--key", "k", "text"],
+            &["--cancel", "--id", "a", "--key", "k", "--in", "1s"],
+        ] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_shell_has_its_completion() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            complete(&Completion { shell }, &mut script);
+            assert!(String::from_utf8(script).unwrap().contains("pending"), "{shell}");
+        }
     }
 
     #[test]

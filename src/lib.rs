@@ -73,7 +73,8 @@ mod telemetry;
 mod timer;
 mod wheel;
 
-pub use cli::{Cli, Command, Reset, Run};
+pub use cli::{Check, Cli, Command, Completion, Pending, Reset, Run, Send, complete};
+pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
 
@@ -85,6 +86,21 @@ pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
 /// Erases what the store keeps of a source topic that was recreated.
 pub fn reset(config: &Config, reset: &Reset) -> anyhow::Result<()> {
     command::reset(config, reset)
+}
+
+/// Tells what waits, or where one message does.
+pub fn pending(config: &Config, pending: &Pending) -> anyhow::Result<Outcome> {
+    command::pending(config, pending)
+}
+
+/// Sends one delayed message, or cancels one.
+pub fn send(config: &Config, send: &Send) -> anyhow::Result<Outcome> {
+    command::send(config, send)
+}
+
+/// Tells what would work, and what would not.
+pub fn check(config: &Config, check: &Check) -> anyhow::Result<Outcome> {
+    command::check(config, check)
 }
 
 /// Conformance suites for the integration tests, which have the servers.

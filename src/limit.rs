@@ -28,6 +28,28 @@ pub(crate) const ROWS_MAX: usize = 1_000_000;
 /// Slices that a list looks into with one pipeline; it stops as soon as no later slice can matter.
 pub(crate) const LIST_SLICES_MAX: usize = 32;
 
+/// Keys that a server looks at in one step of a scan for shards: some hundred microseconds.
+pub(crate) const SCAN_ROWS: usize = 1_000;
+
+/// Shards that a survey asks about with one call, and shards and hours that its report lists: what there is beyond is only in the sums.
+pub(crate) const SURVEY_SHARDS_MAX: usize = 500;
+pub(crate) const REPORT_SHARDS_MAX: usize = 10_000;
+pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
+
+/// Questions to the admin endpoint about what waits that may be under way, and how long one may take.
+pub(crate) const SURVEY_QUESTIONS_MAX: usize = 4;
+pub(crate) const SURVEY_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes of an answer of the admin endpoint that a command reads: more than a report of the greatest size.
+pub(crate) const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How long a check waits for each server, and for what waits in the store to be counted.
+pub(crate) const CHECK_MAX: Duration = Duration::from_secs(8);
+
+/// How long a command waits for a broker to confirm its one record, and bytes of a payload that it reads: more than any broker is set to take.
+pub(crate) const COMMAND_SEND_MAX: Duration = Duration::from_secs(10);
+pub(crate) const PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
 /// Cancelled places behind delivered that one advance removes: what is left goes with the next one, and no script runs long for it.
 pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
 

@@ -1,7 +1,7 @@
 //! The process: parse, load, install, run, and say how it ended. Decides nothing.
 
 use clap::Parser;
-use postdate::{Cli, Command, Config, ConfigError, Telemetry};
+use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, Telemetry};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,30 +11,47 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
+const NOTHING_THERE: u8 = 3;
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Failing) => ExitCode::from(FAILED),
+        Ok(Outcome::Nothing) => ExitCode::from(NOTHING_THERE),
         Err(error) => {
             // Nobody is left to tell if this fails.
             let _ = writeln!(std::io::stderr(), "postdate: {}", format!("{error:#}").trim_end());
-            ExitCode::from(if error.is::<ConfigError>() { WRONG_USAGE } else { FAILED })
+            ExitCode::from(if error.is::<ConfigError>() || error.is::<Refused>() { WRONG_USAGE } else { FAILED })
         }
     }
 }
 
-fn execute(command: Command) -> anyhow::Result<()> {
+fn execute(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Run(run) => {
             let (config, telemetry) = prepare(&run.config)?;
-            postdate::run(&config, &telemetry)
+            postdate::run(&config, &telemetry).map(|()| Outcome::Done)
         }
         Command::Reset(reset) => {
             let (config, _telemetry) = prepare(&reset.config)?;
             config.check_source(&reset.route, &reset.topic)?;
-            postdate::reset(&config, &reset)
+            postdate::reset(&config, &reset).map(|()| Outcome::Done)
+        }
+        Command::Pending(pending) => postdate::pending(&prepare_quietly(&pending.config)?, &pending),
+        Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
+        Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
+        Command::Completion(completion) => {
+            postdate::complete(&completion, &mut std::io::stdout().lock());
+            Ok(Outcome::Done)
         }
     }
+}
+
+/// For commands whose answer says it all.
+fn prepare_quietly(file: &Path) -> anyhow::Result<Config> {
+    let config = Config::load(file)?.quiet();
+    Telemetry::install(&config)?;
+    Ok(config)
 }
 
 fn prepare(file: &Path) -> anyhow::Result<(Config, Telemetry)> {

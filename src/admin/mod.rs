@@ -1,16 +1,19 @@
-//! The admin endpoint: `/healthz`, `/readyz` and `/metrics` over HTTP, for probes and scrapers. Reads only, and has no login: it is for the
-//! inside of a network.
+//! The admin endpoint: `/healthz`, `/readyz`, `/metrics` and `/pending` over HTTP, for probes, scrapers and commands. Reads only, and has no
+//! login: it is for the inside of a network.
 
 mod health;
+pub(crate) mod pending;
 
 use crate::health::Health;
 use crate::task::Token;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use pending::Question;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// Answers under way when the endpoint is told to end have so long; after it they are cut, for a scraper must not hold a process back.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -41,10 +44,16 @@ pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     listener.map_err(|cause| Error::Listen { listen, cause })
 }
 
-/// Answers until `token` is cancelled.
-pub(crate) async fn serve(listener: TcpListener, health: Health, render: Render, token: Token) -> Result<(), Error> {
+/// Answers until `token` is cancelled; what waits is asked of whoever takes the questions.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    health: Health,
+    render: Render,
+    questions: mpsc::Sender<Question>,
+    token: Token,
+) -> Result<(), Error> {
     let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
-    let router = Router::new().merge(health::router(health)).route("/metrics", get(metrics));
+    let router = Router::new().merge(health::router(health)).merge(pending::router(questions)).route("/metrics", get(metrics));
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "admin endpoint listens");
@@ -81,7 +90,8 @@ mod tests {
                 test(address).await;
                 token.cancel();
             };
-            let (served, ()) = tokio::join!(serve(listener, health.clone(), render, token.clone()), test);
+            let (questions, _never_answered) = pending::questions();
+            let (served, ()) = tokio::join!(serve(listener, health.clone(), render, questions, token.clone()), test);
             served.unwrap();
         });
     }
@@ -121,6 +131,22 @@ mod tests {
             assert_eq!(get(address, "/healthz").await, ("200 OK".to_owned(), r#"{"alive":true,"reasons":[]}"#.to_owned()));
             assert_eq!(get(address, "/metrics").await, ("200 OK".to_owned(), "postdate_up 1\n".to_owned()));
             assert_eq!(get(address, "/other").await.0, "404 Not Found");
+        });
+    }
+
+    #[test]
+    fn a_survey_that_does_not_answer_holds_no_probe_back_and_is_not_asked_without_end() {
+        with_endpoint(&Health::new(), async |address| {
+            let mut asked = Vec::new();
+            for _ in 0..crate::limit::SURVEY_QUESTIONS_MAX {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(b"GET /pending HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                asked.push(stream);
+            }
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            let (status, body) = get(address, "/pending").await;
+            assert_eq!((status.as_str(), body.contains("ask again")), ("503 Service Unavailable", true), "{body}");
+            assert_eq!(get(address, "/pending?who=x").await.0, "400 Bad Request");
         });
     }
 

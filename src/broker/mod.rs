@@ -5,6 +5,7 @@
 
 #[cfg(any(test, feature = "test-support"))]
 mod contract;
+pub(crate) mod inspection;
 pub(crate) mod kafka;
 #[cfg(test)]
 pub(crate) mod memory;
@@ -212,6 +213,8 @@ pub(crate) enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) ticket: u64,
+    /// Where it lies in its topic, if it was delivered and that is known.
+    pub(crate) place: Option<(i32, Offset)>,
     pub(crate) outcome: Result<(), Failure>,
 }
 

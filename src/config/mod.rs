@@ -112,6 +112,13 @@ impl Config {
         if problems.is_empty() { Ok(config) } else { Err(Error::new(problems)) }
     }
 
+    /// Logs errors only: for commands that end by themselves, and whose answer says the rest.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        "error".clone_into(&mut self.log.level);
+        self
+    }
+
     /// Whether `topic` is read by `route`, as a command said.
     pub fn check_source(&self, route: &str, topic: &str) -> Result<(), Error> {
         let fault = |option, what, known: Vec<&str>| {

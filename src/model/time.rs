@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// An instant in milliseconds since the Unix epoch; may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +26,21 @@ impl Timestamp {
 
     pub(crate) const fn is_at_once(self) -> bool {
         self.0 == i64::MIN
+    }
+
+    /// RFC 3339 in UTC, to the second or, where there are any, milliseconds; what has no such date stays a number.
+    pub(crate) fn to_rfc3339(self) -> String {
+        let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else { return self.to_string() };
+        if !(0..=9_999).contains(&date.year()) {
+            return self.to_string();
+        }
+        let (year, month, day) = date.to_calendar_date();
+        let (hour, minute, second) = date.to_hms();
+        let millis = match self.0.rem_euclid(1_000) {
+            0 => String::new(),
+            millis => format!(".{millis:03}"),
+        };
+        format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{millis}Z", u8::from(month))
     }
 
     /// Saturates below [`Timestamp::MAX`] instead of wrapping.
@@ -133,6 +149,19 @@ mod tests {
             let slice = Slice::of(due, now);
             prop_assert_eq!(Slice::parse(&slice.to_string()), Some(slice));
             prop_assert!(slice.least_due() <= due);
+        }
+    }
+
+    #[test]
+    fn an_instant_is_written_as_a_date_if_it_has_one() {
+        for (millis, text) in [
+            (1_801_386_000_000, "2027-01-31T09:00:00Z"),
+            (1_801_386_000_250, "2027-01-31T09:00:00.250Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+            (i64::MAX, "9223372036854775807"),
+            (i64::MIN, "at once"),
+        ] {
+            assert_eq!(Timestamp::from_millis(millis).to_rfc3339(), text);
         }
     }
 

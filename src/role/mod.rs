@@ -17,12 +17,12 @@ use crate::telemetry::Telemetry;
 use crate::timer::{self, Dispatcher, Loader};
 use anyhow::{Context, Result};
 use plan::Plan;
-pub(crate) use plan::cluster;
+pub(crate) use plan::{cluster, rules};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
 use std::sync::Arc;
-pub(crate) use storage::Storage;
+pub(crate) use storage::{Storage, known, redis_options};
 use tokio::sync::mpsc;
 
 /// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.
@@ -35,9 +35,17 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
     let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
     let mut group = TaskGroup::new();
     let (render, upkeep) = (telemetry.clone(), telemetry.clone());
+    let (questions, asked) = admin::pending::questions();
     group.thread("admin", move |stop| async move {
-        let served = admin::serve(listener, health, Arc::new(move || render.render()), stop.clone());
+        let served = admin::serve(listener, health, Arc::new(move || render.render()), questions, stop.clone());
         tokio::join!(served, upkeep.upkeep(stop)).0
+    })?;
+    let here = plan.clone();
+    group.thread("survey", move |stop| async move {
+        admin::pending::serve(asked, known(&here.config), WallClock, async || here.store.survey().await, stop.clone()).await;
+        // The questions may end first: all others are told to end along with this one.
+        stop.cancelled().await;
+        anyhow::Ok(())
     })?;
     let (hint, hints) = mpsc::channel(HINTS_MAX);
     if config.roles.ingress {

@@ -76,27 +76,11 @@ impl Plan {
             .with_context(|| format!("route.{name}.source"))
     }
 
-    fn rules(&self, name: &str) -> Rules {
-        let route = self.route(name);
-        Rules {
-            default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
-            allow: AllowList::new(route.allow.clone().unwrap_or_default()),
-            sources: self.config.source_topics(route.target_cluster()),
-            max_delay: route.max_delay,
-            retry_max: route.retry.backoff_max + RETRY_SLACK,
-            without_delay: match route.without_delay {
-                config::WithoutDelay::Relay => WithoutDelay::Relay,
-                config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
-            },
-            dialects: route.dialects,
-        }
-    }
-
     pub(super) fn ingress_options(&self, name: &str) -> ingress::Options {
         ingress::Options {
             deployment: self.config.deployment.as_str().into(),
             route: name.into(),
-            rules: self.rules(name),
+            rules: rules(&self.config, name),
             stops_at_gap: self.route(name).on_source_gap == config::OnSourceGap::Stop,
         }
     }
@@ -104,7 +88,7 @@ impl Plan {
     pub(super) fn timer_options(&self) -> timer::Options {
         let routes = self.config.routes.iter().map(|(name, route)| {
             let options = RouteOptions {
-                rules: self.rules(name),
+                rules: rules(&self.config, name),
                 dead_letter: route.dead_letter.topic.clone(),
                 retry: Policy {
                     max_attempts: route.retry.max_attempts,
@@ -179,6 +163,23 @@ impl Plan {
 /// The consumer group of a route's ingress.
 fn group(config: &Config, route: &str) -> String {
     format!("{}.{route}", config.deployment)
+}
+
+/// The rules of a route, for whoever reads its source.
+pub(crate) fn rules(config: &Config, name: &str) -> Rules {
+    let route = &config.routes[name];
+    Rules {
+        default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
+        allow: AllowList::new(route.allow.clone().unwrap_or_default()),
+        sources: config.source_topics(route.target_cluster()),
+        max_delay: route.max_delay,
+        retry_max: route.retry.backoff_max + RETRY_SLACK,
+        without_delay: match route.without_delay {
+            config::WithoutDelay::Relay => WithoutDelay::Relay,
+            config::WithoutDelay::DeadLetter => WithoutDelay::DeadLetter,
+        },
+        dialects: route.dialects,
+    }
 }
 
 /// A cluster that routes name.

@@ -5,9 +5,11 @@ use crate::config::{self, Config};
 use crate::store::embedded::{self, Embedded};
 use crate::store::metered::Metered;
 use crate::store::redis::{self, Redis};
+use crate::store::survey::{Known, Survey};
 use crate::store::{self, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
+use url::Url;
 
 /// Where the loops of this process get their stores from.
 pub(crate) enum Storage {
@@ -20,16 +22,10 @@ pub(crate) enum Storage {
 impl Storage {
     /// Opens an embedded store, which is this process' alone from then on.
     pub(crate) fn of(config: &Config) -> Result<Self> {
-        let deployment = config.deployment.clone();
         Ok(match &config.store {
-            config::Store::Redis(redis) => Self::Redis(redis::Options {
-                url: redis.url.expose().to_owned(),
-                username: redis.username.clone(),
-                password: redis.password.as_ref().map(|password| password.expose().to_owned()),
-                deployment,
-            }),
+            config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
             config::Store::Embedded(embedded) => {
-                let options = embedded::Options { path: embedded.path.clone(), deployment };
+                let options = embedded::Options { path: embedded.path.clone(), deployment: config.deployment.clone() };
                 Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
             }
         })
@@ -41,4 +37,39 @@ impl Storage {
             Self::Embedded(embedded) => Rc::new(Metered::new(embedded.clone())),
         })
     }
+
+    pub(crate) async fn survey(&self) -> Result<Rc<dyn Survey>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Redis::connect(options).await?),
+            Self::Embedded(embedded) => Rc::new(embedded.clone()),
+        })
+    }
+}
+
+/// Where the Redis is, and who this deployment is to it.
+pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
+    redis::Options {
+        url: redis.url.expose().to_owned(),
+        username: redis.username.clone(),
+        password: redis.password.as_ref().map(|password| password.expose().to_owned()),
+        deployment: config.deployment.clone(),
+    }
+}
+
+/// What a survey is to know of the configuration. Holds no secret.
+pub(crate) fn known(config: &Config) -> Known {
+    let store = match &config.store {
+        config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
+        config::Store::Embedded(config::Embedded { path }) => {
+            format!("folder {}", std::path::absolute(path).as_ref().unwrap_or(path).display())
+        }
+    };
+    let routes = config.routes.iter().map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
+    Known { deployment: config.deployment.clone(), store, routes: routes.collect() }
+}
+
+fn address(url: &str) -> String {
+    let url = Url::parse(url).ok();
+    let part = |url: Url| Some(format!("{}:{}", url.host_str()?, url.port().unwrap_or(6379)));
+    url.and_then(part).unwrap_or_else(|| "?".to_owned())
 }

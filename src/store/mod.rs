@@ -15,12 +15,14 @@ pub(crate) mod memory;
 pub(crate) mod metered;
 pub(crate) mod redis;
 mod shard;
+pub(crate) mod survey;
 
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::time::Duration;
+pub(crate) use survey::{Contents, SliceCount, Survey};
 
 /// See the module's own page. Implementations are held by one loop on one thread; they need not be `Send`.
 #[async_trait(?Send)]

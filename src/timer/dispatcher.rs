@@ -329,7 +329,7 @@ impl Dispatcher {
             let Some(work) = self.works.get_mut(shard) else { continue };
             let Some(aloft) = work.flights.get_mut(flight) else { continue };
             let (route, mut settled) = (&self.options.routes[&shard.route], 0);
-            for Report { ticket, outcome } in reports {
+            for Report { ticket, outcome, .. } in reports {
                 let index = usize::from(Ticket::unpack(*ticket).index);
                 match outcome {
                     Ok(()) => {

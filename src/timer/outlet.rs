@@ -56,7 +56,7 @@ mod tests {
 
         async fn reports(&mut self) -> Vec<Report> {
             let Some(ticket) = self.0 else { return pending().await };
-            vec![Report { ticket, outcome: Ok(()) }]
+            vec![Report { ticket, place: None, outcome: Ok(()) }]
         }
 
         async fn close(&mut self) {}

@@ -5,6 +5,7 @@ use super::health::Health;
 use super::inquiry::{Chores, Inquiry};
 use super::raw::{self, Asking, Failed, Native, Spec, TopicFacts};
 use super::{Cluster, Side, failure, is_topic_name, unmade};
+use crate::broker::inspection::{Facts, Inspection};
 use crate::broker::{Catalog, Described, Error};
 use crate::health::Part;
 use crate::model::{Identity, Offset, Partition};
@@ -42,6 +43,13 @@ impl Catalog for KafkaCatalog {
 
     async fn close(&mut self) {
         self.inquiry.end().await;
+    }
+}
+
+#[async_trait(?Send)]
+impl Inspection for KafkaCatalog {
+    async fn inspect(&mut self, topics: &[String]) -> Result<Facts, Error> {
+        self.inquiry.inspect(topics).await
     }
 }
 

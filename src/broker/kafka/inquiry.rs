@@ -3,9 +3,11 @@
 
 use super::catalog::{committed, describe, partitions, topics};
 use super::health::{Health, Probe};
+use super::inspection::inspect;
 use super::raw::{Asking, Native, TopicFacts};
 use super::thread::Thread;
 use super::unmade;
+use crate::broker::inspection::Facts;
 use crate::broker::{Described, Error};
 use crate::limit::{KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL};
 use crate::model::Partition;
@@ -31,6 +33,7 @@ enum Question {
     Partitions(Vec<String>, Reply<Vec<Partition>>),
     Describe(Vec<Partition>, Reply<Vec<Described>>),
     Committed(String, Vec<Partition>, Reply<Vec<Option<String>>>),
+    Inspect(Vec<String>, Reply<Facts>),
 }
 
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -102,6 +105,10 @@ impl Inquiry {
 
     pub(super) async fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
         self.ask(|reply| Question::Committed(group.to_owned(), partitions.to_vec(), reply)).await
+    }
+
+    pub(super) async fn inspect(&self, topics: &[String]) -> Result<Facts, Error> {
+        self.ask(|reply| Question::Inspect(topics.to_vec(), reply)).await
     }
 
     async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Error> {
@@ -206,6 +213,7 @@ impl Desk {
                 let saw = |topics: &BTreeMap<String, TopicFacts>| watch.iter_mut().for_each(|watch| watch.saw(topics.values()));
                 attendant.ask(|asking| describe(asking, &places, saw))
             }),
+            Question::Inspect(topics, reply) => tell(reply, || attendant.ask(|asking| inspect(asking, &topics))),
             Question::Committed(group, places, reply) => tell(reply, || {
                 attendant.ask_as(&group)?;
                 attendant.ask(|asking| committed(asking, &places))

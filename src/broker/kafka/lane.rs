@@ -8,6 +8,7 @@ use super::thread::Thread;
 use super::{failure, is_topic_name, unmade};
 use crate::broker::{Error, Report};
 use crate::limit::{KAFKA_IDLE, KAFKA_TOPICS_MAX};
+use crate::model::Offset;
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -185,7 +186,10 @@ impl Pump {
 fn judge(delivery: &Delivery<'_>, sender: &Sender, alone: Option<&mut Succession>, health: &Health) -> Option<Report> {
     let Some(code) = delivery.error else {
         health.answered();
-        return Some(Report { ticket: delivery.ticket, outcome: Ok(()) });
+        // Of what a repeat found delivered already, the broker does not say where.
+        let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
+        let place = offset.map(|offset| (delivery.message.partition(), offset));
+        return Some(Report { ticket: delivery.ticket, place, outcome: Ok(()) });
     };
     let failure = match alone.filter(|_| failure::is_of_batch(code)).map(|alone| send_alone(delivery, alone)) {
         Some(Ok(())) => return None,
@@ -194,7 +198,7 @@ fn judge(delivery: &Delivery<'_>, sender: &Sender, alone: Option<&mut Succession
         None => failure::of_record(code, delivery.status(), delivery.words()),
     };
     let failure = failure::in_trouble(failure, sender.fatal().or_else(|| health.trouble()));
-    Some(Report { ticket: delivery.ticket, outcome: Err(failure) })
+    Some(Report { ticket: delivery.ticket, place: None, outcome: Err(failure) })
 }
 
 fn send_alone(delivery: &Delivery<'_>, alone: &mut Succession) -> Result<(), Code> {

@@ -6,6 +6,7 @@
 //! | `member` | the consumer that belongs to the group: partitions gained and lost, commits; it reads nothing |
 //! | `reader` | the consumer that reads at explicit offsets; it belongs to no group |
 //! | `catalog` | the [`Catalog`](super::Catalog) port; what is asked of topics, offsets and commits |
+//! | `inspection` | the [`Inspection`](super::inspection::Inspection) port: what a cluster is set to |
 //! | `inquiry` | the thread that asks, and watches over what changes unasked |
 //! | `target` | the [`Target`](super::Target) port |
 //! | `succession` | producers that replace each other when one failed for good |
@@ -21,6 +22,7 @@ mod contract;
 mod failure;
 mod health;
 mod inquiry;
+mod inspection;
 mod lane;
 mod member;
 mod raw;

@@ -73,7 +73,7 @@ impl State {
             Some(true) => self.store(send).and(Err(unknown())),
             None => self.store(send),
         };
-        Report { ticket, outcome }
+        Report { ticket, place: None, outcome }
     }
 
     fn store(&mut self, send: Send) -> Result<(), Failure> {

@@ -8,10 +8,11 @@ mod change;
 mod lease;
 mod load;
 pub(crate) mod model;
+mod survey;
 mod tail;
 mod trial;
 
-use super::Store;
+use super::{Store, Survey};
 use crate::model::{Partition, ShardId};
 use async_trait::async_trait;
 use std::future::Future;
@@ -22,6 +23,8 @@ pub(crate) use trial::{Trial, run_of};
 #[async_trait(?Send)]
 pub(crate) trait Subject {
     fn store(&self) -> &dyn Store;
+
+    fn survey(&self) -> &dyn Survey;
 
     /// Leaves the store without room for births and appends, or gives it room again.
     async fn set_full(&self, full: bool);
@@ -100,6 +103,11 @@ cases! {
         a_repeated_advance_changes_nothing_more,
         a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down,
         quarantine_leaves_out_what_is_gone;
+    survey:
+        a_shard_is_listed_from_its_birth_to_its_erasure,
+        what_waits_is_counted_by_slice,
+        what_is_set_aside_is_counted_apart,
+        an_id_leads_to_the_place_that_waits_under_it;
 }
 
 /// Runs every case; panics at the first promise that is broken.

@@ -5,7 +5,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Times
 use crate::run::{Name, Run, Summary};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Fetch, List, Listed, Listing, Opened, Quarantine, Renewed,
-    State, Store, Tail, TailRun, Tailed,
+    State, Store, Survey, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -65,6 +65,10 @@ pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 impl Trial<'_> {
     pub(super) fn store(&self) -> &dyn Store {
         self.subject.store()
+    }
+
+    pub(super) fn survey(&self) -> &dyn Survey {
+        self.subject.survey()
     }
 
     pub(super) fn lease(&self, token: u128) -> Lease {

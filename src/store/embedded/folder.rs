@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Version of keys and values; of another one nothing is touched.
-const FORMAT: u32 = 1;
-const FORMAT_TEXT: &str = "postdate embedded store, format ";
+pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT_TEXT: &str = "postdate embedded store, format ";
 
 /// How long a commit waits for the next look at whether memory is being written to disk.
 const FLUSH_POLL: Duration = Duration::from_millis(2);

@@ -12,7 +12,9 @@ use crate::clock::Clock;
 use crate::limit;
 use crate::model::{Lease, ShardId};
 use crate::store::shard::Holder;
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Error, Opened, Quarantine, Renewed, State, Tail, Tailed};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, State, Tail, Tailed,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +111,15 @@ impl Ledger {
     /// Runs and bytes of all shards.
     pub(super) fn size(&self) -> (u64, u64) {
         self.kept().map(|(_, shard)| shard.size()).fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
+    }
+
+    /// All that is there, readable or not.
+    pub(super) fn names(&self) -> Vec<ShardId> {
+        self.shards.keys().cloned().collect()
+    }
+
+    pub(super) fn contents(&mut self, shards: &[ShardId]) -> Vec<Contents> {
+        shards.iter().map(|id| self.shard(id).map(|shard| shard.contents()).unwrap_or_default()).collect()
     }
 
     fn shard(&mut self, id: &ShardId) -> Option<&mut Shard> {

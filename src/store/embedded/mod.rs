@@ -8,6 +8,7 @@
 //! | `key`, `form` | rows: their keys, their values |
 //! | `writer`, `ledger`, `shard`, `draft` | the thread that writes: calls, shards, changes of rows |
 //! | `reader` | the thread that reads runs |
+//! | `survey`, `inspection` | what a person asks: of what waits, of the folder |
 //! | `sweep`, `room` | disk that is freed, disk that is left |
 //!
 //! Leases and tails are not kept on disk: who uses them ends with this process.
@@ -16,6 +17,7 @@ mod draft;
 mod fault;
 mod folder;
 mod form;
+mod inspection;
 mod journal;
 mod key;
 mod ledger;
@@ -23,6 +25,7 @@ mod reader;
 mod room;
 mod shard;
 mod shared;
+mod survey;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -38,6 +41,7 @@ use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use folder::{Folder, Rows, Sizes};
+pub(crate) use inspection::{Inspection, Use};
 use ledger::{Ledger, Surroundings};
 use reader::{Reading, View};
 use room::Room;

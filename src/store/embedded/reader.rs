@@ -7,7 +7,7 @@ use super::form::{self, Meta};
 use super::key::{self, Key};
 use super::shared::Shared;
 use crate::limit;
-use crate::model::{ShardId, Slice};
+use crate::model::{Cursor, ShardId, Slice};
 use crate::run::Name;
 use crate::store::{Error, Fetch, List, Listed, Listing};
 use bytes::Bytes;
@@ -45,6 +45,18 @@ impl<'a> View<'a> {
 
     pub(super) fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
         requests.iter().map(|request| self.fetch_one(request).map_err(|error| unavailable(&error))).collect()
+    }
+
+    pub(super) fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        ids.iter().map(|(shard, id)| self.place(shard, id).map_err(|error| unavailable(&error))).collect()
+    }
+
+    fn place(&self, shard: &ShardId, id: &str) -> fjall::Result<Option<Cursor>> {
+        let Some(meta) = self.meta(shard)? else { return Ok(None) };
+        let found = self.snapshot.get(&self.rows.index, Key::Id(meta.number, id).to_bytes())?;
+        let place = found.and_then(|value| form::to_place(&value));
+        // The id of a delivered message goes a little after it.
+        Ok(place.filter(|place| !meta.positions.delivered.covers(*place)))
     }
 
     /// `None`: unborn, or not what this version writes.

@@ -11,7 +11,7 @@ use crate::limit;
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
 use crate::run::Name;
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Change, Quarantine, Renewed, State};
+use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -62,6 +62,10 @@ impl Shard {
 
     pub(super) fn state(&self) -> State {
         self.counts.state(&self.positions)
+    }
+
+    pub(super) fn contents(&self) -> Contents {
+        self.counts.contents()
     }
 
     /// Runs and bytes.

@@ -7,8 +7,8 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store,
+    Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId};
@@ -188,6 +188,22 @@ impl Store for Memory {
     }
 }
 
+#[async_trait(?Send)]
+impl Survey for Memory {
+    async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+        self.travel().await?;
+        Ok(self.inner.shards.borrow().keys().cloned().collect())
+    }
+
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
+        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default()).await
+    }
+
+    async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        self.each(ids, |(shard, _)| shard, |(_, id), shard| shard.and_then(|shard| shard.place(id))).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,6 +215,10 @@ mod tests {
     #[async_trait(?Send)]
     impl Subject for Memory {
         fn store(&self) -> &dyn Store {
+            self
+        }
+
+        fn survey(&self) -> &dyn Survey {
             self
         }
 

@@ -4,7 +4,7 @@ use crate::limit;
 use crate::model::{Cursor, Slice, Timestamp, Token};
 use crate::run::Name;
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, List, Listed, Listing, Renewed, State, Tail, Tailed};
+use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, State, Tail, Tailed};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,6 +37,14 @@ impl Shard {
 
     pub(super) fn state(&self) -> State {
         self.counts.state(&self.positions)
+    }
+
+    pub(super) fn contents(&self) -> Contents {
+        self.counts.contents()
+    }
+
+    pub(super) fn place(&self, id: &str) -> Option<Cursor> {
+        self.ids.get(id).copied().filter(|place| !self.positions.delivered.covers(*place))
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {

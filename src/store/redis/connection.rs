@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOADS_MAX: u32 = 3;
 
 /// The first version whose scripts have flags.
-const VERSION_MIN: u32 = 7;
+pub(crate) const VERSION_MIN: u32 = 7;
 
 /// Where the server is and who we are to it.
 #[derive(Clone)]
@@ -50,6 +50,8 @@ pub(super) struct Connection {
     /// As messages name the server; holds no secret.
     address: String,
     login: Pipeline,
+    /// Whether a server that may not hold our shards is refused.
+    is_checked: bool,
     live: RefCell<Option<Live>>,
     /// How many connections were made, so that a late failure of one does not drop the next.
     made: Cell<u64>,
@@ -74,7 +76,16 @@ impl Connection {
             .set_redis_settings(RedisConnectionInfo::default().set_skip_set_lib_name())
             .set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = Client::open(info).map_err(|error| Error::Unusable(format!("{address}: {error}")))?;
-        Ok(Self { client, address, login, live: RefCell::new(None), made: Cell::new(0) })
+        Ok(Self { client, address, login, is_checked: true, live: RefCell::new(None), made: Cell::new(0) })
+    }
+
+    /// To any server that takes the login.
+    pub(super) fn unchecked(options: &Options) -> Result<Self, Error> {
+        Ok(Self { is_checked: false, ..Self::new(options)? })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     /// Sends the commands in one go and answers a value each. Of the server's refusals only those that concern one key are among the
@@ -160,6 +171,9 @@ impl Connection {
     fn check(&self, answers: &[Value]) -> Result<(), Error> {
         if let Some(refused) = answers.iter().find_map(refusal) {
             return Err(self.refused(refused));
+        }
+        if !self.is_checked {
+            return Ok(());
         }
         let info: String = answers.iter().filter_map(|value| super::reply::text(value.clone())).collect();
         let address = &self.address;
@@ -257,6 +271,6 @@ fn is_of_this_connection(error: &ServerError) -> bool {
 }
 
 /// A field of INFO.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

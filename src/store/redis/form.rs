@@ -54,6 +54,7 @@ pub(super) fn watermark(text: &str) -> Option<Watermark> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) messages: u64,
+    pub(super) bytes: u64,
     pub(super) least_offset: Offset,
 }
 
@@ -62,8 +63,9 @@ impl Count {
     pub(super) fn parse(text: &str) -> Self {
         let mut parts = text.split(' ');
         let messages = parts.next().and_then(|part| part.parse().ok());
-        let least = parts.nth(1).and_then(watermark);
-        Self { messages: messages.unwrap_or(0), least_offset: Offset(least.unwrap_or_default().0) }
+        let bytes = parts.next().and_then(|part| part.parse().ok());
+        let least = parts.next().and_then(watermark);
+        Self { messages: messages.unwrap_or(0), bytes: bytes.unwrap_or(0), least_offset: Offset(least.unwrap_or_default().0) }
     }
 
     /// Adds what this field says to the state of its shard.
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_count_that_cannot_be_read_keeps_lowest_pending_down() {
-        assert_eq!(Count::parse("12 3400 00000000000000ff"), Count { messages: 12, least_offset: Offset(255) });
-        assert_eq!(Count::parse("garbage"), Count { messages: 0, least_offset: Offset(0) });
+        assert_eq!(Count::parse("12 3400 00000000000000ff"), Count { messages: 12, bytes: 3_400, least_offset: Offset(255) });
+        assert_eq!(Count::parse("garbage"), Count { messages: 0, bytes: 0, least_offset: Offset(0) });
     }
 }

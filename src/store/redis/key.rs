@@ -16,7 +16,7 @@
 //!
 //! No key expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
 
-use crate::model::{ShardId, Slice};
+use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
 
 /// What is kept of a shard. A change of any of it is another [`LAYOUT`].
@@ -57,6 +57,21 @@ impl Keyspace {
     pub(super) fn of(&self, shard: &ShardId) -> Keys {
         let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
         Keys { prefix: format!("pd:{{{}/{route}/{topic}/{}}}:", self.deployment, shard.partition.index) }
+    }
+
+    /// Matches the metas of all shards, and may match more: see [`Self::shard`].
+    pub(super) fn pattern(&self) -> String {
+        // An escaped name has no character that a pattern gives a meaning to.
+        format!("pd:{{{}/*}}:meta", self.deployment)
+    }
+
+    /// The shard whose meta `key` is; `None`: it is none of this deployment's.
+    pub(super) fn shard(&self, key: &str) -> Option<ShardId> {
+        let tag = key.strip_prefix("pd:{")?.strip_suffix("}:meta")?;
+        let mut parts = tag.strip_prefix(&self.deployment)?.strip_prefix('/')?.split('/');
+        let (route, topic, index) = (parts.next()?, parts.next()?, parts.next()?);
+        let shard = ShardId::new(unescaped(route)?, Partition::new(unescaped(topic)?, index.parse().ok()?));
+        (self.of(&shard).name(Key::Meta) == key).then_some(shard)
     }
 }
 
@@ -113,10 +128,25 @@ fn escaped(name: &str) -> String {
     text
 }
 
+/// What [`escaped`] made of a name; `None`: not of its making.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            plain => plain,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Partition;
     use proptest::prelude::*;
 
     fn meta(deployment: &str, route: &str, topic: &str) -> String {
@@ -136,6 +166,20 @@ mod tests {
         #[test]
         fn two_shards_never_share_a_key_whatever_they_are_called(a: [String; 3], b: [String; 3]) {
             prop_assert_eq!(a == b, meta(&a[0], &a[1], &a[2]) == meta(&b[0], &b[1], &b[2]));
+        }
+
+        #[test]
+        fn a_shard_is_read_back_from_its_key_by_its_own_deployment_only(names: [String; 3], other: String, index: i32) {
+            let (keyspace, shard) = (Keyspace::new(&names[0]), ShardId::new(&*names[1], Partition::new(&*names[2], index)));
+            let key = keyspace.of(&shard).name(Key::Meta);
+            prop_assert_eq!(Keyspace::new(&other).shard(&key).is_some(), other == names[0]);
+            prop_assert_eq!(keyspace.shard(&key), Some(shard));
+        }
+
+        #[test]
+        fn foreign_keys_are_no_shards(key: String) {
+            prop_assert_eq!(Keyspace::new("prod").shard(&key), None);
+            let _ = Keyspace::new("prod").shard(&format!("pd:{{prod/{key}}}:meta"));
         }
 
         #[test]

@@ -7,6 +7,7 @@
 
 mod connection;
 mod form;
+mod inspection;
 mod key;
 mod load;
 #[cfg(feature = "test-support")]
@@ -14,6 +15,7 @@ mod load;
 mod real_redis;
 mod reply;
 mod script;
+mod survey;
 
 use super::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
@@ -24,7 +26,8 @@ use crate::model::{Lease, ShardId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
-pub(crate) use connection::Options;
+pub(crate) use connection::{Options, VERSION_MIN};
+pub(crate) use inspection::Inspection;
 use key::{Key, Keyspace};
 use redis::Pipeline;
 use reply::Reply;

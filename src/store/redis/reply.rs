@@ -2,7 +2,7 @@
 
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark};
-use crate::store::{Acquired, Advanced, Appended, Error, Opened, Renewed, State, TailRun, Tailed};
+use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Renewed, SliceCount, State, TailRun, Tailed};
 use redis::Value;
 
 /// A script's reply: its tag, and the parts that are still to be read.
@@ -114,6 +114,15 @@ impl Reply {
         }
     }
 
+    /// Of a state: what the shard holds; nothing of an unknown one.
+    pub(super) fn contents(mut self) -> Result<Contents, Error> {
+        match self.tag.as_str() {
+            "state" => self.part(contents),
+            "unknown" => Ok(Contents::default()),
+            _ => self.other(),
+        }
+    }
+
     pub(super) fn acquired(mut self) -> Result<Acquired, Error> {
         Ok(match self.tag.as_str() {
             "granted" => {
@@ -196,6 +205,20 @@ fn slices(value: Value) -> Option<(Watermark, Vec<Slice>)> {
     let [_, watermark, _, _, counts] = state_parts(value)?;
     let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
     Some((form::watermark(&text(watermark)?)?, slices))
+}
+
+fn contents(value: Value) -> Option<Contents> {
+    let [.., counts] = state_parts(value)?;
+    let mut found = Contents::default();
+    for (field, count) in fields(counts)? {
+        let form::Count { messages, bytes, .. } = form::Count::parse(&count);
+        if field == super::key::QUARANTINE_FIELD {
+            found.quarantined = messages;
+        }
+        found.slices.extend(Slice::parse(&field).map(|slice| SliceCount { slice, messages, bytes }));
+    }
+    found.slices.sort_by_key(|count| count.slice);
+    Some(found)
 }
 
 /// A hash as it comes over the wire: field, value, field, value.

@@ -3,7 +3,7 @@
 use super::Positions;
 use crate::model::{Offset, Slice, Watermark};
 use crate::run::Name;
-use crate::store::State;
+use crate::store::{Contents, SliceCount, State};
 use std::collections::BTreeMap;
 
 /// What a slice, or the quarantine, holds.
@@ -76,6 +76,11 @@ impl Counts {
     /// Runs and bytes, of slices and quarantine together.
     pub(crate) fn size(&self) -> (u64, u64) {
         self.slices.values().chain(&self.quarantine).fold((0, 0), |(runs, bytes), count| (runs + count.runs, bytes + count.bytes))
+    }
+
+    pub(crate) fn contents(&self) -> Contents {
+        let slice = |(slice, count): (&Slice, &Count)| SliceCount { slice: *slice, messages: count.messages, bytes: count.bytes };
+        Contents { slices: self.slices.iter().map(slice).collect(), quarantined: self.quarantine.map_or(0, |count| count.messages) }
     }
 
     /// The state of a shard that stands at `positions`.

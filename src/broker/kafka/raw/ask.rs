@@ -177,7 +177,7 @@ fn list(partitions: &[(String, i32)]) -> TopicPartitionList {
 }
 
 /// SAFETY: `error` is null or alive.
-unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
+pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
     // SAFETY: as the function's own.
     unsafe {
         if error.is_null() || sys::rd_kafka_error_code(error) == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
@@ -188,14 +188,14 @@ unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
 }
 
 /// One question: its options, and the queue of its answer alone.
-struct Ask {
+pub(super) struct Ask {
     queue: Queue,
-    options: *mut sys::rd_kafka_AdminOptions_t,
-    client: *mut sys::rd_kafka_t,
+    pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
+    pub(super) client: *mut sys::rd_kafka_t,
 }
 
 impl Ask {
-    fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
+    pub(super) fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
         let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
@@ -207,9 +207,14 @@ impl Ask {
         }
     }
 
+    /// Where the answer is to come.
+    pub(super) fn queue(&self) -> *mut sys::rd_kafka_queue_t {
+        self.queue.0.as_ptr()
+    }
+
     /// librdkafka ends the question itself; the second over its time is for its threads to say so. What comes to a queue that is gone is
     /// dropped by it.
-    fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
+    pub(super) fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
         let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
         loop {
             if let Some(event) = self.queue.poll(KAFKA_ANSWER_TURN) {

@@ -6,6 +6,7 @@
 //! | `read` | batches from a consumer's queue; header names as bytes |
 //! | `send` | header names as bytes; delivery reports a batch at a time, with their status |
 //! | `ask` | topic ids; offsets of many partitions at once; commit metadata as bytes; whether anybody is there |
+//! | `inspect` | a wait for settings and rights that can be given up |
 //! | `commit` | commits that do not wait, each with its answer |
 //!
 //! What keeps it sound, everywhere:
@@ -17,11 +18,13 @@
 
 mod ask;
 mod commit;
+mod inspect;
 mod read;
 mod send;
 
 pub(super) use ask::{Asking, Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
 pub(super) use commit::Commits;
+pub(super) use inspect::{Values, Whose, brokers, rights, settings};
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
 

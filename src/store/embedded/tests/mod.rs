@@ -12,7 +12,7 @@ use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token,
 use crate::run::{Name, Run};
 use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject, run_of};
-use crate::store::{Change, ChangeKind};
+use crate::store::{Change, ChangeKind, Survey};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -45,7 +45,11 @@ impl Kept {
     }
 }
 
-fn options(path: &Path) -> Options {
+pub(super) fn opened_at(path: &Path) -> Embedded {
+    opened(path, SMALL)
+}
+
+pub(super) fn options(path: &Path) -> Options {
     Options { path: path.to_owned(), deployment: "test".to_owned() }
 }
 
@@ -64,6 +68,10 @@ fn refused(path: &Path) -> String {
 #[async_trait(?Send)]
 impl Subject for Kept {
     fn store(&self) -> &dyn Store {
+        self.store()
+    }
+
+    fn survey(&self) -> &dyn Survey {
         self.store()
     }
 

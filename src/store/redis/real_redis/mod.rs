@@ -10,7 +10,7 @@ use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token,
 use crate::run::Run;
 use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject, run_of};
-use crate::store::{Change, ChangeKind};
+use crate::store::{Change, ChangeKind, Survey};
 use server::Server;
 
 struct RealRedis {
@@ -29,6 +29,10 @@ impl RealRedis {
 #[async_trait(?Send)]
 impl Subject for RealRedis {
     fn store(&self) -> &dyn Store {
+        &self.redis
+    }
+
+    fn survey(&self) -> &dyn Survey {
         &self.redis
     }
 

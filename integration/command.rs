@@ -1,0 +1,196 @@
+//! What an operator asks from the command line: what waits, one message more, and whether all is in order - beside a running service and
+//! without one.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::env::{Kafka, PATIENCE, Postdate, Redis, eventually, kafka, now_ms, redis};
+use crate::verdict::{LIMIT, Scene};
+
+/// Runs a command of the program in the service's folder, with its configuration.
+fn run(service: &Postdate, arguments: &[&str]) -> Output {
+    run_with(service, "config.toml", arguments, "")
+}
+
+fn run_with(service: &Postdate, config: &str, arguments: &[&str], input: &str) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
+        program.env_remove(name);
+    }
+    program.arg(arguments[0]).args(["--config", config]).args(&arguments[1..]).current_dir(service.folder());
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn told(output: &Output, code: i32) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
+    assert!(code > 0 || err.is_empty(), "nothing but the answer is said: {err}");
+    format!("{out}{err}")
+}
+
+fn document(output: &Output, code: i32) -> Value {
+    let text = told(output, code);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Verdict and finding by subject.
+fn item<'d>(check: &'d Value, subject: &str) -> (&'d str, &'d str) {
+    let item = check["items"].as_array().unwrap().iter().find(|item| item["subject"] == subject);
+    let item = item.unwrap_or_else(|| panic!("no item {subject}: {check:#}"));
+    (item["verdict"].as_str().unwrap(), item["found"].as_str().unwrap())
+}
+
+fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
+    let sink = scene.sink();
+    let line = ["send", "--route", "r", "--key", "k", "--in", "1h", "--id", "a:1", "--json", "later"];
+    let sent = document(&run(postdate, &line), 0);
+    let origin = sent["origin"].as_str().unwrap().to_owned();
+    assert!(origin.starts_with(&format!("{}/r/{}/", scene.deployment, scene.source)), "{origin}");
+    let found = eventually("the message waits under its id", PATIENCE, || {
+        let output = run(postdate, &["pending", "--id", "a:1", "--json"]);
+        (output.status.code() == Some(0)).then(|| document(&output, 0))
+    });
+    let place = &found["found"][0];
+    for field in ["partition", "offset", "due_ms"] {
+        assert_eq!(place[field], sent[field], "{field}");
+    }
+    assert!(told(&run(postdate, &["pending", "--id", "a:1"]), 0).contains("(in "));
+
+    let report = document(&run(postdate, &["pending", "--json"]), 0);
+    assert_eq!((&report["total"]["messages"], &report["routes"][0]["route"]), (&Value::from(1), &Value::from("r")));
+    let hours = report["hours"].as_array().unwrap();
+    let hour = sent["due_ms"].as_i64().unwrap() / 3_600_000 * 3_600_000;
+    assert_eq!((hours.len(), hours[0]["start_ms"].as_i64()), (1, Some(hour)));
+    let text = told(&run(postdate, &["pending"]), 0);
+    assert!(text.contains("DUE, BY HOUR (UTC)") && text.contains(" 1  ####") && !text.contains('\u{1b}'), "{text}");
+
+    told(&run(postdate, &["send", "--route", "r", "--key", "k", "--cancel", "--id", "a:1"]), 0);
+    eventually("the cancelled message is gone", PATIENCE, || {
+        (run(postdate, &["pending", "--id", "a:1"]).status.code() == Some(3)).then_some(())
+    });
+
+    let line = ["send", "--route", "r", "--key", "k", "--header", "h=v", "--in", "500ms", "--json", "-"];
+    let sent = document(&run_with(postdate, "config.toml", &line, "from a pipe"), 0);
+    let arrived = sink.wait_for(1, LIMIT).remove(0);
+    assert_eq!((arrived.payload.as_deref(), arrived.key.as_deref()), (Some(&b"from a pipe"[..]), Some(&b"k"[..])));
+    assert_eq!((arrived.header("h"), arrived.header("postdate-origin")), (Some("v"), sent["origin"].as_str()));
+    assert_eq!(arrived.header("postdate-due"), Some(&*sent["due_ms"].to_string()));
+    assert!(arrived.timestamp >= sent["due_ms"].as_i64().unwrap(), "early");
+}
+
+#[test]
+fn what_is_sent_waits_is_found_is_cancelled_or_arrives() {
+    let scene = Scene::new(kafka(), "command_redis", 2);
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    sends_and_looks(&postdate, &scene);
+}
+
+#[test]
+fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
+    let scene = Scene::new(kafka(), "command_folder", 2);
+    let mut postdate = Postdate::start(&scene.config_stored("", ""));
+    postdate.wait_until_ready();
+    sends_and_looks(&postdate, &scene);
+    told(&run(&postdate, &["send", "--route", "r", "--in", "1h", "--id", "stays", "later"]), 0);
+    eventually("it waits", PATIENCE, || (run(&postdate, &["pending", "--id", "stays"]).status.code() == Some(0)).then_some(()));
+    let (status, body) = postdate.get("/pending").unwrap();
+    let (served, mut printed): (Value, Value) =
+        (serde_json::from_str(&body).unwrap(), document(&run(&postdate, &["pending", "--json"]), 0));
+    printed["at_ms"] = served["at_ms"].clone();
+    assert_eq!((status, &served), (200, &printed), "the same document");
+    assert_eq!(postdate.get("/pending?nonsense=1").unwrap().0, 400);
+    let check = document(&run(&postdate, &["check", "--json"]), 0);
+    assert!(item(&check, "folder").1.ends_with("a service runs"), "{check:#}");
+
+    // Nobody has it any more: it is looked into.
+    postdate.terminate();
+    assert_eq!(document(&run(&postdate, &["pending", "--json"]), 0)["total"], printed["total"]);
+    told(&run(&postdate, &["pending", "--id", "stays"]), 0);
+}
+
+#[test]
+fn what_would_be_a_dead_letter_is_not_sent() {
+    let scene = Scene::new(kafka(), "command_refused", 1);
+    let postdate = Postdate::start(&scene.config(redis()));
+    let before = kafka().offsets(&scene.source, 0);
+    for (line, words) in [
+        (&["send", "--route", "r", "--in", "1 hour", "x"][..], "(invalid_after): postdate-after is \"1 hour\""),
+        (&["send", "--route", "r", "--in", "99d", "x"], "(delay_above_max): "),
+        (&["send", "--route", "r", "--in", "1s", "--to", "elsewhere", "x"], "(target_not_allowed): "),
+        (&["send", "--route", "s", "--in", "1s", "x"], "choose from: r"),
+        (&["send", "--route", "r", "--topic", "other", "--in", "1s", "x"], "does not read a topic"),
+        (&["send", "--route", "r", "--in", "1s"], "required"),
+    ] {
+        let text = told(&run(&postdate, line), 2);
+        assert!(text.contains(words), "{line:?}: {text}");
+    }
+    assert_eq!(kafka().offsets(&scene.source, 0), before);
+}
+
+#[test]
+fn a_good_set_up_passes_its_check() {
+    let scene = Scene::new(kafka(), "command_good", 3);
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    let check = document(&run(&postdate, &["check", "--json"]), 0);
+    assert_eq!((check["fail"].as_u64(), item(&check, "reachable").0, item(&check, "scripts").0), (Some(0), "ok", "ok"), "{check:#}");
+    assert_eq!(item(&check, &scene.source), ("ok", "source of r: 3 partitions"));
+    // The default of seven days against a max_delay of thirty.
+    let (verdict, found) = item(&check, &format!("{} retention", scene.source));
+    assert!(verdict == "warn" && found.contains("kept for 7d, less than route.r.max_delay 30d"), "{found}");
+    assert_eq!((item(&check, "maxmemory").0, item(&check, "persistence").0, item(&check, "clock").0), ("warn", "ok", "ok"));
+    let text = told(&run(&postdate, &["check"]), 0);
+    assert!(text.contains(" ok, 2 warnings, 0 failed\n"), "{text}");
+}
+
+#[test]
+fn a_check_names_what_is_missing_and_what_nobody_delivers() {
+    let scene = Scene::new(kafka(), "command_missing", 2);
+    let postdate = Postdate::ready_with(&scene.config(redis()));
+    told(&run(&postdate, &["send", "--route", "r", "--key", "k", "--in", "1h", "--id", "left", "x"]), 0);
+    eventually("it waits", PATIENCE, || (run(&postdate, &["pending", "--id", "left"]).status.code() == Some(0)).then_some(()));
+    let renamed =
+        scene.config(redis()).replace("[route.r]", "[route.renamed]").replace(&format!("{}.dead", scene.deployment), "command.no.such");
+    std::fs::write(postdate.folder().join("renamed.toml"), renamed).unwrap();
+    let check = document(&run_with(&postdate, "renamed.toml", &["check", "--json"], ""), 1);
+    assert_eq!(item(&check, "command.no.such"), ("fail", "dead-letter topic of renamed does not exist"));
+    assert_eq!(item(&check, &scene.target).0, "ok");
+    let (verdict, found) = item(&check, "route r");
+    assert!(verdict == "warn" && found.starts_with("1 message under it, which the configuration no longer has"), "{found}");
+    let text = told(&run_with(&postdate, "renamed.toml", &["pending"], ""), 0);
+    assert!(text.contains("r (!)") && text.contains("(!) route r: not in the configuration"), "{text}");
+    told(&run_with(&postdate, "renamed.toml", &["pending", "--route", "never"], ""), 2);
+}
+
+#[test]
+fn a_check_of_servers_that_will_not_do_fails_in_time_and_says_why() {
+    let scene = Scene::new(kafka(), "command_bad", 1);
+    let evicting = Redis::start();
+    ::redis::cmd("CONFIG").arg("SET").arg("maxmemory-policy").arg("allkeys-lru").exec(&mut evicting.client()).unwrap();
+    let postdate = Postdate::start(&scene.config(&evicting).replace(kafka().addr(), "127.0.0.1:1"));
+    let start = now_ms();
+    let check = document(&run(&postdate, &["check", "--json"]), 1);
+    assert!(now_ms() - start < 60_000, "it is bounded");
+    let (verdict, found) = item(&check, "reachable");
+    assert!(verdict == "fail" && found.contains("127.0.0.1:1"), "{found}");
+    let (verdict, found) = item(&check, "maxmemory-policy");
+    assert!(verdict == "fail" && found.starts_with("allkeys-lru"), "{found}");
+    told(&run(&postdate, &["pending"]), 1);
+    std::fs::write(postdate.folder().join("broken.toml"), "deployment = 7\n").unwrap();
+    told(&run_with(&postdate, "broken.toml", &["check"], ""), 2);
+}
+
+#[test]
+fn a_cluster_that_is_paused_does_not_hold_a_check_up() {
+    let own = Kafka::start();
+    let scene = Scene::new(&own, "command_paused", 1);
+    let postdate = Postdate::start(&scene.config(redis()));
+    own.pause();
+    let check = document(&run(&postdate, &["check", "--json"]), 1);
+    own.resume();
+    assert_eq!(item(&check, "reachable").0, "fail");
+    assert_eq!(item(&check, "redis reachable").0, "ok");
+}

@@ -1,0 +1,130 @@
+//! `/pending`: what waits, for `postdate pending` beside a service that has the store to itself. The questions are put to a loop of its own, so
+//! that a slow survey holds no probe back; few may be under way, and each has its time.
+
+use crate::clock::Clock;
+use crate::limit::{SURVEY_PATIENCE, SURVEY_QUESTIONS_MAX};
+use crate::store::Error;
+use crate::store::survey::{Known, Survey, found, report};
+use crate::task::Token;
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::json;
+use std::rc::Rc;
+use tokio::sync::{mpsc, oneshot};
+
+/// One question, and where its answer goes.
+pub(crate) struct Question {
+    ask: Ask,
+    reply: oneshot::Sender<Result<String, Error>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ask {
+    id: Option<String>,
+    route: Option<String>,
+}
+
+/// The way from the endpoint to [`serve`].
+pub(crate) fn questions() -> (mpsc::Sender<Question>, mpsc::Receiver<Question>) {
+    mpsc::channel(SURVEY_QUESTIONS_MAX)
+}
+
+/// Answers one question after the other, each by a survey that `connect` makes for it, until `token` is cancelled.
+pub(crate) async fn serve(
+    mut questions: mpsc::Receiver<Question>,
+    known: Known,
+    clock: impl Clock,
+    connect: impl AsyncFn() -> Result<Rc<dyn Survey>, Error>,
+    token: Token,
+) {
+    while let Some(Some(Question { ask, mut reply })) = token.run_until_cancelled(questions.recv()).await {
+        let answer = async {
+            let survey = connect().await?;
+            answer(&*survey, &known, &ask, &clock).await
+        };
+        // Reads only: all three are safe to drop.
+        tokio::select! {
+            biased;
+            () = token.cancelled() => return,
+            () = reply.closed() => {}
+            outcome = answer => drop(reply.send(outcome)),
+        }
+    }
+}
+
+async fn answer(survey: &dyn Survey, known: &Known, ask: &Ask, clock: &impl Clock) -> Result<String, Error> {
+    let route = ask.route.as_deref();
+    let document = match &ask.id {
+        Some(id) => serde_json::to_string(&found(survey, known, (id, route), clock.now()).await?),
+        None => serde_json::to_string(&report(survey, known, route, clock.now()).await?),
+    };
+    Ok(document.expect("numbers, texts and lists of them"))
+}
+
+pub(super) fn router(questions: mpsc::Sender<Question>) -> Router {
+    let handle = move |RawQuery(query): RawQuery| {
+        let questions = questions.clone();
+        async move { respond(&questions, query.as_deref().unwrap_or_default()).await }
+    };
+    Router::new().route("/pending", get(handle))
+}
+
+async fn respond(questions: &mpsc::Sender<Question>, query: &str) -> Response {
+    let Some(ask) = Ask::parse(query) else {
+        return refused(StatusCode::BAD_REQUEST, "it takes id=ID and route=ROUTE, each at most once, and nothing else");
+    };
+    let (reply, answer) = oneshot::channel();
+    if questions.try_send(Question { ask, reply }).is_err() {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "other questions about what waits are under way: ask again");
+    }
+    match tokio::time::timeout(SURVEY_PATIENCE, answer).await {
+        Ok(Ok(Ok(document))) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], document).into_response(),
+        Ok(Ok(Err(error))) => refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        Ok(Err(_)) => refused(StatusCode::SERVICE_UNAVAILABLE, "the service is ending"),
+        Err(_) => refused(StatusCode::GATEWAY_TIMEOUT, &format!("the store has not answered for {} s", SURVEY_PATIENCE.as_secs())),
+    }
+}
+
+fn refused(status: StatusCode, error: &str) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], json!({ "error": error }).to_string()).into_response()
+}
+
+impl Ask {
+    fn parse(query: &str) -> Option<Self> {
+        let mut ask = Self::default();
+        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            let place = match &*name {
+                "id" => &mut ask.id,
+                "route" => &mut ask.route,
+                _ => return None,
+            };
+            if place.replace(value.into_owned()).is_some() {
+                return None;
+            }
+        }
+        Some(ask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_an_id_or_a_route_or_nothing() {
+        let ask = |id: Option<&str>, route: Option<&str>| Some(Ask { id: id.map(str::to_owned), route: route.map(str::to_owned) });
+        for (query, expected) in [
+            ("", ask(None, None)),
+            ("id=a%3Ab", ask(Some("a:b"), None)),
+            ("route=orders&id=x", ask(Some("x"), Some("orders"))),
+            ("id=a&id=b", None),
+            ("ids=a", None),
+        ] {
+            assert_eq!(Ask::parse(query), expected, "{query}");
+        }
+    }
+}

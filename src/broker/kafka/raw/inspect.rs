@@ -1,0 +1,130 @@
+//! Asking what a cluster is set to: its brokers, the settings of topics and brokers, and what this client may do with topics.
+
+use super::ask::{Ask, Asking, Failed, failure};
+use super::{slice, text};
+use crate::limit::KAFKA_ANSWER_MAX;
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka_sys as sys;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
+use sys::rd_kafka_AclOperation_t as Operation;
+use sys::rd_kafka_ResourceType_t as Resource;
+use sys::rd_kafka_admin_op_t as Call;
+
+/// Whose settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Whose {
+    Topic,
+    Broker,
+}
+
+/// Settings by name; what is sensitive has no value and is left out.
+pub(in super::super) type Values = BTreeMap<String, String>;
+
+/// The ids of the cluster's brokers.
+pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Failed> {
+    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_ANSWER_MAX);
+    // SAFETY: all handles are alive.
+    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue()) };
+    let event = ask.answer(asking)?;
+    // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
+    unsafe {
+        let mut count = 0;
+        let result = sys::rd_kafka_event_DescribeCluster_result(event.0.as_ptr());
+        let nodes = sys::rd_kafka_DescribeCluster_result_nodes(result, &mut count);
+        Ok(slice(nodes, count).iter().map(|node| sys::rd_kafka_Node_id(*node)).collect())
+    }
+}
+
+/// The settings of each, by its name (of a broker: its id). No more than one broker may be asked about at once.
+pub(in super::super) fn settings(
+    asking: &mut Asking<'_>,
+    whose: Whose,
+    names: &[&str],
+) -> Result<BTreeMap<String, Result<Values, Failed>>, Failed> {
+    let kind = match whose {
+        Whose::Topic => Resource::RD_KAFKA_RESOURCE_TOPIC,
+        Whose::Broker => Resource::RD_KAFKA_RESOURCE_BROKER,
+    };
+    let names: Vec<CString> = names.iter().filter_map(|name| CString::new(*name).ok()).collect();
+    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, KAFKA_ANSWER_MAX);
+    // SAFETY: all handles and names are alive; the call copies the resources, which are ours to destroy.
+    unsafe {
+        let mut resources: Vec<_> = names.iter().map(|name| sys::rd_kafka_ConfigResource_new(kind, name.as_ptr())).collect();
+        sys::rd_kafka_DescribeConfigs(ask.client, resources.as_mut_ptr(), resources.len(), ask.options, ask.queue());
+        sys::rd_kafka_ConfigResource_destroy_array(resources.as_mut_ptr(), resources.len());
+    }
+    let event = ask.answer(asking)?;
+    // SAFETY: as in `brokers`; all that is read belongs to the event.
+    unsafe {
+        let mut count = 0;
+        let result = sys::rd_kafka_event_DescribeConfigs_result(event.0.as_ptr());
+        let resources = sys::rd_kafka_DescribeConfigs_result_resources(result, &mut count);
+        let found = slice(resources, count).iter().map(|resource| (text(sys::rd_kafka_ConfigResource_name(*resource)), values(*resource)));
+        Ok(found.collect())
+    }
+}
+
+/// SAFETY: `resource` is alive.
+unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Values, Failed> {
+    // SAFETY: as the function's own; all that is read belongs to the resource.
+    unsafe {
+        let code = sys::rd_kafka_ConfigResource_error(resource);
+        if code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return Err((code.into(), text(sys::rd_kafka_ConfigResource_error_string(resource))));
+        }
+        let mut count = 0;
+        let entries = sys::rd_kafka_ConfigResource_configs(resource, &mut count);
+        let entries = slice(entries, count).iter().filter_map(|entry| {
+            let value = sys::rd_kafka_ConfigEntry_value(*entry);
+            (!value.is_null()).then(|| (text(sys::rd_kafka_ConfigEntry_name(*entry)), text(value)))
+        });
+        Ok(entries.collect())
+    }
+}
+
+/// What this client may do with a topic: read it, write to it. Topics of which the cluster does not say are left out.
+pub(in super::super) fn rights(asking: &mut Asking<'_>, topics: &[&str]) -> Result<BTreeMap<String, (bool, bool)>, Failed> {
+    let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
+    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
+    // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection; the error is null or ours.
+    unsafe {
+        let error = sys::rd_kafka_AdminOptions_set_include_authorized_operations(ask.options, 1);
+        if !error.is_null() {
+            let failed = failure(error);
+            sys::rd_kafka_error_destroy(error);
+            failed?;
+        }
+        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+        sys::rd_kafka_DescribeTopics(ask.client, collection, ask.options, ask.queue());
+        sys::rd_kafka_TopicCollection_destroy(collection);
+    }
+    let event = ask.answer(asking)?;
+    // SAFETY: as in `brokers`; all that is read belongs to the event.
+    unsafe {
+        let mut count = 0;
+        let result = sys::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
+        Ok(slice(topics, count).iter().filter_map(|topic| of_topic(*topic)).collect())
+    }
+}
+
+/// SAFETY: `topic` is alive.
+unsafe fn of_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<(String, (bool, bool))> {
+    // SAFETY: as the function's own; all that is read belongs to the topic.
+    unsafe {
+        failure(sys::rd_kafka_TopicDescription_error(topic)).ok()?;
+        let mut count = 0;
+        let operations = sys::rd_kafka_TopicDescription_authorized_operations(topic, &mut count);
+        if operations.is_null() || count == 0 {
+            return None;
+        }
+        let may = |wanted: Operation| {
+            let operations = slice(operations, count);
+            operations.iter().any(|operation| *operation == wanted || *operation == Operation::RD_KAFKA_ACL_OPERATION_ALL)
+        };
+        let rights = (may(Operation::RD_KAFKA_ACL_OPERATION_READ), may(Operation::RD_KAFKA_ACL_OPERATION_WRITE));
+        Some((text(sys::rd_kafka_TopicDescription_name(topic)), rights))
+    }
+}

@@ -1,0 +1,89 @@
+//! What the facts of a folder mean for an embedded store in it.
+
+use super::item::Item;
+use crate::command::page::{several, size};
+use crate::limit::EMBEDDED_RESERVE_BYTES;
+use crate::store::embedded::{Inspection, Use};
+
+const AREA: &str = "store";
+/// Below it a busy day may fill the disk.
+const FREE_LOW: u64 = 4 * EMBEDDED_RESERVE_BYTES;
+
+pub(super) fn judge(folder: &Inspection) -> Vec<Item> {
+    let path = folder.path.display();
+    let used = match folder.used {
+        Use::Absent => format!("{path} is not there yet: `postdate run` makes it"),
+        Use::Free => format!("{path} holds a store, and no process uses it"),
+        Use::Taken(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
+        Use::Taken(None) => format!("{path} is in use: a service runs"),
+    };
+    let mut items = vec![Item::ok(AREA, "folder", used)];
+    if let Some(why) = &folder.unwritable {
+        let fix = "give the folder to the user that the service runs as, or set store.embedded.path to another one";
+        items.push(Item::fail(AREA, "writable", why.clone(), fix));
+    } else {
+        items.push(Item::ok(AREA, "writable", "by this user"));
+    }
+    if let Some(format) = &folder.foreign_format {
+        items.push(Item::fail(
+            AREA,
+            "format",
+            format!("`{format}` is not what this version reads and writes"),
+            "let the version that wrote it deliver what waits there, or set store.embedded.path to a new folder",
+        ));
+    }
+    items.push(room(folder.free));
+    items
+}
+
+fn room(free: Option<u64>) -> Item {
+    let reserve = size(EMBEDDED_RESERVE_BYTES);
+    match free {
+        None => Item::ok(AREA, "free disk", "the file system does not say"),
+        Some(free) if free < EMBEDDED_RESERVE_BYTES => {
+            let found = format!("{}: the last {reserve} are left alone, so nothing new is stored", size(free));
+            Item::fail(AREA, "free disk", found, "free disk; what waits is delivered all the same")
+        }
+        Some(free) if free < FREE_LOW => {
+            let found = format!("{}: below {reserve} nothing new is stored", size(free));
+            Item::warn(AREA, "free disk", found, "free disk, or set store.embedded.path to a larger one")
+        }
+        Some(free) => Item::ok(AREA, "free disk", size(free)),
+    }
+}
+
+/// A folder beside a configuration with another store. `waits`: so many messages; not known of one that is in use.
+pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
+    let found = match waits {
+        Some(0) => return None,
+        Some(count) => format!("{} in {path}, of which this store knows nothing", several(count, "message")),
+        None => format!("a service uses the folder {path}, and what waits there does not wait in this store"),
+    };
+    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/store.md";
+    Some(Item::warn("waiting", "another store", found, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::Verdict::{Fail, Ok as Fine, Warn};
+    use super::*;
+
+    #[test]
+    fn a_folder_is_judged_by_its_rights_its_format_and_its_room() {
+        let good = Inspection { path: "x".into(), used: Use::Free, unwritable: None, foreign_format: None, free: Some(FREE_LOW) };
+        let verdicts = |folder: Inspection| judge(&folder).iter().map(|item| item.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(good.clone()), [Fine, Fine, Fine]);
+        assert_eq!(verdicts(Inspection { unwritable: Some("denied".into()), ..good.clone() }), [Fine, Fail, Fine]);
+        assert_eq!(verdicts(Inspection { foreign_format: Some("7".into()), ..good.clone() }), [Fine, Fine, Fail, Fine]);
+        assert_eq!(verdicts(Inspection { free: Some(FREE_LOW - 1), ..good.clone() }), [Fine, Fine, Warn]);
+        assert_eq!(verdicts(Inspection { free: Some(EMBEDDED_RESERVE_BYTES - 1), ..good.clone() }), [Fine, Fine, Fail]);
+        assert!(judge(&Inspection { used: Use::Taken(Some(7)), ..good })[0].found.contains("process 7: a service runs"));
+    }
+
+    #[test]
+    fn a_folder_that_was_left_behind_is_told_only_if_anything_waits_there() {
+        assert_eq!(left_behind("./d", Some(0)), None);
+        assert!(left_behind("./d", Some(1)).unwrap().found.starts_with("1 message in ./d, "));
+        assert_eq!(left_behind("./d", None).unwrap().verdict, Warn);
+    }
+}

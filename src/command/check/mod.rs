@@ -1,0 +1,114 @@
+//! `postdate check`: what would work with a configuration, and what would not. Facts are gathered here; what they mean is said by pure
+//! functions, an area each; `text` prints.
+
+mod folder;
+mod item;
+mod kafka;
+mod redis;
+mod text;
+mod waiting;
+
+use super::page::{Page, print};
+use super::pending::{Source, json};
+use super::{Outcome, run};
+use crate::broker;
+use crate::broker::inspection::Inspection as _;
+use crate::broker::kafka::KafkaCatalog;
+use crate::cli::Check;
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::health::Health;
+use crate::limit::CHECK_MAX;
+use crate::role::{cluster, redis_options};
+use crate::store::embedded::{Inspection, Use};
+use crate::store::redis::Redis;
+use crate::store::{self, survey::Report};
+use anyhow::Result;
+use futures_util::future::{join, join_all};
+use item::{Document, Item};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Where an embedded store lies that nobody gave a path.
+const DEFAULT_FOLDER: &str = "./postdate-data";
+
+/// Looks at everything that the configuration names, and tells.
+pub(crate) fn check(config: &Config, check: &Check) -> Result<Outcome> {
+    let items = run(async { Ok(look(config).await) })?;
+    let document = Document::new(&config.deployment, items);
+    print(&if check.json { json(&document)? } else { text::document(&document, &Page::of_stdout()) })?;
+    Ok(if document.fail > 0 { Outcome::Failing } else { Outcome::Done })
+}
+
+async fn look(config: &Config) -> Vec<Item> {
+    let clusters = join_all(used_clusters(config).into_iter().map(|name| look_at_cluster(config, name)));
+    let (clusters, store) = join(clusters, look_at_store(config)).await;
+    clusters.into_iter().flatten().chain(store).collect()
+}
+
+fn used_clusters(config: &Config) -> BTreeSet<&str> {
+    let names = config.routes.values().flat_map(|route| [&*route.source.cluster, route.target_cluster(), &*route.dead_letter.cluster]);
+    names.collect()
+}
+
+async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
+    let duties = kafka::duties(config, name);
+    let topics: Vec<String> = duties.iter().map(|duty| duty.topic.clone()).collect::<BTreeSet<_>>().into_iter().collect();
+    let found = match KafkaCatalog::new(&cluster(config, name), Health::new().part("check")) {
+        Err(error) => Err(error),
+        Ok(mut catalog) => {
+            let found = tokio::time::timeout(CHECK_MAX, catalog.inspect(&topics)).await;
+            broker::Catalog::close(&mut catalog).await;
+            found.unwrap_or_else(|_| Err(broker::Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs()))))
+        }
+    };
+    kafka::judge(name, &config.kafka[name].brokers, &duties, &found)
+}
+
+async fn look_at_store(config: &Config) -> Vec<Item> {
+    match &config.store {
+        config::Store::Redis(redis) => {
+            let found = tokio::time::timeout(CHECK_MAX, Redis::inspect(&redis_options(config, redis), &WallClock)).await;
+            let found = found.unwrap_or_else(|_| Err(store::Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs()))));
+            let mut items = redis::judge(&found, config.timer.max_clock_skew);
+            let is_usable = items.iter().all(|item| item.verdict != item::Verdict::Fail);
+            items.extend(look_at_left_behind(config).await);
+            if is_usable {
+                items.extend(look_at_waiting(config).await);
+            }
+            items
+        }
+        config::Store::Embedded(embedded) => {
+            let found = Inspection::of(&embedded.path);
+            let mut items = folder::judge(&found);
+            if found.foreign_format.is_none() {
+                items.extend(look_at_waiting(config).await);
+            }
+            items
+        }
+    }
+}
+
+async fn look_at_waiting(config: &Config) -> Vec<Item> {
+    waiting::judge(&report(config).await.map_err(|error| format!("{error:#}")))
+}
+
+async fn report(config: &Config) -> Result<Report> {
+    let report = async { Source::open(config).await?.report(None).await };
+    tokio::time::timeout(CHECK_MAX, report).await.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_MAX.as_secs()))
+}
+
+/// What waits in a folder that was the store before, or still is another's.
+async fn look_at_left_behind(config: &Config) -> Option<Item> {
+    let folder = Inspection::of(DEFAULT_FOLDER.as_ref());
+    let waits = match folder.used {
+        Use::Absent => return None,
+        Use::Taken(_) => None,
+        Use::Free => {
+            let store = config::Store::Embedded(config::Embedded { path: PathBuf::from(DEFAULT_FOLDER) });
+            let report = report(&Config { store, ..config.clone() }).await.ok()?;
+            Some(report.total.messages + report.total.quarantined)
+        }
+    };
+    folder::left_behind(DEFAULT_FOLDER, waits)
+}

@@ -1,0 +1,40 @@
+//! `postdate pending`: what waits, and where one message does.
+
+mod source;
+mod text;
+
+use super::page::{Page, print};
+use super::{Outcome, Refused, run};
+use crate::cli::Pending;
+use crate::config::Config;
+use anyhow::Result;
+pub(super) use source::Source;
+
+/// Tells what waits, or where one message does.
+pub(crate) fn pending(config: &Config, pending: &Pending) -> Result<Outcome> {
+    run(async {
+        let source = Source::open(config).await?;
+        let (page, route) = (Page::of_stdout(), pending.route.as_deref());
+        let Some(id) = &pending.id else {
+            let report = source.report(route).await?;
+            if report.routes.is_empty() {
+                let known: Vec<&str> = config.routes.keys().map(String::as_str).collect();
+                let route = route.unwrap_or_default();
+                return Err(Refused(format!(
+                    "no route is called {route:?}, and nothing waits under that name: choose from {}",
+                    known.join(", ")
+                ))
+                .into());
+            }
+            print(&if pending.json { json(&report)? } else { text::report(&report, &page) })?;
+            return Ok(Outcome::Done);
+        };
+        let search = source.found(id, route).await?;
+        print(&if pending.json { json(&search)? } else { text::search(&search, &page) })?;
+        Ok(if search.found.is_empty() { Outcome::Nothing } else { Outcome::Done })
+    })
+}
+
+pub(super) fn json(document: &impl serde::Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}

@@ -1,0 +1,149 @@
+//! Whom to ask what waits: the store itself, or the service that has it to itself.
+
+use crate::clock::{Clock, WallClock};
+use crate::config::{self, Config};
+use crate::limit::{ANSWER_BYTES_MAX, SURVEY_PATIENCE};
+use crate::model::{Cursor, ShardId};
+use crate::role::{Storage, known};
+use crate::store::embedded::{Inspection, Use};
+use crate::store::survey::{Known, Report, Search, Survey, found, report};
+use crate::store::{self, Contents};
+use anyhow::{Context, Result, bail};
+use async_trait::async_trait;
+use serde::de::DeserializeOwned;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::time::Duration;
+use url::form_urlencoded::Serializer;
+
+/// See the module's page.
+pub(in crate::command) enum Source {
+    Store(Rc<dyn Survey>, Known),
+    /// A service uses the folder, and answers on this address.
+    Service(SocketAddr, Known),
+    /// There is no folder yet, so nothing waits.
+    Nothing(Known),
+}
+
+/// Connecting to a service on this machine.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+impl Source {
+    pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
+        let known = known(config);
+        if let config::Store::Embedded(embedded) = &config.store {
+            match Inspection::of(&embedded.path).used {
+                Use::Absent => return Ok(Self::Nothing(Known { store: format!("{}, not there yet", known.store), ..known })),
+                Use::Taken(_) => return Ok(Self::Service(reachable(config.admin.listen), known)),
+                Use::Free => {}
+            }
+        }
+        let survey = Storage::of(config)?.survey().await.context("store.redis")?;
+        Ok(Self::Store(survey, known))
+    }
+
+    pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<Report> {
+        match self {
+            Self::Store(survey, known) => Ok(report(&**survey, known, route, WallClock.now()).await?),
+            Self::Service(address, known) => {
+                let answer: Report = ask(*address, &[("route", route)], known)?;
+                same(*address, &answer.deployment, known).map(|()| answer)
+            }
+            Self::Nothing(known) => Ok(report(&Empty, known, route, WallClock.now()).await?),
+        }
+    }
+
+    pub(in crate::command) async fn found(&self, id: &str, route: Option<&str>) -> Result<Search> {
+        let asked = (id, route);
+        match self {
+            Self::Store(survey, known) => Ok(found(&**survey, known, asked, WallClock.now()).await?),
+            Self::Service(address, known) => {
+                let answer: Search = ask(*address, &[("id", Some(id)), ("route", route)], known)?;
+                same(*address, &answer.deployment, known).map(|()| answer)
+            }
+            Self::Nothing(known) => Ok(found(&Empty, known, asked, WallClock.now()).await?),
+        }
+    }
+}
+
+/// What listens on all addresses is reached by this machine's own.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+fn same(address: SocketAddr, deployment: &str, known: &Known) -> Result<()> {
+    anyhow::ensure!(
+        deployment == known.deployment,
+        "the service at {address} (admin.listen) is of deployment {deployment:?}, and this configuration of {:?}: give --config the file \
+         that the service runs with",
+        known.deployment
+    );
+    Ok(())
+}
+
+/// Asks the service that uses the folder.
+fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
+    let store = &known.store;
+    let context = || {
+        format!(
+            "a running service uses the store ({store}), and has to be asked at {address} (admin.listen): is this the configuration it \
+             runs with?"
+        )
+    };
+    let body = get(address, query).with_context(context)?;
+    serde_json::from_slice(&body)
+        .context("the answer is not of this version: use the `postdate` that the service runs")
+        .with_context(context)
+}
+
+/// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
+/// is to be done meanwhile.
+fn get(address: SocketAddr, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+    let mut line = Serializer::new(String::new());
+    line.extend_pairs(query.iter().filter_map(|(name, value)| Some((name, (*value)?))));
+    let request = format!("GET /pending?{} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", line.finish());
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
+    // A little more than the service gives itself.
+    stream.set_read_timeout(Some(SURVEY_PATIENCE + CONNECT_MAX))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("what answers there speaks no HTTP")?;
+    let body = answer.split_off(end + 4);
+    let status = std::str::from_utf8(&answer).ok().and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3)).unwrap_or_default();
+    match status {
+        "200" => Ok(body),
+        "404" => bail!("what answers there knows no /pending: it is another program, or an older postdate"),
+        _ => bail!("it answers {status}: {}", error_of(&body)),
+    }
+}
+
+/// The service's own words, if it has any.
+fn error_of(body: &[u8]) -> String {
+    let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    document.and_then(|document| Some(document.get("error")?.as_str()?.to_owned())).unwrap_or_else(|| "it does not say why".to_owned())
+}
+
+/// Stands for a folder that nothing was ever stored in.
+struct Empty;
+
+#[async_trait(?Send)]
+impl Survey for Empty {
+    async fn shards(&self) -> Result<Vec<ShardId>, store::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, store::Error> {
+        Ok(vec![Contents::default(); shards.len()])
+    }
+
+    async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, store::Error> {
+        Ok(vec![None; ids.len()])
+    }
+}

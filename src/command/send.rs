@@ -1,0 +1,327 @@
+//! `postdate send`: one delayed message, or the cancel of one, written as any producer would write it. What the service would refuse is refused
+//! here, by the very code that reads the record there.
+
+use super::page::{Page, Side, Table, Tone, moment, print, relative};
+use super::{Outcome, Refused, pending::json, run};
+use crate::broker::kafka::KafkaTarget;
+use crate::broker::{FailureKind, Outgoing, Report, Sent, Target};
+use crate::cli;
+use crate::clock::{Clock, WallClock};
+use crate::config::Config;
+use crate::health::Health;
+use crate::limit::{COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
+use crate::model::header::push_header;
+use crate::model::header_name::Control;
+use crate::model::{Admission, Headers, Offset, Origins, Partition, Record, Rules, ShardId, Timestamp, Warning, admit};
+use crate::role::{cluster, rules};
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::io::Read;
+
+/// The document of `--json`. A field is never renamed, and none is taken away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Receipt {
+    route: String,
+    topic: String,
+    /// Nothing, with the offset: the broker did not say.
+    partition: Option<i32>,
+    offset: Option<u64>,
+    /// What `postdate-origin` will say on the target.
+    origin: Option<String>,
+    key: Option<String>,
+    id: Option<String>,
+    cancel: bool,
+    /// Of a cancel: nothing.
+    target: Option<String>,
+    due_ms: Option<i64>,
+    due: Option<String>,
+}
+
+/// A record that the service will take.
+struct Draft {
+    headers: Vec<u8>,
+    /// `None`: a cancel.
+    due: Option<Timestamp>,
+    warning: Option<Warning>,
+}
+
+/// Sends what the command line says, and tells where it went.
+pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
+    let first = config.routes.get(&send.route).and_then(|route| route.source.topics.first());
+    let topic = send.topic.clone().or(first.cloned()).unwrap_or_default();
+    config.check_source(&send.route, &topic)?;
+    let rules = rules(config, &send.route);
+    let shard = ShardId::new(send.route.as_str(), Partition::new(topic.as_str(), send.partition.unwrap_or(0)));
+    let (origins, now) = (Origins::new(&config.deployment, &shard), WallClock.now());
+    let payload = payload(send)?;
+    let draft = draft(send, (&origins, &rules), payload.as_deref(), now)?;
+    let receipt = Receipt {
+        route: send.route.clone(),
+        topic,
+        key: send.key.clone(),
+        id: send.id.clone(),
+        cancel: draft.due.is_none(),
+        target: draft.due.and(send.to.clone().or(rules.default_target.as_deref().map(str::to_owned))),
+        due_ms: draft.due.map(Timestamp::as_millis),
+        due: draft.due.map(Timestamp::to_rfc3339),
+        ..Receipt::default()
+    };
+    let receipt = run(deliver(config, send, (&draft, payload.as_deref()), receipt))?;
+    print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
+    Ok(Outcome::Done)
+}
+
+fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
+    let read = |reader: &mut dyn Read| -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        reader.take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > PAYLOAD_BYTES_MAX {
+            return Err(Refused(format!("the payload has more than {PAYLOAD_BYTES_MAX} bytes")).into());
+        }
+        Ok(bytes)
+    };
+    let bytes = match (&send.file, send.payload.as_deref()) {
+        (Some(file), _) => {
+            let mut file_in = std::fs::File::open(file).map_err(|error| Refused(format!("--file {}: {error}", file.display())))?;
+            read(&mut file_in)?
+        }
+        (None, Some("-")) => read(&mut std::io::stdin().lock()).context("standard input")?,
+        (None, Some(text)) => text.as_bytes().to_vec(),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(bytes))
+}
+
+/// The record, as the service would admit it now.
+fn draft(
+    send: &cli::Send,
+    (origins, rules): (&Origins, &Rules),
+    payload: Option<&[u8]>,
+    now: Timestamp,
+) -> std::result::Result<Draft, Refused> {
+    let own = own_headers(send)?;
+    let when = [(Control::After, &send.delay), (Control::At, &send.at)];
+    let when: Vec<_> = when.into_iter().filter_map(|(control, value)| Some((control, value.clone()?))).collect();
+    let admitted = |when: &[(Control, String)]| -> std::result::Result<Draft, Refused> {
+        let headers = block(send, &own, when);
+        let key = send.key.as_deref().map(str::as_bytes);
+        let record = Record { offset: Offset(0), timestamp: Some(now), key, payload, headers: Headers::from_block(&headers) };
+        let (due, warning) = match admit(&record, origins, rules) {
+            Admission::Message { due, warning, .. } => (Some(due), warning),
+            Admission::Cancel { .. } => (None, None),
+            Admission::Refused(refusal) => {
+                return Err(Refused(format!(
+                    "not sent, for the service would make a dead letter of it ({}): {}",
+                    refusal.reason.code(),
+                    refusal.detail
+                )));
+            }
+        };
+        Ok(Draft { headers, due, warning })
+    };
+    let draft = admitted(&when)?;
+    // A delay would be counted from the moment of sending, by whoever stamps the record: what is told here is to hold.
+    match draft.due {
+        Some(due) if send.delay.is_some() => admitted(&[(Control::At, due.as_millis().to_string())]),
+        _ => Ok(draft),
+    }
+}
+
+fn own_headers(send: &cli::Send) -> std::result::Result<Vec<(&str, &str)>, Refused> {
+    let pairs = send.headers.iter().map(|header| {
+        let pair = header.split_once('=').filter(|(name, _)| !name.is_empty());
+        pair.ok_or_else(|| Refused(format!("--header {header:?}: write NAME=VALUE")))
+    });
+    pairs.collect()
+}
+
+/// The headers as they are written to the record: the message's own, then the control headers.
+fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    let mut push = |name: &str, value: &str| push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
+    own.iter().for_each(|(name, value)| push(name, value));
+    when.iter().for_each(|(control, value)| push(control.name(), value));
+    send.to.iter().for_each(|target| push(Control::To.name(), target));
+    send.id.iter().for_each(|id| push(Control::Id.name(), id));
+    if send.cancel {
+        push(Control::Op.name(), "cancel");
+    }
+    block
+}
+
+async fn deliver(config: &Config, send: &cli::Send, (draft, payload): (&Draft, Option<&[u8]>), receipt: Receipt) -> Result<Receipt> {
+    let name = &config.routes[&send.route].source.cluster;
+    let mut cluster = cluster(config, name);
+    // Somebody waits before the screen; a service would go on trying for minutes.
+    if !["message.timeout.ms", "delivery.timeout.ms"].iter().any(|option| cluster.properties.contains_key(*option)) {
+        cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
+    }
+    let mut target = KafkaTarget::new(&cluster, 1, Health::new().part("send")).with_context(|| format!("kafka.{name}"))?;
+    let record = Outgoing {
+        topic: &receipt.topic,
+        partition: send.partition,
+        key: send.key.as_deref().map(str::as_bytes),
+        payload,
+        headers: Headers::from_block(&draft.headers),
+        stays: |_| true,
+        extra: &[],
+    };
+    let report = match target.send(&record, 0) {
+        Sent::Taken => target.reports().await.pop().context("the client reports on every record")?,
+        Sent::Full => bail!("not sent: the client takes nothing"),
+        Sent::Failed(failure) => Report { ticket: 0, place: None, outcome: Err(failure) },
+    };
+    target.close().await;
+    match report.outcome {
+        Ok(()) => Ok(placed(config, receipt, report.place)),
+        Err(failure) => {
+            let (topic, detail) = (&receipt.topic, &failure.detail);
+            match failure.kind {
+                FailureKind::Refused => bail!("not sent: kafka.{name} refuses it for {topic}: {detail}"),
+                FailureKind::NotNow => bail!("not sent: kafka.{name} does not take it for {topic} now: {detail}"),
+                FailureKind::Unknown | FailureKind::Closed => bail!(
+                    "kafka.{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
+                    COMMAND_SEND_MAX.as_secs()
+                ),
+            }
+        }
+    }
+}
+
+fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Receipt {
+    let Some((partition, offset)) = place else { return receipt };
+    let shard = ShardId::new(receipt.route.as_str(), Partition::new(receipt.topic.as_str(), partition));
+    let mut origin = String::new();
+    Origins::new(&config.deployment, &shard).write(offset, &mut origin);
+    let origin = Some(origin).filter(|_| !receipt.cancel);
+    Receipt { partition: Some(partition), offset: Some(offset.0), origin, ..receipt }
+}
+
+fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &Page) -> String {
+    let mut rows = Vec::new();
+    let place = match (receipt.partition, receipt.offset, &receipt.key) {
+        (Some(partition), Some(offset), _) => format!("{}/{partition} offset {offset}", receipt.topic),
+        (_, _, Some(key)) => format!("{} under the key {key}", receipt.topic),
+        _ => receipt.topic.clone(),
+    };
+    rows.push((if receipt.cancel { "cancel sent to" } else { "sent to" }, place));
+    if let Some(due) = receipt.due_ms.map(Timestamp::from_millis) {
+        let when = if due.is_at_once() || due <= now { "at once".to_owned() } else { relative(due, now) };
+        rows.push(("due", if due.is_at_once() { when } else { format!("{}  ({when})", moment(due)) }));
+    }
+    rows.extend(receipt.target.iter().map(|target| ("target", target.clone())));
+    rows.extend(receipt.id.iter().map(|id| ("id", id.clone())));
+    rows.extend(receipt.origin.iter().map(|origin| ("origin", origin.clone())));
+    let mut table = Table::new([Side::Left, Side::Left]);
+    for (name, value) in rows {
+        table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
+    }
+    let mut text = table.print(page);
+    if receipt.cancel {
+        text +=
+            "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
+    }
+    if warning == Some(Warning::DueBefore2000) {
+        text += &page.paint(Tone::Odd, "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::model::{AllowList, Dialects, WithoutDelay};
+    use clap::Parser;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    const NOW: i64 = 1_795_302_005_000;
+
+    fn parsed(line: &[&str]) -> cli::Send {
+        let all = ["postdate", "send", "--config", "c", "--route", "orders"].iter().chain(line);
+        let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else { panic!("another command") };
+        send
+    }
+
+    fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
+        let rules = Rules {
+            default_target: Some("orders".into()),
+            allow: AllowList::new(["billing.*"]),
+            sources: BTreeSet::from(["orders.delayed".to_owned()]),
+            max_delay: Duration::from_secs(3_600),
+            retry_max: Duration::from_secs(60),
+            without_delay: WithoutDelay::Relay,
+            dialects: Dialects::default(),
+        };
+        let origins = Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        draft(&parsed(line), (&origins, &rules), Some(b"x"), Timestamp::from_millis(NOW)).map_err(|refused| refused.to_string())
+    }
+
+    fn headers(draft: &Draft) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Headers::from_block(&draft.headers).iter().map(|(name, value)| (text(name), text(value.unwrap()))).collect()
+    }
+
+    #[test]
+    fn what_is_told_to_be_due_is_what_is_sent() {
+        let draft = drafted(&["--in", "30m", "--header", "a=b=c", "--id", "x", "--to", "billing.eu", "text"]).unwrap();
+        assert_eq!(draft.due, Some(Timestamp::from_millis(NOW + 1_800_000)));
+        let expected = [("a", "b=c"), ("postdate-at", "1795303805000"), ("postdate-to", "billing.eu"), ("postdate-id", "x")];
+        assert_eq!(headers(&draft), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_cancel_is_its_op_and_its_id() {
+        let draft = drafted(&["--cancel", "--id", "x", "--key", "k"]).unwrap();
+        assert_eq!(draft.due, None);
+        assert_eq!(
+            headers(&draft),
+            [("postdate-id", "x"), ("postdate-op", "cancel")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_the_service_would_refuse_is_refused_with_its_code() {
+        for (line, code) in [
+            (&["--in", "10x", "t"][..], "invalid_after"),
+            (&["--in", "", "t"], "empty_value"),
+            (&["--at", "tomorrow", "t"], "invalid_at"),
+            (&["--in", "2h", "t"], "delay_above_max"),
+            (&["--in", "1m", "--to", "nope", "t"], "target_not_allowed"),
+            (&["--in", "1m", "--to", "orders.delayed", "t"], "target_is_source"),
+            (&["--in", "1m", "--id", "a b", "t"], "invalid_id"),
+            (&["--in", "1m", "--header", "postdate-at=0", "t"], "at_and_after"),
+            (&["--in", "1m", "--header", "postdate-op=drop", "t"], "invalid_op"),
+        ] {
+            let refused = drafted(line).err().unwrap_or_else(|| panic!("{line:?} is taken"));
+            assert!(refused.starts_with("not sent, ") && refused.contains(&format!("({code}): ")), "{line:?}: {refused}");
+        }
+        assert!(drafted(&["--in", "1m", "--header", "novalue", "t"]).err().unwrap().contains("write NAME=VALUE"));
+    }
+
+    #[test]
+    fn a_receipt_tells_where_it_went_and_when_it_is_due() {
+        let receipt = Receipt {
+            route: "orders".into(),
+            topic: "orders.delayed".into(),
+            partition: Some(2),
+            offset: Some(7),
+            origin: Some("prod/orders/orders.delayed/2/7".into()),
+            id: Some("order-42".into()),
+            target: Some("orders".into()),
+            due_ms: Some(NOW + 1_800_000),
+            ..Receipt::default()
+        };
+        let now = Timestamp::from_millis(NOW);
+        insta::assert_snapshot!(text(&receipt, (now, None), &Page::PLAIN), @r#"
+        sent to  orders.delayed/2 offset 7
+        due      2026-11-21 23:30:05 UTC  (in 30m)
+        target   orders
+        id       order-42
+        origin   prod/orders/orders.delayed/2/7
+        "#);
+        let silent = Receipt { partition: None, offset: None, origin: None, key: Some("k".into()), ..receipt };
+        assert!(text(&silent, (now, None), &Page::PLAIN).contains("orders.delayed under the key k\n"));
+    }
+}

@@ -1,0 +1,333 @@
+//! What waits, put together for a person: the documents of `postdate pending --json` and of `GET /pending`. A field of them is never
+//! renamed, and none is taken away.
+
+use super::{Contents, Survey};
+use crate::limit::{REPORT_HOURS_MAX, REPORT_SHARDS_MAX, SURVEY_SHARDS_MAX};
+use crate::model::{Level, ShardId, Slice, Timestamp};
+use crate::store::Error;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the configuration says of the store that is asked, and of what is served.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) deployment: String,
+    /// The store in a person's words.
+    pub(crate) store: String,
+    /// Source topics by route.
+    pub(crate) routes: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What waits. Its counts are upper bounds: a run leaves when the last of its messages is delivered, and what was cancelled
+/// stays in its run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) deployment: String,
+    pub(crate) store: String,
+    pub(crate) at_ms: i64,
+    pub(crate) total: Amount,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) shards: Vec<Shard>,
+    /// Shards that the list has no room for.
+    pub(crate) shards_left_out: u64,
+    /// What was due when it was stored already.
+    pub(crate) due_when_stored: Amount,
+    pub(crate) hours: Vec<Hour>,
+    /// What is due after the last of the hours.
+    pub(crate) later: Amount,
+}
+
+/// How much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Amount {
+    pub(crate) messages: u64,
+    /// As stored: compressed.
+    pub(crate) bytes: u64,
+    /// Messages that are set aside, and not among the others.
+    pub(crate) quarantined: u64,
+}
+
+/// The shards of one route together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Route {
+    pub(crate) route: String,
+    /// Whether the configuration has it: if not, nobody delivers what waits there.
+    pub(crate) configured: bool,
+    pub(crate) shards: u64,
+    pub(crate) amount: Amount,
+}
+
+/// One shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shard {
+    pub(crate) route: String,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    /// Whether the configuration has its route, with its topic among the sources.
+    pub(crate) configured: bool,
+    pub(crate) amount: Amount,
+    /// The first hour in which anything is due, in epoch milliseconds; 0 if it was due when it was stored.
+    pub(crate) first_hour_ms: Option<i64>,
+}
+
+/// What is due in one hour.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hour {
+    pub(crate) start_ms: i64,
+    pub(crate) start: String,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Where the messages of one id wait: at most one a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Search {
+    pub(crate) deployment: String,
+    pub(crate) store: String,
+    pub(crate) at_ms: i64,
+    pub(crate) id: String,
+    pub(crate) found: Vec<Place>,
+}
+
+/// Where a message waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) route: String,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: u64,
+    /// Whether the configuration has its route, with its topic among the sources.
+    pub(crate) configured: bool,
+    /// Nothing: at once.
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) due: String,
+}
+
+impl Known {
+    fn has(&self, shard: &ShardId) -> bool {
+        self.routes.get(&*shard.route).is_some_and(|topics| topics.contains(&*shard.partition.topic))
+    }
+}
+
+impl Amount {
+    fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.quarantined += other.quarantined;
+    }
+
+    fn of(contents: &Contents) -> Self {
+        let slices = contents.slices.iter();
+        let (messages, bytes) = slices.fold((0, 0), |sum, slice| (sum.0 + slice.messages, sum.1 + slice.bytes));
+        Self { messages, bytes, quarantined: contents.quarantined }
+    }
+}
+
+/// Asks what waits, of one route or of all. Routes that are configured are listed though they hold nothing.
+pub(crate) async fn report(survey: &dyn Survey, known: &Known, route: Option<&str>, now: Timestamp) -> Result<Report, Error> {
+    let names = shards(survey, route).await?;
+    let mut sum = Sum::new(known, route);
+    for some in names.chunks(SURVEY_SHARDS_MAX) {
+        for (shard, contents) in some.iter().zip(survey.contents(some).await?) {
+            sum.add(shard, &contents);
+        }
+    }
+    Ok(sum.into_report(now))
+}
+
+/// Looks for what waits under `id`, in one route or in all.
+pub(crate) async fn found(survey: &dyn Survey, known: &Known, (id, route): (&str, Option<&str>), now: Timestamp) -> Result<Search, Error> {
+    let mut found = Vec::new();
+    for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
+        let asked: Vec<(ShardId, Box<str>)> = some.iter().map(|shard| (shard.clone(), id.into())).collect();
+        for (shard, place) in some.iter().zip(survey.places(&asked).await?) {
+            found.extend(place.map(|place| Place {
+                route: shard.route.to_string(),
+                topic: shard.partition.topic.to_string(),
+                partition: shard.partition.index,
+                offset: place.offset.0,
+                configured: known.has(shard),
+                due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
+                due: place.due.to_rfc3339(),
+            }));
+        }
+    }
+    let Known { deployment, store, .. } = known.clone();
+    Ok(Search { deployment, store, at_ms: now.as_millis(), id: id.to_owned(), found })
+}
+
+async fn shards(survey: &dyn Survey, route: Option<&str>) -> Result<Vec<ShardId>, Error> {
+    let mut shards = survey.shards().await?;
+    shards.retain(|shard| route.is_none_or(|route| *shard.route == *route));
+    Ok(shards)
+}
+
+/// Adds shards up.
+struct Sum<'a> {
+    known: &'a Known,
+    routes: BTreeMap<String, Route>,
+    shards: Vec<Shard>,
+    shards_left_out: u64,
+    due_when_stored: Amount,
+    hours: BTreeMap<i64, Amount>,
+}
+
+impl<'a> Sum<'a> {
+    fn new(known: &'a Known, route: Option<&str>) -> Self {
+        let empty = |name: &String| (name.clone(), Route { route: name.clone(), configured: true, shards: 0, amount: Amount::default() });
+        let routes = known.routes.keys().filter(|name| route.is_none_or(|route| route == *name)).map(empty).collect();
+        Self { known, routes, shards: Vec::new(), shards_left_out: 0, due_when_stored: Amount::default(), hours: BTreeMap::new() }
+    }
+
+    fn add(&mut self, shard: &ShardId, contents: &Contents) {
+        let (route, amount) = (shard.route.to_string(), Amount::of(contents));
+        for count in &contents.slices {
+            let at = match count.slice.level {
+                Level::Now => &mut self.due_when_stored,
+                Level::Hour => self.hours.entry(start_of(count.slice)).or_default(),
+            };
+            at.add(Amount { messages: count.messages, bytes: count.bytes, quarantined: 0 });
+        }
+        let new = || Route { route: route.clone(), configured: false, shards: 0, amount: Amount::default() };
+        let sum = self.routes.entry(route.clone()).or_insert_with(new);
+        sum.shards += 1;
+        sum.amount.add(amount);
+        if self.shards.len() >= REPORT_SHARDS_MAX {
+            self.shards_left_out += 1;
+            return;
+        }
+        self.shards.push(Shard {
+            route,
+            topic: shard.partition.topic.to_string(),
+            partition: shard.partition.index,
+            configured: self.known.has(shard),
+            amount,
+            first_hour_ms: contents.slices.iter().map(|count| start_of(count.slice)).min(),
+        });
+    }
+
+    fn into_report(self, now: Timestamp) -> Report {
+        let mut hours = self.hours.into_iter();
+        let listed = hours.by_ref().take(REPORT_HOURS_MAX).map(|(start_ms, amount)| Hour {
+            start_ms,
+            start: Timestamp::from_millis(start_ms).to_rfc3339(),
+            messages: amount.messages,
+            bytes: amount.bytes,
+        });
+        let listed = listed.collect();
+        let together = |mut sum: Amount, amount: Amount| {
+            sum.add(amount);
+            sum
+        };
+        Report {
+            deployment: self.known.deployment.clone(),
+            store: self.known.store.clone(),
+            at_ms: now.as_millis(),
+            total: self.routes.values().map(|route| route.amount).fold(Amount::default(), together),
+            routes: self.routes.into_values().collect(),
+            shards: self.shards,
+            shards_left_out: self.shards_left_out,
+            due_when_stored: self.due_when_stored,
+            hours: listed,
+            later: hours.map(|(_, amount)| amount).fold(Amount::default(), together),
+        }
+    }
+}
+
+/// In epoch milliseconds; 0 for what was due when it was stored.
+fn start_of(slice: Slice) -> i64 {
+    match slice.level {
+        Level::Now => 0,
+        Level::Hour => slice.least_due().as_millis(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Offset, Partition};
+    use crate::store::SliceCount;
+    use async_trait::async_trait;
+
+    /// Shards with what they hold, and the place of the id `a` in each.
+    struct Fake(Vec<(ShardId, Contents, Option<Cursor>)>);
+
+    #[async_trait(?Send)]
+    impl Survey for Fake {
+        async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+            Ok(self.0.iter().map(|(shard, ..)| shard.clone()).collect())
+        }
+
+        async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
+            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).map(|(_, contents, _)| contents.clone());
+            Ok(shards.iter().map(|shard| of(shard).unwrap_or_default()).collect())
+        }
+
+        async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).and_then(|(.., place)| *place);
+            Ok(ids.iter().map(|(shard, id)| of(shard).filter(|_| &**id == "a")).collect())
+        }
+    }
+
+    const HOUR: i64 = 3_600_000;
+
+    fn fake() -> Fake {
+        let shard = |route: &str, topic: &str, index| ShardId::new(route, Partition::new(topic, index));
+        let count = |level, start, messages| SliceCount { slice: Slice { level, start }, messages, bytes: 10 * messages };
+        let place = |due, offset| Some(Cursor::new(due, Offset(offset)));
+        Fake(vec![
+            (shard("gone", "t", 0), Contents { slices: vec![count(Level::Hour, 5, 7)], quarantined: 2 }, place(Timestamp::AT_ONCE, 4)),
+            (shard("orders", "d", 0), Contents { slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], quarantined: 0 }, None),
+            (
+                shard("orders", "old", 1),
+                Contents { slices: vec![count(Level::Hour, 9, 1)], quarantined: 0 },
+                place(Timestamp::from_millis(9 * HOUR), 8),
+            ),
+        ])
+    }
+
+    fn known() -> Known {
+        let topics = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))].map(|(name, topics)| (name.to_owned(), topics));
+        Known { deployment: "prod".into(), store: "redis x".into(), routes: routes.into() }
+    }
+
+    #[tokio::test]
+    async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
+        let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR)).await.unwrap();
+        let amount = |messages, quarantined| Amount { messages, bytes: 10 * messages, quarantined };
+        assert_eq!((report.total, report.due_when_stored, report.later), (amount(12, 2), amount(1, 0), amount(0, 0)));
+        let routes: Vec<_> = report.routes.iter().map(|route| (&*route.route, route.configured, route.shards, route.amount)).collect();
+        assert_eq!(routes, [("gone", false, 1, amount(7, 2)), ("mail", true, 0, amount(0, 0)), ("orders", true, 2, amount(5, 0))]);
+        let shards: Vec<_> = report.shards.iter().map(|shard| (&*shard.topic, shard.configured, shard.first_hour_ms)).collect();
+        assert_eq!(shards, [("t", false, Some(5 * HOUR)), ("d", true, Some(0)), ("old", false, Some(9 * HOUR))]);
+        let hours: Vec<_> = report.hours.iter().map(|hour| (hour.start_ms, &*hour.start, hour.messages)).collect();
+        assert_eq!(hours, [(5 * HOUR, "1970-01-01T05:00:00Z", 10), (9 * HOUR, "1970-01-01T09:00:00Z", 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_report_of_one_route_knows_nothing_of_the_others() {
+        let now = Timestamp::from_millis(0);
+        let gone = report(&fake(), &known(), Some("gone"), now).await.unwrap();
+        assert_eq!((gone.total.messages, gone.routes.len(), gone.shards.len()), (7, 1, 1));
+        assert_eq!(report(&fake(), &known(), Some("never"), now).await.unwrap().routes, []);
+        assert_eq!(report(&fake(), &known(), Some("mail"), now).await.unwrap().routes.len(), 1, "configured, though it holds nothing");
+    }
+
+    #[tokio::test]
+    async fn an_id_is_found_in_every_shard_that_has_it() {
+        let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0)).await.unwrap();
+        let places: Vec<_> =
+            search.found.iter().map(|place| (&*place.topic, place.offset, place.configured, place.due_ms, &*place.due)).collect();
+        assert_eq!(places, [("t", 4, false, None, "at once"), ("old", 8, false, Some(9 * HOUR), "1970-01-01T09:00:00Z")]);
+        assert_eq!(found(&fake(), &known(), ("a", Some("orders")), Timestamp::from_millis(0)).await.unwrap().found.len(), 1);
+        assert_eq!(found(&fake(), &known(), ("b", None), Timestamp::from_millis(0)).await.unwrap().found, []);
+    }
+
+    #[test]
+    fn a_report_comes_back_from_its_document() {
+        let hour = Hour { start_ms: 1, start: "x".into(), messages: 2, bytes: 3 };
+        let report = Report { deployment: "prod".into(), hours: vec![hour], ..Report::default() };
+        assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(), report);
+    }
+}
