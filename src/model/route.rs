@@ -71,11 +71,13 @@ impl Rules {
     fn not_allowed(&self, target: &str) -> String {
         let AllowList(patterns) = &self.allow;
         let mut detail = format!("the target {} is not allowed; allowed:", Quoted(target.as_bytes()));
-        let shown = self.default_target.as_deref().into_iter().chain(patterns.iter().map(String::as_str));
-        for (index, pattern) in shown.take(PATTERNS_SHOWN_MAX).enumerate() {
+        let default = self.default_target.as_deref();
+        let others = patterns.iter().map(String::as_str).filter(|pattern| Some(*pattern) != default);
+        let allowed: Vec<&str> = default.into_iter().chain(others).collect();
+        let count = allowed.len();
+        for (index, pattern) in allowed.into_iter().take(PATTERNS_SHOWN_MAX).enumerate() {
             write!(detail, "{}{pattern}", if index == 0 { " " } else { ", " }).expect("writing into a String cannot fail");
         }
-        let count = patterns.len() + usize::from(self.default_target.is_some());
         match count.checked_sub(PATTERNS_SHOWN_MAX) {
             _ if count == 0 => detail.push_str(" nothing"),
             Some(more @ 1..) => write!(detail, " and {more} more").expect("writing into a String cannot fail"),
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_was_found_and_what_is_allowed() {
         let detail = |rules: &Rules, named| rules.target(Some(named)).unwrap_err().detail;
-        let some = rules(Some("orders"), &["billing.*"]);
+        let some = rules(Some("orders"), &["orders", "billing.*"]);
         assert_eq!(detail(&some, "other"), r#"the target "other" is not allowed; allowed: orders, billing.*"#);
         assert_eq!(detail(&rules(None, &[]), "other"), r#"the target "other" is not allowed; allowed: nothing"#);
         assert!(detail(&some, "a\u{202e}\nb").starts_with(r#"the target "a\xe2\x80\xae\nb" is not a topic: "#));
