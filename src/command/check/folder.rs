@@ -59,7 +59,8 @@ pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
         Some(count) => format!("{} in {path}, of which this store knows nothing", several(count, "message")),
         None => format!("a service uses the folder {path}, and what waits there does not wait in this store"),
     };
-    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/store.md";
+    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and \
+               remove the folder then: docs/store.md";
     Some(Item::warn("waiting", "another store", found, fix))
 }
 
