@@ -379,7 +379,7 @@ fn a_record_whose_key_alone_is_too_large_is_set_aside_without_it_and_holds_up_no
     const SIZE: usize = 5_000;
     let service = service();
     let source = service.topic("keyed");
-    let record = |key: &str| Outgoing::to(&source).key(key).payload(b"payload".to_vec()).header("postdate-after", "10");
+    let record = |key: &str| Outgoing::to(&source).key(key).payload(b"payload").header("postdate-after", "10");
     let place = send_all(&[record(&"k".repeat(SIZE)), record("next")])[0];
 
     let letter = Sink::start(kafka().addr(), &[&service.topic("keyed.dead")]).wait_for(1, PATIENCE).remove(0);

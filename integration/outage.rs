@@ -92,7 +92,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
     scene.wait_until_stored(&postdate, 300);
     redis.set_maxmemory(1);
     scene.send(300, 0..1_000);
-    wait_for_complaint(&postdate, &["out of memory", "maxmemory"]);
+    wait_for_complaint(&postdate, &["the store is full", "maxmemory"]);
     sink.wait_for(300, LIMIT);
     // Only those that were stored before have come: the rest waits in the log.
     assert!(sink.records().iter().all(|record| crate::verdict::number(record) < 300));

@@ -56,9 +56,12 @@ pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
 /// Shards in one pipeline of scripts, and scripts of appends in one pipeline.
 pub(crate) const APPEND_PIPELINE_MAX: usize = 8;
 
-/// How long the first record of a batch waits for company. Far below what a user would call late, and enough to make batches at any rate
-/// that costs anything.
-pub(crate) const LINGER: Duration = Duration::from_millis(5);
+/// How long the first record of a batch waits for company: an eighth of the time that the most urgent of the batch has until it is due, within
+/// these bounds. The least is far below what a user would call late; the greatest makes batches of hundreds at a few thousand records a second,
+/// and a batch costs the store almost the same whatever it holds.
+pub(crate) const LINGER_MIN: Duration = Duration::from_millis(5);
+pub(crate) const LINGER_MAX: Duration = Duration::from_millis(100);
+pub(crate) const LINGER_PART: u32 = 8;
 
 /// Appends of one shard on their way to the store; more than one only while batches are full.
 pub(crate) const APPENDS_IN_FLIGHT_MAX: usize = 4;

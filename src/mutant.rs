@@ -19,7 +19,7 @@ pub(crate) enum Mutant {
     ClaimsBack,
     /// The due time is not looked at again at hand-over.
     NoLastLook,
-    /// Run names start again where the store went back to.
+    /// Runs of as many messages have one name.
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,

@@ -113,13 +113,16 @@ Kafka answers on 127.0.0.1:$kafka_port and Redis on 127.0.0.1:$redis_port. Next,
     cargo build --release
     ${elsewhere}target/release/postdate run --config config/kafka.toml
 
-In a second terminal, wait for what arrives (kcat is a Debian package):
+In a second terminal, send a message that is due in ten seconds and wait for it, with a client that you know:
 
-    kcat -b 127.0.0.1:$kafka_port -C -t orders -o end -u -f '%k: %s  [%h]\\n'
+    pip install confluent-kafka && python3 docs/clients/delay.py 127.0.0.1:$kafka_port
+    (cd docs/clients/go && go run . 127.0.0.1:$kafka_port)
+    java -cp '$servers/kafka/lib/*' docs/clients/Delay.java 127.0.0.1:$kafka_port
 
-In a third, send a message that is due in ten seconds:
+With kcat (a Debian package), send here, and watch the target in a third terminal:
 
     echo 'close it unless it was paid' | kcat -b 127.0.0.1:$kafka_port -P -t orders.delayed -k order-42 -H postdate-after=10s
+    kcat -b 127.0.0.1:$kafka_port -C -t orders -o end -u -q -f '%k: %s  [%h]\\n'
 
 \`make down\` ends both servers and keeps their data.
 END

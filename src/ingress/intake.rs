@@ -1,11 +1,12 @@
 //! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
 
 use super::batch::Batch;
-use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER};
+use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Encoder, Namer};
 use crate::store::{Append, Appended, State};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// See the module's page.
@@ -22,6 +23,8 @@ pub(crate) struct Intake {
     /// All before it was read, or cannot be.
     read_to: Watermark,
     in_flight: usize,
+    /// How long the batch may wait for company.
+    linger: Duration,
     /// When the first record of the batch came.
     since: Option<Instant>,
     /// What was delivered when the reading began: a rebuild leaves it out.
@@ -87,6 +90,7 @@ impl Intake {
             read_to: Watermark(0),
             in_flight: 0,
             since: None,
+            linger: LINGER_MAX,
             delivered: Claim::START,
             rebuilt: None,
             identity: None,
@@ -107,7 +111,7 @@ impl Intake {
 
     fn rest(&mut self, from: Watermark) {
         self.batch.clear();
-        (self.from, self.read_to, self.in_flight, self.since) = (from, from, 0, None);
+        (self.from, self.read_to, self.in_flight, self.since, self.linger) = (from, from, 0, None, LINGER_MAX);
     }
 
     pub(crate) fn is_reading(&self, epoch: u64) -> bool {
@@ -122,6 +126,11 @@ impl Intake {
         self.read_to = Watermark(offset.next().0);
         self.since.get_or_insert(now);
         true
+    }
+
+    /// What was read last is to be stored well before `spare` is over.
+    pub(crate) fn hasten(&mut self, spare: Duration) {
+        self.linger = self.linger.min((spare / LINGER_PART).max(LINGER_MIN));
     }
 
     /// The reader stands at the end of the partition, or past a gap: there is nothing to come before `at`.
@@ -159,14 +168,14 @@ impl Intake {
         if self.batch.is_full() {
             return Some(since);
         }
-        (self.in_flight == 0).then_some(since + LINGER)
+        (self.in_flight == 0).then_some(since + self.linger)
     }
 
     pub(crate) fn seal(&mut self, encoder: &mut Encoder, namer: &mut Namer) -> Append {
         let (runs, changes) = self.batch.seal(encoder, namer);
         let append = Append { shard: self.shard.clone(), from: self.from, to: self.read_to, runs, changes };
         self.from = self.read_to;
-        self.since = None;
+        (self.since, self.linger) = (None, LINGER_MAX);
         self.in_flight += 1;
         append
     }
@@ -202,7 +211,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(intake.seal_at(), None);
         assert!(intake.reads(Offset(12), now) && !intake.reads(Offset(11), now) && intake.reads(Offset(15), now));
-        assert_eq!(intake.seal_at(), Some(now + LINGER));
+        assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "nothing of it is urgent");
         let append = intake.seal(&mut encoder, &mut namer);
         assert_eq!((append.from, append.to), (Watermark(10), Watermark(16)));
         intake.reaches(Offset(16), now);
@@ -213,6 +222,23 @@ mod tests {
         assert!(intake.seal_at().is_some() && !intake.is_settled());
         let append = intake.seal(&mut encoder, &mut namer);
         assert_eq!((append.from, append.to, append.runs.len()), (Watermark(16), Watermark(18), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_waits_for_company_as_long_as_its_most_urgent_message_allows() {
+        let mut intake = reading(10);
+        let now = Instant::now();
+        intake.reads(Offset(10), now);
+        for (spare, linger) in
+            [(3_600_000, LINGER_MAX), (400, Duration::from_millis(50)), (60_000, Duration::from_millis(50)), (0, LINGER_MIN)]
+        {
+            intake.hasten(Duration::from_millis(spare));
+            assert_eq!(intake.seal_at(), Some(now + linger), "{spare}");
+        }
+        intake.seal(&mut Encoder::new(), &mut Namer::new(1));
+        intake.settle(Watermark(11), Appended::Done { cancelled: 0, missed: 0 });
+        intake.reads(Offset(11), now);
+        assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "the next batch begins anew");
     }
 
     #[test]

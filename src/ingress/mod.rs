@@ -25,6 +25,7 @@ use intake::{Intake, Next, Phase};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -367,6 +368,8 @@ fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Re
     let (due, body) = match admit(record, &intake.origins, rules) {
         Admission::Cancel { id } => {
             intake.batch.change(Change { id: id.into(), kind: ChangeKind::Cancel });
+            // What it cancels may be due at any moment.
+            intake.hasten(Duration::ZERO);
             return;
         }
         Admission::Message { due, body, warning } => {
@@ -393,5 +396,7 @@ fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Re
     if let Some(id) = body.id {
         intake.batch.change(Change { id: id.into(), kind: ChangeKind::Schedule(place) });
     }
+    // So may what a message with an id replaces.
+    intake.hasten(if body.id.is_some() { Duration::ZERO } else { due.since(now) });
     intake.batch.add(Slice::of(due, now), place, &body);
 }

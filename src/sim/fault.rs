@@ -18,6 +18,8 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) const NONE: Self = Self { kills: false, store_loses: false, clock_steps: false, outages: false };
     pub(crate) const ALL: Self = Self { kills: true, store_loses: true, clock_steps: true, outages: true };
+    /// Nothing but a store that forgets: a takeover would load everything again, and hide what was not.
+    pub(crate) const STORE_LOSES: Self = Self { store_loses: true, ..Self::NONE };
     /// All but a store that forgets.
     pub(crate) const STORE_KEEPS: Self = Self { store_loses: false, ..Self::ALL };
 }
@@ -54,6 +56,10 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
                 if faults.kills && random.random_bool(0.5) {
                     world.note("kill, with sends in flight");
                     process.kill(world).await;
+                    if faults.clock_steps {
+                        // Who takes over sees less that is due than its predecessor claimed.
+                        world.step_clock(random.random_range(-1_500..0));
+                    }
                     process.ensure_running(world, random);
                 }
                 world.hold_reports(false);
