@@ -2,7 +2,7 @@
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, steady
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady
 #   TEST                   for `make integration`: only the tests whose name contains it
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)

@@ -1,7 +1,7 @@
 //! `make bench`: what the service does, beside its floor (a plain copy), in one run - the speed of a machine drifts by half between hours,
 //! so that figures of different runs say nothing about each other.
 //!
-//! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `steady`) choose what
+//! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`) choose what
 //! is measured, for whoever works on one of them. Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the
 //! exit code is 1.
 #![allow(
@@ -14,6 +14,7 @@
 )]
 
 mod copy;
+mod embedded;
 #[path = "../env/mod.rs"]
 mod env;
 mod ledger;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let copies = asked.wants("copy").then(|| bench.copies());
     let ingress = asked.wants("ingress").then(|| bench.ingress());
     let drain = asked.wants("drain").then(|| bench.drain(ingress.as_ref().map(|(_, pace)| *pace)));
+    let embedded = asked.wants("embedded").then(|| bench.embedded());
     let steady = asked.wants("steady").then(|| bench.steady());
 
     println!("{} messages of 191 bytes, 12 bytes of key and two headers, over {PARTITIONS} partitions; acks=all, idempotent.", asked.count);
@@ -58,7 +60,15 @@ fn main() -> ExitCode {
     );
     let both = ingress.as_ref().zip(drain.as_ref()).map(|((ingress, _), drain)| ingress.and(drain, "ingress and drain, together"));
     let (ingress, lateness) = (ingress.map(|(row, _)| row), steady.as_ref().map(|(_, lateness)| lateness.clone()));
-    let rows: Vec<Row> = copies.into_iter().flatten().chain(ingress).chain(drain).chain(both).chain(steady.map(|(row, _)| row)).collect();
+    let rows: Vec<Row> = copies
+        .into_iter()
+        .flatten()
+        .chain(ingress)
+        .chain(drain)
+        .chain(both)
+        .chain(embedded.into_iter().flatten())
+        .chain(steady.map(|(row, _)| row))
+        .collect();
     table::print(&rows);
     if let Some(lateness) = lateness {
         table::print_lateness(&lateness);
@@ -98,10 +108,12 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
 - ingress: the service as `ingress` alone, dues over 24 hours; from the birth of the shards until the store's watermarks stand at the source's
   end. Judged by what the store counts as pending, and by a target where nothing may be yet.
 - drain: the service as `timer` alone, started when everything is overdue; from its leases to the broker's stamp of the last record.
+- embedded: the same with the embedded store, as `ingress`, then as `timer`; every batch is on the disk (fsync) before it counts. Its bytes are
+  those of the folder's files, journal and all.
 - steady: the whole service, delays of 2 to 10 seconds; its processor time includes all waiting. After its due: by the broker's stamp
   (LogAppendTime of the target) against the due that was sent.
-- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise. Redis bytes: used_memory with
-  the messages less without, a waiting message. Others' CPU: the part of all cores that went to programs which are not of this run.
+- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise. Bytes: of Redis' used_memory with
+  the messages less without, or of the folder, a waiting message. Others' CPU: the part of all cores that went to programs which are not of this run.
 - arrived: by numbers in the keys, none lost, doubled, changed, dead-lettered, or stamped before its due.";
 
 /// Of what others would have to know to compare.

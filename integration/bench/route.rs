@@ -1,5 +1,6 @@
 //! A route of its own for each measurement, so that none finds what another left; its service; and what Redis holds of it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::env::{PATIENCE, Postdate, Redis, eventually, unique};
@@ -10,7 +11,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Route<'a> {
     topics: &'a Topics<'a>,
-    redis: &'a Redis,
+    /// The lines of the configuration that say where messages wait.
+    store: String,
     deployment: String,
     pub(crate) source: String,
     pub(crate) target: String,
@@ -18,21 +20,28 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    pub(crate) fn new(topics: &'a Topics<'a>, redis: &'a Redis) -> Route<'a> {
+    pub(crate) fn in_redis(topics: &'a Topics<'a>, redis: &Redis) -> Route<'a> {
+        Route::new(topics, format!("[store.redis]\nurl = \"{}\"", redis.url()))
+    }
+
+    pub(crate) fn embedded(topics: &'a Topics<'a>, folder: &Path) -> Route<'a> {
+        Route::new(topics, format!("[store.embedded]\npath = \"{}\"", folder.display()))
+    }
+
+    fn new(topics: &'a Topics<'a>, store: String) -> Route<'a> {
         let [source, target, dead] = ["source", "target", "dead"].map(|name| topics.make(name));
-        Route { topics, redis, deployment: unique("bench"), source, target, dead }
+        Route { topics, store, deployment: unique("bench"), source, target, dead }
     }
 
     /// The program as it is shipped, in these roles; all that is set is where things are.
     pub(crate) fn serve(&self, roles: &[&str]) -> Postdate {
-        let Route { deployment, source, target, dead, .. } = self;
-        let (url, addr) = (self.redis.url(), self.topics.addr());
+        let Route { store, deployment, source, target, dead, .. } = self;
+        let addr = self.topics.addr();
         Postdate::start(&format!(
             r#"
 deployment = "{deployment}"
 roles = {roles:?}
-[store.redis]
-url = "{url}"
+{store}
 [kafka.main]
 brokers = ["{addr}"]
 [route.bench]
@@ -52,8 +61,8 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
     }
 
     /// What Redis holds of the route. Asked for on one connection, in one round trip.
-    pub(crate) fn stored(&self) -> Stored {
-        Stored { connection: self.redis.client(), prefix: format!("pd:{{{}/bench/{}/", self.deployment, self.source) }
+    pub(crate) fn stored(&self, redis: &Redis) -> Stored {
+        Stored { connection: redis.client(), prefix: format!("pd:{{{}/bench/{}/", self.deployment, self.source) }
     }
 }
 
@@ -113,9 +122,9 @@ pub(crate) fn wait_for(goal: usize, every: Duration, mut now: impl FnMut() -> us
 }
 
 /// Waits until the service has begun, which takes it a moment.
-pub(crate) fn begun(service: &mut Postdate, what: &str, mut has: impl FnMut() -> bool) {
+pub(crate) fn begun(service: &mut Postdate, what: &str, mut has: impl FnMut(&Postdate) -> bool) {
     eventually(what, PATIENCE, || {
         assert!(service.runs(), "{}", service.logs());
-        has().then_some(())
+        has(service).then_some(())
     });
 }

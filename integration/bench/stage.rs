@@ -20,16 +20,16 @@ const DELAY_MIN: Duration = Duration::from_secs(2);
 const DELAY_SPAN: Duration = Duration::from_secs(8);
 
 /// Over how long the messages of the drain were due: so, every run holds messages of all of it.
-const OVERDUE_SPAN: Duration = Duration::from_secs(10);
+pub(crate) const OVERDUE_SPAN: Duration = Duration::from_secs(10);
 
 /// For a message to be sent and stored, on a busy machine.
-const PACE: Duration = Duration::from_micros(20);
+pub(crate) const PACE: Duration = Duration::from_micros(20);
 
 /// Of the copies before the first that is measured: a fresh JVM is slow.
 const WARM_UP: usize = 100_000;
 
 /// How often is looked whether the target has everything. Each look costs the broker four requests.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Bench<'a> {
     pub(crate) topics: &'a Topics<'a>,
@@ -63,11 +63,11 @@ impl Bench<'_> {
         let (route, began) = (self.route(), Instant::now());
         let day = Duration::from_secs(86_400);
         self.fill(&route.source, self.count, |number| ("postdate-after", 600_000 + spread(number, day)));
-        let (mut stored, filled) = (route.stored(), began.elapsed());
+        let (mut stored, filled) = (route.stored(self.redis), began.elapsed());
         let memory = stored.memory();
         progress("ingress");
         let mut service = route.serve(&["ingress"]);
-        begun(&mut service, "the shards are born", || stored.watermark().is_some());
+        begun(&mut service, "the shards are born", |_| stored.watermark().is_some());
         let start = self.meter.read(Some(&service));
         wait_for(self.count, Duration::from_millis(5), || stored.watermark().unwrap_or(0));
         let usage = start.until(self.meter.read(Some(&service)));
@@ -94,7 +94,7 @@ impl Bench<'_> {
         let first = now_ms() + millis(2 * pace + Duration::from_secs(10));
         let due = |number| first + spread(number, OVERDUE_SPAN);
         self.fill(&route.source, self.count, |number| ("postdate-at", due(number)));
-        let mut stored = route.stored();
+        let mut stored = route.stored(self.redis);
         let ingress = route.serve(&["ingress"]);
         wait_for(self.count, LOOK, || stored.watermark().unwrap_or(0));
         let ahead = now_ms() < first;
@@ -102,7 +102,7 @@ impl Bench<'_> {
         eventually("the messages are due", LIMIT, || (now_ms() > first + millis(OVERDUE_SPAN)).then_some(()));
         progress(if ahead { "drain" } else { "drain, though some of it was due before it was stored" });
         let mut service = route.serve(&["timer"]);
-        begun(&mut service, "the shards are leased", || stored.is_leased());
+        begun(&mut service, "the shards are leased", |_| stored.is_leased());
         let (start, since) = (self.meter.read(Some(&service)), now_ms());
         wait_for(self.count, LOOK, || route.delivered());
         let usage = start.until(self.meter.read(Some(&service)));
@@ -119,7 +119,7 @@ impl Bench<'_> {
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
         progress("steady load");
-        let mut stored = route.stored();
+        let mut stored = route.stored(self.redis);
         let (memory, start) = (stored.memory(), self.meter.read(Some(&service)));
         let dues = send_steadily(Feeder::new(self.topics.addr(), &route.source));
         let bytes = (stored.memory() - memory) as f64 / stored.pending() as f64;
@@ -135,10 +135,10 @@ impl Bench<'_> {
     /// A new route, on a Redis that holds nothing.
     fn route(&self) -> Route<'_> {
         redis::cmd("FLUSHALL").exec(&mut self.redis.client()).expect("Redis answers");
-        Route::new(self.topics, self.redis)
+        Route::in_redis(self.topics, self.redis)
     }
 
-    fn fill(&self, topic: &str, count: usize, control: impl Fn(usize) -> Control) {
+    pub(crate) fn fill(&self, topic: &str, count: usize, control: impl Fn(usize) -> Control) {
         progress("filling a topic");
         let feeder = Feeder::new(self.topics.addr(), topic);
         (0..count).for_each(|number| feeder.send(number, control(number)));
@@ -164,17 +164,17 @@ fn send_steadily(feeder: Feeder) -> Vec<i64> {
 }
 
 /// As an operator ends it.
-fn stop(mut service: Postdate) {
+pub(crate) fn stop(mut service: Postdate) {
     let (status, _) = service.terminate();
     assert!(status.success(), "the service ends with {status}:\n{}", service.logs());
     drop(service);
 }
 
-fn millis(duration: Duration) -> i64 {
+pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("a time that somebody waits for")
 }
 
 /// For who waits; the tables go elsewhere.
-fn progress(what: &str) {
+pub(crate) fn progress(what: &str) {
     eprintln!("bench: {what} ...");
 }

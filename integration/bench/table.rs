@@ -10,7 +10,7 @@ pub(crate) struct Row {
     /// Microseconds of processor time a message: of the copy or the service, and of Redis.
     pub(crate) cpu: f64,
     pub(crate) redis_cpu: Option<f64>,
-    /// Of Redis, a message that waits.
+    /// Of the store, a message that waits.
     pub(crate) bytes: Option<f64>,
     pub(crate) others: f64,
     pub(crate) verdict: Verdict,
@@ -68,7 +68,7 @@ pub(crate) fn print(rows: &[Row]) {
     let floor = rows.iter().find(|row| row.stage == FLOOR);
     let number = |value: Option<f64>, digits: usize| value.map_or_else(String::new, |value| format!("{value:.digits$}"));
     let ratio = |value: Option<f64>, of: Option<f64>| number(value.zip(of).map(|(value, of)| value / of), 2);
-    let head = ["stage", "messages/s", "of the floor", "CPU us", "of the floor", "Redis CPU us", "Redis bytes", "others' CPU", "arrived"];
+    let head = ["stage", "messages/s", "of the floor", "CPU us", "of the floor", "Redis CPU us", "bytes stored", "others' CPU", "arrived"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(rows.iter().map(|row| {
         [

@@ -6,6 +6,7 @@
 
 mod batch;
 mod birth;
+mod entry;
 mod intake;
 mod opening;
 mod writer;
@@ -13,19 +14,17 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{
-    CLOCK_SKEW_MAX, COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX,
-};
+use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
 use crate::metric;
-use crate::model::{Admission, Body, Committed, Cursor, Partition, Record, Rules, Slice, Timestamp, Warning, Watermark, admit};
+use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Encoder, Namer};
-use crate::store::{self, Appended, Change, ChangeKind, State, Store};
+use crate::store::{self, Appended, State, Store};
+use entry::enter;
 use intake::{Intake, Next, Phase};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -360,43 +359,4 @@ async fn unless_stopped<T>(stop: &CancellationToken, answer: impl Future<Output 
         answer = answer => Some(answer),
         () = farewell => None,
     }
-}
-
-/// Makes a record an entry of its shard, or nothing (a cancel, or what was delivered before the store was lost).
-fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Record<'_>, now: Timestamp) {
-    let refusal;
-    let (due, body) = match admit(record, &intake.origins, rules) {
-        Admission::Cancel { id } => {
-            intake.batch.change(Change { id: id.into(), kind: ChangeKind::Cancel });
-            // What it cancels may be due at any moment.
-            intake.hasten(Duration::ZERO);
-            return;
-        }
-        Admission::Message { due, body, warning } => {
-            if warning == Some(Warning::DueBefore2000) {
-                metric.suspicious_due.increment(1);
-            }
-            (due, body)
-        }
-        Admission::Refused(refused_for) => {
-            refusal = refused_for;
-            (Timestamp::AT_ONCE, Body::refused(record, &refusal))
-        }
-    };
-    if record.timestamp.is_some_and(|timestamp| timestamp > now.plus(CLOCK_SKEW_MAX)) {
-        metric.timestamp_ahead.increment(1);
-    }
-    let place = Cursor::new(due, record.offset);
-    if intake.delivered.covers(place) {
-        return;
-    }
-    if intake.rebuilt.is_some_and(|rebuilt| rebuilt.covers(place)) {
-        metric.possible_duplicates.increment(1);
-    }
-    if let Some(id) = body.id {
-        intake.batch.change(Change { id: id.into(), kind: ChangeKind::Schedule(place) });
-    }
-    // So may what a message with an id replaces.
-    intake.hasten(if body.id.is_some() { Duration::ZERO } else { due.since(now) });
-    intake.batch.add(Slice::of(due, now), place, &body);
 }
