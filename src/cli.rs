@@ -19,12 +19,12 @@ Signals:
 
 Exit codes:
   0    done, or stopped as asked
-  1    failed; the reason is the last thing that was logged
+  1    failed; the reason is the last thing that was said. `check`: an item failed
   2    wrong usage or configuration; nothing was started or changed
   3    `pending --id`: nothing waits under that id";
 
-const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.
-With the embedded store and a running service, the service is asked, at `admin.listen`.
+const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until its last one is delivered;
+cancelled ones count along. With the embedded store and a running service, the service is asked, at `admin.listen`.
 
 Examples:
   postdate pending --config postdate.toml
@@ -172,7 +172,7 @@ pub struct Send {
     #[arg(long)]
     pub topic: Option<String>,
     /// The record's key: it decides the partition, there and on the target
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub key: Option<String>,
     /// This partition of the source topic, instead of the key's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
@@ -189,7 +189,7 @@ pub struct Send {
     #[arg(long = "in", value_name = "DELAY", allow_hyphen_values = true)]
     pub delay: Option<String>,
     /// Due at this time, as `postdate-at` has it: 2027-01-31T09:00:00Z, or epoch milliseconds
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub at: Option<String>,
     /// The message's `postdate-id`: it replaces what waits under it on the same partition
     #[arg(long)]
@@ -223,9 +223,13 @@ pub struct Completion {
     pub shell: Shell,
 }
 
-/// Writes the completion script of a shell.
-pub fn complete(completion: &Completion, out: &mut dyn std::io::Write) {
-    clap_complete::generate(completion.shell, &mut Cli::command(), "postdate", out);
+impl Completion {
+    /// The script, for the whole command line.
+    pub(crate) fn script(&self) -> String {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "postdate", &mut script);
+        String::from_utf8_lossy(&script).into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -265,7 +269,7 @@ mod tests {
         for line in [
             &["--in", "30m", "text"][..],
             &["--in", "-5", "-"],
-            &["--at", "0", "--file", "f"],
+            &["--at", "-1", "--file", "f"],
             &["--cancel", "--id", "a", "--key", "k"],
             &["--cancel", "--id", "a", "--partition", "3"],
         ] {
@@ -288,9 +292,7 @@ mod tests {
     #[test]
     fn every_shell_has_its_completion() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let mut script = Vec::new();
-            complete(&Completion { shell }, &mut script);
-            assert!(String::from_utf8(script).unwrap().contains("pending"), "{shell}");
+            assert!(Completion { shell }.script().contains("pending"), "{shell}");
         }
     }
 

@@ -73,7 +73,7 @@ mod telemetry;
 mod timer;
 mod wheel;
 
-pub use cli::{Check, Cli, Command, Completion, Pending, Reset, Run, Send, complete};
+pub use cli::{Check, Cli, Command, Completion, Pending, Reset, Run, Send};
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
@@ -101,6 +101,11 @@ pub fn send(config: &Config, send: &Send) -> anyhow::Result<Outcome> {
 /// Tells what would work, and what would not.
 pub fn check(config: &Config, check: &Check) -> anyhow::Result<Outcome> {
     command::check(config, check)
+}
+
+/// Prints the completion script of a shell.
+pub fn complete(completion: &Completion) -> anyhow::Result<Outcome> {
+    command::complete(completion)
 }
 
 /// Conformance suites for the integration tests, which have the servers.

@@ -40,10 +40,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Pending(pending) => postdate::pending(&prepare_quietly(&pending.config)?, &pending),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
-        Command::Completion(completion) => {
-            postdate::complete(&completion, &mut std::io::stdout().lock());
-            Ok(Outcome::Done)
-        }
+        Command::Completion(completion) => postdate::complete(&completion),
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) use pending::pending;
 pub(crate) use reset::reset;
 pub(crate) use send::send;
 
+use crate::cli::Completion;
 use anyhow::Result;
 use std::future::Future;
 
@@ -28,6 +29,12 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
+
+/// Prints the completion script of a shell.
+pub(crate) fn complete(completion: &Completion) -> Result<Outcome> {
+    page::print(&completion.script())?;
+    Ok(Outcome::Done)
+}
 
 fn run<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -11,33 +11,65 @@ use std::time::Duration;
 pub(super) fn inspect(asking: &mut Asking<'_>, names: &[String]) -> Result<Facts, Error> {
     let brokers = raw::brokers(asking).map_err(|(code, words)| failure::of_call(code, &words))?;
     let offsets_retention = brokers.first().map(|broker| offsets_retention(asking, &broker.to_string()));
-    let mut facts = Facts { brokers: brokers.len(), offsets_retention, topics: BTreeMap::new() };
-    for name in names {
-        let found = if is_topic_name(name) { topic(asking, name) } else { Err(no_topic_name(name)) };
-        facts.topics.insert(name.clone(), found);
-    }
-    Ok(facts)
+    let possible: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_topic_name(name)).collect();
+    let mut topics = partitions(asking, &possible);
+    let existing: Vec<&str> = possible.into_iter().filter(|name| matches!(topics.get(*name), Some(Ok(Some(_))))).collect();
+    let mut details = Details::of(asking, &existing);
+    let mut fact = |name: &String| match topics.remove(name) {
+        Some(found) => found.map(|partitions| partitions.map(|partitions| details.topic(name, partitions))),
+        None => Err(no_topic_name(name)),
+    };
+    Ok(Facts { brokers: brokers.len(), offsets_retention, topics: names.iter().map(|name| (name.clone(), fact(name))).collect() })
 }
 
 fn offsets_retention(asking: &mut Asking<'_>, broker: &str) -> Result<Duration, String> {
-    let values = settings(asking, Whose::Broker, broker)?;
+    let values = raw::settings(asking, Whose::Broker, &[broker]).map_err(words)?.remove(broker);
+    let values = values.unwrap_or_else(|| Ok(Values::new())).map_err(words)?;
     let minutes = values.get("offsets.retention.minutes").and_then(|minutes| minutes.parse().ok());
     minutes.map(|minutes: u64| Duration::from_secs(minutes * 60)).ok_or_else(|| "the broker does not say".to_owned())
 }
 
-/// One at a time: what is refused of one says nothing of the others.
-fn topic(asking: &mut Asking<'_>, name: &str) -> Result<Option<Topic>, String> {
-    let Some(found) = topics(asking, std::iter::once(name)).map_err(|error| error.to_string())?.pop() else { return Ok(None) };
-    let rights = raw::rights(asking, &[name]).ok().and_then(|mut rights| rights.remove(name));
-    let settings = settings(asking, Whose::Topic, name).map(|values| read(&values));
-    let rights = rights.map(|(read, write)| Rights { read, write });
-    Ok(Some(Topic { partitions: found.partitions.len(), rights, settings }))
+/// How many partitions each topic has; nothing: it does not exist.
+fn partitions(asking: &mut Asking<'_>, names: &[&str]) -> BTreeMap<String, Result<Option<usize>, String>> {
+    let together = topics(asking, names.iter().copied()).ok();
+    let mut one = |name: &str| {
+        // An error does not say whose it is: then each is asked after alone.
+        let alone = match &together {
+            Some(all) => return Ok(all.iter().find(|topic| topic.name == name).map(|topic| topic.partitions.len())),
+            None => topics(asking, std::iter::once(name)).map_err(|error| error.to_string())?,
+        };
+        Ok(alone.first().map(|topic| topic.partitions.len()))
+    };
+    names.iter().map(|name| ((*name).to_owned(), one(name))).collect()
 }
 
-fn settings(asking: &mut Asking<'_>, whose: Whose, name: &str) -> Result<Values, String> {
-    let words = |(code, words): Failed| if words.is_empty() { code.to_string() } else { words };
-    let found = raw::settings(asking, whose, &[name]).map_err(words)?.remove(name);
-    found.unwrap_or_else(|| Ok(Values::new())).map_err(words)
+/// What is known of topics besides, by their names.
+struct Details {
+    rights: BTreeMap<String, (bool, bool)>,
+    settings: Result<BTreeMap<String, Result<Values, Failed>>, String>,
+}
+
+impl Details {
+    fn of(asking: &mut Asking<'_>, names: &[&str]) -> Self {
+        if names.is_empty() {
+            return Self { rights: BTreeMap::new(), settings: Ok(BTreeMap::new()) };
+        }
+        let rights = raw::rights(asking, names).unwrap_or_default();
+        Self { rights, settings: raw::settings(asking, Whose::Topic, names).map_err(words) }
+    }
+
+    fn topic(&mut self, name: &str, partitions: usize) -> Topic {
+        let settings = match &mut self.settings {
+            Ok(settings) => settings.remove(name).unwrap_or_else(|| Ok(Values::new())).map(|values| read(&values)).map_err(words),
+            Err(words) => Err(words.clone()),
+        };
+        let rights = self.rights.remove(name).map(|(read, write)| Rights { read, write });
+        Topic { partitions, rights, settings }
+    }
+}
+
+fn words((code, words): Failed) -> String {
+    if words.is_empty() { code.to_string() } else { words }
 }
 
 /// Kafka's own: -1 is no bound.

@@ -16,8 +16,13 @@ pub(super) fn judge(folder: &Inspection) -> Vec<Item> {
         Use::Free => format!("{path} holds a store, and no process uses it"),
         Use::Taken(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
         Use::Taken(None) => format!("{path} is in use: a service runs"),
+        Use::Foreign(owner) => format!("{path} belongs to user {owner}"),
+        Use::Closed(ref why) => format!("{path} cannot be looked into: {why}"),
     };
-    let mut items = vec![Item::ok(AREA, "folder", used)];
+    let mut items = match folder.used {
+        Use::Foreign(_) | Use::Closed(_) => vec![Item::warn(AREA, "folder", used, "run the check as the user that the service runs as")],
+        _ => vec![Item::ok(AREA, "folder", used)],
+    };
     if let Some(why) = &folder.unwritable {
         let fix = "give the folder to the user that the service runs as, or set store.embedded.path to another one";
         items.push(Item::fail(AREA, "writable", why.clone(), fix));
@@ -59,7 +64,8 @@ pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
         Some(count) => format!("{} in {path}, of which this store knows nothing", several(count, "message")),
         None => format!("a service uses the folder {path}, and what waits there does not wait in this store"),
     };
-    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and remove the folder then: docs/store.md";
+    let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and \
+               remove the folder then: docs/store.md";
     Some(Item::warn("waiting", "another store", found, fix))
 }
 
@@ -77,6 +83,8 @@ mod tests {
         assert_eq!(verdicts(Inspection { foreign_format: Some("7".into()), ..good.clone() }), [Fine, Fine, Fail, Fine]);
         assert_eq!(verdicts(Inspection { free: Some(FREE_LOW - 1), ..good.clone() }), [Fine, Fine, Warn]);
         assert_eq!(verdicts(Inspection { free: Some(EMBEDDED_RESERVE_BYTES - 1), ..good.clone() }), [Fine, Fine, Fail]);
+        assert_eq!(verdicts(Inspection { used: Use::Foreign(7), ..good.clone() }), [Warn, Fine, Fine]);
+        assert_eq!(verdicts(Inspection { used: Use::Closed("denied".into()), ..good.clone() }), [Warn, Fine, Fine]);
         assert!(judge(&Inspection { used: Use::Taken(Some(7)), ..good })[0].found.contains("process 7: a service runs"));
     }
 

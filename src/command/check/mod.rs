@@ -103,6 +103,7 @@ async fn look_at_left_behind(config: &Config) -> Option<Item> {
     let folder = Inspection::of(DEFAULT_FOLDER.as_ref());
     let waits = match folder.used {
         Use::Absent => return None,
+        Use::Foreign(_) | Use::Closed(_) => return None,
         Use::Taken(_) => None,
         Use::Free => {
             let store = config::Store::Embedded(config::Embedded { path: PathBuf::from(DEFAULT_FOLDER) });

@@ -14,7 +14,8 @@ pub(super) fn judge(found: &Result<Inspection, Error>, skew_max: Duration) -> Ve
     let redis = match found {
         Ok(redis) => redis,
         Err(error) => {
-            let fix = "check store.redis.url, username and password (or their _file), the network between, and whether the server wants TLS (rediss://)";
+            let fix = "check store.redis.url, username and password (or their _file), the network between, and whether the server wants \
+                       TLS (rediss://)";
             return vec![Item::fail(AREA, "redis reachable", error.to_string(), fix)];
         }
     };

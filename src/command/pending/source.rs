@@ -36,6 +36,16 @@ impl Source {
             match Inspection::of(&embedded.path).used {
                 Use::Absent => return Ok(Self::Nothing(Known { store: format!("{}, not there yet", known.store), ..known })),
                 Use::Taken(_) => return Ok(Self::Service(reachable(config.admin.listen), known)),
+                // If a service runs, it may be asked all the same.
+                Use::Closed(why) => {
+                    let store = format!("{}, closed to this user: {why}", known.store);
+                    return Ok(Self::Service(reachable(config.admin.listen), Known { store, ..known }));
+                }
+                Use::Foreign(owner) => bail!(
+                    "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
+                     lock its service out",
+                    known.store
+                ),
                 Use::Free => {}
             }
         }
@@ -92,8 +102,8 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)],
     let store = &known.store;
     let context = || {
         format!(
-            "a running service uses the store ({store}), and has to be asked at {address} (admin.listen): is this the configuration it \
-             runs with?"
+            "only the service that has the store to itself ({store}) can tell, and is asked at {address} (admin.listen): does it run, \
+             and with this configuration?"
         )
     };
     let body = get(address, query).with_context(context)?;

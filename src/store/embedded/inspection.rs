@@ -3,6 +3,8 @@
 
 use super::folder::{FORMAT, FORMAT_TEXT};
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// See the module's page.
@@ -25,6 +27,10 @@ pub(crate) enum Use {
     Free,
     /// By the process of this id, as far as it is known.
     Taken(Option<u32>),
+    /// By nobody, but it belongs to this other user: files that we made in it would lock its own service out.
+    Foreign(u32),
+    /// Nobody can say: this user may not look into it.
+    Closed(String),
 }
 
 impl Inspection {
@@ -45,12 +51,17 @@ impl Inspection {
 }
 
 fn used(path: &Path) -> Use {
-    if !path.join("format").exists() {
-        return Use::Absent;
-    }
+    let owner = match std::fs::metadata(path.join("format")) {
+        Ok(format) => format.uid(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Use::Absent,
+        Err(error) => return Use::Closed(error.to_string()),
+    };
     let lock = path.join("lock");
     let is_taken = File::open(&lock).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-    if is_taken { Use::Taken(std::fs::read_to_string(&lock).ok().and_then(|id| id.trim().parse().ok())) } else { Use::Free }
+    if is_taken {
+        return Use::Taken(std::fs::read_to_string(&lock).ok().and_then(|id| id.trim().parse().ok()));
+    }
+    if owner == rustix::process::geteuid().as_raw() { Use::Free } else { Use::Foreign(owner) }
 }
 
 fn foreign_format(path: &Path) -> Option<String> {
