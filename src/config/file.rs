@@ -1,7 +1,7 @@
 //! The layers of a configuration: the file, and over it the environment. Knows where each value was written; what a value means is
 //! not its concern.
 
-use super::key::{Path, Segment};
+use super::key::{PREFIX, Path, Segment};
 use super::problem::{Place, Problem};
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
@@ -10,9 +10,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path as FilePath, PathBuf};
 use toml_edit::{ImDocument, Item};
-
-/// What the environment variables that reach a key begin with.
-pub(super) const PREFIX: &str = "POSTDATE_";
 
 /// A file and an environment, one over the other.
 pub(super) struct Layers {

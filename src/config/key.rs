@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// What the environment variables that reach a key begin with.
+pub(super) const PREFIX: &str = "POSTDATE_";
+
 /// Every key. `*` is a name that the user gives; `**` is everything below.
 pub(super) const KNOWN: &[&str] = &[
     "deployment",
@@ -103,7 +106,7 @@ impl Path {
 
     /// The environment variable that reaches this key.
     pub(super) fn variable(&self) -> String {
-        format!("{}{}", super::file::PREFIX, self.keys().collect::<Vec<_>>().join("__").to_uppercase())
+        format!("{}{}", PREFIX, self.keys().collect::<Vec<_>>().join("__").to_uppercase())
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {

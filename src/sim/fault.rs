@@ -73,8 +73,3 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
         }
     }
 }
-
-/// A number that a role is seeded with.
-pub(crate) fn seed(random: &mut StdRng) -> u64 {
-    random.random()
-}

@@ -1,6 +1,5 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
-use super::fault::seed;
 use super::slow::Slow;
 use super::world::{DEAD, SOURCE, TARGET, World};
 use crate::broker::Target;
@@ -11,8 +10,8 @@ use crate::metric;
 use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
 use crate::store::Store;
 use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, RouteOptions};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -83,7 +82,7 @@ impl Process {
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         let (give_up, stop) = (CancellationToken::new(), self.stop.clone());
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
-        let store: Rc<dyn Store> = Rc::new(Slow::new(world, seed(random)));
+        let store: Rc<dyn Store> = Rc::new(Slow::new(world, random.random()));
         let ports = ingress::Ports {
             source: Box::new(world.cluster().source("sim.r", &[SOURCE.to_owned()])),
             store: store.clone(),
@@ -94,7 +93,7 @@ impl Process {
             settled,
         };
         let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false };
-        self.spawn(world, "ingress", Ingress::new(options, ports, seed(random)).serve(stop.clone()));
+        self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
         let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hint, health: health.part("writer") };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
 
@@ -117,7 +116,7 @@ impl Process {
             clocks: health.part("clocks"),
             lease: LEASE,
             skew_max: CLOCK_SKEW_MAX,
-            random: StdRng::seed_from_u64(seed(random)),
+            random: StdRng::seed_from_u64(random.random()),
             metric: metric::Timer::new(),
             holdings: holdings_out,
             gave_up: gave_up_in,
