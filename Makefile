@@ -1,6 +1,7 @@
 # What a newcomer and CI type. Each target does its own set-up and may be repeated.
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
 #   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady
 #   TEST                   for `make integration`: only the tests whose name contains it
@@ -8,10 +9,13 @@
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 TESTS := --features test-support
 .DEFAULT_GOAL := help
-.PHONY: help build test integration lint bench servers packages up down
+.PHONY: help demo build test integration lint bench servers packages up down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: packages ## the whole service in one process, live: nothing else is needed; FOR=2m lasts longer
+	cargo run --release -- demo $(if $(FOR),--for $(FOR))
 
 build: packages ## the service as it is shipped: target/release/postdate
 	cargo build --release

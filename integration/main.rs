@@ -15,6 +15,7 @@ mod cluster;
 mod command;
 mod contract;
 mod delivery;
+mod demo;
 mod dialect;
 mod embedded;
 mod env;

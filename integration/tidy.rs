@@ -21,7 +21,7 @@ const ROWS: [&[&str]; 6] = [
 const BESIDE: [(&str, &str); 3] = [("schedule", "run"), ("schedule", "wheel"), ("store", "metric")];
 
 /// Outside crates that are kept to some cells, or (without cells) to a row and those above.
-const FENCES: [(&[&str], usize, &[&str]); 13] = [
+const FENCES: [(&[&str], usize, &[&str]); 14] = [
     (&["redis"], 0, &["store/redis"]),
     (&["fjall"], 0, &["store/embedded"]),
     (&["rdkafka", "rdkafka_sys"], 0, &["broker/kafka"]),
@@ -33,6 +33,7 @@ const FENCES: [(&[&str], usize, &[&str]); 13] = [
     (&["metrics_exporter_prometheus", "tracing_subscriber"], 0, &["telemetry"]),
     (&["zstd", "xxhash_rust"], 0, &["run"]),
     (&["tikv_jemallocator"], 0, &["main"]),
+    (&["ratatui"], 0, &["command"]),
     (&["anyhow"], 5, &[]),
     (&["tokio", "tokio_util", "tracing", "async_trait"], 2, &[]),
 ];

@@ -1,8 +1,11 @@
 //! The command line: what can be asked for. Does none of it.
 
+use crate::limit::{DEMO_MAX, DEMO_MIN};
+use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const ABOUT: &str = "Delayed delivery for Kafka.
 
@@ -83,6 +86,19 @@ pub enum Command {
     /// Runs what `roles` names: ingress, which reads the sources and stores messages, and timer, which delivers them when they are due.
     /// More processes with the same configuration share the work. /readyz on the address `admin.listen` says whether all is well.
     Run(Run),
+    /// Shows the whole service at work, without any server
+    ///
+    /// A Kafka in this process, the service with a store in a temporary folder, and a shop that sends for later: what waits, what arrives and
+    /// how late, live. It prints how to send messages of your own to it, with kcat or any client built on librdkafka (the Java client
+    /// cannot talk to it). On a terminal it is a picture, in which the service's warnings and errors have a line and are printed again at
+    /// the end; elsewhere, or with --plain, it is a line a second, and logs go to stderr.
+    ///
+    /// With --config it is the same show on your Kafka, by a route of yours: it says where it will write before it does, and counts only
+    /// its own messages.
+    ///
+    /// q, Ctrl-C or SIGTERM ends the sending and waits for what is still due; a second time it leaves at once. Exit code 0: all that was
+    /// sent has arrived, exactly once and not early. 1: it has not, or was not waited for.
+    Demo(Demo),
     /// Erases what the store keeps of a source topic that was recreated
     ///
     /// A shard whose source topic was deleted and created again stops, for its positions mean nothing in the new topic. Stop the processes
@@ -117,6 +133,31 @@ pub struct Run {
     /// The configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+}
+
+/// See [`Command::Demo`].
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// How long to send: 5s to 1h. It ends when the last has arrived
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = demo_length)]
+    pub length: Duration,
+    /// A line a second instead of the picture
+    #[arg(long)]
+    pub plain: bool,
+    /// Show it on the Kafka and the store of this configuration file (TOML) instead
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The route that is used, if the configuration has several
+    #[arg(long, requires = "config")]
+    pub route: Option<String>,
+    /// Begin without asking
+    #[arg(long, requires = "config")]
+    pub yes: bool,
+}
+
+fn demo_length(text: &str) -> Result<Duration, String> {
+    let length = parse_after(text).map(Delay::length).ok_or("write it with a unit: 30s, 2m")?;
+    if (DEMO_MIN..=DEMO_MAX).contains(&length) { Ok(length) } else { Err("it takes 5s to 1h".to_owned()) }
 }
 
 /// See [`Command::Reset`].
@@ -251,6 +292,19 @@ mod tests {
             (reset.route.as_str(), reset.topic.as_str(), reset.partition, reset.discard),
             ("orders", "orders.delayed", Some(3), true)
         );
+    }
+
+    #[test]
+    fn a_demo_needs_nothing_and_lasts_for_a_time_that_it_can() {
+        let demo = |line: &[&str]| match Cli::try_parse_from([&["postdate", "demo"], line].concat()).map(|cli| cli.command) {
+            Ok(Command::Demo(demo)) => Some(demo.length),
+            _ => None,
+        };
+        assert_eq!(demo(&[]), Some(Duration::from_secs(30)));
+        assert_eq!(demo(&["--for", "1m30s", "--plain"]), Some(Duration::from_secs(90)));
+        for line in [&["--for", "4s"][..], &["--for", "2h"], &["--for", "soon"], &["--route", "orders"], &["--yes"]] {
+            assert_eq!(demo(line), None, "{line:?}");
+        }
     }
 
     #[test]

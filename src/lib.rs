@@ -73,7 +73,7 @@ mod telemetry;
 mod timer;
 mod wheel;
 
-pub use cli::{Check, Cli, Command, Completion, Pending, Reset, Run, Send};
+pub use cli::{Check, Cli, Command, Completion, Demo, Pending, Reset, Run, Send};
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
@@ -81,6 +81,11 @@ pub use telemetry::Telemetry;
 /// Runs the service until it is told to stop.
 pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
     role::serve(config, telemetry)
+}
+
+/// Shows the service at work.
+pub fn demo(demo: &Demo) -> anyhow::Result<()> {
+    command::demo(demo)
 }
 
 /// Erases what the store keeps of a source topic that was recreated.

@@ -32,6 +32,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             let (config, telemetry) = prepare(&run.config)?;
             postdate::run(&config, &telemetry).map(|()| Outcome::Done)
         }
+        Command::Demo(demo) => postdate::demo(&demo).map(|()| Outcome::Done),
         Command::Reset(reset) => {
             let (config, _telemetry) = prepare(&reset.config)?;
             config.check_source(&reset.route, &reset.topic)?;

@@ -31,7 +31,16 @@ pub struct Telemetry {
 impl Telemetry {
     /// Installs logs on stderr, the metrics' recorder, and a hook that logs panics.
     pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
-        logs(&config.log)?;
+        Self::install_on(&config.log, std::io::stderr().is_terminal(), std::io::stderr)
+    }
+
+    /// The same with logs elsewhere; `is_terminal`: coloured.
+    pub(crate) fn install_on<W>(log: &Log, is_terminal: bool, writer: W) -> anyhow::Result<Self>
+    where
+        W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+    {
+        let layer = layer(log, is_terminal, writer);
+        tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)?;
         let recorder = recorder();
         let prometheus = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
@@ -53,11 +62,6 @@ impl Telemetry {
             self.prometheus.run_upkeep();
         }
     }
-}
-
-fn logs(log: &Log) -> Result<(), Error> {
-    let layer = layer(log, std::io::stderr().is_terminal(), std::io::stderr);
-    tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)
 }
 
 fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>

@@ -1,12 +1,14 @@
 //! What `postdate` does beside serving: each command is a file or a folder, and ends by itself.
 
 mod check;
+mod demo;
 mod page;
 mod pending;
 mod reset;
 mod send;
 
 pub(crate) use check::check;
+pub(crate) use demo::demo;
 pub(crate) use pending::pending;
 pub(crate) use reset::reset;
 pub(crate) use send::send;

@@ -102,6 +102,25 @@ impl Config {
         Self::parse(file, &text, std::env::vars_os())
     }
 
+    /// Reads what Postdate wrote itself; the environment lies over nothing of it.
+    pub(crate) fn of(text: &str) -> Result<Self, Error> {
+        Self::parse(Path::new("built in"), text, [])
+    }
+
+    /// The route of that name, or the only one, as a command said.
+    pub(crate) fn choose_route(&self, name: Option<&str>) -> Result<&str, Error> {
+        let known: Vec<&str> = self.routes.keys().map(String::as_str).collect();
+        let found = match name {
+            Some(name) => known.iter().find(|known| **known == name),
+            None => known.first().filter(|_| known.len() == 1),
+        };
+        found.copied().ok_or_else(|| {
+            let what = name.map_or_else(|| "there are several routes".to_owned(), |name| format!("there is no route {name:?}"));
+            let fix = format!("choose from: {}", known.join(", "));
+            Error::of_option("--route", what, fix)
+        })
+    }
+
     fn parse(file: &Path, text: &str, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
         let reader = Reader::new(Layers::new(file, text, environment).map_err(Error::new)?);
         let root = reader.root();

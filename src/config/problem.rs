@@ -54,6 +54,11 @@ impl Error {
         problems.dedup();
         Self(problems)
     }
+
+    /// An option of the command line that does not go with the configuration.
+    pub(crate) fn of_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
+        Self(vec![Problem { place: Place::Option(option), key: None, what, fix: fix.into() }])
+    }
 }
 
 impl fmt::Display for Error {

@@ -27,61 +27,85 @@ use tokio::sync::mpsc;
 
 /// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.
 pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
-    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
-    let listener = admin::bind(config.admin.listen)?;
-    let (health, give_up) = (Health::new(), Token::new());
-    let starting = health.part("process");
-    let store = Storage::of(config)?;
-    let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
-    let mut group = TaskGroup::new();
-    let (render, upkeep) = (telemetry.clone(), telemetry.clone());
-    let (questions, asked) = admin::pending::questions();
-    group.thread("admin", move |stop| async move {
-        let served = admin::serve(listener, health, Arc::new(move || render.render()), questions, stop.clone());
-        tokio::join!(served, upkeep.upkeep(stop)).0
-    })?;
-    let here = plan.clone();
-    group.thread("survey", move |stop| async move {
-        admin::pending::serve(asked, known(&here.config), WallClock, async || here.store.survey().await, stop.clone()).await;
-        // The questions may end first: all others are told to end along with this one.
-        stop.cancelled().await;
-        anyhow::Ok(())
-    })?;
-    let (hint, hints) = mpsc::channel(HINTS_MAX);
-    if config.roles.ingress {
-        for route in config.routes.keys() {
-            start_ingress(&mut group, &plan, route, (hint.clone(), random.random()))?;
-        }
-    }
-    // A timer without an ingress beside it polls: a hint is all it lacks.
-    if config.roles.timer {
-        start_timer(&mut group, &plan, (hint, hints), random.random())?;
-    }
-    starting.retire();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(until_stopped(group, give_up))
-}
-
-/// Waits for a signal or a failure; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
-async fn until_stopped(group: TaskGroup, give_up: Token) -> Result<()> {
-    let token = group.token();
-    let signal = async {
+    Service::start(config, telemetry)?.until(async {
         match task::signal().await {
             Ok(name) => tracing::info!(signal = name, "stopping"),
             Err(error) => tracing::error!(%error, "signals cannot be waited for: stopping"),
         }
-    };
-    let limit = async {
-        token.cancelled().await;
-        tokio::time::sleep(DRAIN_MAX).await;
-        give_up.cancel();
-        std::future::pending::<()>().await;
-    };
-    // The limit never ends by itself; dropping it when all has ended is the point.
-    tokio::select! {
-        biased;
-        result = group.join(signal, STOP_MAX) => Ok(result?),
-        () = limit => unreachable!("it waits for ever"),
+    })
+}
+
+/// The roles at work, each loop on its thread.
+pub(crate) struct Service {
+    group: TaskGroup,
+    health: Health,
+    give_up: Token,
+}
+
+impl Service {
+    /// Starts the roles that `config` names.
+    pub(crate) fn start(config: &Config, telemetry: &Telemetry) -> Result<Self> {
+        let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+        let listener = admin::bind(config.admin.listen)?;
+        let (health, give_up) = (Health::new(), Token::new());
+        let starting = health.part("process");
+        let store = Storage::of(config)?;
+        let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
+        let mut group = TaskGroup::new();
+        let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
+        let (questions, asked) = admin::pending::questions();
+        group.thread("admin", move |stop| async move {
+            let served = admin::serve(listener, served, Arc::new(move || render.render()), questions, stop.clone());
+            tokio::join!(served, upkeep.upkeep(stop)).0
+        })?;
+        let here = plan.clone();
+        group.thread("survey", move |stop| async move {
+            admin::pending::serve(asked, known(&here.config), WallClock, async || here.store.survey().await, stop.clone()).await;
+            // The questions may end first: all others are told to end along with this one.
+            stop.cancelled().await;
+            anyhow::Ok(())
+        })?;
+        let (hint, hints) = mpsc::channel(HINTS_MAX);
+        if config.roles.ingress {
+            for route in config.routes.keys() {
+                start_ingress(&mut group, &plan, route, (hint.clone(), random.random()))?;
+            }
+        }
+        // A timer without an ingress beside it polls: a hint is all it lacks.
+        if config.roles.timer {
+            start_timer(&mut group, &plan, (hint, hints), random.random())?;
+        }
+        starting.retire();
+        Ok(Self { group, health, give_up })
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// For loops that are to live and end with the service.
+    pub(crate) fn group(&mut self) -> &mut TaskGroup {
+        &mut self.group
+    }
+
+    /// Waits until `stop` is ready or a loop fails; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
+    pub(crate) fn until(self, stop: impl Future<Output = ()>) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (token, give_up) = (self.group.token(), self.give_up);
+            let limit = async {
+                token.cancelled().await;
+                tokio::time::sleep(DRAIN_MAX).await;
+                give_up.cancel();
+                std::future::pending::<()>().await;
+            };
+            // The limit never ends by itself; dropping it when all has ended is the point.
+            tokio::select! {
+                biased;
+                result = self.group.join(stop, STOP_MAX) => Ok(result?),
+                () = limit => unreachable!("it waits for ever"),
+            }
+        })
     }
 }
 

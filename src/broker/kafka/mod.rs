@@ -13,6 +13,7 @@
 //! | `lane` | one producer and the thread that serves its reports |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
+//! | `mock` | a broker in this process, where there is no other |
 //! | `thread` | the adapters' own threads, joined with a deadline |
 //! | `raw` | the calls that librdkafka's Rust crate has no safe form of |
 
@@ -25,6 +26,7 @@ mod inquiry;
 mod inspection;
 mod lane;
 mod member;
+mod mock;
 mod raw;
 mod reader;
 mod source;
@@ -35,6 +37,7 @@ mod thread;
 pub(crate) use catalog::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
+pub(crate) use mock::InProcess;
 pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
 

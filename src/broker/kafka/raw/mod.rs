@@ -8,6 +8,7 @@
 //! | `ask` | topic ids; offsets of many partitions at once; commit metadata as bytes; whether anybody is there |
 //! | `inspect` | a wait for settings and rights that can be given up |
 //! | `commit` | commits that do not wait, each with its answer |
+//! | `mock` | how soon a group of the in-process broker begins |
 //!
 //! What keeps it sound, everywhere:
 //! - A pointer that librdkafka hands out is wrapped at once in a type that destroys it once, and that declares its queues before the
@@ -19,12 +20,14 @@
 mod ask;
 mod commit;
 mod inspect;
+mod mock;
 mod read;
 mod send;
 
 pub(super) use ask::{Asking, Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
 pub(super) use commit::Commits;
 pub(super) use inspect::{Values, Whose, brokers, rights, settings};
+pub(super) use mock::MockBroker;
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
 

@@ -1,0 +1,201 @@
+//! `postdate demo` as a newcomer and CI run it: the program, its words in a pipe, and clients that know nothing of it but the address.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, eventually, kafka, unique};
+
+const SOURCE: &str = "orders.delayed";
+const TARGET: &str = "orders";
+
+/// One demo in a pipe, with a folder for temporary files of its own.
+struct Demo {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+    folder: tempfile::TempDir,
+}
+
+impl Demo {
+    fn start(arguments: &[&str]) -> Demo {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
+            program.env_remove(name);
+        }
+        program.arg("demo").args(arguments).env("TMPDIR", folder.path()).current_dir(folder.path());
+        let mut child = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (said, lines) = (Arc::new(Mutex::new(String::new())), BufReader::new(child.stdout.take().unwrap()).lines());
+        let theirs = said.clone();
+        let reader = std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                *theirs.lock().unwrap() += &(line + "\n");
+            }
+        });
+        Demo { child, said, reader: Some(reader), folder }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    fn wait_for<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        eventually(what, PATIENCE, || find(&self.said()))
+    }
+
+    /// The address in the first example that it prints.
+    fn address(&self) -> String {
+        let address = regex_lite::Regex::new(r"kcat -Pb (127\.0\.0\.1:\d+) ").unwrap();
+        self.wait_for("the broker's address", |said| address.captures(said).map(|found| found[1].to_owned()))
+    }
+
+    fn signal(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// How it ended, all that it said, and what it wrote to its standard error.
+    fn end(&mut self) -> (ExitStatus, String, String) {
+        let status = eventually("the demo ends", PATIENCE, || self.child.try_wait().unwrap());
+        self.reader.take().unwrap().join().unwrap();
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (status, self.said(), errors)
+    }
+
+    fn leaves_nothing_behind(&self, but: &[&str]) {
+        let left = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let left: BTreeSet<String> = std::fs::read_dir(self.folder.path()).unwrap().map(left).collect();
+        assert_eq!(left, but.iter().map(|&name| name.to_owned()).collect());
+    }
+}
+
+/// Never fails: a second panic would hide the first.
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+}
+
+/// A number of the summary.
+fn counted(said: &str, name: &str) -> Option<usize> {
+    let row = regex_lite::Regex::new(&format!(r"(?m)^  {name} +(\d+)$")).unwrap();
+    row.captures(said).and_then(|found| found[1].parse().ok())
+}
+
+/// The demo's own among records, by number, each once and none early.
+fn own(records: &[Record]) -> BTreeSet<usize> {
+    let mut numbers = BTreeSet::new();
+    for record in records {
+        let Some((_, number)) = record.header("demo").and_then(|own| own.split_once('/')) else { continue };
+        assert!(numbers.insert(number.parse().unwrap()), "{record:?} came twice");
+        let due: i64 = record.header("postdate-due").unwrap().parse().unwrap();
+        assert!(record.timestamp >= due, "{record:?} came early");
+    }
+    numbers
+}
+
+fn assert_all_arrived(said: &str) -> usize {
+    let sent = counted(said, "sent").unwrap_or_else(|| panic!("no summary: {said}"));
+    assert!(sent > 0 && said.contains("All that was sent has arrived: each once, none early."), "{said}");
+    let counts = ["delivered", "lost", "early", "duplicates"].map(|name| counted(said, name));
+    assert_eq!(counts, [Some(sent), Some(0), Some(0), Some(0)], "{said}");
+    sent
+}
+
+#[test]
+fn the_demo_delivers_all_it_sent_and_what_a_foreign_client_sends_to_its_broker() {
+    let mut demo = Demo::start(&["--for", "8s"]);
+    let address = demo.address();
+    let (sink, producer) = (Sink::start(&address, &[TARGET]), Producer::start(&address));
+    producer.send(&Outgoing::to(SOURCE).key("stranger").payload("hello").header("postdate-after", "1s").header("kept", "as it is"));
+    producer.send(&Outgoing::to(SOURCE).key("stranger").payload("oops").header("postdate-after", "10x"));
+    producer.flush();
+    let records =
+        sink.wait_until("the stranger's message", PATIENCE, |records| records.iter().any(|record| record.header("kept").is_some()));
+    let guest = records.iter().find(|record| record.header("kept").is_some()).unwrap();
+    assert_eq!(
+        (guest.payload.as_deref(), guest.header("kept"), guest.header("postdate-after")),
+        (Some(&b"hello"[..]), Some("as it is"), None)
+    );
+
+    let (status, said, errors) = demo.end();
+    assert_eq!(status.code(), Some(0), "{said}{errors}");
+    let sent = assert_all_arrived(&said);
+    assert!(said.contains("yours has arrived: key \"stranger\", \"hello\""), "{said}");
+    assert!(said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""), "{said}");
+    assert_eq!(counted(&said, "yours"), Some(2), "{said}");
+    // Its last moments may be missed, for the broker ends with it.
+    let seen = own(&sink.records());
+    assert!(seen.len() > sent / 2 && seen.iter().all(|number| *number < sent), "{} of {sent}", seen.len());
+    assert!(errors.lines().all(|line| line.contains("a message goes to the dead letters")), "{errors}");
+    assert!(!said.contains('\u{1b}'), "colours are for terminals");
+    demo.leaves_nothing_behind(&[]);
+}
+
+#[test]
+fn the_demo_ends_early_when_asked_and_at_once_when_asked_twice() {
+    let mut patient = Demo::start(&["--for", "1m"]);
+    let mut hasty = Demo::start(&["--for", "1m"]);
+    for demo in [&patient, &hasty] {
+        demo.wait_for("messages that wait", |said| said.contains("  1 s  sent").then_some(()));
+        demo.signal();
+    }
+    hasty.wait_for("the first signal's effect", |said| said.contains("  end  sent").then_some(()));
+    hasty.signal();
+    let (status, said, errors) = hasty.end();
+    assert_eq!(status.code(), Some(1), "{said}{errors}");
+    assert!(counted(&said, "not awaited").is_some_and(|left| left > 0) && counted(&said, "lost") == Some(0), "{said}");
+    assert!(errors.contains("not every message that was sent has arrived"), "{errors}");
+    let (status, said, errors) = patient.end();
+    assert_eq!((status.code(), errors.as_str()), (Some(0), ""), "{said}");
+    assert_all_arrived(&said);
+    hasty.leaves_nothing_behind(&[]);
+    patient.leaves_nothing_behind(&[]);
+}
+
+#[test]
+fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
+    let name = unique("demo");
+    let topics = ["in", "out", "dead"].map(|topic| format!("{name}.{topic}"));
+    topics.iter().for_each(|topic| kafka().create_topic(topic, 2, &[]));
+    let [source, target, dead] = &topics;
+    let config = format!(
+        "deployment = \"{name}\"\n[kafka.main]\nbrokers = [\"{}\"]\n[route.first]\nsource = {{ kafka = \"main\", topics = [\"{source}\"] }}\n\
+         target = {{ kafka = \"main\", topic = \"{target}\" }}\ndead_letter = {{ kafka = \"main\", topic = \"{dead}\" }}\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n",
+        kafka().addr()
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, config).unwrap();
+    let demo = |arguments: &[&str]| Demo::start(&[&["--config", as_text(&file)], arguments].concat());
+
+    let (status, said, errors) = demo(&["--route", "frist"]).end();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(errors.contains("there is no route \"frist\"") && errors.contains("choose from: first"), "{errors}");
+
+    let producer = Producer::start(kafka().addr());
+    producer.send(&Outgoing::to(source).payload("somebody else's").header("postdate-after", "1ms"));
+    producer.flush();
+    let mut demo = demo(&["--for", "6s"]);
+    demo.wait_for("where it writes", |said| {
+        (said.contains(&format!("to {source}:")) && said.contains(&format!("to {target}:"))).then_some(())
+    });
+    let (status, said, errors) = demo.end();
+    assert_eq!(status.code(), Some(0), "{said}{errors}");
+    let sent = assert_all_arrived(&said);
+    assert_eq!(counted(&said, "yours"), None, "{said}");
+    let records = Sink::read_to_end(kafka().addr(), target);
+    assert_eq!((own(&records), records.len()), ((0..sent).collect(), sent + 1));
+    demo.leaves_nothing_behind(&["postdate-data"]);
+}
+
+fn as_text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

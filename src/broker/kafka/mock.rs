@@ -1,0 +1,91 @@
+//! A Kafka in this very process, for showing the service where there is none. It is librdkafka's own mock: clients built on librdkafka can
+//! use it from outside, the Java client cannot (it waits for an answer about versions that the mock does not give).
+//!
+//! Not for tests of promises: it keeps the newest 5 MiB or 100,000 records of a partition and forgets the rest without a word, has no
+//! transactions to rely on, and answers a fetch that finds nothing only when its wait is over, hence [`InProcess::PROPERTIES`].
+
+use super::raw::MockBroker;
+use super::unmade;
+use crate::broker::Error;
+
+/// Two brokers, which end when this is dropped: end their clients first.
+pub(crate) struct InProcess(MockBroker);
+
+impl InProcess {
+    /// What its clients are to set: messages that arrive during a fetch are seen only when its wait is over.
+    pub(crate) const PROPERTIES: &[(&str, &str)] = &[("fetch.wait.max.ms", "2")];
+
+    /// Starts it with topics of so many partitions each.
+    pub(crate) fn start(topics: &[(&str, i32)]) -> Result<Self, Error> {
+        let broker = MockBroker::start().map_err(|error| unmade(&error))?;
+        for (topic, partitions) in topics {
+            broker.create_topic(topic, *partitions).map_err(|error| unmade(&error))?;
+        }
+        Ok(Self(broker))
+    }
+
+    /// `host:port` of one, on this machine only; clients learn of the other.
+    pub(crate) fn address(&self) -> String {
+        self.0.address()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+    use crate::broker::{Catalog, Commit, Described, Event, Outgoing, Sent, Source, Target};
+    use crate::health::Health;
+    use crate::model::{Headers, Offset, Partition};
+    use std::time::Duration;
+
+    fn cluster(broker: &InProcess) -> Cluster {
+        let properties = InProcess::PROPERTIES.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Cluster { name: "demo".into(), brokers: vec![broker.address()], properties: properties.collect() }
+    }
+
+    async fn next(source: &mut KafkaSource) -> Event {
+        tokio::time::timeout(Duration::from_secs(20), source.next()).await.expect("something happens").expect("no error")
+    }
+
+    /// What the service asks of a broker, and what a mock could well lack: positions of partitions, groups, commits with their metadata.
+    #[tokio::test]
+    async fn every_port_works_on_it() {
+        let broker = InProcess::start(&[("in", 2)]).unwrap();
+        let (cluster, health) = (cluster(&broker), Health::new());
+        let partitions = [Partition::new("in", 0), Partition::new("in", 1)];
+        let mut target = KafkaTarget::new(&cluster, 10, health.part("target")).unwrap();
+        let record = Outgoing {
+            topic: "in",
+            partition: Some(1),
+            key: Some(b"k"),
+            payload: None,
+            headers: Headers::default(),
+            stays: |_| true,
+            extra: &[("a", b"b")],
+        };
+        assert_eq!(target.send(&record, 7), Sent::Taken);
+        let reports = target.reports().await;
+        assert_eq!((reports[0].ticket, &reports[0].outcome), (7, &Ok(())));
+
+        let mut source = KafkaSource::new(&cluster, "g".to_owned(), &["in".to_owned()], health.part("source")).unwrap();
+        let Event::Gained(mut gained) = next(&mut source).await else { panic!("nothing gained") };
+        gained.sort();
+        assert_eq!(gained, partitions);
+        let described = source.describe(&gained).await.unwrap();
+        let ranges: Vec<_> = described.iter().map(|Described { first, end, .. }| (first.0, end.0)).collect();
+        assert_eq!(ranges, [(0, 0), (0, 1)]);
+        source.start(&gained[1], Offset(0), 1);
+        let Event::Records(batch) = next(&mut source).await else { panic!("no records") };
+        let record = batch.iter().next().unwrap();
+        assert_eq!((record.key, record.payload), (Some(&b"k"[..]), None));
+        assert_eq!(record.headers.iter().next(), Some((&b"a"[..], Some(&b"b"[..]))));
+        let commit = Commit { partition: gained[1].clone(), offset: Offset(1), metadata: "what was delivered".to_owned() };
+        source.commit(&[commit]).await.unwrap();
+
+        let mut catalog = KafkaCatalog::new(&cluster, health.part("catalog")).unwrap();
+        assert_eq!(catalog.partitions(&["in".to_owned(), "none".to_owned()]).await.unwrap(), partitions);
+        assert_eq!(catalog.committed("g", &partitions).await.unwrap(), [None, Some("what was delivered".to_owned())]);
+        tokio::join!(source.close(), catalog.close(), target.close());
+    }
+}

@@ -1,0 +1,82 @@
+//! What is logged while the terminal belongs to the picture: the latest lines, shown one at a time, and printed when it is over.
+
+use crate::limit::{DEMO_NOTE_BYTES_MAX, DEMO_NOTE_SHOWN, DEMO_NOTES_MAX};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
+
+/// A log of a few lines. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Notes(Arc<Mutex<VecDeque<Note>>>);
+
+#[derive(Debug)]
+struct Note {
+    at: Instant,
+    line: String,
+}
+
+impl Notes {
+    fn lines(&self) -> MutexGuard<'_, VecDeque<Note>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The latest, for a while, without the time that it begins with.
+    pub(super) fn last(&self) -> Option<String> {
+        let lines = self.lines();
+        let note = lines.back().filter(|note| note.at.elapsed() < DEMO_NOTE_SHOWN)?;
+        Some(note.line.split_once(' ').map_or(note.line.as_str(), |(_, rest)| rest).trim().to_owned())
+    }
+
+    /// To where logs go otherwise, when the answer is dropped: after a panic too, for what it said is among them.
+    pub(super) fn printed_at_the_end(&self) -> impl Drop + use<> {
+        Printed(self.clone())
+    }
+
+    fn print(&self) {
+        let mut out = std::io::stderr().lock();
+        for Note { line, .. } in self.lines().drain(..) {
+            // Nobody is left to tell if this fails.
+            let _ = writeln!(out, "{line}");
+        }
+    }
+}
+
+struct Printed(Notes);
+
+impl Drop for Printed {
+    fn drop(&mut self) {
+        self.0.print();
+    }
+}
+
+/// Takes one whole line at a time, as loggers write them.
+impl Write for Notes {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_NOTE_BYTES_MAX)]).trim_end().to_owned();
+        let mut lines = self.lines();
+        if lines.len() == DEMO_NOTES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(Note { at: Instant::now(), line: text });
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_latest_lines_are_kept_and_the_last_is_shown_for_a_while() {
+        let notes = Notes::default();
+        (0..50).for_each(|number| notes.clone().write_all(format!("2026-11-21T23:00:00Z  WARN line {number}\n").as_bytes()).unwrap());
+        assert_eq!((notes.last(), notes.lines().len()), (Some("WARN line 49".to_owned()), DEMO_NOTES_MAX));
+        tokio::time::advance(DEMO_NOTE_SHOWN).await;
+        assert_eq!((notes.last(), notes.lines().len()), (None, DEMO_NOTES_MAX));
+    }
+}

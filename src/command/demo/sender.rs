@@ -1,0 +1,109 @@
+//! The loop that sends what the shop has to send, until its time is over. What becomes of it is the watcher's to see.
+
+use super::News;
+use super::shop::{Letter, Shop, When};
+use crate::broker::{Outgoing, Report, Sent, Target};
+use crate::clock::Clock;
+use crate::limit::DEMO_BEAT;
+use crate::model::{Headers, Timestamp};
+use crate::task::Token;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The header by which the demo knows its own: `<run>/<number>`.
+pub(super) const HEADER: &str = "demo";
+
+/// See the module's page.
+pub(super) struct Sender<C> {
+    pub(super) target: Box<dyn Target>,
+    pub(super) topic: String,
+    pub(super) run: String,
+    pub(super) shop: Shop,
+    pub(super) clock: C,
+    pub(super) length: Duration,
+    pub(super) news: mpsc::Sender<News>,
+    /// Cancelled when somebody watches, and when nothing more is to be sent.
+    pub(super) begin: Token,
+    pub(super) enough: Token,
+}
+
+impl<C: Clock> Sender<C> {
+    /// Ends when `stop` is cancelled, whether or not all was sent.
+    pub(super) async fn serve(mut self, stop: Token) {
+        if stop.run_until_cancelled(self.begin.clone().cancelled_owned()).await.is_some() {
+            stop.run_until_cancelled(self.send_all()).await;
+        }
+        self.target.close().await;
+    }
+
+    async fn send_all(&mut self) {
+        let end = self.clock.now().plus(self.length);
+        self.tell(News::Begun).await;
+        let mut beat = tokio::time::interval(DEMO_BEAT);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            // Reports that are not handed out wait in the target, and a beat that is dropped comes again.
+            tokio::select! {
+                biased;
+                reports = self.target.reports() => self.look_at(&reports).await,
+                _ = beat.tick(), if !self.enough.is_cancelled() => self.send_letters(end).await,
+            }
+        }
+    }
+
+    async fn send_letters(&mut self, end: Timestamp) {
+        let now = self.clock.now();
+        for letter in self.shop.letters(now, end) {
+            self.tell(News::Sent { number: letter.number, due: letter.when.due(now) }).await;
+            if let Sent::Failed(failure) = self.send(&letter) {
+                self.tell(News::Refused { number: letter.number, why: failure.detail }).await;
+            }
+        }
+        if now >= end {
+            self.enough.cancel();
+        }
+        if self.enough.is_cancelled() {
+            self.tell(News::AllSent).await;
+        }
+    }
+
+    fn send(&mut self, letter: &Letter) -> Sent {
+        let (name, value) = match letter.when {
+            When::After(delay) => ("postdate-after", format!("{}ms", delay.as_millis())),
+            When::At(due) => ("postdate-at", due.as_millis().to_string()),
+        };
+        let own = format!("{}/{}", self.run, letter.number);
+        let record = Outgoing {
+            topic: &self.topic,
+            partition: None,
+            key: Some(letter.key.as_bytes()),
+            payload: Some(letter.text.as_bytes()),
+            headers: Headers::default(),
+            stays: |_| true,
+            extra: &[(name, value.as_bytes()), (HEADER, own.as_bytes())],
+        };
+        match self.target.send(&record, letter.number) {
+            // A broker that takes nothing for so long is in trouble, and says so elsewhere.
+            Sent::Full => Sent::Failed(full()),
+            sent => sent,
+        }
+    }
+
+    async fn look_at(&mut self, reports: &[Report]) {
+        for report in reports {
+            if let Err(failure) = &report.outcome {
+                self.tell(News::Refused { number: report.ticket, why: failure.detail.clone() }).await;
+            }
+        }
+    }
+
+    async fn tell(&self, news: News) {
+        // Nobody listens any more only when the demo is over.
+        let _ = self.news.send(news).await;
+    }
+}
+
+fn full() -> crate::broker::Failure {
+    let detail = "the broker has not answered for seconds".to_owned();
+    crate::broker::Failure { kind: crate::broker::FailureKind::NotNow, reason: crate::model::Reason::TimedOut, detail }
+}

@@ -1,0 +1,131 @@
+//! The loop that sees what arrives: a consumer of the target and of the dead letters, as any consumer would be.
+
+use super::News;
+use super::board::{Arrival, Author};
+use super::sender::HEADER;
+use crate::broker::{Batch, Error, Event, Source};
+use crate::clock::Clock;
+use crate::limit::{DEMO_RETRY, DEMO_TEXT_MAX};
+use crate::model::header_name::{DUE, ERROR_DETAIL};
+use crate::model::{Partition, Record, Timestamp};
+use crate::task::Token;
+use tokio::sync::mpsc;
+
+/// See the module's page.
+pub(super) struct Watcher<C> {
+    pub(super) source: Box<dyn Source>,
+    pub(super) dead_letter: String,
+    pub(super) run: String,
+    /// Whether messages of others are shown.
+    pub(super) guests: Guests,
+    pub(super) clock: C,
+    pub(super) news: mpsc::Sender<News>,
+    /// Cancelled as soon as nothing that is delivered goes unseen.
+    pub(super) begin: Token,
+}
+
+/// What is done with messages that the demo did not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guests {
+    /// Somebody was asked to send them.
+    Welcome,
+    /// They are none of the demo's business.
+    Ignored,
+}
+
+impl<C: Clock> Watcher<C> {
+    /// Ends when `stop` is cancelled.
+    pub(super) async fn serve(mut self, stop: Token) -> Result<(), Error> {
+        let seen = stop.run_until_cancelled(self.watch()).await.unwrap_or(Ok(()));
+        self.source.close().await;
+        seen
+    }
+
+    async fn watch(&mut self) -> Result<(), Error> {
+        loop {
+            match self.source.next().await {
+                Ok(Event::Gained(partitions)) => self.start(&partitions).await?,
+                Ok(Event::Records(batch)) => self.see(&batch).await,
+                Ok(Event::OutOfRange { partition, .. }) => self.start(&[partition]).await?,
+                Ok(Event::Lost(_) | Event::End { .. }) => {}
+                Err(error) if error.is_transient() => self.tell(News::Trouble(error.to_string())).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// From the end of each partition: what was delivered before is not of this run.
+    async fn start(&mut self, partitions: &[Partition]) -> Result<(), Error> {
+        let described = loop {
+            match self.source.describe(partitions).await {
+                Ok(described) => break described,
+                Err(error) if error.is_transient() => self.tell(News::Trouble(error.to_string())).await,
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(DEMO_RETRY).await;
+        };
+        for (partition, described) in partitions.iter().zip(described) {
+            self.source.start(partition, described.end, 1);
+        }
+        if partitions.iter().any(|partition| *partition.topic != *self.dead_letter) {
+            self.begin.cancel();
+        }
+        Ok(())
+    }
+
+    async fn see(&mut self, batch: &Batch) {
+        let now = self.clock.now();
+        let is_dead = *batch.partition.topic == *self.dead_letter;
+        for record in batch.iter() {
+            if let Some(arrival) = self.arrival(&record, now, is_dead) {
+                self.tell(News::Arrived(arrival)).await;
+            }
+        }
+    }
+
+    fn arrival(&self, record: &Record<'_>, at: Timestamp, is_dead: bool) -> Option<Arrival> {
+        let author = self.author(record);
+        if author == Author::Guest && self.guests == Guests::Ignored {
+            return None;
+        }
+        let refusal = is_dead.then(|| header(record, ERROR_DETAIL).unwrap_or("refused").to_owned());
+        let due = header(record, DUE).and_then(|due| due.parse().ok()).map(Timestamp::from_millis);
+        Some(Arrival { author, key: shown(record.key), text: shown(record.payload), due, at, refusal })
+    }
+
+    fn author(&self, record: &Record<'_>) -> Author {
+        let own = header(record, HEADER).and_then(|value| value.split_once('/')).filter(|(run, _)| *run == self.run);
+        own.and_then(|(_, number)| number.parse().ok()).map_or(Author::Guest, Author::Own)
+    }
+
+    async fn tell(&self, news: News) {
+        // Nobody listens any more only when the demo is over.
+        let _ = self.news.send(news).await;
+    }
+}
+
+fn header<'a>(record: &Record<'a>, wanted: &str) -> Option<&'a str> {
+    let found = record.headers.iter().find(|(name, _)| *name == wanted.as_bytes());
+    found.and_then(|(_, value)| value).and_then(|value| std::str::from_utf8(value).ok())
+}
+
+/// Foreign bytes as they may stand in a terminal: short, on one line, and no control characters.
+fn shown(bytes: Option<&[u8]>) -> String {
+    let Some(bytes) = bytes else { return "(null)".to_owned() };
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * DEMO_TEXT_MAX)]);
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(DEMO_TEXT_MAX).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_bytes_do_not_reach_the_terminal() {
+        assert_eq!(shown(Some(b"\x1b[31mred\r\nalert\x07\n")), "[31mred  alert");
+        assert_eq!(shown(Some("\u{9b}2J".as_bytes())), "2J");
+        assert_eq!((shown(None).as_str(), shown(Some(b"")).as_str()), ("(null)", ""));
+        assert_eq!(shown(Some(&[b'x'; 5_000])).len(), DEMO_TEXT_MAX);
+        assert_eq!(shown(Some(b"\xff\xfe")), "\u{fffd}\u{fffd}");
+    }
+}
