@@ -113,7 +113,7 @@ instruments! {
         "Rises: Redis is busy, swaps, or is far away. Lateness follows."
     STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
         "calls to the store that were not answered; all are repeated"
-        "The logs name the error. Out of memory: raise Redis' maxmemory."
+        "The logs name the error. Full: raise Redis' maxmemory, or free disk for the embedded store."
     CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
         "this process' clock minus the store's; positive: ahead"
         "Near `timer.max_clock_skew`: mend time synchronisation, or claims will be refused."
