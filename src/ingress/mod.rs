@@ -80,6 +80,9 @@ pub(crate) struct Ports {
     pub(crate) metric: metric::Route,
     pub(crate) jobs: mpsc::Sender<Job>,
     pub(crate) settled: mpsc::Receiver<Settled>,
+    /// Cancelled when the timers of this process have told the store all that they delivered, or have no time left for it: the last commit
+    /// waits for it, so that a store that begins anew from that commit repeats nothing.
+    pub(crate) timers_done: CancellationToken,
 }
 
 /// See the module's page.
@@ -333,6 +336,7 @@ impl Ingress {
                 None => is_stored = false,
             }
         }
+        self.ports.timers_done.cancelled().await;
         if is_stored {
             match tokio::time::timeout(LAST_CALL_MAX, self.look()).await {
                 Ok(outcome) => outcome?,

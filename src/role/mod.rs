@@ -50,7 +50,9 @@ impl Service {
         let (health, give_up) = (Health::new(), Token::new());
         let starting = health.part("process");
         let store = Storage::of(config)?;
-        let plan = Arc::new(Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone() });
+        let timers_done = give_up.child_token();
+        let plan = Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone(), timers_done };
+        let plan = Arc::new(plan);
         let mut group = TaskGroup::new();
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
         let (questions, asked) = admin::pending::questions();
@@ -74,6 +76,8 @@ impl Service {
         // A timer without an ingress beside it polls: a hint is all it lacks.
         if config.roles.timer {
             start_timer(&mut group, &plan, (hint, hints), random.random())?;
+        } else {
+            plan.timers_done.cancel();
         }
         starting.retire();
         Ok(Self { group, health, give_up })
@@ -122,6 +126,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
             metric: metric::Route::new(&name),
             jobs,
             settled,
+            timers_done: here.timers_done.clone(),
         };
         begun(starting);
         Ok(Ingress::new(here.ingress_options(&name), ports, writer).serve(stop).await?)
@@ -147,6 +152,7 @@ fn start_timer(
     let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
     let (here, starting) = (plan.clone(), plan.starting("timer"));
     group.thread("timer", move |stop| async move {
+        let _done = here.timers_done.clone().drop_guard();
         // Held, so that the hints do not end with the last ingress.
         let _hint = hint;
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };

@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) health: Health,
     /// Cancelled when a stopping process has drained for long enough.
     pub(super) give_up: Token,
+    /// Cancelled along with it, and when the timers have told the store all that they delivered.
+    pub(super) timers_done: Token,
 }
 
 impl Plan {

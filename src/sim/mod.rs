@@ -122,6 +122,31 @@ mod tests {
         assert_eq!(arrivals.windows(2).filter(|pair| pair[0].uid > pair[1].uid).count(), 1);
     }
 
+    /// So a store that begins anew from the commit repeats nothing.
+    #[test]
+    fn an_orderly_end_commits_what_is_delivered_until_then() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let world = World::new();
+            let mut process = process::Process::start(&world, &mut StdRng::seed_from_u64(1));
+            let (due, partition) = (world.now().as_millis() + 2_000, Partition::new(world::SOURCE, 0));
+            for number in 0..100 {
+                world.produce(&partition, &number.to_string(), &[("postdate-at", due.to_string())]);
+            }
+            tokio::time::sleep(Duration::from_millis(1_900)).await;
+            world.hold_reports(true);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let late = world.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                late.hold_reports(false);
+            });
+            assert!(process.stop().await);
+            assert_eq!(world.arrivals().len(), 100);
+            assert_eq!(world.committed(&partition).await, Some(world.delivered(&partition).await));
+        });
+    }
+
     #[test]
     fn every_planted_fault_is_caught() {
         let planted = [

@@ -1,7 +1,7 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
 use super::slow::Slow;
-use super::world::{DEAD, SOURCE, TARGET, World};
+use super::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
 use crate::broker::Target;
 use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const ROUTE: &str = "r";
 const CLUSTER: &str = "main";
 
 /// Small, so that the loader's economies are simulated too.
@@ -80,17 +79,18 @@ impl Process {
     fn run(&mut self, world: &World, random: &mut StdRng) {
         let health = Health::new();
         let (hint, hints) = mpsc::channel(HINTS_MAX);
-        let (give_up, stop) = (CancellationToken::new(), self.stop.clone());
+        let (give_up, stop, timers_done) = (CancellationToken::new(), self.stop.clone(), CancellationToken::new());
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
         let store: Rc<dyn Store> = Rc::new(Slow::new(world, random.random()));
         let ports = ingress::Ports {
-            source: Box::new(world.cluster().source("sim.r", &[SOURCE.to_owned()])),
+            source: Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()])),
             store: store.clone(),
             clock: world.clock(),
             health: ingress::Parts::new(&health, ROUTE),
             metric: metric::Route::new(ROUTE),
             jobs,
             settled,
+            timers_done: timers_done.clone(),
         };
         let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false };
         self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
@@ -104,7 +104,7 @@ impl Process {
         let claimable = Claimable {
             route: ROUTE.into(),
             topics: vec![SOURCE.to_owned()],
-            group: "sim.r".to_owned(),
+            group: GROUP.to_owned(),
             catalog: Box::new(world.cluster().catalog()),
             health: health.part("catalog"),
         };
@@ -136,7 +136,11 @@ impl Process {
             hints,
         };
         let dispatcher = Dispatcher::new(timer_options(&health), ports);
-        self.spawn(world, "timer", timer::serve(claimer, dispatcher, stop.clone(), give_up));
+        let served = timer::serve(claimer, dispatcher, stop.clone(), give_up);
+        self.spawn(world, "timer", async move {
+            let _done = timers_done.drop_guard();
+            served.await
+        });
         let loader = Loader { store, requests: requests_in, replies: replies_out, health: health.part("loader") };
         self.spawn(world, "loader", loader.serve(stop));
     }

@@ -2,9 +2,10 @@
 
 use super::workload::Sent;
 use crate::broker::memory::MemoryCluster;
-use crate::broker::{Failure, FailureKind};
+use crate::broker::{Catalog, Failure, FailureKind};
 use crate::clock::Clock;
-use crate::model::{Offset, Partition, Reason, Timestamp};
+use crate::model::{Claim, Committed, Offset, Partition, Reason, ShardId, Timestamp};
+use crate::store::Store;
 use crate::store::memory::{Memory, Snapshot};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -13,6 +14,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use tokio::time::Instant;
 
+pub(crate) const ROUTE: &str = "r";
+pub(crate) const GROUP: &str = "sim.r";
 pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
@@ -203,6 +206,20 @@ impl World {
 
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
         self.0.cancelled.borrow().contains(&(sent.partition, sent.offset))
+    }
+
+    /// The delivered pair that was last committed of a partition.
+    pub(crate) async fn committed(&self, partition: &Partition) -> Option<Claim> {
+        let committed = self.0.cluster.catalog().committed(GROUP, std::slice::from_ref(partition)).await;
+        let text = committed.expect("the memory broker answers").pop().flatten();
+        text.and_then(|text| Committed::parse(&text)).map(|committed| committed.delivered)
+    }
+
+    /// The delivered pair that the store knows of a partition's shard.
+    pub(crate) async fn delivered(&self, partition: &Partition) -> Claim {
+        let shard = ShardId::new(ROUTE, partition.clone());
+        let state = self.0.store.state(&[shard]).await.expect("the memory store answers").pop().flatten();
+        state.expect("the shard was born").delivered
     }
 
     pub(crate) fn store_lost_writes(&self) -> bool {

@@ -95,7 +95,7 @@ impl Dispatcher {
 
     /// Waits until something happens, and takes in all that has happened.
     async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) {
-        let wake = self.next_wake();
+        let wake = self.next_wake(stopping);
         // Every arm is safe to drop: receiving, and `Outlets::reports`, keep what they did not hand out.
         tokio::select! {
             biased;
@@ -115,10 +115,10 @@ impl Dispatcher {
         }
     }
 
-    fn next_wake(&self) -> Instant {
+    fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let works = self.works.values().map(|work| work.next_wake(wall, now));
+        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping));
         works.chain(again).min().unwrap_or(now + Duration::from_secs(1))
     }
 

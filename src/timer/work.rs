@@ -274,10 +274,11 @@ impl Work {
     }
 
     /// When there is something to do for it that no message will announce.
-    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant) -> Instant {
-        // Of a shard that is being left nothing is asked any more, so its poll wakes nobody up.
-        let poll = (self.phase == Phase::Active && !self.poll.under_way).then_some(self.poll.at);
-        let due = self.schedule.next_due(wall).map(|due| now + due.since(wall));
+    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool) -> Instant {
+        // Of a shard that is being left, or by who is to stop, nothing is asked or taken any more: that wakes nobody up.
+        let is_served = self.phase == Phase::Active && !stopping;
+        let poll = (is_served && !self.poll.under_way).then_some(self.poll.at);
+        let due = self.schedule.next_due(wall).filter(|_| is_served).map(|due| now + due.since(wall));
         let leaving = match self.phase {
             Phase::Active => None,
             Phase::Leaving { until } => Some(until),
