@@ -1,7 +1,7 @@
 //! `postdate demo` as a newcomer and CI run it: the program, its words in a pipe, and clients that know nothing of it but the address.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -24,21 +24,43 @@ struct Demo {
 
 impl Demo {
     fn start(arguments: &[&str]) -> Demo {
-        let folder = tempfile::tempdir().unwrap();
         let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
+        program.arg("demo").args(arguments).stdin(Stdio::null());
+        Demo::spawn(&mut program)
+    }
+
+    /// In a terminal of 90 by 30 that answers where its cursor is, and says what was left of it.
+    fn in_a_terminal() -> Demo {
+        let line = format!("stty rows 30 cols 90; {} demo --for 1m; echo code $?; stty -a", env!("CARGO_BIN_EXE_postdate"));
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::piped());
+        let mut demo = Demo::spawn(&mut script);
+        demo.wait_for("the question where the cursor is", |said| said.contains("\x1b[6n").then_some(()));
+        demo.press("\x1b[1;1R");
+        demo.wait_for("the picture", |said| said.contains("by the second in which").then_some(()));
+        demo
+    }
+
+    fn spawn(program: &mut Command) -> Demo {
+        let folder = tempfile::tempdir().unwrap();
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
             program.env_remove(name);
         }
-        program.arg("demo").args(arguments).env("TMPDIR", folder.path()).current_dir(folder.path());
-        let mut child = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (said, lines) = (Arc::new(Mutex::new(String::new())), BufReader::new(child.stdout.take().unwrap()).lines());
+        program.env("TMPDIR", folder.path()).current_dir(folder.path());
+        let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (said, mut output) = (Arc::new(Mutex::new(String::new())), child.stdout.take().unwrap());
         let theirs = said.clone();
         let reader = std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                *theirs.lock().unwrap() += &(line + "\n");
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                *theirs.lock().unwrap() += &String::from_utf8_lossy(&bytes[..count]);
             }
         });
         Demo { child, said, reader: Some(reader), folder }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
     fn said(&self) -> String {
@@ -157,6 +179,26 @@ fn the_demo_ends_early_when_asked_and_at_once_when_asked_twice() {
     assert_all_arrived(&said);
     hasty.leaves_nothing_behind(&[]);
     patient.leaves_nothing_behind(&[]);
+}
+
+#[test]
+fn the_demo_gives_the_terminal_back_and_ends_with_it() {
+    let mut left = Demo::in_a_terminal();
+    let abandoned = Demo::in_a_terminal();
+    for keys in ["q", "\u{3}"] {
+        left.press(keys);
+    }
+    let said = left.wait_for("the end of the demo", |said| said.contains("extproc").then(|| said.to_owned()));
+    let after = &said[said.find("code 1").unwrap_or_else(|| panic!("{said}"))..];
+    let settings: BTreeSet<&str> = after.split_whitespace().collect();
+    assert!(["icanon", "isig", "echo"].iter().all(|set| settings.contains(set)) && said.contains("\x1b[?25h"), "{after}");
+    left.leaves_nothing_behind(&[]);
+
+    // Its folder is gone when it has ended.
+    let folder = abandoned.folder.path().to_owned();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    kill_process(Pid::from_child(&abandoned.child), Signal::KILL).unwrap();
+    eventually("it ends with its terminal", PATIENCE, || (std::fs::read_dir(&folder).unwrap().count() == 0).then_some(()));
 }
 
 #[test]

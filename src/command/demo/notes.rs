@@ -21,11 +21,11 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest, for a while, without the time that it begins with.
+    /// The latest, for a while: what it says, without the time, the level and the module that it begins with.
     pub(super) fn last(&self) -> Option<String> {
         let lines = self.lines();
         let note = lines.back().filter(|note| note.at.elapsed() < DEMO_NOTE_SHOWN)?;
-        Some(note.line.split_once(' ').map_or(note.line.as_str(), |(_, rest)| rest).trim().to_owned())
+        Some(note.line.split_once(": ").map_or(note.line.as_str(), |(_, rest)| rest).to_owned())
     }
 
     /// To where logs go otherwise, when the answer is dropped: after a panic too, for what it said is among them.
@@ -74,8 +74,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_latest_lines_are_kept_and_the_last_is_shown_for_a_while() {
         let notes = Notes::default();
-        (0..50).for_each(|number| notes.clone().write_all(format!("2026-11-21T23:00:00Z  WARN line {number}\n").as_bytes()).unwrap());
-        assert_eq!((notes.last(), notes.lines().len()), (Some("WARN line 49".to_owned()), DEMO_NOTES_MAX));
+        (0..50).for_each(|number| {
+            notes.clone().write_all(format!("2026-11-21T23:00:00Z  WARN postdate::health: line {number}\n").as_bytes()).unwrap();
+        });
+        assert_eq!((notes.last(), notes.lines().len()), (Some("line 49".to_owned()), DEMO_NOTES_MAX));
         tokio::time::advance(DEMO_NOTE_SHOWN).await;
         assert_eq!((notes.last(), notes.lines().len()), (None, DEMO_NOTES_MAX));
     }
