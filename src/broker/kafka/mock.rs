@@ -48,6 +48,28 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), source.next()).await.expect("something happens").expect("no error")
     }
 
+    /// One that got there would end the broker, and hang who ends it in order.
+    #[test]
+    fn no_signal_reaches_the_thread_that_serves_it() {
+        let _broker = InProcess::start(&[]).unwrap();
+        let is_blocked = |folder: std::path::PathBuf| {
+            let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+            let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+            status.starts_with("Name:\trdk:mock\n").then_some([1, 2, 15, 28].iter().all(|signal| blocked & 1 << (signal - 1) != 0))
+        };
+        // The thread takes its name when it runs.
+        let found = loop {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let found: Vec<bool> = tasks.filter_map(|task| is_blocked(task.unwrap().path())).collect();
+            if !found.is_empty() {
+                break found;
+            }
+            std::thread::yield_now();
+        };
+        assert!(found.iter().all(|blocked| *blocked), "HUP, INT, TERM, WINCH");
+    }
+
     /// What the service asks of a broker, and what a mock could well lack: positions of partitions, groups, commits with their metadata.
     #[tokio::test]
     async fn every_port_works_on_it() {

@@ -25,7 +25,7 @@ impl MockBroker {
         let config = ClientConfig::new();
         let client = Client::new(&config, config.create_native_config()?, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext)?;
         // SAFETY: the client is alive, and outlives the cluster.
-        let cluster = NonNull::new(unsafe { sys::rd_kafka_mock_cluster_new(client.native_ptr(), 1) });
+        let cluster = NonNull::new(without_signals(|| unsafe { sys::rd_kafka_mock_cluster_new(client.native_ptr(), 1) }));
         let cluster = cluster.ok_or(KafkaError::MockCluster(RDKafkaErrorCode::Fail))?;
         let broker = Self { cluster, _client: client };
         // SAFETY: the cluster is alive.
@@ -47,6 +47,20 @@ impl MockBroker {
         let name = CString::new(name)?;
         // SAFETY: cluster and name are alive; the call copies the name.
         done(unsafe { sys::rd_kafka_mock_topic_create(self.cluster.as_ptr(), name.as_ptr(), partitions, 1) })
+    }
+}
+
+/// Threads that `start` starts are never given a signal: the cluster's thread takes an interrupted wait for its end, and whoever ends the
+/// cluster then waits for ever. librdkafka does the same for all its other threads.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets live until the end, and are filled before they are read.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started
     }
 }
 
