@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let copies = asked.wants("copy").then(|| bench.copies());
     let ingress = asked.wants("ingress").then(|| bench.ingress());
     let drain = asked.wants("drain").then(|| bench.drain(ingress.as_ref().map(|(_, pace)| *pace)));
-    let embedded = asked.wants("embedded").then(|| bench.embedded());
+    let embedded = asked.wants("embedded").then(|| [bench.embedded_ingress(), bench.embedded_drain()]);
     let steady = asked.wants("steady").then(|| bench.steady());
 
     println!("{} messages of 191 bytes, 12 bytes of key and two headers, over {PARTITIONS} partitions; acks=all, idempotent.", asked.count);
@@ -108,7 +108,7 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
 - ingress: the service as `ingress` alone, dues over 24 hours; from the birth of the shards until the store's watermarks stand at the source's
   end. Judged by what the store counts as pending, and by a target where nothing may be yet.
 - drain: the service as `timer` alone, started when everything is overdue; from its leases to the broker's stamp of the last record.
-- embedded: the same with the embedded store, as `ingress`, then as `timer`; every batch is on the disk (fsync) before it counts. Its bytes are
+- embedded: the same with the embedded store, by the whole service in one process; every batch is on the disk (fsync) before it counts. Its bytes are
   those of the folder's files, journal and all.
 - steady: the whole service, delays of 2 to 10 seconds; its processor time includes all waiting. After its due: by the broker's stamp
   (LogAppendTime of the target) against the due that was sent.
