@@ -6,7 +6,9 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Memory, Resident};
-use crate::limit::{CLAIM_MAX, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER};
+use crate::limit::{
+    CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
+};
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -37,7 +39,7 @@ pub(crate) struct Work {
     pub(super) horizon: Timestamp,
     /// The pair that the store knows to be delivered, and what else it is to be told.
     told: Claim,
-    /// Nothing is taken before it: the last claim was refused.
+    /// Nothing is taken before it: the last claim was just now, or was refused.
     not_before: Option<Instant>,
     tell_at: Option<Instant>,
     deletes: Vec<(Slice, Name)>,
@@ -219,7 +221,9 @@ impl Work {
         if self.phase != Phase::Active || room == 0 {
             return None;
         }
-        self.schedule.take(wall, limit.min(room))
+        let take = self.schedule.take(wall, limit.min(room))?;
+        self.not_before = (take.messages.len() < CLAIM_MAX / 2).then_some(now + CLAIM_PACE);
+        Some(take)
     }
 
     /// What the store is to be told now, along with `claim`; `None`: nothing yet.
@@ -284,9 +288,11 @@ impl Work {
             Phase::Leaving { until } => Some(until),
         };
         let due = due.map(|due| self.not_before.map_or(due, |at| due.max(at)));
+        // What was due before it is not told by the schedule again.
+        let pace = self.not_before.filter(|at| is_served && *at > now);
         // A target that takes nothing for now need not say when it does.
         let unsent = self.has_unsent().then(|| now + RESEND_MIN);
-        [poll, due, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        [poll, due, pace, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
 
