@@ -6,7 +6,9 @@ use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_ANSWER_TURN, KAFKA_COMMITTED_TURN, KA
 use rdkafka::TopicPartitionList;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
+use std::cell::Cell;
 use std::ffi::{CString, c_char};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -87,7 +89,7 @@ pub(super) fn is_there(native: &Native) -> bool {
     let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_PROBE_MAX);
     // SAFETY: all handles are alive.
     unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue.0.as_ptr()) };
-    ask.queue.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
+    ask.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
 }
 
 /// One offset of each partition of the list, in its order.
@@ -188,14 +190,16 @@ pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), 
 }
 
 /// One question: its options, and the queue of its answer alone.
-pub(super) struct Ask {
-    queue: Queue,
+pub(super) struct Ask<'a> {
+    native: &'a Native,
+    queue: Arc<Queue>,
+    answered: Cell<bool>,
     pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
     pub(super) client: *mut sys::rd_kafka_t,
 }
 
-impl Ask {
-    pub(super) fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
+impl<'a> Ask<'a> {
+    pub(super) fn new(native: &'a Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
         let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
@@ -203,7 +207,7 @@ impl Ask {
             let options = sys::rd_kafka_AdminOptions_new(client, call);
             let mut reason: [c_char; 128] = [0; 128];
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
-            Self { queue, options, client }
+            Self { native, queue: Arc::new(queue), answered: Cell::new(false), options, client }
         }
     }
 
@@ -212,12 +216,17 @@ impl Ask {
         self.queue.0.as_ptr()
     }
 
-    /// librdkafka ends the question itself; the second over its time is for its threads to say so. What comes to a queue that is gone is
-    /// dropped by it.
+    fn poll(&self, patience: Duration) -> Option<Event> {
+        let event = self.queue.poll(patience);
+        self.answered.set(event.is_some());
+        event
+    }
+
+    /// librdkafka ends the question itself; the second over its time is for its threads to say so.
     pub(super) fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
         let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
         loop {
-            if let Some(event) = self.queue.poll(KAFKA_ANSWER_TURN) {
+            if let Some(event) = self.poll(KAFKA_ANSWER_TURN) {
                 return event.error().map_or(Ok(event), Err);
             }
             if !(asking.meanwhile)() || Instant::now() >= until {
@@ -227,8 +236,11 @@ impl Ask {
     }
 }
 
-impl Drop for Ask {
+impl Drop for Ask<'_> {
     fn drop(&mut self) {
+        if !self.answered.get() {
+            self.native.given_up(self.queue.clone());
+        }
         // SAFETY: the options are ours, and no call keeps them.
         unsafe { sys::rd_kafka_AdminOptions_destroy(self.options) }
     }

@@ -31,7 +31,7 @@ pub(super) use mock::MockBroker;
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
 
-use crate::limit::KAFKA_PROBE_MAX;
+use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_PROBE_MAX};
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
@@ -39,12 +39,15 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka_sys as sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 /// A client whose main queue (logs, errors, delivery reports) is served by [`Native::serve`].
 pub(super) struct Native {
     main: Queue,
+    /// Where the answers of questions that were given up are to come.
+    unanswered: Mutex<Vec<Arc<Queue>>>,
     client: Client<DefaultClientContext>,
 }
 
@@ -83,7 +86,7 @@ impl Native {
         let client = Client::new(config, native, kind, DefaultClientContext)?;
         // SAFETY: the client is alive; the reference to its queue is ours to destroy.
         let main = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
-        Ok(Self { main: main.expect("every client has a main queue"), client })
+        Ok(Self { main: main.expect("every client has a main queue"), unanswered: Mutex::default(), client })
     }
 
     /// A client that only asks; it joins no group and reads nothing.
@@ -111,6 +114,13 @@ impl Native {
         }
     }
 
+    /// librdkafka ends each question in its time, so these are few.
+    fn given_up(&self, queue: Arc<Queue>) {
+        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.retain(|queue| queue.poll(Duration::ZERO).is_none());
+        unanswered.push(queue);
+    }
+
     fn answers(&self) -> bool {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
         // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is destroyed below.
@@ -122,6 +132,14 @@ impl Native {
             }
             answered
         }
+    }
+}
+
+/// librdkafka (2.12) aborts the process if an answer about topics or the cluster comes while its client ends, so all questions end first.
+impl Drop for Native {
+    fn drop(&mut self) {
+        let unanswered = self.unanswered.get_mut().unwrap_or_else(PoisonError::into_inner);
+        unanswered.drain(..).for_each(|queue| drop(queue.poll(KAFKA_ANSWER_MAX + Duration::from_secs(1))));
     }
 }
 
