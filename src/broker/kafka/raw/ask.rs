@@ -39,23 +39,9 @@ pub(in super::super) struct Asking<'a> {
 
 /// The topics, in no order; one that the cluster refuses to describe has an error in its place.
 pub(in super::super) fn describe_topics(asking: &mut Asking<'_>, topics: &[&str]) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
-    let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
-    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
-    // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
-    unsafe {
-        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-        sys::rd_kafka_DescribeTopics(ask.client, collection, ask.options, ask.queue.0.as_ptr());
-        sys::rd_kafka_TopicCollection_destroy(collection);
-    }
-    let event = ask.answer(asking)?;
-    // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
-        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-        Ok(slice(topics, count).iter().map(|topic| topic_facts(*topic)).collect())
-    }
+    // SAFETY: what is handed in is alive.
+    ask.about_topics(asking, topics, |topic| unsafe { topic_facts(topic) })
 }
 
 /// SAFETY: `topic` is alive.
@@ -88,7 +74,7 @@ unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
 pub(super) fn is_there(native: &Native) -> bool {
     let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_PROBE_MAX);
     // SAFETY: all handles are alive.
-    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue.0.as_ptr()) };
+    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue()) };
     ask.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
 }
 
@@ -107,7 +93,7 @@ pub(in super::super) fn list_offsets(
     all.expect("offsets that every list takes");
     let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, KAFKA_ANSWER_MAX);
     // SAFETY: all handles are alive; the call copies the list.
-    unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue.0.as_ptr()) };
+    unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue()) };
     let event = ask.answer(asking)?;
     // SAFETY: as in `describe_topics`.
     unsafe {
@@ -193,7 +179,8 @@ pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), 
 pub(super) struct Ask<'a> {
     native: &'a Native,
     queue: Arc<Queue>,
-    answered: Cell<bool>,
+    /// It was asked, and the answer has not come.
+    outstanding: Cell<bool>,
     pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
     pub(super) client: *mut sys::rd_kafka_t,
 }
@@ -207,18 +194,44 @@ impl<'a> Ask<'a> {
             let options = sys::rd_kafka_AdminOptions_new(client, call);
             let mut reason: [c_char; 128] = [0; 128];
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
-            Self { native, queue: Arc::new(queue), answered: Cell::new(false), options, client }
+            Self { native, queue: Arc::new(queue), outstanding: Cell::new(false), options, client }
         }
     }
 
-    /// Where the answer is to come.
+    /// Where the answer is to come: for the call that asks, and only for it.
     pub(super) fn queue(&self) -> *mut sys::rd_kafka_queue_t {
+        self.outstanding.set(true);
         self.queue.0.as_ptr()
+    }
+
+    /// Asks for descriptions, with the options as they are; `read` is given each while it is alive.
+    pub(super) fn about_topics<T>(
+        &self,
+        asking: &mut Asking<'_>,
+        topics: &[&str],
+        read: impl Fn(*const sys::rd_kafka_TopicDescription_t) -> T,
+    ) -> Result<Vec<T>, Failed> {
+        let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
+        let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
+        unsafe {
+            let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+            sys::rd_kafka_DescribeTopics(self.client, collection, self.options, self.queue());
+            sys::rd_kafka_TopicCollection_destroy(collection);
+        }
+        let event = self.answer(asking)?;
+        // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
+        unsafe {
+            let mut count = 0;
+            let result = sys::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
+            let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
+            Ok(slice(topics, count).iter().map(|topic| read(*topic)).collect())
+        }
     }
 
     fn poll(&self, patience: Duration) -> Option<Event> {
         let event = self.queue.poll(patience);
-        self.answered.set(event.is_some());
+        self.outstanding.set(event.is_none());
         event
     }
 
@@ -238,7 +251,7 @@ impl<'a> Ask<'a> {
 
 impl Drop for Ask<'_> {
     fn drop(&mut self) {
-        if !self.answered.get() {
+        if self.outstanding.get() {
             self.native.given_up(self.queue.clone());
         }
         // SAFETY: the options are ours, and no call keeps them.

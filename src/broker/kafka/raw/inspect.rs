@@ -6,7 +6,7 @@ use crate::limit::KAFKA_ANSWER_MAX;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka_sys as sys;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use sys::rd_kafka_AclOperation_t as Operation;
 use sys::rd_kafka_ResourceType_t as Resource;
 use sys::rd_kafka_admin_op_t as Call;
@@ -85,10 +85,8 @@ unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Valu
 
 /// What this client may do with a topic: read it, write to it. Topics of which the cluster does not say are left out.
 pub(in super::super) fn rights(asking: &mut Asking<'_>, topics: &[&str]) -> Result<BTreeMap<String, (bool, bool)>, Failed> {
-    let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
-    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
-    // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection; the error is null or ours.
+    // SAFETY: the options are alive; the error is null or ours.
     unsafe {
         let error = sys::rd_kafka_AdminOptions_set_include_authorized_operations(ask.options, 1);
         if !error.is_null() {
@@ -96,18 +94,10 @@ pub(in super::super) fn rights(asking: &mut Asking<'_>, topics: &[&str]) -> Resu
             sys::rd_kafka_error_destroy(error);
             failed?;
         }
-        let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-        sys::rd_kafka_DescribeTopics(ask.client, collection, ask.options, ask.queue());
-        sys::rd_kafka_TopicCollection_destroy(collection);
     }
-    let event = ask.answer(asking)?;
-    // SAFETY: as in `brokers`; all that is read belongs to the event.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
-        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-        Ok(slice(topics, count).iter().filter_map(|topic| of_topic(*topic)).collect())
-    }
+    // SAFETY: what is handed in is alive.
+    let found = ask.about_topics(asking, topics, |topic| unsafe { of_topic(topic) })?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// SAFETY: `topic` is alive.

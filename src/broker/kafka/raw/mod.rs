@@ -40,14 +40,20 @@ use rdkafka_sys as sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Thread;
+use std::thread::{Builder, Thread};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A client whose main queue (logs, errors, delivery reports) is served by [`Native::serve`].
 pub(super) struct Native {
-    main: Queue,
+    held: Arc<Held>,
     /// Where the answers of questions that were given up are to come.
     unanswered: Mutex<Vec<Arc<Queue>>>,
+}
+
+/// The main queue is given back before its client ends.
+struct Held {
+    main: Queue,
     client: Client<DefaultClientContext>,
 }
 
@@ -86,7 +92,8 @@ impl Native {
         let client = Client::new(config, native, kind, DefaultClientContext)?;
         // SAFETY: the client is alive; the reference to its queue is ours to destroy.
         let main = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
-        Ok(Self { main: main.expect("every client has a main queue"), unanswered: Mutex::default(), client })
+        let held = Held { main: main.expect("every client has a main queue"), client };
+        Ok(Self { held: Arc::new(held), unanswered: Mutex::default() })
     }
 
     /// A client that only asks; it joins no group and reads nothing.
@@ -95,12 +102,12 @@ impl Native {
     }
 
     fn ptr(&self) -> *mut sys::rd_kafka_t {
-        self.client.native_ptr()
+        self.held.client.native_ptr()
     }
 
     /// Hands out what waits in the main queue, or the first that comes within `patience`. Answers how much it was: 0 or 1.
     pub(super) fn serve(&self, patience: Duration, notice: &mut dyn FnMut(Notice)) -> usize {
-        self.main.poll(patience).map_or(0, |event| {
+        self.held.main.poll(patience).map_or(0, |event| {
             event.notice().into_iter().for_each(notice);
             1
         })
@@ -135,11 +142,25 @@ impl Native {
     }
 }
 
-/// librdkafka (2.12) aborts the process if an answer about topics or the cluster comes while its client ends, so all questions end first.
+/// librdkafka (2.12) aborts the process if an answer about topics or the cluster comes while its client ends. A client that was asked what is
+/// not answered yet is therefore ended by a thread that waits for its questions. Nobody waits for the thread: it holds nothing else, librdkafka
+/// ends every question, and an end of the process in between is no end of the client.
 impl Drop for Native {
     fn drop(&mut self) {
-        let unanswered = self.unanswered.get_mut().unwrap_or_else(PoisonError::into_inner);
-        unanswered.drain(..).for_each(|queue| drop(queue.poll(KAFKA_ANSWER_MAX + Duration::from_secs(1))));
+        let mut unanswered = std::mem::take(self.unanswered.get_mut().unwrap_or_else(PoisonError::into_inner));
+        unanswered.retain(|queue| queue.poll(Duration::ZERO).is_none());
+        if unanswered.is_empty() {
+            return;
+        }
+        let held = self.held.clone();
+        let ending = Builder::new().name("kafka-ending".into()).spawn(move || {
+            let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
+            unanswered.drain(..).for_each(|queue| drop(queue.poll(until.saturating_duration_since(Instant::now()))));
+            drop(held);
+        });
+        if let Err(error) = ending {
+            tracing::error!(%error, "no thread can be started to end a kafka client");
+        }
     }
 }
 
