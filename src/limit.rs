@@ -235,6 +235,9 @@ pub(crate) const KAFKA_QUESTIONS_MAX: usize = 16;
 pub(crate) const KAFKA_ANSWER_TURN: Duration = Duration::from_millis(100);
 pub(crate) const KAFKA_COMMITTED_TURN: Duration = Duration::from_secs(1);
 
+/// The same of a question for the brokers of a cluster: its answer may be as long as the list of all topics.
+pub(crate) const KAFKA_METADATA_TURN: Duration = Duration::from_secs(1);
+
 /// How often a source looks whether its topics are still the same ones.
 pub(crate) const KAFKA_WATCH_INTERVAL: Duration = Duration::from_secs(5);
 

@@ -6,9 +6,7 @@ use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_ANSWER_TURN, KAFKA_COMMITTED_TURN, KA
 use rdkafka::TopicPartitionList;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
-use std::cell::Cell;
-use std::ffi::{CString, c_char};
-use std::sync::Arc;
+use std::ffi::{CStr, CString, c_char};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -70,12 +68,12 @@ unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
     }
 }
 
-/// Whether the broker that the cluster calls its controller answers: the smallest question there is, for it names no topic.
-pub(super) fn is_there(native: &Native) -> bool {
-    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_PROBE_MAX);
-    // SAFETY: all handles are alive.
-    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue()) };
-    ask.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
+/// Whether the broker that the cluster calls its controller answers. It is asked about one topic, for librdkafka (2.12) aborts the process when
+/// it asks about the cluster alone and hears that no broker is fit for service, as a broker says of itself after a pause.
+pub(super) fn is_there(native: &Native, topic: &CStr) -> bool {
+    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_PROBE_MAX);
+    ask.describe(&[topic]);
+    ask.queue.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
 }
 
 /// One offset of each partition of the list, in its order.
@@ -176,17 +174,14 @@ pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), 
 }
 
 /// One question: its options, and the queue of its answer alone.
-pub(super) struct Ask<'a> {
-    native: &'a Native,
-    queue: Arc<Queue>,
-    /// It was asked, and the answer has not come.
-    outstanding: Cell<bool>,
+pub(super) struct Ask {
+    queue: Queue,
     pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
     pub(super) client: *mut sys::rd_kafka_t,
 }
 
-impl<'a> Ask<'a> {
-    pub(super) fn new(native: &'a Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
+impl Ask {
+    pub(super) fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
         let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
@@ -194,13 +189,12 @@ impl<'a> Ask<'a> {
             let options = sys::rd_kafka_AdminOptions_new(client, call);
             let mut reason: [c_char; 128] = [0; 128];
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
-            Self { native, queue: Arc::new(queue), outstanding: Cell::new(false), options, client }
+            Self { queue, options, client }
         }
     }
 
-    /// Where the answer is to come: for the call that asks, and only for it.
+    /// Where the answer is to come.
     pub(super) fn queue(&self) -> *mut sys::rd_kafka_queue_t {
-        self.outstanding.set(true);
         self.queue.0.as_ptr()
     }
 
@@ -212,13 +206,10 @@ impl<'a> Ask<'a> {
         read: impl Fn(*const sys::rd_kafka_TopicDescription_t) -> T,
     ) -> Result<Vec<T>, Failed> {
         let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
-        let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-        // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
-        unsafe {
-            let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-            sys::rd_kafka_DescribeTopics(self.client, collection, self.options, self.queue());
-            sys::rd_kafka_TopicCollection_destroy(collection);
+        if let Some(name) = names.first() {
+            asking.native.knows(name);
         }
+        self.describe(&names.iter().map(CString::as_c_str).collect::<Vec<_>>());
         let event = self.answer(asking)?;
         // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
         unsafe {
@@ -229,17 +220,22 @@ impl<'a> Ask<'a> {
         }
     }
 
-    fn poll(&self, patience: Duration) -> Option<Event> {
-        let event = self.queue.poll(patience);
-        self.outstanding.set(event.is_none());
-        event
+    fn describe(&self, topics: &[&CStr]) {
+        let mut names: Vec<*const c_char> = topics.iter().map(|name| name.as_ptr()).collect();
+        // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
+        unsafe {
+            let collection = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+            sys::rd_kafka_DescribeTopics(self.client, collection, self.options, self.queue());
+            sys::rd_kafka_TopicCollection_destroy(collection);
+        }
     }
 
-    /// librdkafka ends the question itself; the second over its time is for its threads to say so.
+    /// librdkafka ends the question itself; the second over its time is for its threads to say so. What comes to a queue that is gone is
+    /// dropped by it.
     pub(super) fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
         let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
         loop {
-            if let Some(event) = self.poll(KAFKA_ANSWER_TURN) {
+            if let Some(event) = self.queue.poll(KAFKA_ANSWER_TURN) {
                 return event.error().map_or(Ok(event), Err);
             }
             if !(asking.meanwhile)() || Instant::now() >= until {
@@ -249,11 +245,8 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Drop for Ask<'_> {
+impl Drop for Ask {
     fn drop(&mut self) {
-        if self.outstanding.get() {
-            self.native.given_up(self.queue.clone());
-        }
         // SAFETY: the options are ours, and no call keeps them.
         unsafe { sys::rd_kafka_AdminOptions_destroy(self.options) }
     }

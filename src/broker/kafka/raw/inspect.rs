@@ -2,14 +2,15 @@
 
 use super::ask::{Ask, Asking, Failed, failure};
 use super::{slice, text};
-use crate::limit::KAFKA_ANSWER_MAX;
-use rdkafka::types::RDKafkaRespErr;
+use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_METADATA_TURN};
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use sys::rd_kafka_AclOperation_t as Operation;
 use sys::rd_kafka_ResourceType_t as Resource;
 use sys::rd_kafka_admin_op_t as Call;
+use tokio::time::Instant;
 
 /// Whose settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +22,19 @@ pub(in super::super) enum Whose {
 /// Settings by name; what is sensitive has no value and is left out.
 pub(in super::super) type Values = BTreeMap<String, String>;
 
-/// The ids of the cluster's brokers.
+/// The ids of the cluster's brokers. Asked by turns, so that others are served meanwhile.
 pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Failed> {
-    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER, KAFKA_ANSWER_MAX);
-    // SAFETY: all handles are alive.
-    unsafe { sys::rd_kafka_DescribeCluster(ask.client, ask.options, ask.queue()) };
-    let event = ask.answer(asking)?;
-    // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for.
-    unsafe {
-        let mut count = 0;
-        let result = sys::rd_kafka_event_DescribeCluster_result(event.0.as_ptr());
-        let nodes = sys::rd_kafka_DescribeCluster_result_nodes(result, &mut count);
-        Ok(slice(nodes, count).iter().map(|node| sys::rd_kafka_Node_id(*node)).collect())
+    let until = Instant::now() + KAFKA_ANSWER_MAX;
+    loop {
+        // SAFETY: the metadata says how many it has, and is alive.
+        let answer = asking.native.metadata(KAFKA_METADATA_TURN, |metadata| unsafe {
+            let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
+            slice(metadata.brokers, brokers).iter().map(|broker| broker.id).collect()
+        });
+        let is_late = answer.as_ref().is_err_and(|(code, _)| *code == RDKafkaErrorCode::OperationTimedOut);
+        if !(is_late && (asking.meanwhile)() && Instant::now() < until) {
+            return answer;
+        }
     }
 }
 

@@ -31,31 +31,28 @@ pub(super) use mock::MockBroker;
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
 
-use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_PROBE_MAX};
+use crate::limit::KAFKA_PROBE_MAX;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, Thread};
+use std::sync::OnceLock;
+use std::thread::Thread;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// A client whose main queue (logs, errors, delivery reports) is served by [`Native::serve`].
 pub(super) struct Native {
-    held: Arc<Held>,
-    /// Where the answers of questions that were given up are to come.
-    unanswered: Mutex<Vec<Arc<Queue>>>,
-}
-
-/// The main queue is given back before its client ends.
-struct Held {
     main: Queue,
+    /// The first topic that it had to do with: what a broker is asked about to hear whether it is there.
+    known: OnceLock<CString>,
     client: Client<DefaultClientContext>,
 }
+
+/// Asked about by a client that has had to do with no topic yet. None need exist of that name.
+const NO_TOPIC: &CStr = c"postdate-probe";
 
 /// What a client says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +89,7 @@ impl Native {
         let client = Client::new(config, native, kind, DefaultClientContext)?;
         // SAFETY: the client is alive; the reference to its queue is ours to destroy.
         let main = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
-        let held = Held { main: main.expect("every client has a main queue"), client };
-        Ok(Self { held: Arc::new(held), unanswered: Mutex::default() })
+        Ok(Self { main: main.expect("every client has a main queue"), known: OnceLock::new(), client })
     }
 
     /// A client that only asks; it joins no group and reads nothing.
@@ -102,12 +98,12 @@ impl Native {
     }
 
     fn ptr(&self) -> *mut sys::rd_kafka_t {
-        self.held.client.native_ptr()
+        self.client.native_ptr()
     }
 
     /// Hands out what waits in the main queue, or the first that comes within `patience`. Answers how much it was: 0 or 1.
     pub(super) fn serve(&self, patience: Duration, notice: &mut dyn FnMut(Notice)) -> usize {
-        self.held.main.poll(patience).map_or(0, |event| {
+        self.main.poll(patience).map_or(0, |event| {
             event.notice().into_iter().for_each(notice);
             1
         })
@@ -116,50 +112,28 @@ impl Native {
     /// Whether a broker answers within [`KAFKA_PROBE_MAX`].
     pub(super) fn ping(&self, ping: Ping) -> bool {
         match ping {
-            Ping::Controller => ask::is_there(self),
-            Ping::Any => self.answers(),
+            Ping::Controller => ask::is_there(self, self.known.get().map_or(NO_TOPIC, CString::as_c_str)),
+            Ping::Any => self.metadata(KAFKA_PROBE_MAX, |_| ()).is_ok(),
         }
     }
 
-    /// librdkafka ends each question in its time, so these are few.
-    fn given_up(&self, queue: Arc<Queue>) {
-        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-        unanswered.retain(|queue| queue.poll(Duration::ZERO).is_none());
-        unanswered.push(queue);
+    fn knows(&self, topic: &CStr) {
+        self.known.get_or_init(|| topic.to_owned());
     }
 
-    fn answers(&self) -> bool {
+    /// What a broker says of the cluster, and of the topics that this client knows: if it knows none, of all.
+    fn metadata<T>(&self, patience: Duration, read: impl FnOnce(&sys::rd_kafka_metadata) -> T) -> Result<T, Failed> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
-        // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is destroyed below.
+        // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is ours to destroy.
         unsafe {
-            let code = sys::rd_kafka_metadata(self.ptr(), 0, std::ptr::null_mut(), &mut metadata, millis(KAFKA_PROBE_MAX));
-            let answered = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
-            if answered {
-                sys::rd_kafka_metadata_destroy(metadata);
+            match sys::rd_kafka_metadata(self.ptr(), 0, std::ptr::null_mut(), &mut metadata, millis(patience)) {
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => {
+                    let answer = read(&*metadata);
+                    sys::rd_kafka_metadata_destroy(metadata);
+                    Ok(answer)
+                }
+                code => Err((code.into(), RDKafkaErrorCode::from(code).to_string())),
             }
-            answered
-        }
-    }
-}
-
-/// librdkafka (2.12) aborts the process if an answer about topics or the cluster comes while its client ends. A client that was asked what is
-/// not answered yet is therefore ended by a thread that waits for its questions. Nobody waits for the thread: it holds nothing else, librdkafka
-/// ends every question, and an end of the process in between is no end of the client.
-impl Drop for Native {
-    fn drop(&mut self) {
-        let mut unanswered = std::mem::take(self.unanswered.get_mut().unwrap_or_else(PoisonError::into_inner));
-        unanswered.retain(|queue| queue.poll(Duration::ZERO).is_none());
-        if unanswered.is_empty() {
-            return;
-        }
-        let held = self.held.clone();
-        let ending = Builder::new().name("kafka-ending".into()).spawn(move || {
-            let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
-            unanswered.drain(..).for_each(|queue| drop(queue.poll(until.saturating_duration_since(Instant::now()))));
-            drop(held);
-        });
-        if let Err(error) = ending {
-            tracing::error!(%error, "no thread can be started to end a kafka client");
         }
     }
 }

@@ -60,6 +60,7 @@ impl Sender {
     /// `None`: no broker could have a topic of that name.
     pub(in super::super) fn topic(&self, name: &str) -> Option<Topic> {
         let name = CString::new(name).ok()?;
+        self.0.knows(&name);
         // SAFETY: the client and the name are alive; the reference is ours to destroy.
         NonNull::new(unsafe { sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut()) }).map(Topic)
     }
@@ -114,7 +115,7 @@ impl Sender {
         notice: &mut dyn FnMut(Notice),
         mut delivery: impl FnMut(&Delivery<'_>),
     ) -> usize {
-        let Some(event) = self.0.held.main.poll(patience) else { return 0 };
+        let Some(event) = self.0.main.poll(patience) else { return 0 };
         event.notice().into_iter().for_each(notice);
         if event.kind() == sys::RD_KAFKA_EVENT_DR {
             // SAFETY: the event is alive, and its messages live as long as it.
@@ -128,12 +129,12 @@ impl Sender {
 
     /// Records taken over whose reports were not handed out yet, and whatever else waits in the main queue.
     pub(in super::super) fn waiting(&self) -> usize {
-        super::waiting(&self.0.held.client)
+        super::waiting(&self.0.client)
     }
 
     /// Why this client can send nothing any more.
     pub(in super::super) fn fatal(&self) -> Option<String> {
-        self.0.held.client.fatal_error().map(|(_, reason)| reason)
+        self.0.client.fatal_error().map(|(_, reason)| reason)
     }
 
     /// Gives up all that is under way; a report follows for each.
@@ -145,7 +146,7 @@ impl Sender {
     /// Wakes [`Sender::serve`] from another thread.
     pub(in super::super) fn interrupt(&self) {
         // SAFETY: the queue is alive.
-        unsafe { sys::rd_kafka_queue_yield(self.0.held.main.0.as_ptr()) }
+        unsafe { sys::rd_kafka_queue_yield(self.0.main.0.as_ptr()) }
     }
 
     /// Has the client fail for good, as a broker that lost data would.
