@@ -3,7 +3,7 @@
 use super::ask::{Ask, Asking, Failed, failure};
 use super::{slice, text};
 use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_METADATA_TURN};
-use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use rdkafka::types::{RDKafkaErrorCode as Code, RDKafkaRespErr};
 use rdkafka_sys as sys;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -31,7 +31,8 @@ pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Fai
             let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
             slice(metadata.brokers, brokers).iter().map(|broker| broker.id).collect()
         });
-        let is_late = answer.as_ref().is_err_and(|(code, _)| *code == RDKafkaErrorCode::OperationTimedOut);
+        // No broker is connected, or none has answered; who serves the client meanwhile will know why.
+        let is_late = answer.as_ref().is_err_and(|(code, _)| matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut));
         if !(is_late && (asking.meanwhile)() && Instant::now() < until) {
             return answer;
         }
