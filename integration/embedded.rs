@@ -3,9 +3,6 @@
 use crate::env::{Kafka, Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
-const KILLS: usize = 6;
-const ROUND: usize = 300;
-
 #[test]
 fn a_process_that_is_killed_again_and_again_loses_nothing_of_its_folder() {
     // As with Redis: reading, storing and handing over are killed in their midst.
@@ -13,18 +10,7 @@ fn a_process_that_is_killed_again_and_again_loses_nothing_of_its_folder() {
     let mut scene = Scene::new(&kafka, "folder_killed", 2);
     let sink = scene.sink();
     let mut postdate = Postdate::ready_with(&scene.config_stored("", "").replace("6000", "1000"));
-    let mut duplicates = 0;
-    for _ in 0..KILLS {
-        let arrived = sink.records().len();
-        scene.load(ROUND, 0..1_000);
-        sink.wait_for(arrived + ROUND / 3, LIMIT);
-        scene.load(ROUND, 0..1_000);
-        postdate.kill();
-        postdate.restart();
-        duplicates = scene.all_arrive(&sink);
-    }
-    scene.flush();
-    assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
+    scene.survives_kills(&sink, &mut postdate);
 }
 
 #[test]

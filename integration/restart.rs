@@ -3,9 +3,6 @@
 use crate::env::{Kafka, Postdate, kafka, redis};
 use crate::verdict::{LIMIT, Scene};
 
-const KILLS: usize = 6;
-const ROUND: usize = 300;
-
 #[test]
 fn a_process_that_is_killed_again_and_again_loses_nothing() {
     // The group gives up a member that died as soon as it is allowed to: reading, too, is to be killed in its midst.
@@ -14,21 +11,7 @@ fn a_process_that_is_killed_again_and_again_loses_nothing() {
     let sink = scene.sink();
     let config = scene.config_with(redis(), "[timer]\nlease = \"1s\"").replace("6000", "1000");
     let mut postdate = Postdate::ready_with(&config);
-    let mut duplicates = 0;
-    for _ in 0..KILLS {
-        let arrived = sink.records().len();
-        scene.load(ROUND, 0..1_000);
-        sink.wait_for(arrived + ROUND / 3, LIMIT);
-        // It dies while it reads these, and hands over those.
-        scene.load(ROUND, 0..1_000);
-        postdate.kill();
-        postdate.restart();
-        duplicates = scene.all_arrive(&sink);
-    }
-    scene.flush();
-    // Only what was in flight at a kill: some ten milliseconds' worth, or all of the round on a machine that falls behind, but nothing of
-    // the rounds before it.
-    assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
+    scene.survives_kills(&sink, &mut postdate);
 }
 
 #[test]

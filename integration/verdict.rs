@@ -162,6 +162,26 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.judge(&records)
     }
 
+    /// Kills the process again and again, each time while it reads some messages and hands over others: nothing is lost.
+    pub(crate) fn survives_kills(&mut self, sink: &Sink, postdate: &mut Postdate) {
+        const KILLS: usize = 6;
+        const ROUND: usize = 300;
+        let mut duplicates = 0;
+        for _ in 0..KILLS {
+            let arrived = sink.records().len();
+            self.load(ROUND, 0..1_000);
+            sink.wait_for(arrived + ROUND / 3, LIMIT);
+            self.load(ROUND, 0..1_000);
+            postdate.kill();
+            postdate.restart();
+            duplicates = self.all_arrive(sink);
+        }
+        self.flush();
+        // Only what was in flight at a kill: some ten milliseconds' worth, or all of the round on a machine that falls behind, but nothing
+        // of the rounds before it.
+        assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
+    }
+
     /// For the end, when nothing can come any more: what the topic holds, to its last record.
     pub(crate) fn duplicates_at_the_end(&self) -> usize {
         let records = Sink::read_to_end(&self.addr, &self.target);

@@ -4,6 +4,7 @@
 mod advance;
 mod append;
 mod birth;
+pub(crate) mod build;
 mod change;
 mod lease;
 mod load;

@@ -8,8 +8,9 @@ mod kill;
 use super::folder::Sizes;
 use super::*;
 use crate::clock::WallClock;
-use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token, Watermark};
+use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
 use crate::run::{Name, Run};
+use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject, run_of};
 use crate::store::{Change, ChangeKind, Survey};
@@ -92,36 +93,13 @@ impl Counterpart for Kept {
     }
 }
 
-fn shard(topic: &str) -> ShardId {
-    ShardId::new("route", Partition::new(topic, 0))
-}
-
-fn birth(topic: &str) -> Birth {
-    Birth { shard: shard(topic), identity: Identity("id".into()), watermark: Watermark(0), delivered: Claim::START }
-}
-
 /// A place in hour `offset / 8` after the epoch.
 fn place(offset: u64) -> Cursor {
     Cursor::new(Timestamp::from_millis(offset as i64 * 450_000), Offset(offset))
 }
 
-/// One message at `offset`, in a run of its own, with the id `id<offset>`.
 fn append(topic: &str, offset: u64) -> Append {
-    let change = Change { id: format!("id{offset}").into(), kind: ChangeKind::Schedule(place(offset)) };
-    let run = run_of(&format!("w{offset}"), &[place(offset)]);
-    Append { shard: shard(topic), from: Watermark(offset), to: Watermark(offset + 1), runs: vec![run], changes: vec![change] }
-}
-
-fn lease(topic: &str) -> Lease {
-    crate::store::lease(&shard(topic), Token(7))
-}
-
-fn advance(topic: &str, claim: Claim) -> Advance {
-    Advance { lease: lease(topic), delivered: None, deletes: vec![], ids: vec![], claim: Some(claim), skew_max: Duration::ZERO }
-}
-
-fn everything(topic: &str) -> List {
-    List { shard: shard(topic), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 1_000_000 }
+    append_at(topic, place(offset))
 }
 
 async fn held(store: &Embedded, topic: &str) {

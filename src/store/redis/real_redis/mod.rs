@@ -6,10 +6,11 @@ mod outage;
 mod server;
 
 use super::*;
-use crate::model::{Claim, Cursor, Identity, Offset, Partition, Timestamp, Token, Watermark};
+use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
 use crate::run::Run;
+use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};
-use crate::store::contract::{self, Subject, run_of};
+use crate::store::contract::{self, Subject};
 use crate::store::{Change, ChangeKind, Survey};
 use server::Server;
 
@@ -41,16 +42,8 @@ impl Subject for RealRedis {
     }
 }
 
-fn shard(topic: &str) -> ShardId {
-    ShardId::new("route", Partition::new(topic, 0))
-}
-
 fn key(topic: &str, name: &str) -> String {
     format!("pd:{{test/route/{topic}/0}}:{name}")
-}
-
-fn birth(topic: &str) -> Birth {
-    Birth { shard: shard(topic), identity: Identity("id".into()), watermark: Watermark(0), delivered: Claim::START }
 }
 
 /// A place in hour `offset` after the epoch, so that each has a slice of its own.
@@ -58,23 +51,8 @@ fn place(offset: u64) -> Cursor {
     Cursor::new(Timestamp::from_millis(offset as i64 * 3_600_000), Offset(offset))
 }
 
-/// One message at `offset`, in a run of its own, with the id `id<offset>`.
 fn append(topic: &str, offset: u64) -> Append {
-    let change = Change { id: format!("id{offset}").into(), kind: ChangeKind::Schedule(place(offset)) };
-    let run = run_of(&format!("w{offset}"), &[place(offset)]);
-    Append { shard: shard(topic), from: Watermark(offset), to: Watermark(offset + 1), runs: vec![run], changes: vec![change] }
-}
-
-fn lease(topic: &str) -> Lease {
-    crate::store::lease(&shard(topic), Token(7))
-}
-
-fn advance(topic: &str, claim: Claim) -> Advance {
-    Advance { lease: lease(topic), delivered: None, deletes: vec![], ids: vec![], claim: Some(claim), skew_max: Duration::ZERO }
-}
-
-fn everything(topic: &str) -> List {
-    List { shard: shard(topic), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 100 }
+    append_at(topic, place(offset))
 }
 
 const DONE: Appended = Appended::Done { cancelled: 0, missed: 0 };
