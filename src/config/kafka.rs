@@ -33,8 +33,6 @@ const OWNED: &[(&str, &str)] = &[
     ("enable.gapless.guarantee", "the order of retries is part of Postdate's protocol"),
     ("acks", "a message is done only when all in-sync replicas have it"),
     ("request.required.acks", "a message is done only when all in-sync replicas have it"),
-    ("max.in.flight", "more would break the order within a partition"),
-    ("max.in.flight.requests.per.connection", "more would break the order within a partition"),
     ("transactional.id", "transactions are Postdate's own affair"),
     ("delivery.report.only.error", "a message is done only when the broker has said so"),
     ("message.max.bytes", "what is too large, the broker decides"),

@@ -19,7 +19,12 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
 
 const SIDE: Side = Side {
-    defaults: &[("socket.nagle.disable", "true")],
+    defaults: &[
+        ("socket.nagle.disable", "true"),
+        // A broker answers the requests of one connection one after the other. With more of them under way, and what waits for its partition's
+        // turn, librdkafka (2.12) spins until an answer comes.
+        ("max.in.flight.requests.per.connection", "1"),
+    ],
     bounds: &[
         ("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER)),
         ("message.timeout.ms", millis(KAFKA_SEND_MAX)),
