@@ -58,7 +58,7 @@ pub(in super::super) fn settings(
         sys::rd_kafka_ConfigResource_destroy_array(resources.as_mut_ptr(), resources.len());
     }
     let event = ask.answer(asking)?;
-    // SAFETY: as in `brokers`; all that is read belongs to the event.
+    // SAFETY: the event is alive and, since it is this queue's only question, of the kind that was asked for; all that is read belongs to it.
     unsafe {
         let mut count = 0;
         let result = sys::rd_kafka_event_DescribeConfigs_result(event.0.as_ptr());

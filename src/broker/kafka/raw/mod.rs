@@ -117,6 +117,7 @@ impl Native {
         }
     }
 
+    /// The client has to do with this topic: a broker may be asked about it.
     fn knows(&self, topic: &CStr) {
         self.known.get_or_init(|| topic.to_owned());
     }
