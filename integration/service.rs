@@ -52,6 +52,11 @@ impl Service {
         eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || (self.waiting(topic) >= count).then_some(()));
     }
 
+    /// Waits until the last message of a source topic is delivered or set aside.
+    pub(crate) fn wait_until_none_waits(&self, topic: &str) {
+        eventually(&format!("no message of {topic} waits"), PATIENCE, || (self.waiting(topic) == 0).then_some(()));
+    }
+
     /// Whether so many messages of a source topic are stored before the instant, in epoch milliseconds.
     pub(crate) fn wait_before(&self, instant: i64, topic: &str, count: u32) -> bool {
         eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || {
