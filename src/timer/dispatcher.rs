@@ -129,7 +129,7 @@ impl Dispatcher {
                 let shard = grant.lease.shard.clone();
                 let slot = self.slots.add(shard.clone());
                 let origins = Origins::new(&self.options.deployment, &shard);
-                self.works.insert(shard, Work::new(grant, slot, origins, &self.memory, now));
+                self.works.insert(shard, Work::new(grant, slot, origins, self.memory.open(), now));
             }
             Holding::Lost(shard) => self.leave(&shard),
         }

@@ -66,8 +66,9 @@ impl Work {
     fn fetch(&mut self) -> Option<What> {
         let Fill::Fetching(fetching) = &mut self.fill else { return None };
         let (mut runs, mut messages) = (Vec::new(), 0);
+        let messages_max = self.memory.room_messages().clamp(1, FETCH_MESSAGES_MAX);
         while runs.len() < FETCH_RUNS_MAX
-            && messages < FETCH_MESSAGES_MAX
+            && messages < messages_max
             && let Some(Wanted { slice, name, .. }) = fetching.queue.pop_front()
         {
             messages += u64::from(name.count());

@@ -5,7 +5,7 @@ use super::claimer::Grant;
 use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
-use super::memory::{Memory, Resident};
+use super::memory::{Account, Resident};
 use crate::limit::{
     CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Work {
     pub(crate) flights: Flights<Aloft>,
     pub(crate) schedule: Schedule<Resident>,
     pub(super) inventory: Inventory,
-    pub(super) memory: Rc<Memory>,
+    pub(super) memory: Rc<Account>,
     /// What of the shard a former owner may have handed over already.
     pub(crate) suspect: Claim,
     /// Replies with another tag were asked for before everything was dropped.
@@ -67,7 +67,7 @@ struct Poll {
 }
 
 impl Work {
-    pub(crate) fn new(grant: Grant, slot: u16, origins: Origins, memory: &Rc<Memory>, now: Instant) -> Self {
+    pub(crate) fn new(grant: Grant, slot: u16, origins: Origins, memory: Rc<Account>, now: Instant) -> Self {
         let Grant { lease, state, start } = grant;
         Self {
             lease,
@@ -77,7 +77,7 @@ impl Work {
             flights: Flights::new(start),
             schedule: Schedule::new(start, state.watermark),
             inventory: Inventory::default(),
-            memory: memory.clone(),
+            memory,
             suspect: state.claimed,
             // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
             tag: u64::from(slot) << 32,
@@ -301,6 +301,7 @@ mod tests {
     use super::*;
     use crate::model::{Identity, Partition, ShardId, Token};
     use crate::store::State;
+    use crate::timer::memory::Memory;
 
     fn work(slot: u16) -> Work {
         let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
@@ -315,7 +316,7 @@ mod tests {
             quarantined: 0,
         };
         let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
-        Work::new(grant, slot, origins, &Memory::new(1 << 20), Instant::now())
+        Work::new(grant, slot, origins, Memory::new(1 << 20).open(), Instant::now())
     }
 
     #[test]
