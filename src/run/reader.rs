@@ -112,6 +112,22 @@ impl Loaded {
         size_of::<Self>() + self.name.as_str().len() + self.records.capacity() + columns
     }
 
+    /// Drops those messages at the head that are done, up to the first that is not, and gives their memory back. Indices begin anew.
+    pub(crate) fn drop_head(&mut self, is_done: impl Fn(Cursor) -> bool) {
+        let done = self.places.iter().position(|place| !is_done(*place)).unwrap_or(self.places.len());
+        if done == 0 {
+            return;
+        }
+        let base = self.ends[done];
+        self.records.drain(..base as usize);
+        self.places.drain(..done);
+        self.ends.drain(..done);
+        self.ends.iter_mut().for_each(|end| *end -= base);
+        self.records.shrink_to_fit();
+        self.places.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
     /// Drops the messages that are due later than `horizon`, and gives their memory back.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) {
         let kept = self.places.partition_point(|place| place.due <= horizon);

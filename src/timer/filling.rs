@@ -77,7 +77,7 @@ impl Work {
         fetching.under_way = runs.len();
         fetching.late = fetching.late.saturating_sub(runs.len());
         let keep = if self.memory.is_ample() && fetching.keep == fetching.until { Timestamp::MAX } else { fetching.keep };
-        Some(What::Fetch { runs, keep })
+        Some(What::Fetch { runs, keep, taken: self.schedule.taken() })
     }
 
     /// The list is fetched: the next part of it, or done up to what was kept.

@@ -3,7 +3,7 @@
 
 use crate::health::Part;
 use crate::limit::{LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
-use crate::model::{ShardId, Slice, Timestamp, Watermark};
+use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Corrupt, Decoder, Loaded, Name};
 use crate::store::{Error, Fetch, List, Listed, Listing, Store, Tail, Tailed};
 use bytes::Bytes;
@@ -25,8 +25,8 @@ pub(crate) enum What {
     Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize },
     /// Names of the runs that begin in `from..=until`.
     List { from: Timestamp, until: Timestamp, limit: usize },
-    /// Runs by name; of each, messages due after `keep` are left in the store.
-    Fetch { runs: Vec<(Slice, Name)>, keep: Timestamp },
+    /// Runs by name; of each, messages due after `keep` are left in the store, and so are those at its head that `taken` covers.
+    Fetch { runs: Vec<(Slice, Name)>, keep: Timestamp, taken: Claim },
 }
 
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Loader {
                     tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
                 }
                 What::List { from, until, limit } => lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
-                What::Fetch { runs, keep } => fetches.push((request, *keep, Fetch { shard, runs: runs.clone() })),
+                What::Fetch { runs, keep, taken } => fetches.push((request, (*keep, *taken), Fetch { shard, runs: runs.clone() })),
             }
         }
         let mut replies = Vec::new();
@@ -152,8 +152,8 @@ impl Loader {
         }
         if !fetches.is_empty() {
             let calls: Vec<_> = fetches.iter().map(|(.., call)| call.clone()).collect();
-            for ((request, keep, call), blobs) in fetches.iter().zip(self.store.fetch(&calls).await?) {
-                let reads = call.runs.iter().zip(blobs).map(|((slice, name), bytes)| read(*slice, name, bytes.as_ref(), *keep, decoder));
+            for ((request, bounds, call), blobs) in fetches.iter().zip(self.store.fetch(&calls).await?) {
+                let reads = call.runs.iter().zip(blobs).map(|((slice, name), bytes)| read(*slice, name, bytes.as_ref(), *bounds, decoder));
                 reply(request, Answer::Fetch(reads.collect()));
             }
         }
@@ -165,7 +165,7 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
     match tailed {
         Tailed::Runs { watermark, seen, runs } => {
             let wanted = runs.into_iter().filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
-            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), keep, decoder));
+            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), (keep, Claim::START), decoder));
             Answer::Tail { watermark, seen, runs: reads.collect() }
         }
         Tailed::Broken { watermark } => Answer::Broken { watermark },
@@ -173,11 +173,12 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
     }
 }
 
-fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, keep: Timestamp, decoder: &mut Decoder) -> Read {
+fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, (keep, taken): (Timestamp, Claim), decoder: &mut Decoder) -> Read {
     let Some(bytes) = bytes else { return Read::Gone { slice, name: name.clone() } };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
             run.keep_until(keep);
+            run.drop_head(|place| taken.covers(place));
             Read::Run(run)
         }
         Err(why) => Read::Corrupt { slice, name: name.clone(), why },
