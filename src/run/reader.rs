@@ -268,6 +268,20 @@ mod tests {
         }
 
         #[test]
+        fn what_is_done_at_the_head_is_dropped_and_nothing_else(messages in placed(20), watermarks in prop::collection::vec(0..60u64, 1..4)) {
+            let mut loaded = decode(&run_of(&messages).1).unwrap();
+            let whole = loaded.bytes_held();
+            let mut kept = messages;
+            for watermark in watermarks {
+                let is_done = |place: Cursor| place.offset < Offset(watermark);
+                loaded.drop_head(is_done);
+                kept = kept.into_iter().skip_while(|(place, _)| is_done(*place)).collect();
+                assert_holds(&loaded, &kept);
+                prop_assert!(loaded.bytes_held() <= whole, "its memory is given back");
+            }
+        }
+
+        #[test]
         fn a_changed_byte_is_noticed_wherever_it_is(messages in placed(6), places: [prop::sample::Index; 8], change in 1u8..) {
             let bytes = run_of(&messages).1;
             for at in places.map(|place| place.index(bytes.len())) {

@@ -99,22 +99,23 @@ impl Work {
     /// Runs of a backlog overlap: none of it can go before all of them are read up to the same place. So the bound of this fill is halved
     /// until what lies before it fits.
     fn make_room(&mut self) -> bool {
-        let Fill::Fetching(fetching) = &mut self.fill else { return false };
+        let Fill::Fetching(fetching) = &self.fill else { return false };
         let Some(next) = fetching.queue.front().map(|wanted| wanted.least) else { return true };
         if !self.flights.is_empty() || self.schedule.holds_loaded() {
             // What can go before the next run will make room.
             return false;
         }
         // Late messages must not be cut, for W moves over them. What is due at once is not spread over time: nothing to halve before the epoch.
-        let least = next.due.max(self.schedule.taken().cursor.due);
-        let (low, high) = (least.as_millis().max(0), fetching.keep.as_millis());
-        if high <= low {
-            // One instant's messages, interleaved: they must be in memory together.
-            return true;
+        let low = next.due.max(self.schedule.taken().cursor.due).as_millis().max(0);
+        let mut keep = fetching.keep.as_millis();
+        // At one instant it ends: its messages, interleaved, must be in memory together.
+        while self.memory.is_spent() && keep > low {
+            keep = low + (keep - low) / 2;
+            self.trim(Timestamp::from_millis(keep));
         }
-        fetching.keep = Timestamp::from_millis(low + (high - low) / 2);
-        let keep = fetching.keep;
-        self.trim(keep);
+        if let Fill::Fetching(fetching) = &mut self.fill {
+            fetching.keep = fetching.keep.min(Timestamp::from_millis(keep));
+        }
         true
     }
 
@@ -183,4 +184,110 @@ impl Work {
 /// The first place after everything that is due up to `due`.
 fn after(due: Timestamp) -> Cursor {
     Cursor::new(due.plus(Duration::from_millis(1)), Offset(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::claimer::Grant;
+    use super::super::flying::Aloft;
+    use super::super::loader::{Answer, read};
+    use super::super::memory::Memory;
+    use super::*;
+    use crate::limit::{CLAIM_MAX, CLAIM_PACE};
+    use crate::model::{Body, Claim, Disposition, Headers, Identity, Lease, Level, Origins, Partition, ShardId, Token, Watermark};
+    use crate::run::{Decoder, Encoder, record};
+    use crate::store::State;
+    use bytes::Bytes;
+    use std::collections::BTreeMap;
+    use std::rc::Rc;
+    use tokio::time::Instant;
+
+    const RUNS: u64 = 64;
+    const RUN_MESSAGES: u64 = 500;
+    const WALL: Timestamp = Timestamp::from_millis(1_000_000_000);
+
+    /// A backlog in which every run reaches over all of the time: the first message of each is due before the second of any.
+    fn overlapping() -> BTreeMap<Name, Bytes> {
+        let body = Body {
+            key: None,
+            payload: Some(&[b'x'; 100]),
+            headers: Headers::from_block(&[]),
+            id: None,
+            target: None,
+            dialect: None,
+            disposition: Disposition::Deliver,
+        };
+        let mut bytes = Vec::new();
+        record::encode(&body, &mut bytes);
+        let run = |run: u64| {
+            let offsets: Vec<_> = (0..RUN_MESSAGES).map(|at| at * RUNS + run).collect();
+            let places = offsets.iter().map(|offset| (Cursor::new(Timestamp::from_millis(*offset as i64), Offset(*offset)), &bytes[..]));
+            (Name::new(format!("1-{run:x}-{RUN_MESSAGES:x}-{run:x}")), Encoder::new().encode(places).1)
+        };
+        (0..RUNS).map(run).collect()
+    }
+
+    fn work(memory: &Rc<Memory>) -> Work {
+        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
+        let state = State {
+            identity: Identity("a".into()),
+            watermark: Watermark(RUNS * RUN_MESSAGES),
+            claimed: Claim::START,
+            delivered: Claim::START,
+            lowest_pending: Offset(0),
+            pending: RUNS * RUN_MESSAGES,
+            quarantined: 0,
+        };
+        let origins = Origins::new("prod", &shard);
+        let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
+        Work::new(grant, 1, origins, memory.open(), Instant::now())
+    }
+
+    fn answer(what: What, runs: &BTreeMap<Name, Bytes>, fetched: &mut usize) -> Answer {
+        let (watermark, slice) = (Watermark(RUNS * RUN_MESSAGES), Slice { level: Level::Hour, start: 0 });
+        match what {
+            What::Tail { .. } => Answer::Tail { watermark, seen: watermark, runs: Vec::new() },
+            What::List { from, until, .. } => {
+                let least_due = |name: &Name| Timestamp::from_millis(name.least_offset().0 as i64);
+                let listings = runs.keys().map(|name| Listing { slice, name: name.clone(), least_due: least_due(name) });
+                Answer::List { watermark, runs: listings.filter(|run| (from..=until).contains(&run.least_due)).collect(), more: false }
+            }
+            What::Fetch { runs: wanted, keep, taken } => {
+                *fetched += wanted.len();
+                let mut decoder = Decoder::new();
+                Answer::Fetch(wanted.iter().map(|(_, name)| read(slice, name, runs.get(name), (keep, taken), &mut decoder)).collect())
+            }
+        }
+    }
+
+    #[test]
+    fn a_backlog_of_ten_times_the_budget_passes_through_it_in_order() {
+        let runs = overlapping();
+        let slice = Slice { level: Level::Hour, start: 0 };
+        let held = runs.iter().map(|(name, bytes)| Decoder::new().decode(name.clone(), slice, bytes).unwrap().bytes_held());
+        let whole: usize = held.sum();
+        let (budget, run) = (whole / 10, whole / RUNS as usize);
+        let memory = Memory::new(budget);
+        let mut work = work(&memory);
+        let (mut now, mut delivered, mut most, mut fetched) = (Instant::now(), Vec::new(), 0, 0);
+        while delivered.len() < (RUNS * RUN_MESSAGES) as usize {
+            let before = (delivered.len(), fetched);
+            while let Some(what) = work.next_request(WALL, now) {
+                work.take_in(answer(what, &runs, &mut fetched), now);
+                most = most.max(memory.used());
+            }
+            while let Some(take) = work.take(WALL, now, CLAIM_MAX) {
+                let aloft = Aloft::new(take.messages, Vec::new());
+                delivered.extend((0..aloft.messages.len()).map(|index| aloft.place(index).offset.0));
+                work.flights.take_off(take.claim, 0, aloft);
+                work.land();
+                now += CLAIM_PACE;
+            }
+            now += CLAIM_PACE;
+            assert_ne!((delivered.len(), fetched), before, "it goes on");
+        }
+        assert!(delivered.iter().copied().eq(0..RUNS * RUN_MESSAGES), "in the order in which they were due");
+        assert!(most <= budget + run, "{most} bytes were held of a budget of {budget}");
+        assert!(fetched <= 2 * 10 * RUNS as usize, "{fetched} fetches of {RUNS} runs: each time half of the budget goes, or more");
+    }
 }

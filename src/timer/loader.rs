@@ -173,7 +173,7 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
     }
 }
 
-fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, (keep, taken): (Timestamp, Claim), decoder: &mut Decoder) -> Read {
+pub(super) fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, (keep, taken): (Timestamp, Claim), decoder: &mut Decoder) -> Read {
     let Some(bytes) = bytes else { return Read::Gone { slice, name: name.clone() } };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {

@@ -12,6 +12,8 @@ use std::rc::{Rc, Weak};
 pub(crate) struct Memory {
     used: Cell<usize>,
     messages: Cell<usize>,
+    /// Of a message, when something was loaded last; 0: nothing was yet.
+    mean: Cell<usize>,
     budget: usize,
     accounts: RefCell<Vec<Weak<Account>>>,
 }
@@ -25,7 +27,7 @@ pub(crate) struct Account {
 
 impl Memory {
     pub(crate) fn new(budget: usize) -> Rc<Self> {
-        Rc::new(Self { used: Cell::new(0), messages: Cell::new(0), budget, accounts: RefCell::default() })
+        Rc::new(Self { used: Cell::new(0), messages: Cell::new(0), mean: Cell::new(0), budget, accounts: RefCell::default() })
     }
 
     pub(crate) fn open(self: &Rc<Self>) -> Rc<Account> {
@@ -64,10 +66,9 @@ impl Account {
         usize::try_from(free + own).unwrap_or(0)
     }
 
-    /// Messages that fit into the room, if they are as large as those that are loaded.
+    /// Messages that fit into the room if they are as large as those that were loaded last; as long as nothing was, one is tried.
     pub(crate) fn room_messages(&self) -> u64 {
-        let Memory { used, messages, .. } = &*self.memory;
-        (self.room() as u64).saturating_mul(messages.get() as u64).checked_div(used.get() as u64).unwrap_or(u64::MAX)
+        self.room().checked_div(self.memory.mean.get()).map_or(1, |messages| messages as u64)
     }
 
     /// Nothing more should be loaded.
@@ -84,6 +85,9 @@ impl Account {
         self.used.set(self.used.get() + bytes);
         self.memory.used.set(self.memory.used.get() + bytes);
         self.memory.messages.set(self.memory.messages.get() + messages);
+        if let Some(mean) = self.memory.used.get().checked_div(self.memory.messages.get()) {
+            self.memory.mean.set(mean.max(1));
+        }
     }
 
     fn discharge(&self, bytes: usize, messages: usize) {
