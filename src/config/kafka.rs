@@ -38,6 +38,9 @@ const OWNED: &[(&str, &str)] = &[
     ("message.max.bytes", "what is too large, the broker decides"),
 ];
 
+/// Its two names in librdkafka: with idempotence, in order and without a repeat, the client takes no more than five.
+const IN_FLIGHT: [&str; 2] = ["max.in.flight.requests.per.connection", "max.in.flight"];
+
 pub(super) fn read(table: &Table<'_>) -> Kafka {
     let brokers = table.required("brokers", "add brokers = [\"127.0.0.1:9092\"]");
     let brokers = brokers.map(|field| field.texts("[\"127.0.0.1:9092\"]")).unwrap_or_default();
@@ -62,6 +65,10 @@ fn property(name: &str, field: &Field<'_>, by_file: bool) -> Option<Secret> {
         field.refuse("no property is called so", "use a name of librdkafka's, such as \"security.protocol\"");
         return None;
     }
-    let text = if by_file { field.file_content() } else { field.text_of_property() };
-    text.map(Secret::new)
+    let text = if by_file { field.file_content() } else { field.text_of_property() }?;
+    if IN_FLIGHT.contains(&name) && !matches!(text.parse(), Ok(1..=5)) {
+        field.refuse("this is no number from 1 to 5", "use 5 or less: with more, a repeat inside the client could break the order");
+        return None;
+    }
+    Some(Secret::new(text))
 }
