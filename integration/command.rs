@@ -46,8 +46,11 @@ fn item<'d>(check: &'d Value, subject: &str) -> (&'d str, &'d str) {
 
 fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
     let sink = scene.sink();
-    let line = ["send", "--route", "r", "--key", "k", "--in", "1h", "--id", "a:1", "--json", "later"];
-    let sent = document(&run(postdate, &line), 0);
+    let send = |id, partition, [when, due]: [&str; 2]| {
+        let line = ["send", "--route", "r", "--key", "k", "--partition", partition, when, due, "--id", id, "--json", "later"];
+        document(&run(postdate, &line), 0)
+    };
+    let sent = send("a:1", "0", ["--in", "1h"]);
     let origin = sent["origin"].as_str().unwrap().to_owned();
     assert!(origin.starts_with(&format!("{}/r/{}/", scene.deployment, scene.source)), "{origin}");
     let found = eventually("the message waits under its id", PATIENCE, || {
@@ -60,18 +63,23 @@ fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
     }
     assert!(told(&run(postdate, &["pending", "--id", "a:1"]), 0).contains("(in "));
 
+    let is_found = |id| run(postdate, &["pending", "--id", id]).status.code() == Some(0);
+    send("b:1", "1", ["--at", &sent["due_ms"].to_string()]);
+    eventually("the second message waits under its id", PATIENCE, || is_found("b:1").then_some(()));
     let report = document(&run(postdate, &["pending", "--json"]), 0);
-    assert_eq!((&report["total"]["messages"], &report["routes"][0]["route"]), (&Value::from(1), &Value::from("r")));
+    assert_eq!((&report["total"]["messages"], &report["routes"][0]["route"]), (&Value::from(2), &Value::from("r")));
     let hours = report["hours"].as_array().unwrap();
     let hour = sent["due_ms"].as_i64().unwrap() / 3_600_000 * 3_600_000;
     assert_eq!((hours.len(), hours[0]["start_ms"].as_i64()), (1, Some(hour)));
     let text = told(&run(postdate, &["pending"]), 0);
-    assert!(text.contains("DUE, BY HOUR (UTC)") && text.contains(" 1  ####") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("DUE, BY HOUR (UTC)") && text.contains(" 2  ####") && !text.contains('\u{1b}'), "{text}");
 
-    told(&run(postdate, &["send", "--route", "r", "--key", "k", "--cancel", "--id", "a:1"]), 0);
-    eventually("the cancelled message is gone", PATIENCE, || {
-        (run(postdate, &["pending", "--id", "a:1"]).status.code() == Some(3)).then_some(())
-    });
+    // The key leads to one of the two partitions, the id to that on which it waits.
+    for (id, partition) in [("a:1", 0), ("b:1", 1)] {
+        let cancel = ["send", "--route", "r", "--key", "k", "--cancel", "--id", id, "--json"];
+        assert_eq!(document(&run(postdate, &cancel), 0)["partition"], partition);
+        eventually("the cancelled message is gone", PATIENCE, || (!is_found(id)).then_some(()));
+    }
 
     let line = ["send", "--route", "r", "--key", "k", "--header", "h=v", "--in", "500ms", "--json", "-"];
     let sent = document(&run_with(postdate, "config.toml", &line, "from a pipe"), 0);
@@ -99,7 +107,7 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
     eventually("it waits", PATIENCE, || (run(&postdate, &["pending", "--id", "stays"]).status.code() == Some(0)).then_some(()));
     // What was delivered leaves a while later; what was cancelled is counted until it would have been due.
     let served = || -> Value { serde_json::from_str(&postdate.get("/pending").unwrap().1).unwrap() };
-    eventually("it waits, beside what was cancelled", PATIENCE, || (served()["total"]["messages"] == 2).then_some(()));
+    eventually("it waits, beside what was cancelled", PATIENCE, || (served()["total"]["messages"] == 3).then_some(()));
     let (status, body) = postdate.get("/pending").unwrap();
     let (served, mut printed): (Value, Value) =
         (serde_json::from_str(&body).unwrap(), document(&run(&postdate, &["pending", "--json"]), 0));

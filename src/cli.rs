@@ -238,7 +238,7 @@ pub struct Send {
     /// Another target topic than the route's default
     #[arg(long, value_name = "TOPIC")]
     pub to: Option<String>,
-    /// Cancel what waits under --id; give the same --key (or --partition) that it was sent with
+    /// Cancel what waits under --id, on the partition on which it does; if that cannot be looked up, where --key leads
     #[arg(long, requires = "id", requires = "place")]
     pub cancel: bool,
     /// Print one JSON document, which docs/commands.md describes

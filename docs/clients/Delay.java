@@ -21,10 +21,10 @@ public class Delay {
         ProducerRecord<String, String> message = new ProducerRecord<>("orders.delayed", key, "close it unless it was paid");
         message.headers().add("postdate-after", "10s".getBytes(StandardCharsets.UTF_8));
         Map<String, Object> producing = Map.of("bootstrap.servers", broker);
+        Instant sent = Instant.now();
         try (var producer = new KafkaProducer<>(producing, new StringSerializer(), new StringSerializer())) {
             producer.send(message).get();
         }
-        Instant sent = Instant.now();
         System.out.println("sent " + key + ", due in ten seconds");
 
         Map<String, Object> consuming = Map.of("bootstrap.servers", broker, "group.id", key, "auto.offset.reset", "earliest");
@@ -33,7 +33,9 @@ public class Delay {
             while (Instant.now().isBefore(sent.plusSeconds(30))) {
                 for (var arrived : consumer.poll(Duration.ofSeconds(1))) {
                     if (key.equals(arrived.key())) {
-                        System.out.printf("arrived after %.1f s: %s%n", Duration.between(sent, Instant.now()).toMillis() / 1e3, arrived.value());
+                        long due = Long.parseLong(new String(arrived.headers().lastHeader("postdate-due").value(), StandardCharsets.UTF_8));
+                        double seconds = Duration.between(sent, Instant.now()).toMillis() / 1e3;
+                        System.out.printf("arrived after %.1f s, stamped %d ms after its due: %s%n", seconds, arrived.timestamp() - due, arrived.value());
                         for (var header : arrived.headers()) {
                             System.out.println("  " + header.key() + ": " + new String(header.value(), StandardCharsets.UTF_8));
                         }

@@ -1,6 +1,7 @@
-"""Sends a message that is due in ten seconds, and waits for it. Needs: pip install confluent-kafka
+"""Sends a message that is due in ten seconds, and waits for it. With confluent-kafka in an environment of its own:
 
-    python3 docs/clients/delay.py [BROKER]
+    python3 -m venv .venv && .venv/bin/pip install confluent-kafka
+    .venv/bin/python docs/clients/delay.py [BROKER]
 """
 
 import sys

@@ -84,7 +84,7 @@ END
 topic() {
     local said
     said=$(java org.apache.kafka.tools.TopicCommand --bootstrap-server "127.0.0.1:$kafka_port" \
-        --create --if-not-exists --topic "$1" --partitions "$2" 2>&1) || complain "Kafka does not create the topic $1: $said"
+        --create --if-not-exists --topic "$1" --partitions "$2" "${@:3}" 2>&1) || complain "Kafka does not create the topic $1: $said"
 }
 
 servers_up() {
@@ -96,7 +96,8 @@ servers_up() {
     start_kafka
     await redis "$redis_port"
     await kafka "$kafka_port"
-    topic orders.delayed 4
+    # Retained longer than the longest delay, or what Redis loses could not be read again.
+    topic orders.delayed 4 --config retention.ms=$((31 * 24 * 3600 * 1000))
     topic orders 4
     topic orders.dead 1
     next_steps
@@ -115,9 +116,9 @@ Kafka answers on 127.0.0.1:$kafka_port and Redis on 127.0.0.1:$redis_port. Next,
 
 In a second terminal, send a message that is due in ten seconds and wait for it, with a client that you know:
 
-    pip install confluent-kafka && python3 docs/clients/delay.py 127.0.0.1:$kafka_port
+    python3 -m venv .venv && .venv/bin/pip install confluent-kafka && .venv/bin/python docs/clients/delay.py 127.0.0.1:$kafka_port
     (cd docs/clients/go && go run . 127.0.0.1:$kafka_port)
-    java -cp '$servers/kafka/lib/*' docs/clients/Delay.java 127.0.0.1:$kafka_port
+    java -cp '$servers/kafka/lib/*' docs/clients/Delay.java 127.0.0.1:$kafka_port    # a JDK: \`apt-get install openjdk-17-jdk-headless\`
 
 With kcat (a Debian package), send here, and watch the target in a third terminal:
 

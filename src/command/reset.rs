@@ -1,5 +1,6 @@
 //! `postdate reset`: erases what the store keeps of a topic that was created again.
 
+use super::page::print;
 use crate::broker::Catalog;
 use crate::broker::kafka::KafkaCatalog;
 use crate::cli::Reset;
@@ -33,8 +34,10 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
             waiting.join(", ")
         );
         store.erase(&shards).await?;
-        tracing::info!(shards = shards.len(), "reset: the service, started again, reads the topic from its first retained record");
-        Ok(())
+        let (of, count) = (&reset.topic, shards.len());
+        print(&format!(
+            "{of}: what was kept of {count} partitions is erased. Start the service: it reads them from their first retained records.\n"
+        ))
     })
 }
 

@@ -2,7 +2,8 @@
 //! here, by the very code that reads the record there.
 
 use super::page::{Page, Side, Table, Tone, moment, print, relative};
-use super::{Outcome, Refused, pending::json, run};
+use super::pending::{Source, json};
+use super::{Outcome, Refused, run};
 use crate::broker::kafka::KafkaTarget;
 use crate::broker::{FailureKind, Outgoing, Report, Sent, Target};
 use crate::cli;
@@ -66,9 +67,41 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
-    let receipt = run(deliver(config, send, (&draft, payload.as_deref()), receipt))?;
+    let (receipt, note) = run(async {
+        let (partition, note) = lead(config, send, &receipt.topic).await;
+        Ok((deliver(config, (send, partition), (&draft, payload.as_deref()), receipt).await?, note))
+    })?;
     print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
+    if let Some(note) = note {
+        tracing::warn!("{note}");
+    }
     Ok(Outcome::Done)
+}
+
+/// The partition to send to, if not where the key leads. A cancel and a replacement work only on the partition on which the message waits, and
+/// who sent that may have another partitioner. Answers also what a person should know of it.
+async fn lead(config: &Config, send: &cli::Send, topic: &str) -> (Option<i32>, Option<String>) {
+    let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else { return (send.partition, None) };
+    let found = async { Source::open(config).await?.found(id, Some(&send.route)).await };
+    let search = match tokio::time::timeout(COMMAND_SEND_MAX, found).await {
+        Ok(Ok(search)) => search,
+        Ok(Err(error)) => return (None, Some(unled(id, &format!("{error:#}")))),
+        Err(_) => return (None, Some(unled(id, "the store does not answer"))),
+    };
+    let partitions: Vec<i32> = search.found.iter().filter(|place| place.topic == topic).map(|place| place.partition).collect();
+    match partitions[..] {
+        [partition] => (Some(partition), None),
+        [] if send.cancel => (None, Some(format!("nothing waits under the id {id} now: the cancel went where its key leads"))),
+        [] => (None, None),
+        _ => (
+            None,
+            Some(format!("messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does")),
+        ),
+    }
+}
+
+fn unled(id: &str, why: &str) -> String {
+    format!("where the id {id} waits could not be looked up, so the record went where its key leads: {why}")
 }
 
 fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
@@ -149,7 +182,12 @@ fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> 
     block
 }
 
-async fn deliver(config: &Config, send: &cli::Send, (draft, payload): (&Draft, Option<&[u8]>), receipt: Receipt) -> Result<Receipt> {
+async fn deliver(
+    config: &Config,
+    (send, partition): (&cli::Send, Option<i32>),
+    (draft, payload): (&Draft, Option<&[u8]>),
+    receipt: Receipt,
+) -> Result<Receipt> {
     let name = &config.routes[&send.route].source.cluster;
     let mut cluster = cluster(config, name);
     // Somebody waits before the screen; a service would go on trying for minutes.
@@ -159,7 +197,7 @@ async fn deliver(config: &Config, send: &cli::Send, (draft, payload): (&Draft, O
     let mut target = KafkaTarget::new(&cluster, 1, Health::new().part("send")).with_context(|| format!("kafka.{name}"))?;
     let record = Outgoing {
         topic: &receipt.topic,
-        partition: send.partition,
+        partition,
         key: send.key.as_deref().map(str::as_bytes),
         payload,
         headers: Headers::from_block(&draft.headers),

@@ -32,7 +32,7 @@
 //! under that id.
 
 use super::dialect::{self, Asked, Delivery, Dialect};
-use super::due::{Delay, When, parse_after, parse_at};
+use super::due::{Delay, When, parse_after, parse_at, to_units};
 use super::header::Headers;
 use super::header_name::Control;
 use super::message::{Body, Disposition, Record};
@@ -228,8 +228,8 @@ fn start(record: &Record<'_>) -> Timestamp {
 }
 
 fn above_max(delay: Duration, from: &str, rules: &Rules) -> Refusal {
-    let (delay, max) = (delay.as_millis(), rules.max_delay.as_millis());
-    Refusal::new(Reason::DelayAboveMax, format!("the record is due {delay} ms after {from}; the route's max_delay is {max} ms"))
+    let (delay, max) = (to_units(delay), to_units(rules.max_delay));
+    Refusal::new(Reason::DelayAboveMax, format!("the record is due {delay} after {from}; the route's max_delay is {max}"))
 }
 
 /// What a record without a due time comes to.
@@ -674,7 +674,7 @@ mod tests {
             (b"postdate-id: a\nb", r#"postdate-id is "a\nb"; it takes 1-128 of A-Z a-z 0-9 . _ : -"#),
             (b"postdate-at: \xff\x1b[2J", r#"postdate-at is "\xff\x1b[2J", which is not UTF-8"#),
             (b"postdate-op: schedule", "postdate-op: schedule demands postdate-at or postdate-after; the record has neither"),
-            (b"postdate-after: 31d", "the record is due 2678400000 ms after its timestamp; the route's max_delay is 2592000000 ms"),
+            (b"postdate-after: 31d", "the record is due 31d after its timestamp; the route's max_delay is 30d"),
         ];
         for (line, expected) in table {
             let Admission::Refused(refusal) = admit(&record(Some(NOW), &block(&[line])), &origins(), &rules()) else {

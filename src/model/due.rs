@@ -30,6 +30,19 @@ use time::format_description::well_known::Rfc3339;
 /// Units of the second form of `postdate-after` in the order they must stand in, with their milliseconds.
 const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
+/// A length of time in the second form of `postdate-after`.
+pub(crate) fn to_units(length: Duration) -> String {
+    let (mut millis, mut text) = (length.as_millis(), String::new());
+    for (unit, of_unit) in UNITS {
+        let of_unit = of_unit.unsigned_abs().into();
+        if millis >= of_unit {
+            text += &format!("{}{unit}", millis / of_unit);
+            millis %= of_unit;
+        }
+    }
+    if text.is_empty() { "0ms".to_owned() } else { text }
+}
+
 /// When a message is due, as a header says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {

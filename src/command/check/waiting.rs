@@ -35,7 +35,7 @@ pub(super) fn judge(found: &Result<Report, String>) -> Vec<Item> {
     }));
     items.extend(removed_topics(report));
     if report.total.quarantined > 0 {
-        let found = format!("{} cannot be read, and are not delivered", several(report.total.quarantined, "message"));
+        let found = format!("{} cannot be read, and will not be delivered", several(report.total.quarantined, "message"));
         items.push(Item::warn(AREA, "set aside", found, "see \"A run is set aside\" in docs/operate.md"));
     }
     items

@@ -12,8 +12,8 @@ use ratatui::widgets::Paragraph;
 
 /// Lines and columns that it takes, and without which it is no picture.
 pub(super) const HEIGHT: u16 = 26;
-pub(super) const HEIGHT_LEAST: u16 = 16;
-pub(super) const WIDTH_LEAST: u16 = 60;
+pub(super) const HEIGHT_LEAST: u16 = 20;
+pub(super) const WIDTH_LEAST: u16 = 78;
 
 /// Wider it would only be emptier.
 const WIDTH_MAX: u16 = 100;
@@ -230,6 +230,14 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_it_all() {
         insta::assert_snapshot!(drawn(80, 23, Phase::Sending { begun: at(88_000) }, &board()));
+    }
+
+    #[test]
+    fn the_least_terminal_leaves_nothing_out() {
+        let drawn = drawn(WIDTH_LEAST, HEIGHT_LEAST, Phase::Sending { begun: at(88_000) }, &board());
+        for last in ["12 s of 30 s\n", "+11 s\n", "twice 0\n", "of yours\n", "postdate-after=5s\n", "and end\n"] {
+            assert!(drawn.contains(last), "{last:?} is missing:\n{drawn}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ while it runs, due in five seconds, with kcat:
 
 {invitation}
 
-or with Python (pip install confluent-kafka):
+or with Python and confluent-kafka (pip installs it, in a venv):
 
 python3 - <<'END'
 from confluent_kafka import Producer
