@@ -42,8 +42,20 @@ impl Kept {
 
     fn reopen(&mut self) {
         self.store = None;
-        self.store = Some(Embedded::open_with(&options(self.folder.path()), self.sizes, self.room.clone(), WallClock).unwrap());
+        self.store = Some(opened_with(self.folder.path(), self.sizes, &self.room));
     }
+}
+
+/// On a machine that is busy, the threads of the store that had the folder before may take longer than they are waited for.
+#[allow(clippy::disallowed_methods, reason = "threads and a real disk are waited for")]
+fn opened_with(path: &Path, sizes: Sizes, room: &Room) -> Embedded {
+    for _ in 0..600 {
+        match Embedded::open_with(&options(path), sizes, room.clone(), WallClock) {
+            Err(Error::Unusable(why)) if why.contains("in use by process") => std::thread::sleep(Duration::from_millis(100)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("{} is in use for a minute", path.display())
 }
 
 pub(super) fn opened_at(path: &Path) -> Embedded {
@@ -55,7 +67,7 @@ pub(super) fn options(path: &Path) -> Options {
 }
 
 fn opened(path: &Path, sizes: Sizes) -> Embedded {
-    Embedded::open_with(&options(path), sizes, Room::new(path.to_owned()), WallClock).unwrap()
+    opened_with(path, sizes, &Room::new(path.to_owned()))
 }
 
 fn refused(path: &Path) -> String {
