@@ -21,7 +21,8 @@ impl Asked {
         let mut count = None;
         for word in words.filter(|word| !word.starts_with('-')) {
             if let Some(file) = word.strip_prefix("workload=") {
-                asked.load = workload::read(Path::new(file)).map_err(|error| error.to_string())?;
+                asked.load =
+                    workload::read(Path::new(file)).map_err(|error| error.to_string().replacen("the configuration", "the workload", 1))?;
             } else if let Some(runs) = word.strip_prefix("runs=") {
                 let runs = runs.parse().ok().filter(|runs| (1..=99).contains(runs));
                 asked.runs = runs.ok_or_else(|| format!("{word}: how many runs, from 1 to 99, such as RUNS=3"))?;

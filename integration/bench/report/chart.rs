@@ -24,10 +24,10 @@ impl Figures<'_> {
         some_bars(&drawn.collect::<Vec<_>>())
     }
 
-    /// Processor time by who used it: what `scale` makes of microseconds a message at a stage, in that unit; nothing: the stage is left out.
-    pub(super) fn cpu(self, scale: fn(Stage) -> Option<f64>, unit: &str) -> Option<String> {
+    /// Processor time by who used it: what `scale` makes of microseconds a message at a stage, in that unit; nothing: the row is left out.
+    pub(super) fn cpu(self, scale: fn(&Row) -> Option<f64>, unit: &str) -> Option<String> {
         let drawn = self.rows.iter().filter_map(|row| {
-            let factor = scale(row.stage)?;
+            let factor = scale(row)?;
             let parts = [("program", row.cpu_us), ("redis", row.redis_cpu_us), ("kafka", row.kafka_cpu_us)];
             let parts: Vec<_> = parts.into_iter().filter_map(|(class, value)| Some((class, value? * factor))).collect();
             let values: Vec<_> = parts.iter().map(|(_, value)| short(*value)).collect();

@@ -113,7 +113,7 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
   does what Postdate does not: tasks that are retried, timed out, prioritised and watched one by one.
 - both: the same Redis, in the same run. Their lateness is that of the hand-over, Postdate's that of the broker's stamp, after Kafka has it.
   A rate that one of them cannot follow (less than in and out, one after the other, would take) is left out.
-- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise. Bytes: of Redis' used_memory
-  with the messages less without, or of the folder, a waiting message. Others' CPU: the part of all cores that went to programs which are not
-  of this run.
+- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise, without the child that
+  rewrites its file. Bytes: of Redis' used_memory with the messages less without, or of the folder, a waiting message. Others' CPU: the part of
+  all cores that went to programs which are not of this run.
 - arrived: by numbers in the payloads, none lost, doubled, changed, dead-lettered, or stamped before its due.";

@@ -13,14 +13,22 @@ const STYLE: &str = include_str!("style.css");
 
 pub(super) fn page(results: &Results) -> String {
     let figures = Figures { rows: &results.rows, runs: &results.runs };
+    let layout = results.rows.iter().any(|row| row.system == System::Layout);
+    let but = if layout { " Of the per-message layout only Redis' part is told." } else { "" };
+    let steadily = format!("Per cent of one core, all waiting included. Shorter is better.{but}");
     let body = [
         head(results),
         tiles(results),
         plot("Throughput", "Messages a second. Longer is better.", figures.bars(|row| row.rate, "/s")),
         lateness(figures),
         plot("Bytes of a waiting message", "In Redis, or in the embedded store's folder. Shorter is better.", bytes(figures)),
-        cpu(results, "Processor time at full speed", "Microseconds of one core a message.", figures.cpu(at_full_speed, "µs")),
-        cpu(results, "Processor time under a steady load", "Per cent of one core, all waiting included.", figures.cpu(under_a_load, "%")),
+        cpu("Processor time at full speed", "Microseconds of one core a message. Shorter is better.", figures.cpu(at_full_speed, "µs")),
+        plot(
+            "Redis' processor time",
+            "Microseconds of one core a message, into Redis and out. Shorter is better.",
+            redis(results, figures),
+        ),
+        cpu("Processor time under a steady load", &steadily, figures.cpu(under_a_load, "%")),
         beside(&results.comparisons),
         table(&results.rows),
         method(results),
@@ -55,20 +63,25 @@ fn plot(title: &str, says: &str, drawn: Option<String>) -> String {
     drawn.map_or_else(String::new, |drawn| format!("<section><h2>{title}</h2><p>{says}</p>{drawn}</section>"))
 }
 
-fn at_full_speed(stage: Stage) -> Option<f64> {
-    (!matches!(stage, Stage::Steady(_))).then_some(1.0)
+/// Without the rivals, beside whose length all else could not be told apart.
+fn at_full_speed(row: &Row) -> Option<f64> {
+    (!matches!(row.stage, Stage::Steady(_)) && !RIVALS.contains(&row.system)).then_some(1.0)
+}
+
+/// In and out of Redis, of those that use it; nothing to see without a rival.
+fn redis(results: &Results, figures: Figures<'_>) -> Option<String> {
+    let there = results.rows.iter().any(|row| RIVALS.contains(&row.system));
+    there.then(|| figures.bars(|row| row.redis_cpu_us.filter(|_| row.stage == Stage::Both), " µs"))?
 }
 
 /// A second's messages, in hundredths of that second.
-fn under_a_load(stage: Stage) -> Option<f64> {
-    if let Stage::Steady(rate) = stage { Some(rate as f64 / 1e4) } else { None }
+fn under_a_load(row: &Row) -> Option<f64> {
+    if let Stage::Steady(rate) = row.stage { Some(rate as f64 / 1e4) } else { None }
 }
 
-fn cpu(results: &Results, title: &str, unit: &str, drawn: Option<String>) -> String {
+fn cpu(title: &str, says: &str, drawn: Option<String>) -> String {
     let key = key(&[("program", "the program itself"), ("redis", "Redis"), ("kafka", "Kafka")]);
-    let layout = results.rows.iter().any(|row| row.system == System::Layout);
-    let but = if layout { " Of the per-message layout only Redis' part is told." } else { "" };
-    plot(title, &format!("{unit} Shorter is better.{but}</p><p class=\"key\">{key}"), drawn)
+    plot(title, &format!("{says}</p><p class=\"key\">{key}"), drawn)
 }
 
 fn lateness(figures: Figures<'_>) -> String {

@@ -90,7 +90,10 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
             let (name, what) = (escaped(&drawn.name), format!("{} at {}", short(*value), short(*at)));
             let (class, x, y) = (drawn.class, x(*at), y(*value));
             let _ = write!(svg, r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#);
-            text(&mut svg, "point middle", (x, y - 8.0), &short(*value));
+            // Of points that lie close above each other, the lower ones are labelled below.
+            let lower =
+                lines.iter().flat_map(|line| &line.points).any(|(there, above)| there == at && above > value && *above < value * 4.0);
+            text(&mut svg, "point middle", (x, if lower { y + 17.0 } else { y - 8.0 }), &short(*value));
         }
     }
     svg + "</svg>"

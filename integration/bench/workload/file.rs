@@ -118,9 +118,7 @@ impl Reader {
                 self.refuse(&key, "it is a table, and a value stands here".to_owned(), format!("[{key}], and its keys below"));
                 continue;
             }
-            let near = KEYS.iter().min_by_key(|known| strsim::levenshtein(known, &key));
-            let near = near.filter(|known| strsim::levenshtein(known, &key) <= 3);
-            let fix = near.map_or_else(|| "remove it".to_owned(), |near| format!("is `{near}` meant? Else remove it"));
+            let fix = meant(&key).map_or_else(|| "remove it".to_owned(), |near| format!("is `{near}` meant? Else remove it"));
             self.refuse(&key, "there is no such key".to_owned(), fix);
         }
     }
@@ -234,6 +232,14 @@ impl Reader {
     fn line_of(&self, at: usize) -> usize {
         1 + self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
     }
+}
+
+/// The key whose own name is most like that of `key`, if any is.
+fn meant(key: &str) -> Option<&'static str> {
+    let name = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    let own = key.rsplit('.').next().unwrap_or(key);
+    let likeness = |known: &&'static str| (strsim::jaro_winkler(name(known), own) * 1e3) as usize;
+    KEYS.into_iter().max_by_key(likeness).filter(|known| likeness(known) > 850)
 }
 
 /// Keys that there are not, and tables that are none.
