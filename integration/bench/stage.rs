@@ -116,13 +116,14 @@ impl Bench<'_> {
             self.progress.at(sent, all);
         });
         feeder.finish();
-        let bytes = (stored.memory() - memory) as f64 / stored.pending() as f64;
+        let (waiting, memory) = (stored.pending(), stored.memory() - memory);
+        let bytes = (waiting > 0).then(|| memory as f64 / waiting as f64);
         wait_for(self.progress, dues.len(), LOOK, || route.delivered());
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
         let row = Row::service(System::Postdate, Stage::Steady(rate), &usage, arrivals.verdict);
-        Row { bytes: Some(bytes), lateness_ms: Lateness::of(&arrivals.lateness), ..row }
+        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness), ..row }
     }
 
     /// A new route, on a Redis that holds nothing.

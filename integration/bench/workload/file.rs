@@ -40,8 +40,10 @@ const KEYS: [&str; 21] = [
 const SECOND: Duration = Duration::from_secs(1);
 /// The longest that a route takes unless its configuration says otherwise.
 const DELAY_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// What a measurement waits for.
+/// How long a measurement may last.
 const STEADY_MAX: Duration = Duration::from_secs(600);
+/// Where nothing arrives for half a minute, it is taken that nothing will.
+const STEADY_DELAY_MAX: Duration = Duration::from_secs(20);
 /// A broker takes no larger record unless it is told to.
 const PAYLOAD_MAX: Size = Size(900 << 10);
 
@@ -78,7 +80,7 @@ impl Reader {
         load.delay = self.delay("delay", DELAY_MAX, load.delay);
         load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
         load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
-        load.steady.delay = self.delay("steady.delay", STEADY_MAX, load.steady.delay);
+        load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
         let most = load.steady.rates.iter().max().map_or(0, |rate| rate.saturating_mul(load.steady.lasts.as_secs() as usize));
         if most > COUNT_MAX {
             self.refuse("steady.lasts", format!("at the greatest rate it makes {most} messages"), format!("at most {COUNT_MAX}"));
