@@ -62,8 +62,8 @@ fn comparison(what: String, rows: &[Row], runs: &[Vec<Row>], figure: impl Fn(&Ro
     (!rivals.is_empty()).then_some(Comparison { what, postdate, rivals })
 }
 
-/// How many times the floor's a figure of Postdate's is.
-pub(crate) fn of_the_floor(runs: &[Vec<Row>], stage: Stage, figure: Figure) -> Option<f64> {
-    let of = |run: &Vec<Row>| Some(figure(find(run, System::Postdate, stage)?)? / figure(find(run, System::Floor, Stage::Copy)?)?);
+/// How many times the floor's a figure is.
+pub(crate) fn of_the_floor(runs: &[Vec<Row>], system: System, stage: Stage, figure: Figure) -> Option<f64> {
+    let of = |run: &Vec<Row>| Some(figure(find(run, system, stage)?)? / figure(find(run, System::Floor, Stage::Copy)?)?);
     median(runs.iter().filter_map(of).collect())
 }

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     };
     let results = Results::new(&asked, measure(&asked, asynq.as_ref()));
     println!("{}\n", results.conditions());
-    table::print(&results.rows);
+    table::print(&results.rows, &results.runs);
     table::print_comparisons(&results.comparisons);
     println!("{}\n", report::LEGEND);
     results.write();

@@ -1,21 +1,20 @@
 //! The tables that are printed, and what their columns mean.
 
-use crate::compare::{Beside, Comparison, RIVALS};
-use crate::row::{Row, Stage, System, find};
+use crate::compare::{Beside, Comparison, Figure, RIVALS, of_the_floor};
+use crate::row::Row;
 
-/// Prints the rows beside the floor, if it is one of them.
-pub(crate) fn print(rows: &[Row]) {
-    let floor = find(rows, System::Floor, Stage::Copy);
-    let ratio = |value: Option<f64>, of: Option<f64>| number(value.zip(of).map(|(value, of)| value / of), 2);
+/// Prints the rows beside the floor, if it is one of them; the ratios are those of the runs, each by itself.
+pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
+    let ratio = |row: &Row, figure: Figure| number(of_the_floor(runs, row.system, row.stage, figure), 2);
     let head = ["stage", "messages/s", "of the floor", "CPU us", "of the floor", "Redis CPU us", "bytes stored", "others' CPU", "arrived"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(rows.iter().map(|row| {
         [
             row.name(),
             number(row.rate, 0),
-            ratio(row.rate, floor.and_then(|floor| floor.rate)),
+            ratio(row, |row| row.rate),
             number(row.cpu_us, 2),
-            ratio(row.cpu_us, floor.and_then(|floor| floor.cpu_us)),
+            ratio(row, |row| row.cpu_us),
             number(row.redis_cpu_us, 2),
             number(row.bytes, 0),
             format!("{:.0} %", row.others * 100.0),

@@ -1,7 +1,7 @@
 //! Which figures go into which plot, in which colours. How a plot is drawn is not its concern, nor where it stands.
 
 use super::svg::{Axes, Bar, Line, bars, panel, short};
-use crate::compare::Figure;
+use crate::compare::{Figure, of_the_floor};
 use crate::row::{Lateness, Row, Stage, System, find};
 
 /// Where the figures are: the medians, and the runs that they are of.
@@ -14,10 +14,10 @@ pub(super) struct Figures<'a> {
 impl Figures<'_> {
     /// One bar for each row that has the figure, beside the floor if there is one.
     pub(super) fn bars(self, figure: Figure, unit: &str) -> Option<String> {
-        let floor = find(self.rows, System::Floor, Stage::Copy).and_then(figure);
         let drawn = self.rows.iter().filter_map(|row| {
             let value = figure(row)?;
-            let of_floor = floor.map_or_else(String::new, |floor| format!(", {:.2} of the floor", value / floor));
+            let times = of_the_floor(self.runs, row.system, row.stage, figure);
+            let of_floor = times.map_or_else(String::new, |times| format!(", {times:.2} of the floor"));
             let (parts, text) = (vec![(row.system.class(), value)], format!("{}{unit}{of_floor}", short(value)));
             Some(Bar { label: row.name(), parts, text, range: self.range(row, figure) })
         });

@@ -29,7 +29,7 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
     /// Of Postdate and its rivals.
     pub(crate) comparisons: Vec<Comparison>,
-    runs: Vec<Vec<Row>>,
+    pub(crate) runs: Vec<Vec<Row>>,
 }
 
 impl Results {

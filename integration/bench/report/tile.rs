@@ -5,7 +5,9 @@ use crate::compare::{Comparison, of_the_floor};
 use crate::row::{Row, Stage, System};
 
 pub(super) fn tiles(results: &Results) -> String {
-    let floor = |stage, says: &str| of_the_floor(&results.runs, stage, |row| row.rate).map(|times| tile(&format!("{times:.2} ×"), says));
+    let floor = |stage, says: &str| {
+        of_the_floor(&results.runs, System::Postdate, stage, |row| row.rate).map(|times| tile(&format!("{times:.2} ×"), says))
+    };
     let rates = [
         floor(Stage::Store, "the rate of a plain copy, into the store"),
         floor(Stage::Drain, "the rate of a plain copy, out of the store"),
