@@ -3,7 +3,9 @@
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, layout, asynq
+#   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
+#   RUNS                   for `make bench`: how often, default 1; of several, the median
 #   TEST                   for `make integration`: only the tests whose name contains it
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
@@ -40,8 +42,8 @@ $(SERVERS)/tools/bin/cargo-deny: | packages
 	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
 
 # The program as it is shipped, hence without the tests' feature.
-bench: servers ## what the service does beside a plain copy, in one run
-	cargo bench --bench figures -- $(COUNT) $(STAGES)
+bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
+	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(RUNS),runs=$(RUNS))
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

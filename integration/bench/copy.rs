@@ -11,7 +11,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use crate::LIMIT;
 use crate::raw::{Reader, Sender};
-use crate::topics;
+use crate::topics::Topics;
 
 /// Messages between two looks at the broker's answers.
 const SERVE_AFTER: usize = 4_096;
@@ -19,14 +19,14 @@ const SERVE_AFTER: usize = 4_096;
 /// Nothing comes for so long: it never will.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Copies from a topic to a topic: the broker's address, both names, and how many records.
-pub(crate) type Copy = fn(&str, &str, &str, usize);
+/// Copies from a topic to a topic: both names, and how many records.
+pub(crate) type Copy = fn(&Topics<'_>, &str, &str, usize);
 
 /// A consumer that hands each record to a producer.
-pub(crate) fn plain(addr: &str, from: &str, to: &str, count: usize) {
-    let consumer: BaseConsumer = consumer_config(addr).create().expect("a consumer of a valid configuration");
-    let producer: BaseProducer = producer_config(addr).create().expect("a producer of a valid configuration");
-    consumer.assign(&topics::from_the_start(from)).expect("partitions can be assigned");
+pub(crate) fn plain(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
+    let consumer: BaseConsumer = consumer_config(topics.addr()).create().expect("a consumer of a valid configuration");
+    let producer: BaseProducer = producer_config(topics.addr()).create().expect("a producer of a valid configuration");
+    consumer.assign(&topics.all_of(from)).expect("partitions can be assigned");
     for copied in 1..=count {
         let message = consumer.poll(SILENCE).expect("a record to copy").expect("a record to copy");
         let headers = message.headers().expect("every message of the load has headers").detach();
@@ -45,9 +45,9 @@ pub(crate) fn plain(addr: &str, from: &str, to: &str, count: usize) {
 }
 
 /// Batches from the consumer's queue, a topic's handle, headers handed on unparsed.
-pub(crate) fn best(addr: &str, from: &str, to: &str, count: usize) {
-    let mut reader = Reader::new(&consumer_config(addr), &topics::from_the_start(from));
-    let sender = Sender::new(&producer_config(addr), to);
+pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
+    let mut reader = Reader::new(&consumer_config(topics.addr()), &topics.all_of(from));
+    let sender = Sender::new(&producer_config(topics.addr()), to);
     let (mut copied, mut heard) = (0, Instant::now());
     while copied < count {
         let came = reader.read(Duration::from_millis(1), |message| sender.forward(message));

@@ -5,16 +5,17 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
+use serde::Serialize;
 
 use crate::raw::Reader;
-use crate::topics::{self, Topics};
-use crate::workload;
+use crate::topics::Topics;
+use crate::workload::Message;
 
 /// A topic that yields nothing for so long is read, whatever its offsets say.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// What is wrong with what arrived. All zero: the promises were kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) count: usize,
     pub(crate) lost: usize,
@@ -45,6 +46,13 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// What was sent: so many messages, made like this.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    pub(crate) message: &'a Message,
+    pub(crate) count: usize,
+}
+
 /// What a target topic holds.
 pub(crate) struct Arrivals {
     pub(crate) verdict: Verdict,
@@ -55,22 +63,24 @@ pub(crate) struct Arrivals {
 }
 
 /// Reads a topic to its end. `due` answers for a number when it was due; a copy has none.
-pub(crate) fn judge(topics: &Topics<'_>, topic: &str, count: usize, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
+pub(crate) fn judge(topics: &Topics<'_>, topic: &str, sent: Sent<'_>, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
+    let Sent { message: like, count } = sent;
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", topics.addr()).set("group.id", "ledger").set("enable.auto.commit", "false");
     config.set("fetch.queue.backoff.ms", "10");
-    let mut reader = Reader::new(&config, &topics::from_the_start(topic));
+    let mut reader = Reader::new(&config, &topics.all_of(topic));
     let mut verdict = Verdict { count, ..Verdict::default() };
     let (mut seen, mut lateness, mut last) = (vec![false; count], Vec::new(), i64::MIN);
     let (held, mut read, mut heard) = (topics.held(topic), 0, Instant::now());
     while read < held && heard.elapsed() < SILENCE {
         let came = reader.read(Duration::from_millis(100), |message| {
             last = last.max(message.timestamp());
-            let Some(number) = workload::number(message.key()).filter(|number| *number < count) else {
+            let Some(number) = Message::number(message.payload()).filter(|number| *number < count) else {
                 verdict.changed += 1;
                 return;
             };
-            verdict.changed += usize::from(message.payload() != workload::payload(number).as_bytes());
+            let same = message.payload() == like.payload(number).as_bytes() && message.key() == like.key(number).as_bytes();
+            verdict.changed += usize::from(!same);
             verdict.doubled += usize::from(std::mem::replace(&mut seen[number], true));
             if let Some(due) = due(number) {
                 verdict.early += usize::from(message.timestamp() < due);

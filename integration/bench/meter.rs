@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::env::{Kafka, Postdate, Redis, cpu_of};
+use crate::env::{Kafka, Redis, cpu_of};
 
 /// The processes that are told apart.
 pub(crate) struct Meter<'a> {
@@ -29,16 +29,18 @@ pub(crate) struct Usage {
     pub(crate) here: Duration,
     pub(crate) service: Duration,
     pub(crate) redis: Duration,
+    pub(crate) kafka: Duration,
     /// The part of all cores that programs had which are not of this run, from 0 to 1: what makes the wall time's figures worse.
     pub(crate) others: f64,
 }
 
 impl Meter<'_> {
-    pub(crate) fn read(&self, service: Option<&Postdate>) -> Reading {
+    /// With what the program that is measured has used, if it is another than this.
+    pub(crate) fn read(&self, service: Duration) -> Reading {
         Reading {
             at: Instant::now(),
             here: cpu_of(std::process::id()),
-            service: service.map_or(Duration::ZERO, Postdate::cpu),
+            service,
             redis: self.redis.cpu(),
             kafka: self.kafka.cpu(),
             machine: machine(),
@@ -48,12 +50,13 @@ impl Meter<'_> {
 
 impl Reading {
     pub(crate) fn until(self, end: Reading) -> Usage {
-        let (wall, here, redis) = (end.at - self.at, end.here - self.here, end.redis - self.redis);
+        let (wall, here) = (end.at - self.at, end.here - self.here);
+        let (redis, kafka) = (end.redis - self.redis, end.kafka - self.kafka);
         let service = end.service.saturating_sub(self.service);
-        let ours = here + service + redis + (end.kafka - self.kafka);
+        let ours = here + service + redis + kafka;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let others = (end.machine - self.machine).saturating_sub(ours).as_secs_f64() / (wall.as_secs_f64() * cores);
-        Usage { wall, here, service, redis, others }
+        Usage { wall, here, service, redis, kafka, others }
     }
 }
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::env::{PATIENCE, Postdate, Redis, eventually, unique};
-use crate::topics::{PARTITIONS, Topics};
+use crate::progress::Progress;
+use crate::topics::Topics;
 
 /// Nothing moves for so long: it never will.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -62,13 +63,18 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
 
     /// What Redis holds of the route. Asked for on one connection, in one round trip.
     pub(crate) fn stored(&self, redis: &Redis) -> Stored {
-        Stored { connection: redis.client(), prefix: format!("pd:{{{}/bench/{}/", self.deployment, self.source) }
+        Stored {
+            connection: redis.client(),
+            partitions: self.topics.partitions,
+            prefix: format!("pd:{{{}/bench/{}/", self.deployment, self.source),
+        }
     }
 }
 
 /// Reads the shards' state in Redis, for the service's own metrics come once a second.
 pub(crate) struct Stored {
     connection: redis::Connection,
+    partitions: i32,
     prefix: String,
 }
 
@@ -93,30 +99,35 @@ impl Stored {
         messages.map(|count| count.expect("a count begins with messages")).sum()
     }
 
-    /// What Redis says it uses in all, in bytes.
     pub(crate) fn memory(&mut self) -> usize {
-        let info: String = redis::cmd("INFO").arg("memory").query(&mut self.connection).expect("Redis answers");
-        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-        used.and_then(|used| used.trim().parse().ok()).expect("Redis tells what it uses")
+        memory(&mut self.connection)
     }
 
     fn each<T: redis::FromRedisValue>(&mut self, command: &str, key: impl Fn(String) -> String, field: Option<&str>) -> Vec<T> {
         let mut pipeline = redis::pipe();
-        for partition in 0..PARTITIONS {
+        for partition in 0..self.partitions {
             pipeline.cmd(command).arg(key(format!("{}{partition}}}:", self.prefix))).arg(field);
         }
         pipeline.query(&mut self.connection).expect("Redis answers")
     }
 }
 
+/// What Redis says it uses in all, in bytes.
+pub(crate) fn memory(connection: &mut redis::Connection) -> usize {
+    let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("Redis answers");
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    used.and_then(|used| used.trim().parse().ok()).expect("Redis tells what it uses")
+}
+
 /// Waits until `now` answers `goal`, or nothing new for a long while; answers what it was at last.
-pub(crate) fn wait_for(goal: usize, every: Duration, mut now: impl FnMut() -> usize) -> usize {
+pub(crate) fn wait_for(progress: &Progress, goal: usize, every: Duration, mut now: impl FnMut() -> usize) -> usize {
     let (mut last, mut moved) = (now(), Instant::now());
     while last < goal && moved.elapsed() < SILENCE {
         std::thread::sleep(every);
         let next = now();
         moved = if next == last { moved } else { Instant::now() };
         last = next;
+        progress.at(last, goal);
     }
     last
 }

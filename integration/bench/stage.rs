@@ -1,23 +1,18 @@
-//! The measurements, one after the other on the same servers; each fills topics of its own, and judges what arrived.
+//! The measurements of the service and of the copies, one after the other on the same servers; each fills topics of its own, and judges what
+//! arrived.
 
 use std::time::{Duration, Instant};
 
 use crate::env::{Postdate, Redis, eventually, now_ms};
-use crate::ledger::{Verdict, judge};
+use crate::feeder::{Control, Feeder, steadily};
+use crate::ledger::{Arrivals, Sent, Verdict, judge};
 use crate::meter::Meter;
+use crate::progress::Progress;
 use crate::route::{Route, begun, wait_for};
-use crate::table::{FLOOR, Row};
+use crate::row::{Lateness, Row, Stage, System};
 use crate::topics::Topics;
-use crate::workload::{Control, Feeder, spread};
+use crate::workload::{Workload, spread};
 use crate::{LIMIT, copy};
-
-/// Of the steady load whose lateness is measured: messages a second, and for how long.
-pub(crate) const RATE: usize = 10_000;
-pub(crate) const STEADY: Duration = Duration::from_secs(30);
-
-/// How long its messages wait: 2 to 10 seconds.
-const DELAY_MIN: Duration = Duration::from_secs(2);
-const DELAY_SPAN: Duration = Duration::from_secs(8);
 
 /// Over how long the messages of the drain were due: so, every run holds messages of all of it.
 pub(crate) const OVERDUE_SPAN: Duration = Duration::from_secs(10);
@@ -35,132 +30,145 @@ pub(crate) struct Bench<'a> {
     pub(crate) topics: &'a Topics<'a>,
     pub(crate) redis: &'a Redis,
     pub(crate) meter: Meter<'a>,
-    /// Messages of each rate.
-    pub(crate) count: usize,
+    pub(crate) load: &'a Workload,
+    pub(crate) progress: &'a Progress,
 }
 
 impl Bench<'_> {
     /// The plain copy and the best: the floor.
-    pub(crate) fn copies(&self) -> [Row; 2] {
-        let warm = self.topics.make("warm");
+    pub(crate) fn copies(&self) -> Vec<Row> {
+        self.progress.step("copy");
+        let (warm, source) = (self.topics.make("warm"), self.topics.make("copied"));
         self.fill(&warm, WARM_UP, |_| ("postdate-after", 3_600_000));
-        let source = self.topics.make("copied");
-        self.fill(&source, self.count, |_| ("postdate-after", 3_600_000));
-        let kinds: [(&str, copy::Copy); 2] = [("copy, poll and send", copy::plain), (FLOOR, copy::best)];
-        kinds.map(|(stage, copy)| {
-            copy(self.topics.addr(), &warm, &self.topics.make("warmed"), WARM_UP);
-            progress(stage);
+        self.fill(&source, self.load.count, |_| ("postdate-after", 3_600_000));
+        let kinds: [(System, copy::Copy); 2] = [(System::PlainCopy, copy::plain), (System::Floor, copy::best)];
+        let rows = kinds.map(|(system, copy)| {
+            copy(self.topics, &warm, &self.topics.make("warmed"), WARM_UP);
+            self.progress.phase(if system == System::Floor { "copy, in batches" } else { "copy, poll and send" });
             let target = self.topics.make("copy");
-            let start = self.meter.read(None);
-            copy(self.topics.addr(), &source, &target, self.count);
-            let usage = start.until(self.meter.read(None));
-            Row::copy(stage, &usage, judge(self.topics, &target, self.count, |_| None).verdict)
-        })
+            let start = self.meter.read(Duration::ZERO);
+            copy(self.topics, &source, &target, self.load.count);
+            let usage = start.until(self.meter.read(Duration::ZERO));
+            Row::copy(system, &usage, judge(self.topics, &target, self.sent(), |_| None).verdict)
+        });
+        rows.into()
     }
 
-    /// From the source into the store, dues spread over a day. Answers, too, how long filling and storing took.
+    /// From the source into the store. Answers, too, how long filling and storing took.
     pub(crate) fn ingress(&self) -> (Row, Duration) {
+        self.progress.step("ingress");
         let (route, began) = (self.route(), Instant::now());
-        let day = Duration::from_secs(86_400);
-        self.fill(&route.source, self.count, |number| ("postdate-after", 600_000 + spread(number, day)));
+        self.fill(&route.source, self.load.count, |number| ("postdate-after", self.load.delay.of(number)));
         let (mut stored, filled) = (route.stored(self.redis), began.elapsed());
         let memory = stored.memory();
-        progress("ingress");
+        self.progress.phase("ingress: into the store");
         let mut service = route.serve(&["ingress"]);
         begun(&mut service, "the shards are born", |_| stored.watermark().is_some());
-        let start = self.meter.read(Some(&service));
-        wait_for(self.count, Duration::from_millis(5), || stored.watermark().unwrap_or(0));
-        let usage = start.until(self.meter.read(Some(&service)));
+        let start = self.meter.read(service.cpu());
+        wait_for(self.progress, self.load.count, Duration::from_millis(5), || stored.watermark().unwrap_or(0));
+        let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
-        let pending = stored.pending();
-        let delivered = route.delivered();
-        let verdict = Verdict {
-            count: self.count,
-            lost: self.count.saturating_sub(pending),
-            doubled: pending.saturating_sub(self.count),
-            early: delivered,
-            dead: route.dead(),
-            ..Verdict::default()
-        };
-        let bytes = (stored.memory() - memory) as f64 / self.count as f64;
-        let row = Row::service("ingress: source to store", Some(usage.wall.as_secs_f64()), &usage, verdict);
+        let verdict = self.judge_waiting(&route, stored.pending());
+        let bytes = (stored.memory() - memory) as f64 / self.load.count as f64;
+        let row = Row::service(System::Postdate, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
         (Row { bytes: Some(bytes), ..row }, filled + usage.wall)
     }
 
     /// From the store to the target: what became due while no timer ran. `pace`: how long it takes to fill and store as many, if known.
     pub(crate) fn drain(&self, pace: Option<Duration>) -> Row {
-        let route = self.route();
-        let pace = pace.unwrap_or(PACE * self.count as u32);
+        self.progress.step("drain");
+        let (route, count) = (self.route(), self.load.count);
+        let pace = pace.unwrap_or(PACE * count as u32);
         let first = now_ms() + millis(2 * pace + Duration::from_secs(10));
         let due = |number| first + spread(number, OVERDUE_SPAN);
-        self.fill(&route.source, self.count, |number| ("postdate-at", due(number)));
+        self.fill(&route.source, count, |number| ("postdate-at", due(number)));
         let mut stored = route.stored(self.redis);
         let ingress = route.serve(&["ingress"]);
-        wait_for(self.count, LOOK, || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, count, LOOK, || stored.watermark().unwrap_or(0));
         let ahead = now_ms() < first;
         stop(ingress);
-        eventually("the messages are due", LIMIT, || (now_ms() > first + millis(OVERDUE_SPAN)).then_some(()));
-        progress(if ahead { "drain" } else { "drain, though some of it was due before it was stored" });
+        self.wait_until_due(first);
+        self.progress.phase(if ahead { "drain: out of the store" } else { "drain, though some of it was due before it was stored" });
         let mut service = route.serve(&["timer"]);
         begun(&mut service, "the shards are leased", |_| stored.is_leased());
-        let (start, since) = (self.meter.read(Some(&service)), now_ms());
-        wait_for(self.count, LOOK, || route.delivered());
-        let usage = start.until(self.meter.read(Some(&service)));
+        let (start, since) = (self.meter.read(service.cpu()), now_ms());
+        wait_for(self.progress, count, LOOK, || route.delivered());
+        let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
-        let arrivals = judge(self.topics, &route.target, self.count, |number| Some(due(number)));
+        let arrivals = self.judge_arrived(&route, count, due);
         let seconds = (arrivals.last - since) as f64 / 1e3;
-        let verdict = Verdict { dead: route.dead(), ..arrivals.verdict };
-        Row::service("drain: store to target, overdue", Some(seconds), &usage, verdict)
+        Row::service(System::Postdate, Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
     /// A steady load, and how late it comes by the broker's stamp.
-    pub(crate) fn steady(&self) -> (Row, Vec<i64>) {
+    pub(crate) fn steady(&self, rate: usize) -> Row {
+        self.progress.step(&format!("steady load: {rate}/s"));
         let route = self.route();
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
-        progress("steady load");
         let mut stored = route.stored(self.redis);
-        let (memory, start) = (stored.memory(), self.meter.read(Some(&service)));
-        let dues = send_steadily(Feeder::new(self.topics.addr(), &route.source));
-        let bytes = (stored.memory() - memory) as f64 / stored.pending() as f64;
-        wait_for(dues.len(), LOOK, || route.delivered());
-        let usage = start.until(self.meter.read(Some(&service)));
+        let (memory, start) = (stored.memory(), self.meter.read(service.cpu()));
+        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let all = rate * self.load.steady.lasts.as_secs() as usize;
+        let send = |number, due| feeder.send(number, ("postdate-at", due));
+        let dues = steadily(rate, &self.load.steady, send, |sent| {
+            feeder.serve();
+            self.progress.at(sent, all);
+        });
+        feeder.finish();
+        let (waiting, memory) = (stored.pending(), stored.memory() - memory);
+        let bytes = (waiting > 0).then(|| memory as f64 / waiting as f64);
+        wait_for(self.progress, dues.len(), LOOK, || route.delivered());
+        let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
-        let arrivals = judge(self.topics, &route.target, dues.len(), |number| Some(dues[number]));
-        let verdict = Verdict { dead: route.dead(), ..arrivals.verdict };
-        let row = Row::service(&format!("steady: {RATE}/s for {} s", STEADY.as_secs()), None, &usage, verdict);
-        (Row { bytes: Some(bytes), ..row }, arrivals.lateness)
+        let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
+        let row = Row::service(System::Postdate, Stage::Steady(rate), &usage, arrivals.verdict);
+        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness), ..row }
     }
 
     /// A new route, on a Redis that holds nothing.
     fn route(&self) -> Route<'_> {
-        redis::cmd("FLUSHALL").exec(&mut self.redis.client()).expect("Redis answers");
+        self.empty_redis();
         Route::in_redis(self.topics, self.redis)
     }
 
+    pub(crate) fn empty_redis(&self) {
+        redis::cmd("FLUSHALL").exec(&mut self.redis.client()).expect("Redis answers");
+    }
+
     pub(crate) fn fill(&self, topic: &str, count: usize, control: impl Fn(usize) -> Control) {
-        progress("filling a topic");
-        let feeder = Feeder::new(self.topics.addr(), topic);
-        (0..count).for_each(|number| feeder.send(number, control(number)));
+        self.progress.phase("filling a topic");
+        let feeder = Feeder::new(self.topics.addr(), topic, &self.load.message);
+        for number in 0..count {
+            feeder.send(number, control(number));
+            if number % 1_024 == 0 {
+                self.progress.at(number, count);
+            }
+        }
         feeder.finish();
         assert_eq!(self.topics.held(topic), count, "the load is in the topic, once");
     }
-}
 
-/// As many as the time that passed demands, every millisecond. Answers when each was due.
-fn send_steadily(feeder: Feeder) -> Vec<i64> {
-    let (start, mut dues) = (Instant::now(), Vec::new());
-    while start.elapsed() < STEADY {
-        while dues.len() < start.elapsed().as_millis() as usize * RATE / 1_000 {
-            let due = now_ms() + millis(DELAY_MIN) + spread(dues.len(), DELAY_SPAN);
-            feeder.send(dues.len(), ("postdate-at", due));
-            dues.push(due);
-        }
-        feeder.serve();
-        std::thread::sleep(Duration::from_millis(1));
+    pub(crate) fn wait_until_due(&self, first: i64) {
+        self.progress.phase("waiting until all of it is due");
+        eventually("the messages are due", LIMIT, || (now_ms() > first + millis(OVERDUE_SPAN)).then_some(()));
     }
-    feeder.finish();
-    dues
+
+    fn sent(&self) -> Sent<'_> {
+        Sent { message: &self.load.message, count: self.load.count }
+    }
+
+    /// Of messages none of which is due yet.
+    pub(crate) fn judge_waiting(&self, route: &Route<'_>, pending: usize) -> Verdict {
+        let count = self.load.count;
+        let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
+        Verdict { count, lost, doubled, early: route.delivered(), dead: route.dead(), ..Verdict::default() }
+    }
+
+    pub(crate) fn judge_arrived(&self, route: &Route<'_>, count: usize, due: impl Fn(usize) -> i64) -> Arrivals {
+        let arrivals = judge(self.topics, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
+        Arrivals { verdict: Verdict { dead: route.dead(), ..arrivals.verdict }, ..arrivals }
+    }
 }
 
 /// As an operator ends it.
@@ -172,9 +180,4 @@ pub(crate) fn stop(mut service: Postdate) {
 
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).expect("a time that somebody waits for")
-}
-
-/// For who waits; the tables go elsewhere.
-pub(crate) fn progress(what: &str) {
-    eprintln!("bench: {what} ...");
 }

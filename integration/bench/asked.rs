@@ -1,0 +1,64 @@
+//! What was asked for on the command line: what to measure, over what, and how often.
+
+use std::path::Path;
+
+use crate::workload::{self, Workload};
+
+/// The measurements, by the words that choose them.
+pub(crate) const STAGES: [&str; 7] = ["copy", "ingress", "drain", "embedded", "steady", "layout", "asynq"];
+
+pub(crate) struct Asked {
+    /// None: all of them.
+    stages: Vec<String>,
+    pub(crate) runs: usize,
+    pub(crate) load: Workload,
+}
+
+impl Asked {
+    /// A number is how many messages, a word a stage; `runs=3`, `workload=FILE`. Words that begin with a dash are cargo's own.
+    pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Asked, String> {
+        let mut asked = Asked { stages: Vec::new(), runs: 1, load: Workload::default() };
+        let mut count = None;
+        for word in words.filter(|word| !word.starts_with('-')) {
+            if let Some(file) = word.strip_prefix("workload=") {
+                asked.load =
+                    workload::read(Path::new(file)).map_err(|error| error.to_string().replacen("the configuration", "the workload", 1))?;
+            } else if let Some(runs) = word.strip_prefix("runs=") {
+                let runs = runs.parse().ok().filter(|runs| (1..=99).contains(runs));
+                asked.runs = runs.ok_or_else(|| format!("{word}: how many runs, from 1 to 99, such as RUNS=3"))?;
+            } else if word.starts_with(|first: char| first.is_ascii_digit()) {
+                let number = word.parse().ok().filter(|count| (1_000..=workload::COUNT_MAX).contains(count));
+                count = Some(number.ok_or_else(|| format!("{word}: how many messages, from 1000 to {}", workload::COUNT_MAX))?);
+            } else if STAGES.contains(&word.as_str()) {
+                asked.stages.push(word);
+            } else {
+                return Err(format!("{word}: there is no such measurement; choose from {}", STAGES.join(", ")));
+            }
+        }
+        asked.load.count = count.unwrap_or(asked.load.count);
+        Ok(asked)
+    }
+
+    /// By name, and not only by asking for everything.
+    pub(crate) fn insists_on(&self, stage: &str) -> bool {
+        !self.stages.is_empty() && self.wants(stage)
+    }
+
+    /// From here on, as if it had not been asked for.
+    pub(crate) fn leave_out(&mut self, stage: &str) {
+        let wanted = STAGES.iter().filter(|known| **known != stage && self.wants(known));
+        self.stages = wanted.map(|stage| (*stage).to_owned()).collect();
+    }
+
+    pub(crate) fn wants(&self, stage: &str) -> bool {
+        self.stages.is_empty() || self.stages.iter().any(|asked| asked == stage)
+    }
+
+    /// Measurements of all runs.
+    pub(crate) fn steps(&self) -> usize {
+        let rates = self.load.steady.rates.len();
+        let each =
+            [("copy", 1), ("ingress", 1), ("drain", 1), ("embedded", 2), ("steady", rates), ("layout", 2 + rates), ("asynq", 2 + rates)];
+        self.runs * each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>()
+    }
+}

@@ -1,0 +1,69 @@
+//! Postdate beside what keeps an entry a message in Redis: figure by figure, and as ratios, each of one run; of several runs their median.
+
+use serde::Serialize;
+
+use crate::row::{Row, Stage, System, find, median};
+
+/// Those that Postdate is held against.
+pub(crate) const RIVALS: [System; 2] = [System::Layout, System::Asynq];
+
+/// One figure of a row.
+pub(crate) type Figure = fn(&Row) -> Option<f64>;
+
+#[derive(Serialize)]
+pub(crate) struct Comparison {
+    pub(crate) what: String,
+    pub(crate) postdate: f64,
+    pub(crate) rivals: Vec<Beside>,
+}
+
+/// What a rival has, and how many times as much as Postdate.
+#[derive(Serialize)]
+pub(crate) struct Beside {
+    pub(crate) system: System,
+    pub(crate) value: f64,
+    pub(crate) times: f64,
+}
+
+/// Of every figure that Postdate and at least one rival have.
+pub(crate) fn compare(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Comparison> {
+    let fixed: [(&str, Stage, Figure); 6] = [
+        ("bytes of Redis, a waiting message", Stage::Store, |row| row.bytes),
+        ("Redis CPU us a message, in and out", Stage::Both, |row| row.redis_cpu_us),
+        ("Redis CPU us a message, in", Stage::Store, |row| row.redis_cpu_us),
+        ("Redis CPU us a message, out", Stage::Drain, |row| row.redis_cpu_us),
+        ("messages/s, in", Stage::Store, |row| row.rate),
+        ("messages/s, out", Stage::Drain, |row| row.rate),
+    ];
+    let fixed = fixed.into_iter().map(|(what, stage, figure)| (what.to_owned(), stage, figure));
+    let steady = rows.iter().filter(|row| row.system == System::Postdate).filter_map(|row| match row.stage {
+        Stage::Steady(rate) => Some((rate, row.stage)),
+        _ => None,
+    });
+    let steady = steady.flat_map(|(rate, stage)| {
+        let cpu: Figure = |row| row.redis_cpu_us;
+        let late: Figure = |row| row.lateness_ms.map(|late| late.p99);
+        [(format!("Redis CPU us a message, steady {rate}/s"), stage, cpu), (format!("p99 ms after the due, steady {rate}/s"), stage, late)]
+    });
+    fixed
+        .chain(steady)
+        .filter_map(|(what, stage, figure)| comparison(what, rows, runs, |row| (row.stage == stage).then(|| figure(row))?))
+        .collect()
+}
+
+fn comparison(what: String, rows: &[Row], runs: &[Vec<Row>], figure: impl Fn(&Row) -> Option<f64>) -> Option<Comparison> {
+    let of = |rows: &[Row], system: System| rows.iter().filter(|row| row.system == system).find_map(&figure);
+    let postdate = of(rows, System::Postdate)?;
+    let beside = |system: System| {
+        let times = |run: &Vec<Row>| Some(of(run, system)? / of(run, System::Postdate)?);
+        Some(Beside { system, value: of(rows, system)?, times: median(runs.iter().filter_map(times).collect())? })
+    };
+    let rivals: Vec<Beside> = RIVALS.into_iter().filter_map(beside).collect();
+    (!rivals.is_empty()).then_some(Comparison { what, postdate, rivals })
+}
+
+/// How many times the floor's a figure is.
+pub(crate) fn of_the_floor(runs: &[Vec<Row>], system: System, stage: Stage, figure: Figure) -> Option<f64> {
+    let of = |run: &Vec<Row>| Some(figure(find(run, system, stage)?)? / figure(find(run, System::Floor, Stage::Copy)?)?);
+    median(runs.iter().filter_map(of).collect())
+}

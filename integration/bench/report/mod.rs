@@ -1,0 +1,119 @@
+//! What is left of the measurements when they are over: a file for programs, and a page for people, both beside each other below the build's
+//! own folder.
+
+mod chart;
+mod page;
+mod svg;
+mod tile;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::asked::Asked;
+use crate::compare::{Comparison, compare};
+use crate::env::now_ms;
+use crate::row::{self, Row};
+use crate::workload::Workload;
+
+/// Everything that was found out, and under which conditions.
+#[derive(Serialize)]
+pub(crate) struct Results {
+    version: &'static str,
+    /// UTC.
+    finished: String,
+    machine: String,
+    workload: Workload,
+    /// Figure by figure, the median of all runs.
+    pub(crate) rows: Vec<Row>,
+    /// Of Postdate and its rivals.
+    pub(crate) comparisons: Vec<Comparison>,
+    pub(crate) runs: Vec<Vec<Row>>,
+}
+
+impl Results {
+    pub(crate) fn new(asked: &Asked, runs: Vec<Vec<Row>>) -> Results {
+        let rows = row::medians(&runs);
+        let comparisons = compare(&rows, &runs);
+        let (version, workload) = (env!("CARGO_PKG_VERSION"), asked.load.clone());
+        Results { version, finished: now(), machine: machine(), workload, rows, comparisons, runs }
+    }
+
+    pub(crate) fn are_kept(&self) -> bool {
+        self.runs.iter().flatten().all(|row| row.verdict.is_kept())
+    }
+
+    /// What others would have to know to compare.
+    pub(crate) fn conditions(&self) -> String {
+        let Workload { count, partitions, message, .. } = &self.workload;
+        let keys = message.distinct_keys.map_or_else(String::new, |distinct| format!(" ({distinct} different)"));
+        format!(
+            "{count} messages of {} bytes, {} bytes of key{keys} and {} headers, over {partitions} partitions; acks=all, idempotent{}.\n\
+             The service is a process of its own, built as it is shipped; it shares this machine with load, Kafka and Redis: {}.",
+            message.payload_bytes,
+            message.key_bytes,
+            message.headers.len() + 1,
+            if self.runs.len() > 1 { format!("; medians of {} runs", self.runs.len()) } else { String::new() },
+            self.machine
+        )
+    }
+
+    /// Tells where it wrote them.
+    pub(crate) fn write(&self) {
+        let folder = folder();
+        let write = |name: &str, text: String| -> PathBuf {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("the build's folder can be written to");
+            path
+        };
+        let results = write("results.json", serde_json::to_string_pretty(self).expect("plain data"));
+        let page = write("report.html", page::page(self));
+        println!("As a page with plots: {}\nFor programs: {}\n", page.display(), results.display());
+    }
+}
+
+/// Below the build's own, which is in nobody's way.
+pub(crate) fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench");
+    std::fs::create_dir_all(&folder).expect("the build's folder can be written to");
+    folder
+}
+
+fn now() -> String {
+    let now = OffsetDateTime::from_unix_timestamp(now_ms() / 1_000).expect("a time of this age");
+    format!("{}-{:02}-{:02} {:02}:{:02} UTC", now.year(), u8::from(now.month()), now.day(), now.hour(), now.minute())
+}
+
+fn machine() -> String {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("an unknown CPU", |(_, model)| model);
+    format!("{} x {model}", std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+pub(crate) const LEGEND: &str = "\
+Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run.
+- copy: consume, produce, nothing else, as fast as the client's Rust crate lets (poll and send), and as fast as librdkafka can (batches from
+  its queue, a topic's handle, headers unparsed): the floor.
+- ingress: the service as `ingress` alone, dues spread as the workload says (usually over 24 hours); from the birth of the shards until the
+  store's watermarks stand at the source's end. Judged by what the store counts as pending, and by a target where nothing may be yet.
+- drain: the service as `timer` alone, started when everything is overdue; from its leases to the broker's stamp of the last record.
+- embedded: the same with the embedded store, by the whole service in one process; every batch is on the disk (fsync) before it counts. Its
+  bytes are those of the folder's files, journal and all.
+- steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
+  the broker's stamp (LogAppendTime of the target) against the due that was sent.
+- per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
+  a queue for each partition, written in pipelines of 500 (HSET, ZADD), looked for by ZRANGEBYSCORE of 500 every 5 ms, fetched by HMGET, removed
+  by a script. It does less than Postdate: it reads and writes no Kafka, has no leases, no retries, no cancelling, and two of it deliver a
+  message twice. Its processor time is the load's, too, and not told.
+- asynq: the Go library, by a program of its own that gets the same messages (at most 100000 of the same for the first two stages), with
+  64 requests under way at once since it has none for several tasks, 64 workers, looks for what is due every 100 ms (usually 5 s) and for work
+  every 5 ms (usually 1 s). Its handler drops the message: no Kafka. It counts in whole seconds, so that a due is rounded up to the next. It
+  does what Postdate does not: tasks that are retried, timed out, prioritised and watched one by one.
+- both: the same Redis, in the same run. Their lateness is that of the hand-over, Postdate's that of the broker's stamp, after Kafka has it.
+  A rate that one of them cannot follow (less than in and out, one after the other, would take) is left out.
+- CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise, without the child that
+  rewrites its file. Bytes: of Redis' used_memory with the messages less without, or of the folder, a waiting message. Others' CPU: the part of
+  all cores that went to programs which are not of this run.
+- arrived: by numbers in the payloads, none lost, doubled, changed, dead-lettered, or stamped before its due.";

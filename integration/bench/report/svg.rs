@@ -1,0 +1,132 @@
+//! Drawings as SVG text: bars and lines on axes. Colours are classes, which the page's style sheet gives for light and for dark; what is drawn
+//! is not its concern.
+
+use std::fmt::Write as _;
+
+/// In pixels of the drawing.
+const WIDTH: f64 = 760.0;
+const LABELS: f64 = 285.0;
+const BARS: f64 = 315.0;
+const ROW: f64 = 28.0;
+
+/// One bar, of one or several parts.
+pub(super) struct Bar {
+    pub(super) label: String,
+    /// What colours it, and how long it is.
+    pub(super) parts: Vec<(&'static str, f64)>,
+    /// What stands behind it.
+    pub(super) text: String,
+    /// Of several runs, the least and the greatest.
+    pub(super) range: Option<(f64, f64)>,
+}
+
+/// Bars that lie below each other, all on one scale from zero.
+pub(super) fn bars(bars: &[Bar]) -> String {
+    let total = |bar: &Bar| bar.parts.iter().map(|(_, value)| value).sum::<f64>();
+    let longest = bars.iter().map(|bar| total(bar).max(bar.range.map_or(0.0, |(_, most)| most))).fold(f64::MIN_POSITIVE, f64::max);
+    let scale = BARS / longest;
+    let mut svg = open(WIDTH, ROW * bars.len() as f64 + 6.0);
+    line(&mut svg, "axis", (LABELS, 0.0), (LABELS, ROW * bars.len() as f64));
+    for (at, bar) in bars.iter().enumerate() {
+        let (top, middle) = (ROW * at as f64 + 5.0, ROW * at as f64 + ROW / 2.0);
+        text(&mut svg, "label end", (LABELS - 10.0, middle + 4.5), &bar.label);
+        let mut x = LABELS;
+        for (class, value) in &bar.parts {
+            let width = value * scale;
+            let _ = write!(svg, r#"<rect class="{class}" x="{x:.1}" y="{top:.1}" width="{width:.1}" height="{:.1}"/>"#, ROW - 10.0);
+            x += width;
+        }
+        if let Some((least, most)) = bar.range {
+            line(&mut svg, "range", (LABELS + least * scale, middle), (LABELS + most * scale, middle));
+            x = x.max(LABELS + most * scale);
+        }
+        text(&mut svg, "value", (x + 8.0, middle + 4.5), &bar.text);
+    }
+    svg + "</svg>"
+}
+
+/// One line of a panel: its colour, its name, its points.
+pub(super) struct Line {
+    pub(super) class: &'static str,
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// Axes that several panels share, both logarithmic.
+pub(super) struct Axes {
+    pub(super) x: Vec<f64>,
+    pub(super) y: (f64, f64),
+}
+
+const PANEL: (f64, f64) = (300.0, 270.0);
+/// Room for what stands beside the axes: left, top, right, bottom.
+const MARGIN: (f64, f64, f64, f64) = (48.0, 12.0, 18.0, 44.0);
+
+/// Lines on logarithmic axes.
+pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -> String {
+    let (left, top, right, bottom) = (MARGIN.0, MARGIN.1, PANEL.0 - MARGIN.2, PANEL.1 - MARGIN.3);
+    let (first, last) = (axes.x.first().copied().unwrap_or(1.0), axes.x.last().copied().unwrap_or(1.0));
+    let share = |value: f64, (least, most): (f64, f64)| if most > least { (value / least).ln() / (most / least).ln() } else { 0.5 };
+    // Points do not lie on the frame.
+    let x = |value: f64| left + 16.0 + share(value, (first, last)) * (right - left - 32.0);
+    let y = |value: f64| bottom - share(value.clamp(axes.y.0, axes.y.1), axes.y) * (bottom - top);
+    let mut svg = open(PANEL.0, PANEL.1);
+    for tick in decades(axes.y) {
+        line(&mut svg, "grid", (left, y(tick)), (right, y(tick)));
+        text(&mut svg, "tick end", (left - 6.0, y(tick) + 4.0), &short(tick));
+    }
+    for tick in &axes.x {
+        text(&mut svg, "tick middle", (x(*tick), bottom + 16.0), &short(*tick));
+    }
+    line(&mut svg, "axis", (left, bottom), (right, bottom));
+    text(&mut svg, "tick middle", (f64::midpoint(left, right), PANEL.1 - 8.0), x_title);
+    let _ = write!(svg, r#"<g transform="translate(12 {:.1}) rotate(-90)">"#, f64::midpoint(top, bottom));
+    text(&mut svg, "tick middle", (0.0, 0.0), y_title);
+    svg += "</g>";
+    for drawn in lines {
+        let points: Vec<String> = drawn.points.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
+        let _ = write!(svg, r#"<polyline class="line {}" points="{}"/>"#, drawn.class, points.join(" "));
+        for (at, value) in &drawn.points {
+            let (name, what) = (escaped(&drawn.name), format!("{} at {}", short(*value), short(*at)));
+            let (class, x, y) = (drawn.class, x(*at), y(*value));
+            let _ = write!(svg, r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#);
+            // Of points that lie close above each other, the lower ones are labelled below.
+            let lower =
+                lines.iter().flat_map(|line| &line.points).any(|(there, above)| there == at && above > value && *above < value * 4.0);
+            text(&mut svg, "point middle", (x, if lower { y + 17.0 } else { y - 8.0 }), &short(*value));
+        }
+    }
+    svg + "</svg>"
+}
+
+/// The powers of ten within a range.
+fn decades((least, most): (f64, f64)) -> impl Iterator<Item = f64> {
+    (0..9).map(|power| 10f64.powi(power)).filter(move |tick| (least..=most).contains(tick))
+}
+
+/// A number of few signs: 950, 12k, 1.2M.
+pub(super) fn short(value: f64) -> String {
+    let (value, unit) = match value {
+        value if value >= 999_500.0 => (value / 1e6, "M"),
+        value if value >= 9_995.0 => (value / 1e3, "k"),
+        value => (value, ""),
+    };
+    let text = format!("{value:.*}", usize::from(value < 9.95));
+    format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn open(width: f64, height: f64) -> String {
+    format!(r#"<svg viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">"#)
+}
+
+fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
+    let _ = write!(svg, r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#, from.0, from.1, to.0, to.1);
+}
+
+fn text(svg: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
+    let _ = write!(svg, r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#, escaped(text));
+}

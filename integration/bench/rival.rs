@@ -1,0 +1,173 @@
+//! The measurements of what keeps an entry a message in Redis: the same messages, on the same Redis, in the same run. Neither rival has Kafka on
+//! either side: what is due is looked at and dropped.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::asynq::{Asynq, Job};
+use crate::env::now_ms;
+use crate::feeder::steadily;
+use crate::layout::{Taker, Writer};
+use crate::ledger::Verdict;
+use crate::route::memory;
+use crate::row::{Lateness, Row, Stage, System};
+use crate::stage::{Bench, OVERDUE_SPAN, millis};
+use crate::workload::spread;
+
+/// Of the messages that asynq is measured with: what it costs a message is the same for more, and it is slow.
+const ASYNQ_COUNT: usize = 100_000;
+/// For a message to be scheduled by asynq, on a busy machine.
+const ASYNQ_PACE: Duration = Duration::from_micros(300);
+
+impl Bench<'_> {
+    /// The per-message layout: in, out, and steady at each rate that it can follow.
+    pub(crate) fn layout(&self) -> Vec<Row> {
+        let (store, drain) = (self.layout_store(), self.layout_drain());
+        self.with_steady(store, drain, |rate| self.layout_steady(rate))
+    }
+
+    /// The same of asynq.
+    pub(crate) fn asynq(&self, program: &Path) -> Vec<Row> {
+        let (store, drain) = (self.asynq_store(program), self.asynq_drain(program));
+        self.with_steady(store, drain, |rate| self.asynq_steady(program, rate))
+    }
+
+    fn with_steady(&self, store: Row, drain: Row, steady: impl Fn(usize) -> Row) -> Vec<Row> {
+        let both = store.and(&drain);
+        // Beyond that, its lateness would only say how long the measurement lasted.
+        let follows = |rate: usize| both.rate.is_some_and(|most| (rate as f64) < most);
+        let rates = self.load.steady.rates.iter();
+        let rows: Vec<Row> = rates.filter_map(|rate| if follows(*rate) { Some(steady(*rate)) } else { self.leave_out(*rate) }).collect();
+        [store, drain, both].into_iter().chain(rows).collect()
+    }
+
+    fn leave_out(&self, rate: usize) -> Option<Row> {
+        self.progress.step(&format!("{rate}/s is more than it can do, and is left out"));
+        None
+    }
+
+    fn layout_store(&self) -> Row {
+        self.progress.step("per-message layout: into Redis");
+        self.empty_redis();
+        let (mut writer, mut connection) = (self.layout_writer(), self.redis.client());
+        let (before, start) = (memory(&mut connection), self.meter.read(Duration::ZERO));
+        let now = now_ms();
+        self.layout_fill(&mut writer, |number| now + self.load.delay.of(number));
+        let usage = start.until(self.meter.read(Duration::ZERO));
+        let count = self.load.count;
+        let bytes = (memory(&mut connection) - before) as f64 / count as f64;
+        let verdict = Verdict { count, ..Verdict::default() };
+        let row = Row::service(System::Layout, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
+        Row { bytes: Some(bytes), ..row.of_redis_alone() }
+    }
+
+    fn layout_drain(&self) -> Row {
+        self.progress.step("per-message layout: out of Redis");
+        self.empty_redis();
+        let (mut writer, first) = (self.layout_writer(), now_ms() - millis(OVERDUE_SPAN));
+        let due = |number| first + spread(number, OVERDUE_SPAN);
+        self.layout_fill(&mut writer, due);
+        let count = self.load.count;
+        let mut taker = Taker::new(self.redis, self.load.partitions, &self.load.message, count);
+        let start = self.meter.read(Duration::ZERO);
+        taker.run(&AtomicUsize::new(count), |taken| self.progress.at(taken, count));
+        let usage = start.until(self.meter.read(Duration::ZERO));
+        let (verdict, _) = taker.judge(count, due);
+        Row::service(System::Layout, Stage::Drain, &usage, verdict).within(usage.wall.as_secs_f64()).of_redis_alone()
+    }
+
+    fn layout_steady(&self, rate: usize) -> Row {
+        self.progress.step(&format!("per-message layout: steady load, {rate}/s"));
+        self.empty_redis();
+        let steady = &self.load.steady;
+        let most = rate * (steady.lasts.as_secs() as usize + 1);
+        let (mut writer, goal) = (self.layout_writer(), AtomicUsize::new(usize::MAX));
+        let mut taker = Taker::new(self.redis, self.load.partitions, &self.load.message, most);
+        let start = self.meter.read(Duration::ZERO);
+        let dues = std::thread::scope(|scope| {
+            scope.spawn(|| taker.run(&goal, |_| {}));
+            let (writer, progress) = (std::cell::RefCell::new(&mut writer), self.progress);
+            let dues = steadily(
+                rate,
+                steady,
+                |number, due| writer.borrow_mut().send(number, due),
+                |sent| {
+                    writer.borrow_mut().serve();
+                    progress.at(sent, most);
+                },
+            );
+            writer.borrow_mut().flush();
+            goal.store(dues.len(), Ordering::Relaxed);
+            dues
+        });
+        let usage = start.until(self.meter.read(Duration::ZERO));
+        let (verdict, lateness) = taker.judge(dues.len(), |number| dues[number]);
+        let row = Row::service(System::Layout, Stage::Steady(rate), &usage, verdict).of_redis_alone();
+        Row { lateness_ms: Lateness::of(&lateness), ..row }
+    }
+
+    fn layout_writer(&self) -> Writer<'_> {
+        Writer::new(self.redis, self.load.partitions, &self.load.message)
+    }
+
+    fn layout_fill(&self, writer: &mut Writer<'_>, due: impl Fn(usize) -> i64) {
+        for number in 0..self.load.count {
+            writer.send(number, due(number));
+            if number % 1_024 == 0 {
+                self.progress.at(number, self.load.count);
+            }
+        }
+        writer.flush();
+    }
+
+    fn asynq_store(&self, program: &Path) -> Row {
+        self.progress.step("asynq: into Redis");
+        self.empty_redis();
+        let count = self.load.count.min(ASYNQ_COUNT);
+        let job = Job { count, at: |number| self.load.delay.of(number), options: &["store"] };
+        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
+        let mut connection = self.redis.client();
+        let before = memory(&mut connection);
+        let start = self.meter.read(asynq.cpu());
+        let outcome = asynq.run();
+        let usage = start.until(self.meter.read(asynq.cpu()));
+        let bytes = (memory(&mut connection) - before) as f64 / count as f64;
+        let verdict = Verdict { count, ..Verdict::default() };
+        let row = Row::service(System::Asynq, Stage::Store, &usage, verdict).within(outcome.seconds);
+        Row { bytes: Some(bytes), kafka_cpu_us: None, ..row }
+    }
+
+    fn asynq_drain(&self, program: &Path) -> Row {
+        self.progress.step("asynq: out of Redis");
+        self.empty_redis();
+        let count = self.load.count.min(ASYNQ_COUNT);
+        let first = now_ms() + millis(ASYNQ_PACE * count as u32 + Duration::from_secs(5));
+        let at = |number| first + spread(number, OVERDUE_SPAN);
+        drop(Asynq::start(program, self.redis, &self.load.message, &Job { count, at, options: &["-absolute", "store"] }).run());
+        let second = Duration::from_secs(1);
+        self.wait_until_due(first + millis(second));
+        self.progress.phase("asynq: out of Redis");
+        let job = Job { count, at, options: &["-absolute", "drain"] };
+        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
+        let start = self.meter.read(asynq.cpu());
+        let outcome = asynq.run();
+        let usage = start.until(self.meter.read(asynq.cpu()));
+        let row = Row::service(System::Asynq, Stage::Drain, &usage, outcome.verdict(count)).within(outcome.seconds);
+        Row { kafka_cpu_us: None, ..row }
+    }
+
+    fn asynq_steady(&self, program: &Path, rate: usize) -> Row {
+        self.progress.step(&format!("asynq: steady load, {rate}/s"));
+        self.empty_redis();
+        let (steady, words) = (&self.load.steady, format!("-rate={rate}"));
+        let count = rate * steady.lasts.as_secs() as usize;
+        let job = Job { count, at: |number| steady.delay.of(number), options: &[&words, "steady"] };
+        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
+        let start = self.meter.read(asynq.cpu());
+        let outcome = asynq.run();
+        let usage = start.until(self.meter.read(asynq.cpu()));
+        let row = Row::service(System::Asynq, Stage::Steady(rate), &usage, outcome.verdict(count));
+        Row { kafka_cpu_us: None, lateness_ms: Lateness::of(outcome.lateness()), ..row }
+    }
+}

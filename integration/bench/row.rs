@@ -1,0 +1,205 @@
+//! One measurement, as it is printed, plotted and kept; and the middle one of several runs.
+
+use serde::Serialize;
+
+use crate::ledger::Verdict;
+use crate::meter::Usage;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum System {
+    PlainCopy,
+    /// The copy that all else is held against.
+    Floor,
+    Postdate,
+    Embedded,
+    /// An entry a message in Redis, by hand.
+    Layout,
+    /// A library that does it.
+    Asynq,
+}
+
+/// At what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    Copy,
+    Store,
+    Drain,
+    /// Store and drain, one after the other.
+    Both,
+    /// So many messages a second.
+    Steady(usize),
+}
+
+/// What does not apply is left out.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) system: System,
+    pub(crate) stage: Stage,
+    /// Messages a second.
+    pub(crate) rate: Option<f64>,
+    /// Microseconds of processor time a message: of the copy or the service, of Redis, of Kafka.
+    pub(crate) cpu_us: Option<f64>,
+    pub(crate) redis_cpu_us: Option<f64>,
+    pub(crate) kafka_cpu_us: Option<f64>,
+    /// Of the store, a message that waits.
+    pub(crate) bytes: Option<f64>,
+    pub(crate) lateness_ms: Option<Lateness>,
+    /// The part of all cores that other programs had.
+    pub(crate) others: f64,
+    pub(crate) verdict: Verdict,
+}
+
+/// Milliseconds between the due and the arrival.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Lateness {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p99_9: f64,
+    pub(crate) greatest: f64,
+}
+
+impl Lateness {
+    /// Of times in ascending order; none: nothing arrived.
+    pub(crate) fn of(sorted: &[i64]) -> Option<Lateness> {
+        let last = sorted.len().checked_sub(1)?;
+        let share = |per_mille: usize| sorted[(sorted.len() * per_mille / 1_000).min(last)] as f64;
+        Some(Lateness { p50: share(500), p99: share(990), p99_9: share(999), greatest: share(1_000) })
+    }
+}
+
+impl Row {
+    fn new(system: System, stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
+        Row {
+            system,
+            stage,
+            rate: None,
+            cpu_us: None,
+            redis_cpu_us: None,
+            kafka_cpu_us: Some(usage.kafka.as_secs_f64() * 1e6 / verdict.count as f64),
+            bytes: None,
+            lateness_ms: None,
+            others: usage.others,
+            verdict,
+        }
+    }
+
+    /// Of a copy by this process.
+    pub(crate) fn copy(system: System, usage: &Usage, verdict: Verdict) -> Row {
+        let count = verdict.count as f64;
+        let row = Row::new(system, Stage::Copy, usage, verdict);
+        Row { rate: Some(count / usage.wall.as_secs_f64()), cpu_us: Some(usage.here.as_secs_f64() * 1e6 / count), ..row }
+    }
+
+    /// Of a program that keeps its messages in Redis.
+    pub(crate) fn service(system: System, stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
+        let each = |cpu: std::time::Duration| Some(cpu.as_secs_f64() * 1e6 / verdict.count as f64);
+        let row = Row::new(system, stage, usage, verdict);
+        Row { cpu_us: each(usage.service), redis_cpu_us: each(usage.redis), ..row }
+    }
+
+    /// Of what runs in this process beside the load, and without Kafka.
+    pub(crate) fn of_redis_alone(self) -> Row {
+        Row { cpu_us: None, kafka_cpu_us: None, ..self }
+    }
+
+    pub(crate) fn within(self, seconds: f64) -> Row {
+        Row { rate: Some(self.verdict.count as f64 / seconds), ..self }
+    }
+
+    /// What a message costs on both of two ways.
+    pub(crate) fn and(&self, other: &Row) -> Row {
+        let add = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a + b);
+        Row {
+            stage: Stage::Both,
+            rate: add(self.rate.map(f64::recip), other.rate.map(f64::recip)).map(f64::recip),
+            cpu_us: add(self.cpu_us, other.cpu_us),
+            redis_cpu_us: add(self.redis_cpu_us, other.redis_cpu_us),
+            kafka_cpu_us: add(self.kafka_cpu_us, other.kafka_cpu_us),
+            bytes: None,
+            lateness_ms: None,
+            others: self.others.max(other.others),
+            verdict: if self.verdict.is_kept() { other.verdict } else { self.verdict },
+            ..*self
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        match (self.system, self.stage) {
+            (System::PlainCopy, _) => "copy, poll and send".to_owned(),
+            (System::Floor, _) => "copy, in batches: the floor".to_owned(),
+            (System::Postdate, Stage::Store) => "ingress: source to store".to_owned(),
+            (System::Postdate, Stage::Drain) => "drain: store to target, overdue".to_owned(),
+            (System::Postdate, Stage::Both) => "ingress and drain, together".to_owned(),
+            (System::Postdate | System::Embedded, stage @ Stage::Steady(_)) => stage.name(),
+            (System::Embedded, Stage::Drain) => "embedded: store to target, overdue".to_owned(),
+            (System::Embedded, _) => "embedded: source to store".to_owned(),
+            (system, stage) => format!("{}: {}", system.name(), stage.name()),
+        }
+    }
+
+    /// The one in the middle, figure by figure, of the same measurement in several runs. Of the verdicts, the first that is bad.
+    fn median(rows: &[&Row]) -> Row {
+        let of = |figure: fn(&Row) -> Option<f64>| median(rows.iter().filter_map(|row| figure(row)).collect());
+        let late = |figure: fn(&Lateness) -> f64| median(rows.iter().filter_map(|row| row.lateness_ms.as_ref().map(figure)).collect());
+        let lateness = || {
+            let (p50, p99, p99_9) = (late(|late| late.p50)?, late(|late| late.p99)?, late(|late| late.p99_9)?);
+            Some(Lateness { p50, p99, p99_9, greatest: late(|late| late.greatest)? })
+        };
+        Row {
+            rate: of(|row| row.rate),
+            cpu_us: of(|row| row.cpu_us),
+            redis_cpu_us: of(|row| row.redis_cpu_us),
+            kafka_cpu_us: of(|row| row.kafka_cpu_us),
+            bytes: of(|row| row.bytes),
+            lateness_ms: lateness(),
+            others: of(|row| Some(row.others)).unwrap_or(0.0),
+            verdict: rows.iter().find(|row| !row.verdict.is_kept()).unwrap_or(&rows[0]).verdict,
+            ..*rows[0]
+        }
+    }
+}
+
+impl System {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            System::PlainCopy => "plain copy",
+            System::Floor => "the floor",
+            System::Postdate => "Postdate",
+            System::Embedded => "embedded",
+            System::Layout => "per-message layout",
+            System::Asynq => "asynq",
+        }
+    }
+}
+
+impl Stage {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Stage::Copy => "copy".to_owned(),
+            Stage::Store => "into Redis".to_owned(),
+            Stage::Drain => "out of Redis, overdue".to_owned(),
+            Stage::Both => "together".to_owned(),
+            Stage::Steady(rate) => format!("steady: {rate}/s"),
+        }
+    }
+}
+
+/// Each measurement of the first run with its like in the others.
+pub(crate) fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
+    let like = |row: &Row| runs.iter().filter_map(|run| find(run, row.system, row.stage)).collect::<Vec<_>>();
+    runs.first().into_iter().flatten().map(|row| Row::median(&like(row))).collect()
+}
+
+pub(crate) fn find(rows: &[Row], system: System, stage: Stage) -> Option<&Row> {
+    rows.iter().find(|row| row.system == system && row.stage == stage)
+}
+
+/// Of an even number, the mean of the two in the middle.
+pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let (below, above) = (figures.get(figures.len().checked_sub(1)? / 2)?, figures.get(figures.len() / 2)?);
+    Some(f64::midpoint(*below, *above))
+}

@@ -1,0 +1,259 @@
+//! Reads a workload from a file. Every fault is told at once, each with its key, its line and what to write instead, as the service does it
+//! for its own configuration.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml_edit::{ImDocument, Item, TableLike};
+
+use super::problem::{Error, Place, Problem};
+use super::unit::{Quantity, Size};
+use super::{COUNT_MAX, Delay, KEY_MIN, PAYLOAD_MIN, Workload};
+
+/// Every key there is, and the tables they stand in.
+const KEYS: [&str; 21] = [
+    "count",
+    "partitions",
+    "message",
+    "message.payload",
+    "message.noise_percent",
+    "message.key",
+    "message.distinct_keys",
+    "message.headers",
+    "delay",
+    "delay.distribution",
+    "delay.min",
+    "delay.mean",
+    "delay.max",
+    "steady",
+    "steady.rates",
+    "steady.lasts",
+    "steady.delay",
+    "steady.delay.distribution",
+    "steady.delay.min",
+    "steady.delay.mean",
+    "steady.delay.max",
+];
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest that a route takes unless its configuration says otherwise.
+const DELAY_MAX: Duration = Duration::from_secs(30 * 86_400);
+/// How long a measurement may last.
+const STEADY_MAX: Duration = Duration::from_secs(600);
+/// Where nothing arrives for half a minute, it is taken that nothing will.
+const STEADY_DELAY_MAX: Duration = Duration::from_secs(20);
+/// A broker takes no larger record unless it is told to.
+const PAYLOAD_MAX: Size = Size(900 << 10);
+
+/// The workload of that file; what it leaves out is as usual.
+pub(crate) fn read(path: &Path) -> Result<Workload, Error> {
+    let mut reader = Reader { path: path.to_owned(), text: String::new(), document: None, problems: Vec::new() };
+    let workload = reader.read();
+    if reader.problems.is_empty() { Ok(workload) } else { Err(Error::new(reader.problems)) }
+}
+
+struct Reader {
+    path: PathBuf,
+    text: String,
+    document: Option<ImDocument<String>>,
+    problems: Vec<Problem>,
+}
+
+impl Reader {
+    fn read(&mut self) -> Workload {
+        let mut load = Workload::default();
+        if !self.parse() {
+            return load;
+        }
+        self.refuse_misshapen();
+        load.count = self.whole("count", 1_000..=COUNT_MAX, load.count);
+        load.partitions = self.whole("partitions", 1..=64, load.partitions as usize) as i32;
+        let message = &mut load.message;
+        message.payload_bytes = self.size("message.payload", PAYLOAD_MIN, message.payload_bytes);
+        message.noise_percent = self.whole("message.noise_percent", 0..=50, message.noise_percent);
+        message.key_bytes = self.size("message.key", KEY_MIN, message.key_bytes);
+        message.distinct_keys =
+            self.find("message.distinct_keys").is_some().then(|| self.whole("message.distinct_keys", 1..=COUNT_MAX, 1_000));
+        message.headers = self.headers(std::mem::take(&mut message.headers));
+        load.delay = self.delay("delay", DELAY_MAX, load.delay);
+        load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
+        load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
+        load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
+        let most = load.steady.rates.iter().max().map_or(0, |rate| rate.saturating_mul(load.steady.lasts.as_secs() as usize));
+        if most > COUNT_MAX {
+            self.refuse("steady.lasts", format!("at the greatest rate it makes {most} messages"), format!("at most {COUNT_MAX}"));
+        }
+        load
+    }
+
+    fn parse(&mut self) -> bool {
+        match std::fs::read_to_string(&self.path) {
+            Ok(text) => self.text = text,
+            Err(error) => {
+                self.whole_file(None, format!("it cannot be read: {error}"), "give the path of a workload file: WORKLOAD=path");
+                return false;
+            }
+        }
+        match ImDocument::parse(self.text.clone()) {
+            Ok(document) => self.document = Some(document),
+            Err(error) => {
+                let what = format!("this is not TOML: {}", error.message().trim().replace('\n', ", "));
+                self.whole_file(
+                    error.span().map(|span| span.start),
+                    what,
+                    "see the example beside the bench: integration/bench/workload.toml",
+                );
+            }
+        }
+        self.document.is_some()
+    }
+
+    fn refuse_misshapen(&mut self) {
+        let mut faults = Vec::new();
+        if let Some(document) = &self.document {
+            collect_misshapen(document.as_table(), "", &mut faults);
+        }
+        for key in faults {
+            if KEYS.contains(&key.as_str()) {
+                self.refuse(&key, "it is a table, and a value stands here".to_owned(), format!("[{key}], and its keys below"));
+                continue;
+            }
+            let fix = meant(&key).map_or_else(|| "remove it".to_owned(), |near| format!("is `{near}` meant? Else remove it"));
+            self.refuse(&key, "there is no such key".to_owned(), fix);
+        }
+    }
+
+    fn whole(&mut self, key: &str, range: RangeInclusive<usize>, usual: usize) -> usize {
+        let Some(item) = self.find(key) else { return usual };
+        let value = item.as_integer().and_then(|value| usize::try_from(value).ok());
+        let fix = format!("a whole number from {} to {}, such as {usual}", range.start(), range.end());
+        self.checked(key, value.filter(|value| range.contains(value)), fix, usual)
+    }
+
+    fn size(&mut self, key: &str, least: usize, usual: usize) -> usize {
+        self.quantity(key, Size(least as u64)..=PAYLOAD_MAX, Size(usual as u64)).0 as usize
+    }
+
+    fn quantity<T: Quantity>(&mut self, key: &str, range: RangeInclusive<T>, usual: T) -> T {
+        let Some(item) = self.find(key) else { return usual };
+        let value = item.as_str().and_then(T::parse).filter(|value| range.contains(value));
+        let fix = format!("{}; from {} to {}", T::GRAMMAR, range.start().write(), range.end().write());
+        self.checked(key, value, fix, usual)
+    }
+
+    fn delay(&mut self, table: &str, greatest: Duration, usual: Delay) -> Delay {
+        if self.find(table).is_none() {
+            return usual;
+        }
+        let [distribution, min, mean, max] = ["distribution", "min", "mean", "max"].map(|name| format!("{table}.{name}"));
+        let exponential = match self.find(&distribution).map(|item| item.as_str().unwrap_or_default().to_owned()).as_deref() {
+            None | Some("uniform") => false,
+            Some("exponential") => true,
+            Some(_) => self.checked(&distribution, None, "one of \"uniform\", \"exponential\"".to_owned(), false),
+        };
+        let least = self.quantity(&min, SECOND..=greatest, SECOND);
+        let most = self.quantity(&max, SECOND..=greatest, greatest.min(usual.max()));
+        if least > most {
+            self.refuse(&min, "it is beyond max".to_owned(), format!("at most {}", most.write()));
+        }
+        if !exponential {
+            if self.find(&mean).is_some() {
+                self.refuse(&mean, "a uniform delay has none".to_owned(), "remove it, or say distribution = \"exponential\"".to_owned());
+            }
+            return Delay::Uniform { min: least.min(most), max: most };
+        }
+        if self.find(&mean).is_none() {
+            self.refuse(&mean, "missing".to_owned(), format!("give the mean of the distribution, such as {mean} = \"1h\""));
+        }
+        let middle = self.quantity(&mean, least..=most.max(least), least);
+        Delay::Exponential { min: least.min(most), mean: middle, max: most }
+    }
+
+    fn rates(&mut self, usual: Vec<usize>) -> Vec<usize> {
+        let Some(item) = self.find("steady.rates") else { return usual };
+        let rate = |value: &toml_edit::Value| value.as_integer().and_then(|rate| usize::try_from(rate).ok());
+        let rates = item.as_array().and_then(|rates| rates.iter().map(rate).collect::<Option<Vec<_>>>());
+        let fine = |rates: &Vec<usize>| (1..=8).contains(&rates.len()) && rates.iter().all(|rate| (10..=1_000_000).contains(rate));
+        let rising = |rates: &Vec<usize>| rates.is_sorted_by(|a, b| a < b);
+        let fix = "one to eight rising rates of 10 to 1000000 messages a second, such as [1000, 10000]".to_owned();
+        self.checked("steady.rates", rates.filter(|rates| fine(rates) && rising(rates)), fix, usual)
+    }
+
+    fn headers(&mut self, usual: Vec<(String, String)>) -> Vec<(String, String)> {
+        let Some(item) = self.find("message.headers") else { return usual };
+        let text = |(name, item): (&str, &Item)| Some((name.to_owned(), item.as_str()?.to_owned()));
+        let headers = item.as_table_like().and_then(|headers| headers.iter().map(text).collect::<Option<Vec<_>>>());
+        let fine = |headers: &Vec<(String, String)>| headers.iter().all(|(name, _)| !name.starts_with("postdate-"));
+        let fix = "a table of names and texts, none beginning with postdate-, such as { content-type = \"application/json\" }".to_owned();
+        self.checked("message.headers", headers.filter(fine), fix, usual)
+    }
+
+    /// The value, or a problem and what is usual.
+    fn checked<T>(&mut self, key: &str, value: Option<T>, fix: impl Display, usual: T) -> T {
+        value.unwrap_or_else(|| {
+            self.refuse(key, format!("{} is not possible here", self.written(key)), fix.to_string());
+            usual
+        })
+    }
+
+    fn written(&self, key: &str) -> String {
+        self.find(key).map_or_else(String::new, |item| item.to_string().trim().to_owned())
+    }
+
+    fn refuse(&mut self, key: &str, what: String, fix: String) {
+        let place = Place::File { path: self.path.clone(), line: self.line(key) };
+        self.problems.push(Problem { place, key: Some(key.to_owned()), what, fix });
+    }
+
+    fn whole_file(&mut self, at: Option<usize>, what: String, fix: &str) {
+        let place = Place::File { path: self.path.clone(), line: at.map(|at| self.line_of(at)) };
+        self.problems.push(Problem { place, key: None, what, fix: fix.to_owned() });
+    }
+
+    fn find(&self, key: &str) -> Option<&Item> {
+        let mut item = self.document.as_ref()?.as_item();
+        for name in key.split('.') {
+            item = item.as_table_like()?.get(name)?;
+        }
+        Some(item)
+    }
+
+    /// Of the key, or of the innermost table around it that is there.
+    fn line(&self, key: &str) -> Option<usize> {
+        let (mut item, mut found) = (self.document.as_ref()?.as_item(), None);
+        for name in key.split('.') {
+            let Some((name, below)) = item.as_table_like().and_then(|table| table.get_key_value(name)) else { break };
+            found = name.span().or(found);
+            item = below;
+        }
+        found.map(|span| self.line_of(span.start))
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        1 + self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
+    }
+}
+
+/// The key whose own name is most like that of `key`, if any is.
+fn meant(key: &str) -> Option<&'static str> {
+    let name = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    let own = key.rsplit('.').next().unwrap_or(key);
+    let likeness = |known: &&'static str| (strsim::jaro_winkler(name(known), own) * 1e3) as usize;
+    KEYS.into_iter().max_by_key(likeness).filter(|known| likeness(known) > 850)
+}
+
+/// Keys that there are not, and tables that are none.
+fn collect_misshapen(table: &dyn TableLike, above: &str, faults: &mut Vec<String>) {
+    for (name, item) in table.iter() {
+        let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
+        let holds_keys = KEYS.iter().any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
+        match item.as_table_like() {
+            _ if !KEYS.contains(&key.as_str()) => faults.push(key),
+            Some(below) if holds_keys => collect_misshapen(below, &key, faults),
+            None if holds_keys => faults.push(key),
+            _ => {}
+        }
+    }
+}
