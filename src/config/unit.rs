@@ -1,6 +1,5 @@
 //! Durations and sizes as people write them: `1h30m`, `64MiB`. One strict grammar, so that no text means two things.
 
-use crate::model::to_units;
 use std::time::Duration;
 
 /// From the longest to the shortest: the order in which they may follow one another.
@@ -36,7 +35,15 @@ impl Quantity for Duration {
     }
 
     fn write(self) -> String {
-        to_units(self)
+        let mut millis = u64::try_from(self.as_millis()).unwrap_or(u64::MAX);
+        let mut text = String::new();
+        for (unit, length) in DURATIONS {
+            if millis >= length {
+                text += &format!("{}{unit}", millis / length);
+                millis %= length;
+            }
+        }
+        if text.is_empty() { "0ms".to_owned() } else { text }
     }
 }
 

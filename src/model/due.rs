@@ -31,7 +31,7 @@ use time::format_description::well_known::Rfc3339;
 const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// A length of time in the second form of `postdate-after`.
-pub(crate) fn to_units(length: Duration) -> String {
+pub(super) fn to_units(length: Duration) -> String {
     let (mut millis, mut text) = (length.as_millis(), String::new());
     for (unit, of_unit) in UNITS {
         let of_unit = of_unit.unsigned_abs().into();

@@ -27,7 +27,7 @@ pub(crate) use admission::{Admission, Warning, admit};
 pub(crate) use claim::{Claim, Cursor};
 pub(crate) use committed::Committed;
 pub(crate) use dialect::{Dialect, Dialects};
-pub(crate) use due::{Delay, parse_after, to_units};
+pub(crate) use due::{Delay, parse_after};
 pub(crate) use header::Headers;
 pub(crate) use lease::{Lease, Token};
 pub(crate) use message::{Body, Disposition, Message, Record, Retry};
