@@ -122,9 +122,16 @@ pub(crate) const CLAIM_MAX: usize = 4_096;
 pub(crate) const IN_FLIGHT_SHARD_MAX: usize = 16_384;
 pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
-/// Between two claims of one shard, unless there is a backlog: what becomes due meanwhile goes together. A claim, and the produce requests that
-/// follow it, cost the store and the broker almost the same whatever they hold.
+/// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
+/// whatever it holds, and nobody waits for its answer when the message is due. What is claimed can no longer be cancelled.
+pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(50);
+pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(30);
+
+/// Between a claim and the next one of messages that were stored when the cursor had passed them: they wait for it.
 pub(crate) const CLAIM_PACE: Duration = Duration::from_millis(3);
+
+/// Between two moments at which messages that have become due are handed over: what becomes due meanwhile goes together.
+pub(crate) const HAND_PACE: Duration = Duration::from_millis(2);
 
 /// How long delivered messages wait for the next claim to tell the store along with it.
 pub(crate) const TELL_AFTER: Duration = Duration::from_millis(50);
@@ -367,6 +374,9 @@ const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);
 
 /// A claim fits into what one shard may have in flight, and several shards into what all may.
 const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < IN_FLIGHT_MAX);
+
+/// A claim is answered well before the first message that the one before it did not hold is due.
+const _: () = assert!(CLAIM_INTERVAL.as_millis() + CLAIM_PACE.as_millis() < CLAIM_AHEAD.as_millis());
 
 /// Draining, the store's last call and the end of the brokers' clients come before the process is given up, and that before the ten seconds
 /// that a stop is promised to take.

@@ -171,6 +171,11 @@ impl<R: Places> Schedule<R> {
         if self.is_loaded() { self.seen } else { self.seen.min(Watermark(self.late_loaded.0)) }
     }
 
+    /// The due of the late message that would be taken next.
+    pub(crate) fn late_due(&self) -> Option<Timestamp> {
+        self.late.peek().filter(|late| self.late_end().covers(late.place.offset)).map(|late| late.place.due)
+    }
+
     /// Late messages that are held.
     pub(crate) fn late(&self) -> usize {
         self.late.len()

@@ -14,7 +14,7 @@ use super::work::{Phase, Work};
 use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_MAX, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::limit::{CLAIM_AHEAD, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::metric;
 use crate::model::{Origins, ShardId};
 use crate::schedule::Take;
@@ -52,6 +52,10 @@ pub(crate) struct Dispatcher {
     slots: Slots,
     /// Who takes first in the next tick, so that all get their turn.
     turn: usize,
+    /// How far ahead of now messages are claimed: the store allows less if clocks are to agree more closely.
+    ahead: Duration,
+    /// The last tick.
+    ticked: Instant,
     /// Records to hand over again, by when.
     again: BinaryHeap<Reverse<(Instant, u64)>>,
     labels: Labels,
@@ -60,6 +64,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports) -> Self {
         let memory = Memory::new(options.memory);
+        let ahead = CLAIM_AHEAD.min(options.skew_max / 2);
         ports.metric.memory_budget.set(options.memory as f64);
         Self {
             options,
@@ -68,6 +73,8 @@ impl Dispatcher {
             works: BTreeMap::new(),
             slots: Slots::default(),
             turn: 0,
+            ahead,
+            ticked: Instant::now(),
             again: BinaryHeap::new(),
             labels: Labels::default(),
         }
@@ -118,8 +125,9 @@ impl Dispatcher {
     fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping));
-        works.chain(again).min().unwrap_or(now + Duration::from_secs(1))
+        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping, self.ahead));
+        let wake = works.chain(again).min().unwrap_or(now + Duration::from_secs(1));
+        wake.max(self.ticked + HAND_PACE)
     }
 
     fn hold(&mut self, holding: Holding) {
@@ -160,6 +168,7 @@ impl Dispatcher {
 
     async fn tick(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
         self.ports.claims.beat();
+        self.ticked = Instant::now();
         self.resend();
         self.finish_leaving();
         if !stopping {
@@ -201,7 +210,7 @@ impl Dispatcher {
         let (after, before): (Vec<_>, Vec<_>) = self.works.iter_mut().enumerate().partition(|(at, _)| *at >= self.turn);
         for (_, (shard, work)) in after.into_iter().chain(before) {
             let room = shares.room(&shard.route);
-            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room)) };
+            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), self.ahead) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
             if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
                 advances.push(advance);
@@ -273,15 +282,16 @@ impl Dispatcher {
     fn hand_over(&mut self) {
         let now = self.ports.clock.now();
         for (shard, work) in &mut self.works {
-            if !work.has_unsent() {
+            if work.phase != Phase::Active {
+                // Another may hold the shard by now, and hand over what is claimed and not handed over.
                 continue;
             }
             let route = &self.options.routes[&shard.route];
             let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
             let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
-            for number in work.flights.numbers() {
-                let Some(aloft) = work.flights.get_mut(number) else { continue };
-                let (settled, is_stuck) = hand.flight(aloft, number, &mut self.again);
+            while let Some((number, until)) = work.next_flight() {
+                let Some(aloft) = work.flights.get_mut(number) else { break };
+                let (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
                 work.flights.settle(number, settled);
                 if is_stuck {
                     // What comes after it must not overtake it (G4).
@@ -350,14 +360,14 @@ impl Dispatcher {
     /// Ends the work of shards that were lost, once nothing of them is in flight, or too long.
     fn finish_leaving(&mut self) {
         let now = Instant::now();
-        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.flights.is_empty() || until <= now);
+        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.flights.left() == work.unsent() || until <= now);
         let shards: Vec<_> = self.works.iter().filter(|(_, work)| over(work)).map(|(shard, _)| shard.clone()).collect();
         for shard in shards {
             let Ok(room) = self.ports.gave_up.try_reserve() else { return };
             if let Some(work) = self.works.remove(&shard) {
                 self.slots.remove(work.slot);
                 let route = &self.options.routes[&shard.route];
-                route.metric.possible_duplicates.increment(work.flights.left() as u64);
+                route.metric.possible_duplicates.increment((work.flights.left() - work.unsent()) as u64);
                 route.outcry.leave(&shard);
                 room.send(GaveUp { shard, finished: work.flights.finished() });
             }

@@ -46,9 +46,19 @@ pub(crate) enum Stage {
 }
 
 impl Aloft {
-    pub(crate) fn new(messages: Vec<(Rc<Resident>, u32)>, mut cancelled: Vec<Cursor>) -> Self {
+    /// The messages go in the order of their places (G4), wherever among them the late ones are.
+    pub(crate) fn new(mut messages: Vec<(Rc<Resident>, u32)>, mut cancelled: Vec<Cursor>) -> Self {
+        let place = |(resident, at): &(Rc<Resident>, u32)| resident.run.place(*at as usize);
+        if !messages.is_sorted_by_key(place) {
+            messages.sort_by_key(place);
+        }
         cancelled.sort_unstable();
         Self { messages, next: 0, cancelled, diverted: BTreeMap::new() }
+    }
+
+    /// The place of the first message that was not handed over yet.
+    pub(crate) fn next_place(&self) -> Option<Cursor> {
+        (self.next < self.messages.len()).then(|| self.place(self.next))
     }
 
     pub(crate) fn place(&self, index: usize) -> Cursor {

@@ -6,7 +6,7 @@ use super::outlet::Outlets;
 use super::retrier::{self, Next};
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
-use crate::model::{Disposition, Message, Origins, Reason, ShardId, Timestamp};
+use crate::model::{Cursor, Disposition, Message, Origins, Reason, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -36,10 +36,18 @@ pub(super) enum Handed {
 }
 
 impl Hand<'_> {
-    /// The rest of a flight, in order. Answers how many messages are settled with that, and whether one must wait before all others.
-    pub(super) fn flight(&mut self, aloft: &mut Aloft, number: u32, again: &mut BinaryHeap<Reverse<(Instant, u64)>>) -> (usize, bool) {
+    /// The rest of a flight, in order, up to a place that belongs to another flight. Answers how many messages are settled with that, and
+    /// whether one must wait before all others.
+    pub(super) fn flight(
+        &mut self,
+        (aloft, number): (&mut Aloft, u32),
+        until: Option<Cursor>,
+        again: &mut BinaryHeap<Reverse<(Instant, u64)>>,
+    ) -> (usize, bool) {
         let mut settled = 0;
-        while aloft.next < aloft.messages.len() {
+        while let Some(place) = aloft.next_place()
+            && until.is_none_or(|until| place <= until)
+        {
             match self.over(aloft, number) {
                 Handed::Taken => {}
                 Handed::Settled => settled += 1,
@@ -56,7 +64,7 @@ impl Hand<'_> {
         Ticket { slot: self.slot, flight, index }.pack()
     }
 
-    /// The next of a flight. The clock is looked at again (G1): it may have stepped back since the claim.
+    /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
     fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
         let place = aloft.place(aloft.next);
         if place.due > self.now && !mutant::active(Mutant::NoLastLook) {

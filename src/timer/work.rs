@@ -7,7 +7,8 @@ use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
 use crate::limit::{
-    CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
+    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT,
+    TELL_AFTER,
 };
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
@@ -41,6 +42,8 @@ pub(crate) struct Work {
     told: Claim,
     /// Nothing is taken before it: the last claim was just now, or was refused.
     not_before: Option<Instant>,
+    /// Nothing but late messages is taken before it: what is due soon is claimed.
+    ahead_at: Option<Instant>,
     tell_at: Option<Instant>,
     deletes: Vec<(Slice, Name)>,
     ids: Vec<(Box<str>, Cursor)>,
@@ -59,9 +62,19 @@ pub(crate) enum Phase {
     },
 }
 
+impl Poll {
+    fn new(now: Instant) -> Self {
+        Self { under_way: false, expected: false, hinted: false, at: now, interval: POLL_MIN }
+    }
+}
+
 /// The lane that follows what is appended.
 struct Poll {
     under_way: bool,
+    /// What it will find was told: that somebody appends without telling is no more likely for it.
+    expected: bool,
+    /// Something was appended since the poll that is under way began.
+    hinted: bool,
     at: Instant,
     interval: Duration,
 }
@@ -82,10 +95,11 @@ impl Work {
             // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
             tag: u64::from(slot) << 32,
             fill: Fill::Idle,
-            poll: Poll { under_way: false, at: now, interval: POLL_MIN },
+            poll: Poll::new(now),
             horizon: Timestamp::AT_ONCE,
             told: state.delivered,
             not_before: None,
+            ahead_at: None,
             tell_at: None,
             deletes: Vec::new(),
             ids: Vec::new(),
@@ -104,7 +118,7 @@ impl Work {
         self.inventory = Inventory::default();
         self.deletes.clear();
         self.fill = Fill::Idle;
-        self.poll = Poll { under_way: false, at: now, interval: POLL_MIN };
+        self.poll = Poll::new(now);
         self.tag += 1;
     }
 
@@ -124,9 +138,9 @@ impl Work {
         went_back
     }
 
-    /// Something may have been appended.
+    /// Something was appended.
     pub(crate) fn hint(&mut self, now: Instant) {
-        self.poll.interval = POLL_MIN;
+        self.poll.hinted = true;
         self.poll.at = self.poll.at.min(now);
     }
 
@@ -148,7 +162,7 @@ impl Work {
             self.poll.at = now + POLL_MAX;
             return None;
         }
-        self.poll.under_way = true;
+        (self.poll.under_way, self.poll.expected, self.poll.hinted) = (true, self.poll.hinted, false);
         let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
         Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT })
     }
@@ -169,8 +183,9 @@ impl Work {
                 }
                 self.poll.under_way = false;
                 let is_news = seen > self.schedule.seen();
-                self.poll.interval = if is_news { POLL_MIN } else { (self.poll.interval * 2).min(POLL_MAX) };
-                self.poll.at = if seen < watermark { now } else { now + self.poll.interval };
+                let is_surprise = is_news && !self.poll.expected;
+                self.poll.interval = if is_surprise { POLL_MIN } else { (self.poll.interval * 2).min(POLL_MAX) };
+                self.poll.at = if seen < watermark || self.poll.hinted { now } else { now + self.poll.interval };
                 runs.into_iter().for_each(|read| self.merge(read));
                 self.schedule.see(seen);
             }
@@ -212,17 +227,20 @@ impl Work {
         }
     }
 
-    /// Takes what is due, if there is room for it in flight.
-    pub(crate) fn take(&mut self, wall: Timestamp, now: Instant, limit: usize) -> Option<Take<Resident>> {
-        if self.not_before.is_some_and(|at| at > now) {
+    /// Takes what is due, and what is within `ahead`, if there is room for it in flight.
+    pub(crate) fn take(&mut self, wall: Timestamp, now: Instant, limit: usize, ahead: Duration) -> Option<Take<Resident>> {
+        let is_late = self.schedule.late_due().is_some_and(|due| due <= wall);
+        if self.not_before.is_some_and(|at| at > now) || !is_late && self.ahead_at.is_some_and(|at| at > now) {
             return None;
         }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
         if self.phase != Phase::Active || room == 0 {
             return None;
         }
-        let take = self.schedule.take(wall, limit.min(room))?;
-        self.not_before = (take.messages.len() < CLAIM_MAX / 2).then_some(now + CLAIM_PACE);
+        let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
+        let is_all = take.messages.len() < CLAIM_MAX / 2;
+        self.not_before = is_all.then_some(now + CLAIM_PACE);
+        self.ahead_at = is_all.then_some(now + CLAIM_INTERVAL.min(ahead));
         Some(take)
     }
 
@@ -260,9 +278,23 @@ impl Work {
         self.told = delivered.unwrap_or(self.told);
     }
 
-    /// Whether something is claimed and not handed over yet.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.flights.iter().any(|aloft| aloft.next < aloft.messages.len())
+    /// The flight to hand over from, which has the least place of all, and the least place of the others.
+    pub(crate) fn next_flight(&self) -> Option<(u32, Option<Cursor>)> {
+        let (mut first, mut second): (Option<(Cursor, u32)>, Option<Cursor>) = (None, None);
+        for (number, place) in self.flights.numbered().filter_map(|(number, aloft)| Some((number, aloft.next_place()?))) {
+            if first.is_none_or(|(least, _)| place < least) {
+                second = first.map(|(least, _)| least);
+                first = Some((place, number));
+            } else if second.is_none_or(|least| place < least) {
+                second = Some(place);
+            }
+        }
+        first.map(|(_, number)| (number, second))
+    }
+
+    /// Messages that are claimed and not handed over yet.
+    pub(crate) fn unsent(&self) -> usize {
+        self.flights.iter().map(|aloft| aloft.messages.len() - aloft.next).sum()
     }
 
     /// Takes complete flights off, and notes the ids that are free again.
@@ -278,21 +310,26 @@ impl Work {
     }
 
     /// When there is something to do for it that no message will announce.
-    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool) -> Instant {
+    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool, ahead: Duration) -> Instant {
         // Of a shard that is being left, or by who is to stop, nothing is asked or taken any more: that wakes nobody up.
         let is_served = self.phase == Phase::Active && !stopping;
         let poll = (is_served && !self.poll.under_way).then_some(self.poll.at);
-        let due = self.schedule.next_due(wall).filter(|_| is_served).map(|due| now + due.since(wall));
+        let reach = wall.plus(ahead);
+        let due = self.schedule.next_due(reach).filter(|_| is_served).map(|due| now + due.since(reach));
+        let late = self.schedule.late_due().filter(|_| is_served).map(|due| now + due.since(wall));
         let leaving = match self.phase {
             Phase::Active => None,
             Phase::Leaving { until } => Some(until),
         };
-        let due = due.map(|due| self.not_before.map_or(due, |at| due.max(at)));
+        let not_before = |wake: Option<Instant>, at: Option<Instant>| wake.map(|wake| at.map_or(wake, |at| wake.max(at)));
+        let due = not_before(due, self.not_before.max(self.ahead_at));
+        let late = not_before(late, self.not_before);
         // What was due before it is not told by the schedule again.
-        let pace = self.not_before.filter(|at| is_served && *at > now);
+        let pace = self.not_before.max(self.ahead_at).filter(|at| is_served && *at > now);
         // A target that takes nothing for now need not say when it does.
-        let unsent = self.has_unsent().then(|| now + RESEND_MIN);
-        [poll, due, pace, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        let unsent = self.next_flight().and_then(|(number, _)| self.flights.get(number)?.next_place());
+        let unsent = unsent.map(|place| if place.due > wall { now + place.due.since(wall) } else { now + RESEND_MIN });
+        [poll, due, late, pace, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
 
