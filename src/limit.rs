@@ -127,10 +127,9 @@ pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(50);
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(30);
 
-/// Between a claim and the next one of messages that were stored when the cursor had passed them: they wait for it.
+/// Between a claim and the next one of messages that were stored when the cursor had passed them; and between two moments at which messages that
+/// have become due are handed over. What comes meanwhile goes together.
 pub(crate) const CLAIM_PACE: Duration = Duration::from_millis(3);
-
-/// Between two moments at which messages that have become due are handed over: what becomes due meanwhile goes together.
 pub(crate) const HAND_PACE: Duration = Duration::from_millis(2);
 
 /// How long delivered messages wait for the next claim to tell the store along with it.

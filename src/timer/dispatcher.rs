@@ -2,6 +2,7 @@
 //! delivered (I4). One loop, one call of the store a tick for all shards; it waits for nothing else.
 
 use super::Options;
+use super::aside::set_aside;
 use super::claimer::{GaveUp, Holding};
 use super::flying::{Aloft, Labels, Ticket};
 use super::hand::{Hand, Handed, arrived, failed};
@@ -18,7 +19,7 @@ use crate::limit::{CLAIM_AHEAD, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN, STO
 use crate::metric;
 use crate::model::{Origins, ShardId};
 use crate::schedule::Take;
-use crate::store::{Advance, Advanced, Error, Quarantine, Store};
+use crate::store::{Advance, Advanced, Error, Store};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
@@ -174,7 +175,7 @@ impl Dispatcher {
         if !stopping {
             self.request();
         }
-        self.set_aside().await?;
+        set_aside(&*self.ports.store, &mut self.works, &self.options.routes).await?;
         let (advances, takes) = self.plan(stopping);
         if !advances.is_empty() {
             let Some(outcomes) = self.advance(&advances, give_up).await? else { return Ok(()) };
@@ -372,32 +373,5 @@ impl Dispatcher {
                 room.send(GaveUp { shard, finished: work.flights.finished() });
             }
         }
-    }
-
-    /// Moves unreadable runs into quarantine.
-    async fn set_aside(&mut self) -> Result<(), Error> {
-        let mut requests = Vec::new();
-        for work in self.works.values_mut().filter(|work| !work.corrupt.is_empty()) {
-            requests.push(Quarantine { lease: work.lease.clone(), runs: std::mem::take(&mut work.corrupt) });
-        }
-        if requests.is_empty() {
-            return Ok(());
-        }
-        match self.ports.store.quarantine(&requests).await {
-            Ok(moved) => {
-                for (request, moved) in requests.iter().zip(moved) {
-                    self.options.routes[&request.lease.shard.route].metric.quarantined_runs.increment(moved as u64);
-                }
-            }
-            Err(error) if error.is_transient() => {
-                for request in requests {
-                    if let Some(work) = self.works.get_mut(&request.lease.shard) {
-                        work.corrupt.extend(request.runs);
-                    }
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 }

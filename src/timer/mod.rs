@@ -4,6 +4,7 @@
 //! Three loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread), `loader` reads runs on a thread of
 //! its own. Bounded channels between them.
 
+mod aside;
 mod claimer;
 mod dispatcher;
 mod filling;

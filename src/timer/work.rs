@@ -229,7 +229,7 @@ impl Work {
 
     /// Takes what is due, and what is within `ahead`, if there is room for it in flight.
     pub(crate) fn take(&mut self, wall: Timestamp, now: Instant, limit: usize, ahead: Duration) -> Option<Take<Resident>> {
-        let is_late = self.schedule.late_due().is_some_and(|due| due <= wall);
+        let is_late = self.schedule.late_due().is_some_and(|due| due <= wall.plus(ahead));
         if self.not_before.is_some_and(|at| at > now) || !is_late && self.ahead_at.is_some_and(|at| at > now) {
             return None;
         }
@@ -316,18 +316,21 @@ impl Work {
         let poll = (is_served && !self.poll.under_way).then_some(self.poll.at);
         let reach = wall.plus(ahead);
         let due = self.schedule.next_due(reach).filter(|_| is_served).map(|due| now + due.since(reach));
-        let late = self.schedule.late_due().filter(|_| is_served).map(|due| now + due.since(wall));
+        // One that waits already was not taken in the tick before this: it waits for room, which a report announces.
+        let late_at = |due: Timestamp| {
+            if due > reach { now + due.since(reach) } else { self.not_before.filter(|at| *at > now).unwrap_or(now + RESEND_MIN) }
+        };
+        let late = self.schedule.late_due().filter(|_| is_served).map(late_at);
         let leaving = match self.phase {
             Phase::Active => None,
             Phase::Leaving { until } => Some(until),
         };
-        let not_before = |wake: Option<Instant>, at: Option<Instant>| wake.map(|wake| at.map_or(wake, |at| wake.max(at)));
-        let due = not_before(due, self.not_before.max(self.ahead_at));
-        let late = not_before(late, self.not_before);
+        let due = due.map(|due| self.not_before.max(self.ahead_at).map_or(due, |at| due.max(at)));
         // What was due before it is not told by the schedule again.
         let pace = self.not_before.max(self.ahead_at).filter(|at| is_served && *at > now);
         // A target that takes nothing for now need not say when it does.
-        let unsent = self.next_flight().and_then(|(number, _)| self.flights.get(number)?.next_place());
+        let unsent =
+            self.next_flight().filter(|_| self.phase == Phase::Active).and_then(|(number, _)| self.flights.get(number)?.next_place());
         let unsent = unsent.map(|place| if place.due > wall { now + place.due.since(wall) } else { now + RESEND_MIN });
         [poll, due, late, pace, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
