@@ -238,9 +238,10 @@ impl Work {
             return None;
         }
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
-        let is_all = take.messages.len() < CLAIM_MAX / 2;
-        self.not_before = is_all.then_some(now + CLAIM_PACE);
-        self.ahead_at = is_all.then_some(now + CLAIM_INTERVAL.min(ahead));
+        let (is_small, is_all) = (take.messages.len() < CLAIM_MAX / 2, take.messages.len() < limit.min(room));
+        self.not_before = is_small.then_some(now + CLAIM_PACE);
+        // What was cut short for want of room goes on as soon as there is some.
+        self.ahead_at = (is_small && is_all).then_some(now + CLAIM_INTERVAL.min(ahead));
         Some(take)
     }
 
