@@ -62,12 +62,6 @@ pub(crate) enum Phase {
     },
 }
 
-impl Poll {
-    fn new(now: Instant) -> Self {
-        Self { under_way: false, expected: false, hinted: false, at: now, interval: POLL_MIN }
-    }
-}
-
 /// The lane that follows what is appended.
 struct Poll {
     under_way: bool,
@@ -77,6 +71,12 @@ struct Poll {
     hinted: bool,
     at: Instant,
     interval: Duration,
+}
+
+impl Poll {
+    fn new(now: Instant) -> Self {
+        Self { under_way: false, expected: false, hinted: false, at: now, interval: POLL_MIN }
+    }
 }
 
 impl Work {
@@ -157,7 +157,7 @@ impl Work {
             return None;
         }
         let is_backlogged = self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
-        if self.memory.is_spent() && is_backlogged {
+        if is_backlogged && self.memory.is_spent() {
             // What is here goes first. If the tail is cut meanwhile, the shard is loaded again, within the budget.
             self.poll.at = now + POLL_MAX;
             return None;
