@@ -29,9 +29,7 @@ end
 
 while at < #ARGV do
   local key, slice, member, messages, score, bytes = tonumber(ARGV[at]), unpack(ARGV, at + 1, at + 5)
-  redis.call('ZADD', KEYS[key], score, member)
-  redis.call('HSET', KEYS[key + 1], member:sub(18), bytes)
-  count(slice, tonumber(messages), #bytes, member:sub(1, 16))
+  add(key, slice, member, messages, score, bytes)
   redis.call('ZADD', KEYS[3], 0, table.concat({ ARGV[3], member, score, slice }, ' '))
   at = at + 6
 end

@@ -304,6 +304,7 @@ pub(crate) enum Operation {
     Tail,
     Advance,
     Quarantine,
+    Rewrite,
     Erase,
 }
 
@@ -320,6 +321,7 @@ impl Operation {
         (Self::Tail, "tail"),
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
+        (Self::Rewrite, "rewrite"),
         (Self::Erase, "erase"),
     ];
 }

@@ -11,6 +11,13 @@ local function count(field, messages, bytes, least)
   redis.call('HSET', KEYS[2], field, string.format('%.0f %.0f %s', math.max(m + messages, 0), math.max(b + bytes, 0), l))
 end
 
+-- Puts a run into its slice.
+local function add(at, slice, member, messages, score, bytes)
+  redis.call('ZADD', KEYS[at], score, member)
+  redis.call('HSET', KEYS[at + 1], member:sub(18), bytes)
+  count(slice, tonumber(messages), #bytes, member:sub(1, 16))
+end
+
 -- Takes a run out of its slice, and the slice out of counts with its last run. Answers whether it was there.
 local function remove(at, slice, member, messages)
   if redis.call('ZREM', KEYS[at], member) == 0 then return false end

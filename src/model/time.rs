@@ -74,59 +74,93 @@ impl fmt::Display for Timestamp {
 /// | level | letter | start | holds |
 /// |---|---|---|---|
 /// | now | `n` | hour of storing | what was due when it was stored |
+/// | far | `f` | day of storing | what is thin over many hours to come |
 /// | hour | `h` | hour of the dues | the unit of a shard's future |
+/// | minute | `m` | minute of the dues | a part of an hour that is too much to load at once |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Level {
     Now,
+    Far,
     Hour,
+    Minute,
 }
 
-const HOUR_MS: i64 = 3_600_000;
+impl Level {
+    pub(crate) const ALL: [Self; 4] = [Self::Now, Self::Far, Self::Hour, Self::Minute];
 
-/// The part of a shard whose dues fall in one hour, or that was due when stored. Written `h482913`: the level's letter and the start.
+    pub(crate) const fn letter(self) -> u8 {
+        match self {
+            Self::Now => b'n',
+            Self::Far => b'f',
+            Self::Hour => b'h',
+            Self::Minute => b'm',
+        }
+    }
+
+    /// `None`: not a level that this version knows.
+    pub(crate) fn of_letter(letter: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.letter() == letter)
+    }
+
+    /// What a slice's start counts, in milliseconds.
+    const fn unit(self) -> i64 {
+        match self {
+            Self::Now | Self::Hour => 60 * MINUTE_MS,
+            Self::Far => 24 * 60 * MINUTE_MS,
+            Self::Minute => MINUTE_MS,
+        }
+    }
+}
+
+const MINUTE_MS: i64 = 60_000;
+
+/// The part of a shard whose dues fall in one hour or minute, or that was stored in one hour or day. Written `h482913`: the level's letter
+/// and the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slice {
     pub(crate) level: Level,
-    /// Hours since the epoch.
+    /// Units of the level since the epoch.
     pub(crate) start: i64,
 }
 
 impl Slice {
     /// Where a message due at `due` belongs if it is stored at `now`.
     pub(crate) fn of(due: Timestamp, now: Timestamp) -> Self {
-        if due <= now {
-            Self { level: Level::Now, start: now.0.div_euclid(HOUR_MS) }
-        } else {
-            Self { level: Level::Hour, start: due.0.div_euclid(HOUR_MS) }
-        }
+        if due <= now { Self::at(Level::Now, now) } else { Self::at(Level::Hour, due) }
+    }
+
+    /// The slice of a level that an instant falls in: of the dues, or of storing, as the level counts.
+    pub(crate) fn at(level: Level, instant: Timestamp) -> Self {
+        Self { level, start: instant.0.div_euclid(level.unit()) }
     }
 
     /// The least due that the slice can hold: a timer that has loaded up to an earlier instant need not look into it.
     pub(crate) fn least_due(self) -> Timestamp {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,
-            Level::Hour => Timestamp(self.start.saturating_mul(HOUR_MS)),
+            // What was due when it was stored is in no far slice.
+            Level::Far | Level::Hour | Level::Minute => Timestamp(self.start.saturating_mul(self.level.unit())),
+        }
+    }
+
+    /// The first due that is too late for the slice; `None`: there is none.
+    pub(crate) fn end(self) -> Option<Timestamp> {
+        match self.level {
+            Level::Now | Level::Far => None,
+            Level::Hour | Level::Minute => Some(Timestamp(self.start.saturating_add(1).saturating_mul(self.level.unit()))),
         }
     }
 
     /// `None`: not a slice that this version knows.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let level = match text.as_bytes().first()? {
-            b'n' => Level::Now,
-            b'h' => Level::Hour,
-            _ => return None,
-        };
+        let level = Level::of_letter(*text.as_bytes().first()?)?;
         Some(Self { level, start: text.get(1..)?.parse().ok()? })
     }
 }
 
 impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = match self.level {
-            Level::Now => 'n',
-            Level::Hour => 'h',
-        };
-        write!(f, "{letter}{}", self.start)
+        write!(f, "{}{}", char::from(self.level.letter()), self.start)
     }
 }
 
@@ -146,9 +180,12 @@ mod tests {
         #[test]
         fn a_slice_reads_back_and_never_starts_after_what_it_holds(due in -1_000_000_000_000i64..4_000_000_000_000, now in 0i64..4_000_000_000_000) {
             let (due, now) = (Timestamp::from_millis(due), Timestamp::from_millis(now));
-            let slice = Slice::of(due, now);
-            prop_assert_eq!(Slice::parse(&slice.to_string()), Some(slice));
-            prop_assert!(slice.least_due() <= due);
+            let stored = [Slice::of(due, now), Slice::at(Level::Hour, due), Slice::at(Level::Minute, due)];
+            let far = (due > now).then(|| Slice::at(Level::Far, now));
+            for slice in stored.into_iter().chain(far) {
+                prop_assert_eq!(Slice::parse(&slice.to_string()), Some(slice));
+                prop_assert!(slice.least_due() <= due && slice.end().is_none_or(|end| end > due));
+            }
         }
     }
 

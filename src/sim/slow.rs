@@ -4,8 +4,8 @@ use super::world::World;
 use crate::model::{Lease, ShardId};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
+    State, Store, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -91,6 +91,10 @@ impl Store for Slow {
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         self.slowly(self.store.quarantine(requests)).await
+    }
+
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        self.slowly(self.store.rewrite(requests)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! A store whose calls are timed and counted; it changes nothing about them.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Store, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId};
@@ -75,6 +75,10 @@ impl<S: Store> Store for Metered<S> {
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         self.timed(Operation::Quarantine, self.store.quarantine(requests)).await
+    }
+
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        self.timed(Operation::Rewrite, self.store.rewrite(requests)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -67,6 +67,11 @@ pub(crate) trait Store {
     /// below them. Checks the token; a run that is gone is left out. Answers how many were moved. Works on a full store.
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error>;
 
+    /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, and that every
+    /// input is there. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
+    /// done answers `Done`.
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error>;
+
     /// Deletes all that is kept of the shards, whatever it is.
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
 }
@@ -267,6 +272,23 @@ pub(crate) enum Advanced {
 pub(crate) struct Quarantine {
     pub(crate) lease: Lease,
     pub(crate) runs: Vec<(Slice, Name)>,
+}
+
+/// Runs of one shard, and those that are to be in their place. Their messages are due after what is loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Rewrite {
+    pub(crate) lease: Lease,
+    pub(crate) inputs: Vec<(Slice, Name)>,
+    pub(crate) outputs: Vec<Run>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rewritten {
+    Done,
+    /// Some input is not there: nothing was written.
+    Changed,
+    Fenced,
+    Unknown,
 }
 
 /// Fills in the bytes of those runs of the tails that are due within the asked horizons.

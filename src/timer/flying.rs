@@ -82,7 +82,7 @@ impl Aloft {
     /// The due that a message's lateness is measured from, if it was stored before it: else it is not the service's.
     pub(crate) fn due_ahead(&self, index: usize) -> Option<Timestamp> {
         let (resident, at) = &self.messages[index];
-        if resident.run.slice().level != Level::Hour {
+        if resident.run.slice().level == Level::Now {
             return None;
         }
         if resident.run.is_to_deliver(*at as usize) { Some(self.place(index).due) } else { told_due(&self.message(index)?) }

@@ -161,9 +161,9 @@ fn lines(report: &Report, step: i64) -> Vec<Line> {
         lines.push(Line { label: label(this * step * HOUR_MS, step), messages: group.iter().map(|hour| hour.messages).sum() });
         next = this + 1;
     }
-    if report.later.messages > 0 {
-        lines.push(Line { label: "later".to_owned(), messages: report.later.messages });
-    }
+    let rest = [("later", report.later), ("in any hour", report.far)];
+    let rest = rest.into_iter().filter(|(_, amount)| amount.messages > 0);
+    lines.extend(rest.map(|(label, amount)| Line { label: label.to_owned(), messages: amount.messages }));
     lines
 }
 

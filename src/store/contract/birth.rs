@@ -2,7 +2,7 @@
 
 use super::trial::{Trial, due, listing, named, place, run_of, schedule};
 use crate::model::{Claim, Identity, Offset, Partition, ShardId, Timestamp, Watermark};
-use crate::store::{Acquired, Advance, Advanced, Appended, Birth, Error, Fetch, Listed, Opened, Renewed, State, Tailed};
+use crate::store::{Acquired, Advance, Advanced, Appended, Birth, Error, Fetch, Listed, Opened, Renewed, Rewrite, State, Tailed};
 use std::time::Duration;
 
 pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Trial<'_>) {
@@ -78,7 +78,7 @@ pub(super) async fn erasing_a_shard_leaves_its_neighbours_alone(t: &Trial<'_>) {
     assert_eq!(neighbour.fetch(&[&run]).await, [Some(run.bytes.clone())]);
 }
 
-pub(super) async fn a_full_store_refuses_births_and_appends_and_still_delivers(t: &Trial<'_>) {
+pub(super) async fn a_full_store_refuses_what_brings_bytes_and_still_delivers(t: &Trial<'_>) {
     t.born(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.appended(0, 1, &[&run]).await;
@@ -92,6 +92,9 @@ pub(super) async fn a_full_store_refuses_births_and_appends_and_still_delivers(t
     assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
 
     t.held(1).await;
+    let rewrite = Rewrite { lease: t.lease(1), inputs: vec![named(&run)], outputs: vec![run_of("c", &[place(due(1, 0), 0)])] };
+    let refused = t.store().rewrite(&[rewrite]).await;
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
     assert_eq!(t.list_all().await, (Watermark(1), vec![listing(&run)]));
     assert_eq!(t.tail_runs(0, Timestamp::MAX, 9).await.2.len(), 1);
     assert_eq!(t.store().fetch(&[Fetch { shard: t.shard.clone(), runs: vec![named(&run)] }]).await.unwrap(), [[Some(run.bytes.clone())]]);

@@ -9,6 +9,7 @@ mod change;
 mod lease;
 mod load;
 pub(crate) mod model;
+mod rewrite;
 mod survey;
 mod tail;
 mod trial;
@@ -47,7 +48,7 @@ cases! {
         on_an_unborn_shard_every_call_answers_unknown_and_writes_nothing,
         an_erased_shard_is_unborn_and_comes_back_empty,
         erasing_a_shard_leaves_its_neighbours_alone,
-        a_full_store_refuses_births_and_appends_and_still_delivers;
+        a_full_store_refuses_what_brings_bytes_and_still_delivers;
     append:
         an_append_at_the_watermark_moves_it_and_adds_its_runs,
         a_repeated_append_tells_the_watermark_and_adds_nothing,
@@ -104,6 +105,12 @@ cases! {
         a_repeated_advance_changes_nothing_more,
         a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down,
         quarantine_leaves_out_what_is_gone;
+    rewrite:
+        a_rewrite_puts_runs_in_the_place_of_others,
+        a_repeated_rewrite_is_done_and_changes_nothing_more,
+        a_rewrite_of_what_is_partly_gone_writes_nothing,
+        only_the_holder_rewrites,
+        what_was_all_delivered_is_rewritten_to_nothing;
     survey:
         a_shard_is_listed_from_its_birth_to_its_erasure,
         what_waits_is_counted_by_slice,

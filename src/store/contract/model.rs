@@ -6,7 +6,7 @@ use crate::clock::WallClock;
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
-use crate::store::{Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Store, Tail};
+use crate::store::{Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail};
 use async_trait::async_trait;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -28,6 +28,7 @@ enum Call {
     Tail { after: i64, until: Due, limit: usize },
     Advance { token: u8, delivered: Option<Pair>, deletes: Vec<Index>, ids: Vec<(u8, Index)>, claim: Option<Pair> },
     Quarantine { token: u8, runs: Vec<Index> },
+    Rewrite { token: u8, inputs: Vec<Index>, messages: Vec<Vec<Message>> },
     Erase,
 }
 
@@ -62,7 +63,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let lasting = || prop::bool::weighted(0.8);
     let call = prop_oneof![
         2 => (0..3u64, pair()).prop_map(|(watermark, delivered)| Call::Open { watermark, delivered }),
-        8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages, prop::collection::vec(0..4u8, 0..3), 0..3u64)
+        8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64)
             .prop_map(|(ahead, messages, cancels, gap)| Call::Append { ahead, messages, cancels, gap }),
         3 => (token(), lasting()).prop_map(|(token, lasting)| Call::Acquire { token, lasting }),
         1 => (token(), lasting()).prop_map(|(token, lasting)| Call::Renew { token, lasting }),
@@ -73,6 +74,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         6 => (token(), prop::option::of(pair()), runs(), ids, prop::option::of(pair()))
             .prop_map(|(token, delivered, deletes, ids, claim)| Call::Advance { token, delivered, deletes, ids, claim }),
         1 => (token(), runs()).prop_map(|(token, runs)| Call::Quarantine { token, runs }),
+        2 => (token(), runs(), messages).prop_map(|(token, inputs, messages)| Call::Rewrite { token, inputs, messages }),
         1 => Just(Call::Erase),
     ];
     prop::collection::vec(call, 1..40).prop_map(|mut calls| {
@@ -104,9 +106,14 @@ impl World {
     }
 
     fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
-        let mut offset = from;
         let mut changes: Vec<Change> = cancels.iter().map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
-        let mut runs = Vec::new();
+        let (runs, to) = self.runs(from, messages, &mut changes);
+        Append { shard: self.shard.clone(), from: Watermark(from), to: Watermark(to + gap), runs, changes }
+    }
+
+    /// New runs, from that offset on. Answers also the next offset.
+    fn runs(&mut self, from: u64, messages: &[Vec<Message>], changes: &mut Vec<Change>) -> (Vec<Run>, u64) {
+        let (mut offset, mut runs) = (from, Vec::new());
         for some in messages {
             let mut places = Vec::new();
             for (due, millis, id) in some {
@@ -120,7 +127,7 @@ impl World {
             runs.push(run_of(&format!("w{}", self.runs.len() + runs.len()), &places));
         }
         self.runs.extend(runs.iter().cloned());
-        Append { shard: self.shard.clone(), from: Watermark(from), to: Watermark(offset + gap), runs, changes }
+        (runs, offset)
     }
 }
 
@@ -128,8 +135,15 @@ fn length(lasting: bool) -> Duration {
     Duration::from_secs(if lasting { 3_600 } else { 0 })
 }
 
+/// What a call brings that was not there before.
+#[derive(Default)]
+struct New {
+    appends: Vec<Append>,
+    outputs: Vec<Run>,
+}
+
 /// Makes the call and answers its outcome as text, without the store's time.
-async fn outcome(store: &dyn Store, call: &Call, world: &World, append: Option<&Append>, watermark: u64) -> String {
+async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, watermark: u64) -> String {
     let shard = world.shard.clone();
     let runs = |picks: &[Index]| world.named(picks);
     match call {
@@ -138,7 +152,7 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, append: Option<&
             let birth = Birth { shard, identity: Identity("id".into()), watermark, delivered: claim(*delivered) };
             format!("{:?}", store.open(&[birth]).await)
         }
-        Call::Append { .. } => format!("{:?}", store.append(append.into_iter().cloned().collect::<Vec<_>>().as_slice()).await),
+        Call::Append { .. } => format!("{:?}", store.append(&new.appends).await),
         Call::Acquire { token, lasting } => match store.acquire(&[world.lease(*token)], length(*lasting)).await.unwrap().remove(0) {
             Acquired::Granted { state, .. } => format!("{state:?}"),
             other => format!("{other:?}"),
@@ -173,6 +187,10 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, append: Option<&
         }
         Call::Quarantine { token, runs: picks } => {
             format!("{:?}", store.quarantine(&[Quarantine { lease: world.lease(*token), runs: runs(picks) }]).await)
+        }
+        Call::Rewrite { token, inputs, .. } => {
+            let rewrite = Rewrite { lease: world.lease(*token), inputs: runs(inputs), outputs: new.outputs.clone() };
+            format!("{:?}", store.rewrite(&[rewrite]).await)
         }
         Call::Erase => format!("{:?}", store.erase(&[shard]).await),
     }
@@ -224,14 +242,16 @@ async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, cal
     for call in calls {
         let known = memory.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
         let watermark = known.map_or(0, |state| state.watermark.0);
-        let append = match call {
+        let new = match call {
             Call::Append { ahead, messages, cancels, gap } => {
-                Some(world.append(watermark.saturating_add_signed(*ahead), messages, cancels, *gap))
+                let append = world.append(watermark.saturating_add_signed(*ahead), messages, cancels, *gap);
+                New { appends: vec![append], ..New::default() }
             }
-            _ => None,
+            Call::Rewrite { messages, .. } => New { outputs: world.runs(watermark, messages, &mut Vec::new()).0, ..New::default() },
+            _ => New::default(),
         };
-        let in_memory = outcome(memory, call, &world, append.as_ref(), watermark).await;
-        let in_other = outcome(other.store(), call, &world, append.as_ref(), watermark).await;
+        let in_memory = outcome(memory, call, &world, &new, watermark).await;
+        let in_other = outcome(other.store(), call, &world, &new, watermark).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
         prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after {:?}", call);
     }

@@ -4,8 +4,8 @@ use super::Subject;
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run, Summary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Fetch, List, Listed, Listing, Opened, Quarantine, Renewed,
-    State, Store, Survey, Tail, TailRun, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, List, Listed, Listing, Opened, Quarantine,
+    Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -198,5 +198,14 @@ impl Trial<'_> {
     pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {
         let runs = runs.iter().map(|run| named(run)).collect();
         self.store().quarantine(&[Quarantine { lease: self.lease(token), runs }]).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Rewritten {
+        let (inputs, outputs) = (inputs.iter().map(|run| named(run)).collect(), outputs.iter().map(|run| (*run).clone()).collect());
+        self.store().rewrite(&[Rewrite { lease: self.lease(token), inputs, outputs }]).await.unwrap().remove(0)
+    }
+
+    pub(super) async fn contents(&self) -> Contents {
+        self.survey().contents(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
     }
 }

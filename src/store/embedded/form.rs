@@ -70,21 +70,15 @@ pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
 pub(super) fn slice(slice: Slice) -> [u8; 9] {
     let mut bytes = [0; 9];
     bytes[..8].copy_from_slice(&Timestamp::from_millis(slice.start).to_ordered_bits().to_be_bytes());
-    bytes[8] = match slice.level {
-        Level::Now => b'n',
-        Level::Hour => b'h',
-    };
+    bytes[8] = slice.level.letter();
     bytes
 }
 
 /// `None`: of a level that this version does not know.
 pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
     let (start, level) = bytes.split_first_chunk::<8>()?;
-    let level = match level {
-        b"n" => Level::Now,
-        b"h" => Level::Hour,
-        _ => return None,
-    };
+    let [letter] = level else { return None };
+    let level = Level::of_letter(*letter)?;
     Some(Slice { level, start: Timestamp::from_ordered_bits(u64::from_be_bytes(*start)).as_millis() })
 }
 

@@ -13,7 +13,7 @@ use crate::limit;
 use crate::model::{Lease, ShardId};
 use crate::store::shard::Holder;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, State, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, Rewrite, Rewritten, State, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,6 +226,16 @@ impl Ledger {
         let mut outcomes = Vec::with_capacity(requests.len());
         for request in requests {
             outcomes.push(self.changed(&request.lease.shard, 0, |shard, draft| shard.quarantine(request, draft))?);
+        }
+        Ok(outcomes)
+    }
+
+    pub(super) fn rewrite(&mut self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Fault> {
+        self.check_room(!requests.is_empty())?;
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for request in requests {
+            let id = &request.lease.shard;
+            outcomes.push(self.changed(id, Rewritten::Unknown, |shard, draft| shard.rewrite(request, draft))?);
         }
         Ok(outcomes)
     }

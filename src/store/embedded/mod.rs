@@ -32,8 +32,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
@@ -254,6 +254,11 @@ impl Store for Embedded {
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let requests = requests.to_vec();
         self.write(move |ledger| ledger.quarantine(&requests)).await
+    }
+
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        let requests = requests.to_vec();
+        self.write(move |ledger| ledger.rewrite(&requests)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -9,9 +9,9 @@ use super::form::{self, Meta};
 use super::key::{self, Key, Number};
 use crate::limit;
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
-use crate::run::Name;
+use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, State};
+use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, Rewrite, Rewritten, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -93,17 +93,19 @@ impl Shard {
             return Ok(Appended::Elsewhere(self.positions.watermark));
         }
         let (cancelled, missed) = self.change(&append.changes, draft)?;
-        for run in &append.runs {
-            let (slice, name, least_due) = (run.slice, &run.name, run.summary.least_due());
-            draft.put(Key::Order(self.number, least_due, name), form::slice(slice).to_vec());
-            draft.put(Key::Run(self.number, slice, name), form::run(least_due, run.bytes.len()));
-            draft.put(Key::Bytes(self.number, slice, name), run.bytes.clone());
-            self.counts.add(slice, name, run.bytes.len());
-        }
+        append.runs.iter().for_each(|run| self.add(run, draft));
         self.write_counts(append.runs.iter().map(|run| Some(run.slice)), draft);
         self.recent.add(append.to, &append.runs);
         self.positions.appended(append.to);
         Ok(Appended::Done { cancelled, missed })
+    }
+
+    fn add(&mut self, run: &Run, draft: &mut Draft) {
+        let (slice, name, least_due) = (run.slice, &run.name, run.summary.least_due());
+        draft.put(Key::Order(self.number, least_due, name), form::slice(slice).to_vec());
+        draft.put(Key::Run(self.number, slice, name), form::run(least_due, run.bytes.len()));
+        draft.put(Key::Bytes(self.number, slice, name), run.bytes.clone());
+        self.counts.add(slice, name, run.bytes.len());
     }
 
     /// Applies changes to the ids that they name. Answers cancelled and missed.
@@ -189,6 +191,33 @@ impl Shard {
         draft.remove(Key::Bytes(self.number, slice, name));
         self.counts.remove(slice, name, bytes);
         Ok(true)
+    }
+
+    pub(super) fn rewrite(&mut self, request: &Rewrite, draft: &mut Draft) -> fjall::Result<Rewritten> {
+        if !self.holder.is_held(request.lease.token) {
+            return Ok(Rewritten::Fenced);
+        }
+        if let Some(first) = request.outputs.first()
+            && self.has(first.slice, &first.name, draft)?
+        {
+            return Ok(Rewritten::Done);
+        }
+        for (slice, name) in &request.inputs {
+            if !self.has(*slice, name, draft)? {
+                return Ok(Rewritten::Changed);
+            }
+        }
+        for (slice, name) in &request.inputs {
+            self.remove(*slice, name, draft)?;
+        }
+        request.outputs.iter().for_each(|run| self.add(run, draft));
+        let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
+        self.write_counts(inputs.chain(request.outputs.iter().map(|run| Some(run.slice))), draft);
+        Ok(Rewritten::Done)
+    }
+
+    fn has(&self, slice: Slice, name: &Name, draft: &Draft) -> fjall::Result<bool> {
+        Ok(draft.get(Key::Run(self.number, slice, name))?.is_some())
     }
 
     /// Answers how many were moved.

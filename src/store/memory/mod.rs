@@ -7,8 +7,8 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store,
-    Survey, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
+    State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId};
@@ -57,7 +57,7 @@ impl Memory {
         self.inner.shards.take();
     }
 
-    /// While full, births and appends answer [`Error::Full`].
+    /// While full, births, appends and rewrites answer [`Error::Full`].
     pub(crate) fn set_full(&self, full: bool) {
         self.inner.is_full.set(full);
     }
@@ -176,6 +176,12 @@ impl Store for Memory {
         let answer = |request: &Quarantine, shard: Option<&mut Shard>| {
             shard.filter(|shard| shard.is_held(request.lease.token)).map_or(0, |shard| shard.quarantine(&request.runs))
         };
+        self.each(requests, |request| &request.lease.shard, answer).await
+    }
+
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        self.check_room()?;
+        let answer = |request: &Rewrite, shard: Option<&mut Shard>| shard.map_or(Rewritten::Unknown, |shard| shard.rewrite(request));
         self.each(requests, |request| &request.lease.shard, answer).await
     }
 

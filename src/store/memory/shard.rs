@@ -2,9 +2,9 @@
 
 use crate::limit;
 use crate::model::{Cursor, Slice, Timestamp, Token};
-use crate::run::Name;
+use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, State, Tail, Tailed};
+use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, Rewrite, Rewritten, State, Tail, Tailed};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,12 +58,7 @@ impl Shard {
         let changed = self.positions.apply(&append.changes, &mut self.ids);
         let cancelled = changed.cancelled.len() as u32;
         self.cancelled.extend(changed.cancelled);
-        for run in &append.runs {
-            // A name is used twice only with a mutant planted.
-            self.remove(run.slice, &run.name);
-            self.counts.add(run.slice, &run.name, run.bytes.len());
-            self.runs.insert((run.slice, run.name.clone()), (run.summary.least_due(), run.bytes.clone()));
-        }
+        append.runs.iter().for_each(|run| self.add(run));
         self.recent.add(append.to, &append.runs);
         self.positions.appended(append.to);
         Appended::Done { cancelled, missed: changed.missed }
@@ -142,10 +137,34 @@ impl Shard {
         self.positions.claim(request, now, sifted.told)
     }
 
+    fn add(&mut self, run: &Run) {
+        // A name is used twice only with a mutant planted.
+        self.remove(run.slice, &run.name);
+        self.counts.add(run.slice, &run.name, run.bytes.len());
+        self.runs.insert((run.slice, run.name.clone()), (run.summary.least_due(), run.bytes.clone()));
+    }
+
     fn remove(&mut self, slice: Slice, name: &Name) -> Option<Bytes> {
         let (_, bytes) = self.runs.remove(&(slice, name.clone()))?;
         self.counts.remove(slice, name, bytes.len());
         Some(bytes)
+    }
+
+    pub(super) fn rewrite(&mut self, request: &Rewrite) -> Rewritten {
+        if !self.is_held(request.lease.token) {
+            return Rewritten::Fenced;
+        }
+        if request.outputs.first().is_some_and(|run| self.runs.contains_key(&(run.slice, run.name.clone()))) {
+            return Rewritten::Done;
+        }
+        if !request.inputs.iter().all(|run| self.runs.contains_key(run)) {
+            return Rewritten::Changed;
+        }
+        for (slice, name) in &request.inputs {
+            self.remove(*slice, name);
+        }
+        request.outputs.iter().for_each(|run| self.add(run));
+        Rewritten::Done
     }
 
     /// Answers how many were moved.

@@ -5,7 +5,7 @@ use super::reply::text;
 use super::script::{Call, SliceKey};
 use super::{Redis, connection, form};
 use crate::limit;
-use crate::model::{Level, Slice, Timestamp, Watermark};
+use crate::model::{Slice, Timestamp, Watermark};
 use crate::run::Name;
 use crate::store::{Error, Fetch, List, Listed, Listing};
 use bytes::Bytes;
@@ -166,7 +166,7 @@ fn listing(slice: Slice, member: &str, score: &str) -> Option<Listing> {
 }
 
 fn may_hold(slice: Slice, request: &List) -> bool {
-    let ended = slice.level == Level::Hour && Slice { start: slice.start + 1, ..slice }.least_due() <= request.from;
+    let ended = slice.end().is_some_and(|end| end <= request.from);
     slice.least_due() <= request.until && !ended
 }
 
@@ -207,7 +207,7 @@ pub(super) fn is_wrong_type(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Partition, ShardId};
+    use crate::model::{Level, Partition, ShardId};
     use crate::store::redis::key::Keyspace;
 
     #[test]

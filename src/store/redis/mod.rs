@@ -18,8 +18,8 @@ mod script;
 mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, State, Store, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Store, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};
@@ -165,6 +165,11 @@ impl Store for Redis {
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let calls = requests.iter().map(|request| Call::quarantine(&self.keyspace.of(&request.lease.shard), request)).collect();
         self.run(calls).await?.into_iter().map(Reply::moved).collect()
+    }
+
+    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        let calls = requests.iter().map(|request| Call::rewrite(&self.keyspace.of(&request.lease.shard), request)).collect();
+        self.run(calls).await?.into_iter().map(Reply::rewritten).collect()
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark};
-use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Renewed, SliceCount, State, TailRun, Tailed};
+use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Renewed, Rewritten, SliceCount, State, TailRun, Tailed};
 use redis::Value;
 
 /// A script's reply: its tag, and the parts that are still to be read.
@@ -164,6 +164,16 @@ impl Reply {
             "runs" => Tailed::Runs { watermark: self.watermark()?, seen: self.watermark()?, runs: self.tail_runs()? },
             "broken" => Tailed::Broken { watermark: self.watermark()? },
             "unknown" => Tailed::Unknown,
+            _ => return self.other(),
+        })
+    }
+
+    pub(super) fn rewritten(self) -> Result<Rewritten, Error> {
+        Ok(match self.tag.as_str() {
+            "done" => Rewritten::Done,
+            "changed" => Rewritten::Changed,
+            "fenced" => Rewritten::Fenced,
+            "unknown" => Rewritten::Unknown,
             _ => return self.other(),
         })
     }

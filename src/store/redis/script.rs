@@ -5,8 +5,8 @@ use super::form;
 use super::key::{self, Key, Keys};
 use crate::limit;
 use crate::model::{Claim, Lease, Slice};
-use crate::run::Name;
-use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Tail};
+use crate::run::{Name, Run};
+use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Rewrite, Tail};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -22,13 +22,14 @@ pub(super) enum Script {
     ReleaseLease,
     Advance,
     Quarantine,
+    Rewrite,
     State,
     Tail,
     Erase,
     SetAside,
 }
 
-const ALL: [(Script, &str); 11] = [
+const ALL: [(Script, &str); 12] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -36,6 +37,7 @@ const ALL: [(Script, &str); 11] = [
     (Script::ReleaseLease, include_str!("../../../lua/release_lease.lua")),
     (Script::Advance, include_str!("../../../lua/advance.lua")),
     (Script::Quarantine, include_str!("../../../lua/quarantine.lua")),
+    (Script::Rewrite, include_str!("../../../lua/rewrite.lua")),
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
@@ -121,9 +123,7 @@ impl Call {
             };
             call.arg(&*change.id).arg(place);
         }
-        for run in &append.runs {
-            call.arg_run(&at, run.slice, &run.name).arg(form::score(run.summary.least_due())).arg(&*run.bytes);
-        }
+        append.runs.iter().for_each(|run| call.arg_new(&at, run));
         call
     }
 
@@ -167,6 +167,17 @@ impl Call {
         for (slice, name) in &quarantine.runs {
             call.arg_run(&at, *slice, name);
         }
+        call
+    }
+
+    pub(super) fn rewrite(keys: &Keys, rewrite: &Rewrite) -> Self {
+        let slices = rewrite.inputs.iter().map(|(slice, _)| *slice).chain(rewrite.outputs.iter().map(|run| run.slice));
+        let (at, mut call) = Self::on_slices(Script::Rewrite, keys, [Key::Meta, Key::Counts], slices);
+        call.arg(key::LAYOUT).arg(rewrite.lease.token.to_string()).arg(rewrite.inputs.len());
+        for (slice, name) in &rewrite.inputs {
+            call.arg_run(&at, *slice, name);
+        }
+        rewrite.outputs.iter().for_each(|run| call.arg_new(&at, run));
         call
     }
 
@@ -229,6 +240,11 @@ impl Call {
     fn arg_run(&mut self, at: &BTreeMap<Slice, usize>, slice: Slice, name: &Name) -> &mut Self {
         self.arg(at[&slice]).arg(slice.to_string()).arg(form::member(name)).arg(name.count())
     }
+
+    /// The six arguments that bring a run.
+    fn arg_new(&mut self, at: &BTreeMap<Slice, usize>, run: &Run) {
+        self.arg_run(at, run.slice, &run.name).arg(form::score(run.summary.least_due())).arg(&*run.bytes);
+    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -251,10 +267,10 @@ mod tests {
     }
 
     #[test]
-    fn only_birth_and_append_are_refused_on_a_full_server() {
+    fn only_what_brings_bytes_is_refused_on_a_full_server() {
         for (script, text) in ALL {
             let wanted = match script {
-                Script::OpenShard | Script::Append => "#!lua",
+                Script::OpenShard | Script::Append | Script::Rewrite => "#!lua",
                 Script::State | Script::Tail => "#!lua flags=no-writes",
                 _ => "#!lua flags=allow-oom",
             };

@@ -32,6 +32,9 @@ pub(crate) struct Report {
     pub(crate) shards_left_out: u64,
     /// What was due when it was stored already.
     pub(crate) due_when_stored: Amount,
+    /// What is due in hours to come, and not counted by hour yet: it is thin over them, and lies together.
+    #[serde(default)]
+    pub(crate) far: Amount,
     pub(crate) hours: Vec<Hour>,
     /// What is due after the last of the hours.
     pub(crate) later: Amount,
@@ -66,7 +69,7 @@ pub(crate) struct Shard {
     /// Whether the configuration has its route, with its topic among the sources.
     pub(crate) configured: bool,
     pub(crate) amount: Amount,
-    /// The first hour in which anything is due, in epoch milliseconds; 0 if it was due when it was stored.
+    /// The hour before which nothing is due, in epoch milliseconds; 0 if something was due when it was stored.
     pub(crate) first_hour_ms: Option<i64>,
 }
 
@@ -169,6 +172,7 @@ struct Sum<'a> {
     shards: Vec<Shard>,
     shards_left_out: u64,
     due_when_stored: Amount,
+    far: Amount,
     hours: BTreeMap<i64, Amount>,
 }
 
@@ -176,7 +180,8 @@ impl<'a> Sum<'a> {
     fn new(known: &'a Known, route: Option<&str>) -> Self {
         let empty = |name: &String| (name.clone(), Route { route: name.clone(), configured: true, shards: 0, amount: Amount::default() });
         let routes = known.routes.keys().filter(|name| route.is_none_or(|route| route == *name)).map(empty).collect();
-        Self { known, routes, shards: Vec::new(), shards_left_out: 0, due_when_stored: Amount::default(), hours: BTreeMap::new() }
+        let nothing = Amount::default();
+        Self { known, routes, shards: Vec::new(), shards_left_out: 0, due_when_stored: nothing, far: nothing, hours: BTreeMap::new() }
     }
 
     fn add(&mut self, shard: &ShardId, contents: &Contents) {
@@ -184,7 +189,8 @@ impl<'a> Sum<'a> {
         for count in &contents.slices {
             let at = match count.slice.level {
                 Level::Now => &mut self.due_when_stored,
-                Level::Hour => self.hours.entry(start_of(count.slice)).or_default(),
+                Level::Far => &mut self.far,
+                Level::Hour | Level::Minute => self.hours.entry(start_of(count.slice)).or_default(),
             };
             at.add(Amount { messages: count.messages, bytes: count.bytes, quarantined: 0 });
         }
@@ -228,17 +234,18 @@ impl<'a> Sum<'a> {
             shards: self.shards,
             shards_left_out: self.shards_left_out,
             due_when_stored: self.due_when_stored,
+            far: self.far,
             hours: listed,
             later: hours.map(|(_, amount)| amount).fold(Amount::default(), together),
         }
     }
 }
 
-/// In epoch milliseconds; 0 for what was due when it was stored.
+/// The hour, in epoch milliseconds, before which nothing of the slice is due; 0 for what was due when it was stored.
 fn start_of(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
-        Level::Hour => slice.least_due().as_millis(),
+        Level::Far | Level::Hour | Level::Minute => Slice::at(Level::Hour, slice.least_due()).least_due().as_millis(),
     }
 }
 
@@ -280,8 +287,8 @@ mod tests {
             (shard("orders", "d", 0), Contents { slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], quarantined: 0 }, None),
             (
                 shard("orders", "old", 1),
-                Contents { slices: vec![count(Level::Hour, 9, 1)], quarantined: 0 },
-                place(Timestamp::from_millis(9 * HOUR), 8),
+                Contents { slices: vec![count(Level::Far, 1, 5), count(Level::Hour, 29, 1), count(Level::Minute, 29 * 60 + 7, 1)], quarantined: 0 },
+                place(Timestamp::from_millis(29 * HOUR), 8),
             ),
         ])
     }
@@ -296,13 +303,14 @@ mod tests {
     async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
         let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR)).await.unwrap();
         let amount = |messages, quarantined| Amount { messages, bytes: 10 * messages, quarantined };
-        assert_eq!((report.total, report.due_when_stored, report.later), (amount(12, 2), amount(1, 0), amount(0, 0)));
+        assert_eq!((report.total, report.due_when_stored), (amount(18, 2), amount(1, 0)));
+        assert_eq!((report.far, report.later), (amount(5, 0), amount(0, 0)));
         let routes: Vec<_> = report.routes.iter().map(|route| (&*route.route, route.configured, route.shards, route.amount)).collect();
-        assert_eq!(routes, [("gone", false, 1, amount(7, 2)), ("mail", true, 0, amount(0, 0)), ("orders", true, 2, amount(5, 0))]);
+        assert_eq!(routes, [("gone", false, 1, amount(7, 2)), ("mail", true, 0, amount(0, 0)), ("orders", true, 2, amount(11, 0))]);
         let shards: Vec<_> = report.shards.iter().map(|shard| (&*shard.topic, shard.configured, shard.first_hour_ms)).collect();
-        assert_eq!(shards, [("t", false, Some(5 * HOUR)), ("d", true, Some(0)), ("old", false, Some(9 * HOUR))]);
+        assert_eq!(shards, [("t", false, Some(5 * HOUR)), ("d", true, Some(0)), ("old", false, Some(24 * HOUR))]);
         let hours: Vec<_> = report.hours.iter().map(|hour| (hour.start_ms, &*hour.start, hour.messages)).collect();
-        assert_eq!(hours, [(5 * HOUR, "1970-01-01T05:00:00Z", 10), (9 * HOUR, "1970-01-01T09:00:00Z", 1)]);
+        assert_eq!(hours, [(5 * HOUR, "1970-01-01T05:00:00Z", 10), (29 * HOUR, "1970-01-02T05:00:00Z", 2)]);
     }
 
     #[tokio::test]
@@ -319,7 +327,7 @@ mod tests {
         let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0)).await.unwrap();
         let places: Vec<_> =
             search.found.iter().map(|place| (&*place.topic, place.offset, place.configured, place.due_ms, &*place.due)).collect();
-        assert_eq!(places, [("t", 4, false, None, "at once"), ("old", 8, false, Some(9 * HOUR), "1970-01-01T09:00:00Z")]);
+        assert_eq!(places, [("t", 4, false, None, "at once"), ("old", 8, false, Some(29 * HOUR), "1970-01-02T05:00:00Z")]);
         assert_eq!(found(&fake(), &known(), ("a", Some("orders")), Timestamp::from_millis(0)).await.unwrap().found.len(), 1);
         assert_eq!(found(&fake(), &known(), ("b", None), Timestamp::from_millis(0)).await.unwrap().found, []);
     }
