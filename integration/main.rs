@@ -20,6 +20,7 @@ mod dialect;
 mod embedded;
 mod env;
 mod foreign;
+mod levels;
 mod outage;
 mod restart;
 mod service;

@@ -11,7 +11,8 @@
 //!   +- ingress ---------------------------+      +- timer -----------------------------------------+
 //!   | admit    header -> due, or a reason |      | claimer     leases shards                       |
 //!   | batch    messages -> runs, a slice  |      | loader      runs -> memory, ahead of need       |
-//!   |          (hour) each                |      | schedule    what is due next, as a pair (C, W)  |
+//!   |          each; what is thin is far  |      | rewriter    thin runs -> few, huge hours split  |
+//!   |                                     |      | schedule    what is due next, as a pair (C, W)  |
 //!   | writer   compare-and-append (I2)    |      | dispatcher  claim -> hand over -> delivered     |
 //!   | commit   only what is stored (I1)   |      | retrier     back through the source, or dead    |
 //!   +------------------|------------------+      +-----------------^-------------------------------+
@@ -19,8 +20,9 @@
 //!                      +----------------> runs, W, (C, W) ---------+
 //! ```
 //! A *shard* is one source partition of one route. Its state lies in one hash slot of Redis: the *watermark* W (next source offset to store),
-//! *runs* of messages by *slice*, and two pairs (C, W): *claimed*, written before messages are handed over, and *delivered*, written after.
-//! **A message is done if and only if its offset lies before W and its (due, offset) is not past C, of the delivered pair.** The log is the
+//! *runs* of messages by *slice* (far, hour, minute: the outer levels of one timing wheel), and two pairs (C, W): *claimed*, written before
+//! messages are handed over, and *delivered*, written after. **A message is done if and only if its offset lies before W and its (due, offset)
+//! is not past C, of the delivered pair.** The log is the
 //! truth: whatever the store forgets is read again from the source.
 //!
 //! ## Invariants, cited by number

@@ -75,6 +75,9 @@ instruments! {
     QUARANTINED_RUNS "postdate_quarantined_runs_total" Kind::Counter, ["route"]
         "stored runs that could not be read and were set aside"
         "Act: messages are held back. Find out who else writes to this Redis; keep the quarantine."
+    REWRITTEN_RUNS "postdate_rewritten_runs_total" Kind::Counter, ["route"]
+        "stored runs that were thin, or too much at once, and were merged or split before they are due"
+        "Nothing: it saves memory of the store. It may stand still for hours without a message being late."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
         "messages that the source had deleted before they were stored"
         "Act: they are lost. Raise the source's retention above the longest outage."
@@ -174,6 +177,7 @@ pub(crate) struct Route {
     pub(crate) cancel_missed: Counter,
     pub(crate) possible_duplicates: Counter,
     pub(crate) quarantined_runs: Counter,
+    pub(crate) rewritten_runs: Counter,
     pub(crate) source_gap_messages: Counter,
     pub(crate) suspicious_due: Counter,
     pub(crate) timestamp_ahead: Counter,
@@ -194,6 +198,7 @@ impl Route {
             cancel_missed: counter(CANCEL_MISSED),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
             quarantined_runs: counter(QUARANTINED_RUNS),
+            rewritten_runs: counter(REWRITTEN_RUNS),
             source_gap_messages: counter(SOURCE_GAP_MESSAGES),
             suspicious_due: counter(SUSPICIOUS_DUE),
             timestamp_ahead: counter(TIMESTAMP_AHEAD),

@@ -23,6 +23,12 @@ pub(crate) enum Mutant {
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
+    /// A rewrite leaves a message out.
+    RewriteDrops,
+    /// A rewrite writes messages twice.
+    RewriteDoubles,
+    /// Runs that are being loaded are rewritten too.
+    RewriteRaces,
 }
 
 #[cfg(not(test))]

@@ -1,8 +1,8 @@
-//! Messages of one shard that are not yet a run: collected in the order of their offsets, sealed into one run a slice. Pure.
+//! Messages of one shard that are not yet in a run: collected in the order of their offsets. Pure.
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, Slice};
-use crate::run::{Encoder, Namer, Run, record};
+use crate::run::{Far, Placed, Run, Sealer, record};
 use crate::store::Change;
 
 /// See the module's page. Its buffers are reused from seal to seal.
@@ -45,16 +45,11 @@ impl Batch {
         self.changes.clear();
     }
 
-    /// Empties the batch into runs, one a slice, each sorted by (due, offset) (I3).
-    pub(crate) fn seal(&mut self, encoder: &mut Encoder, namer: &mut Namer) -> (Vec<Run>, Vec<Change>) {
-        self.entries.sort_unstable_by_key(|entry| (entry.slice, entry.place));
-        let mut runs = Vec::new();
-        for group in self.entries.chunk_by(|a, b| a.slice == b.slice) {
-            let bodies = &self.bodies;
-            let records = group.iter().map(|entry| (entry.place, &bodies[entry.start..entry.end]));
-            let (summary, bytes) = encoder.encode(records);
-            runs.push(Run { name: namer.next(summary.count, summary.least_offset), slice: group[0].slice, summary, bytes });
-        }
+    /// Empties the batch into runs.
+    pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> (Vec<Run>, Vec<Change>) {
+        let bodies = &self.bodies;
+        let placed = |entry: &Entry| Placed { slice: entry.slice, place: entry.place, record: &bodies[entry.start..entry.end] };
+        let runs = sealer.seal(&mut self.entries.iter().map(placed).collect::<Vec<_>>(), Some(far));
         let changes = std::mem::take(&mut self.changes);
         self.clear();
         (runs, changes)

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
-use crate::run::{Encoder, Namer};
+use crate::run::{Far, Sealer};
 use crate::store::{Append, Appended, State};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -171,8 +171,8 @@ impl Intake {
         (self.in_flight == 0).then_some(since + self.linger)
     }
 
-    pub(crate) fn seal(&mut self, encoder: &mut Encoder, namer: &mut Namer) -> Append {
-        let (runs, changes) = self.batch.seal(encoder, namer);
+    pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> Append {
+        let (runs, changes) = self.batch.seal(sealer, far);
         let append = Append { shard: self.shard.clone(), from: self.from, to: self.read_to, runs, changes };
         self.from = self.read_to;
         (self.since, self.linger) = (None, LINGER_MAX);
@@ -197,6 +197,7 @@ impl Intake {
 mod tests {
     use super::*;
     use crate::model::Partition;
+    use crate::run::Thin;
 
     fn reading(from: u64) -> Intake {
         let mut intake = Intake::new("prod", ShardId::new("r", Partition::new("t", 0)), Instant::now());
@@ -204,15 +205,19 @@ mod tests {
         intake
     }
 
+    fn far() -> Far {
+        Far::at(Timestamp::from_millis(0), Thin::DEFAULT)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_append_covers_from_the_position_asked_for_to_the_last_record() {
-        let (mut encoder, mut namer) = (Encoder::new(), Namer::new(1));
+        let mut sealer = Sealer::new(1);
         let mut intake = reading(10);
         let now = Instant::now();
         assert_eq!(intake.seal_at(), None);
         assert!(intake.reads(Offset(12), now) && !intake.reads(Offset(11), now) && intake.reads(Offset(15), now));
         assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "nothing of it is urgent");
-        let append = intake.seal(&mut encoder, &mut namer);
+        let append = intake.seal(&mut sealer, far());
         assert_eq!((append.from, append.to), (Watermark(10), Watermark(16)));
         intake.reaches(Offset(16), now);
         assert_eq!(intake.seal_at(), None, "nothing lies between the last record and the end");
@@ -220,7 +225,7 @@ mod tests {
         assert_eq!(intake.seal_at(), None, "one append is in flight");
         assert_eq!(intake.settle(Watermark(16), Appended::Done { cancelled: 0, missed: 0 }), Next::GoOn);
         assert!(intake.seal_at().is_some() && !intake.is_settled());
-        let append = intake.seal(&mut encoder, &mut namer);
+        let append = intake.seal(&mut sealer, far());
         assert_eq!((append.from, append.to, append.runs.len()), (Watermark(16), Watermark(18), 0));
     }
 
@@ -235,7 +240,7 @@ mod tests {
             intake.hasten(Duration::from_millis(spare));
             assert_eq!(intake.seal_at(), Some(now + linger), "{spare}");
         }
-        intake.seal(&mut Encoder::new(), &mut Namer::new(1));
+        intake.seal(&mut Sealer::new(1), far());
         intake.settle(Watermark(11), Appended::Done { cancelled: 0, missed: 0 });
         intake.reads(Offset(11), now);
         assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "the next batch begins anew");

@@ -18,7 +18,7 @@ use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_M
 use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
-use crate::run::{Encoder, Namer};
+use crate::run::{Far, Sealer, Thin};
 use crate::store::{self, Appended, State, Store};
 use entry::enter;
 use intake::{Intake, Next, Phase};
@@ -38,6 +38,7 @@ pub(crate) struct Options {
     pub(crate) rules: Rules,
     /// Whether a partition goes on when records are gone that were never stored.
     pub(crate) stops_at_gap: bool,
+    pub(crate) thin: Thin,
 }
 
 /// Why an ingress ended.
@@ -91,8 +92,7 @@ pub(crate) struct Ingress {
     ports: Ports,
     intakes: BTreeMap<Partition, Intake>,
     committed: BTreeMap<Partition, String>,
-    encoder: Encoder,
-    namer: Namer,
+    sealer: Sealer,
     last_epoch: u64,
     next_look: Instant,
     next_refresh: Instant,
@@ -118,8 +118,7 @@ impl Ingress {
             ports,
             intakes: BTreeMap::new(),
             committed: BTreeMap::new(),
-            encoder: Encoder::new(),
-            namer: Namer::new(writer),
+            sealer: Sealer::new(writer),
             last_epoch: 0,
             next_look: now,
             next_refresh: now + COMMIT_REFRESH,
@@ -210,14 +209,18 @@ impl Ingress {
 
     /// Hands to the writer what is due to go, as far as it has room.
     fn seal(&mut self) {
-        let now = Instant::now();
+        let (now, far) = (Instant::now(), self.far());
         for (partition, intake) in &mut self.intakes {
             while intake.seal_at().is_some_and(|at| at <= now) {
                 let Ok(room) = self.ports.jobs.try_reserve() else { return };
-                let append = intake.seal(&mut self.encoder, &mut self.namer);
+                let append = intake.seal(&mut self.sealer, far);
                 room.send(Job { partition: partition.clone(), epoch: intake.epoch, append });
             }
         }
+    }
+
+    fn far(&self) -> Far {
+        Far::at(self.ports.clock.now(), self.options.thin)
     }
 
     fn settle(&mut self, settled: Settled) {
@@ -320,9 +323,10 @@ impl Ingress {
 
     /// The way out: everything read is stored, everything stored is committed, as far as store and broker answer.
     async fn drain(mut self) -> Result<(), Error> {
+        let far = self.far();
         for (partition, intake) in &mut self.intakes {
             if intake.phase == Phase::Reading && intake.has_batch() {
-                let append = intake.seal(&mut self.encoder, &mut self.namer);
+                let append = intake.seal(&mut self.sealer, far);
                 let job = Job { partition: partition.clone(), epoch: intake.epoch, append };
                 if self.ports.jobs.send(job).await.is_err() {
                     break;

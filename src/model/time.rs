@@ -48,6 +48,10 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
     }
 
+    pub(crate) fn minus(self, delay: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
+    }
+
     /// Zero if `earlier` is in fact later.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

@@ -9,12 +9,12 @@ use crate::clock::WallClock;
 use crate::config::Config;
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, STOP_MAX};
+use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, STOP_MAX};
 use crate::metric;
 use crate::model::ShardId;
 use crate::task::{self, TaskGroup, Token};
 use crate::telemetry::Telemetry;
-use crate::timer::{self, Dispatcher, Loader};
+use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
 use anyhow::{Context, Result};
 use plan::Plan;
 pub(crate) use plan::{cluster, rules};
@@ -150,6 +150,9 @@ fn start_timer(
 ) -> Result<()> {
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
     let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
+    let (chores, chores_in) = mpsc::channel(CHORES_MAX);
+    let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
+    let writer = StdRng::seed_from_u64(seed).random();
     let (here, starting) = (plan.clone(), plan.starting("timer"));
     group.thread("timer", move |stop| async move {
         let _done = here.timers_done.clone().drop_guard();
@@ -171,6 +174,8 @@ fn start_timer(
             requests,
             replies,
             hints,
+            chores,
+            looked,
         };
         let dispatcher = Dispatcher::new(here.timer_options(), ports);
         begun(starting);
@@ -182,6 +187,13 @@ fn start_timer(
         let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
         begun(starting);
         Ok(loader.serve(stop).await?)
+    })?;
+    let (here, starting) = (plan.clone(), plan.starting("rewriter"));
+    group.thread("rewriter", move |stop| async move {
+        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: Shape::DEFAULT, writer };
+        begun(starting);
+        Ok(rewriter.serve(stop).await?)
     })?;
     Ok(())
 }

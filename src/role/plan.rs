@@ -10,6 +10,7 @@ use crate::ingress;
 use crate::limit::{IN_FLIGHT_MAX, RETRY_SLACK, STORE_RETRY_MAX};
 use crate::metric;
 use crate::model::{AllowList, Rules, WithoutDelay};
+use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
 use crate::timer::{self, Claimable, Claimer, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
@@ -84,6 +85,7 @@ impl Plan {
             route: name.into(),
             rules: rules(&self.config, name),
             stops_at_gap: self.route(name).on_source_gap == config::OnSourceGap::Stop,
+            thin: Thin::DEFAULT,
         }
     }
 

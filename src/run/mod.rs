@@ -1,17 +1,20 @@
 //! The run: a sorted, compressed batch of one slice's messages, and the unit of storage. A run is immutable and sorted by (due, offset)
 //! (I3), and its name is never used twice, even by a store that went back.
 //!
-//! `frame` is the byte layout, `record` one message's body in it; `Encoder` and `Namer` make runs, `Decoder` reads them into `Loaded`.
+//! `frame` is the byte layout, `record` one message's body in it; `Sealer` decides which messages make a run, `Encoder` and
+//! `Namer` make it, `Decoder` reads it into `Loaded`.
 
 mod frame;
 mod reader;
 pub(crate) mod record;
 #[cfg(test)]
 mod sample;
+mod sealer;
 mod writer;
 
 pub(crate) use frame::Corrupt;
 pub(crate) use reader::{Decoder, Loaded};
+pub(crate) use sealer::{Far, Placed, Sealer, Thin};
 pub(crate) use writer::{Encoder, Namer};
 
 use crate::model::{Cursor, Offset, Slice, Timestamp};

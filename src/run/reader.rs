@@ -102,7 +102,11 @@ impl Loaded {
         record::is_to_deliver(self.record(index))
     }
 
-    fn record(&self, index: usize) -> &[u8] {
+    /// A message's body as it is stored.
+    ///
+    /// # Panics
+    /// If `index` is not below [`Loaded::len`].
+    pub(crate) fn record(&self, index: usize) -> &[u8] {
         &self.records[self.ends[index] as usize..self.ends[index + 1] as usize]
     }
 

@@ -21,6 +21,9 @@ struct Known {
     greatest_offset: Offset,
     /// The due of the first message that is not in memory.
     stub: Option<Timestamp>,
+    /// Another run was put in its place. It is asked for all the same when its next message is due: a store that went back may have it again,
+    /// and the other not.
+    is_replaced: bool,
 }
 
 impl Inventory {
@@ -35,7 +38,7 @@ impl Inventory {
 
     /// A run was read; its messages from `stub` on were left in the store.
     pub(crate) fn add(&mut self, name: &Name, slice: Slice, summary: &Summary, stub: Option<Timestamp>) {
-        let known = Known { slice, greatest_offset: summary.greatest_offset, stub };
+        let known = Known { slice, greatest_offset: summary.greatest_offset, stub, is_replaced: false };
         if self.known.insert(name.clone(), known).is_none() {
             self.by_last.push(Reverse((summary.last, name.clone())));
         }
@@ -48,6 +51,22 @@ impl Inventory {
             known.stub = Some(stub);
             self.note_stub(name, Some(stub));
         }
+    }
+
+    /// Another run was put in its place, with what is still to come of it.
+    pub(crate) fn replaced(&mut self, name: &Name) {
+        if let Some(known) = self.known.get_mut(name) {
+            known.is_replaced = true;
+        }
+    }
+
+    /// A run is not in the store. Answers whether another was put in its place: then it is forgotten, and that is all.
+    pub(crate) fn forget_replaced(&mut self, name: &Name) -> bool {
+        let is_replaced = self.known.get(name).is_some_and(|known| known.is_replaced);
+        if is_replaced {
+            self.known.remove(name);
+        }
+        is_replaced
     }
 
     fn note_stub(&mut self, name: &Name, stub: Option<Timestamp>) {

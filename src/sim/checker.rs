@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Longer than any delay, lease and retry of a simulation together.
-const SETTLING: Duration = Duration::from_secs(90);
+const SETTLING: Duration = Duration::from_secs(120);
 
 /// Waits until all has settled and answers the promises that were broken.
 pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     let end = tokio::time::Instant::now() + SETTLING;
     while tokio::time::Instant::now() < end && !missing(world, sent).is_empty() {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
     // What would come twice comes soon after.
     tokio::time::sleep(Duration::from_secs(15)).await;

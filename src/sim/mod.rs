@@ -14,6 +14,8 @@ use fault::Faults;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
+#[cfg(test)]
+use workload::{FAR, SOON};
 use world::World;
 
 /// What is simulated.
@@ -23,6 +25,8 @@ pub(crate) struct Plan {
     /// How long messages are sent and faults injected.
     pub(crate) length: Duration,
     pub(crate) faults: Faults,
+    /// How long messages wait.
+    pub(crate) delays: &'static [i64],
 }
 
 /// What came of it.
@@ -43,7 +47,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
         let mut random = StdRng::seed_from_u64(plan.seed);
         let world = World::new();
         let mut process = process::Process::start(&world, &mut random);
-        let sender = workload::Sender::new(&world, StdRng::seed_from_u64(plan.seed ^ 1));
+        let sender = workload::Sender::new(&world, StdRng::seed_from_u64(plan.seed ^ 1), plan.delays);
         let sending = tokio::task::spawn_local(sender.send_for(plan.length));
         fault::inject(&world, &mut process, plan.faults, plan.length, &mut random).await;
         let sent = sending.await.expect("the sender does not panic");
@@ -64,19 +68,19 @@ mod tests {
     use crate::model::Partition;
     use crate::mutant::{self, Mutant};
 
-    fn plan(seed: u64, faults: Faults) -> Plan {
-        Plan { seed, length: Duration::from_secs(20), faults }
+    fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
+        Plan { seed, length: Duration::from_secs(20), faults, delays }
     }
 
     /// How many of so many seeds break a promise; the first is shown.
-    fn broken(seeds: std::ops::Range<u64>, faults: Faults) -> Option<(u64, Vec<String>)> {
-        seeds.map(|seed| (seed, run(plan(seed, faults)).broken)).find(|(_, broken)| !broken.is_empty())
+    fn broken(seeds: std::ops::Range<u64>, faults: Faults, delays: &'static [i64]) -> Option<(u64, Vec<String>)> {
+        seeds.map(|seed| (seed, run(plan(seed, faults, delays)).broken)).find(|(_, broken)| !broken.is_empty())
     }
 
     #[test]
     fn the_same_seed_gives_the_same_trace() {
-        for seed in 0..5 {
-            let (first, second) = (run(plan(seed, Faults::ALL)), run(plan(seed, Faults::ALL)));
+        for (seed, delays) in (0..6).zip([SOON, FAR].into_iter().cycle()) {
+            let (first, second) = (run(plan(seed, Faults::ALL, delays)), run(plan(seed, Faults::ALL, delays)));
             assert!(first.trace.len() > 50, "almost nothing happened: {:?}", first.trace);
             assert_eq!(first, second);
         }
@@ -84,17 +88,26 @@ mod tests {
 
     #[test]
     fn without_faults_everything_arrives_exactly_once_and_in_order() {
-        assert_eq!(broken(0..60, Faults::NONE), None);
+        assert_eq!(broken(0..60, Faults::NONE, SOON), None);
     }
 
     #[test]
     fn nothing_is_lost_or_early_through_kills_rollbacks_wipes_and_clock_steps() {
-        assert_eq!(broken(1_000..1_150, Faults::ALL), None);
+        assert_eq!(broken(1_000..1_150, Faults::ALL, SOON), None);
     }
 
     #[test]
     fn a_confirmed_cancel_is_never_delivered_while_the_store_keeps_what_it_acknowledged() {
-        assert_eq!(broken(2_000..2_060, Faults::STORE_KEEPS), None);
+        assert_eq!(broken(2_000..2_060, Faults::STORE_KEEPS, SOON), None);
+    }
+
+    #[test]
+    fn runs_that_are_merged_and_split_before_they_are_due_lose_and_repeat_nothing() {
+        for (seeds, faults) in [(4_000..4_008, Faults::NONE), (4_100..4_115, Faults::ALL), (4_200..4_207, Faults::STORE_LOSES)] {
+            let rewritten = |seed| run(plan(seed, faults, FAR)).trace.iter().any(|line| line.contains(" runs became "));
+            assert!(seeds.clone().take(3).any(rewritten), "nothing was rewritten");
+            assert_eq!(broken(seeds, faults, FAR), None);
+        }
     }
 
     /// A message that cannot be handed over now waits where it stands, and so does what comes after it (G4).
@@ -160,7 +173,18 @@ mod tests {
             (Mutant::ReusesNames, Faults::ALL),
             (Mutant::IgnoresRollback, Faults::STORE_LOSES),
         ];
-        let missed = planted.into_iter().filter(|(mutant, faults)| mutant::with(Some(*mutant), || broken(3_000..3_400, *faults)).is_none());
-        assert_eq!(missed.map(|(mutant, _)| mutant).collect::<Vec<_>>(), []);
+        assert_eq!(missed(planted, SOON), []);
+    }
+
+    #[test]
+    fn every_fault_planted_in_the_rewriting_is_caught() {
+        let planted = [Mutant::RewriteDrops, Mutant::RewriteDoubles, Mutant::RewriteRaces].map(|mutant| (mutant, Faults::NONE));
+        assert_eq!(missed(planted, FAR), []);
+    }
+
+    /// The faults that no seed shows.
+    fn missed(planted: impl IntoIterator<Item = (Mutant, Faults)>, delays: &'static [i64]) -> Vec<Mutant> {
+        let caught = |mutant, faults| mutant::with(Some(mutant), || broken(3_000..3_400, faults, delays)).is_some();
+        planted.into_iter().filter(|(mutant, faults)| !caught(*mutant, *faults)).map(|(mutant, _)| mutant).collect()
     }
 }

@@ -5,11 +5,12 @@ use super::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
 use crate::broker::Target;
 use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX};
+use crate::limit::{CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX};
 use crate::metric;
 use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
+use crate::run::Thin;
 use crate::store::Store;
-use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, RouteOptions};
+use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,18 @@ const MEMORY: usize = 24 * 1024;
 
 /// Short, so that a takeover fits between two faults.
 const LEASE: Duration = Duration::from_secs(1);
+
+/// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
+const THIN: Thin = Thin { after: Duration::ZERO, below: 4 };
+const SHAPE: Shape = Shape {
+    thin: THIN,
+    fan: 2,
+    full: 16,
+    far_least: Duration::from_secs(5),
+    far_after: Duration::from_secs(10),
+    messages_max: 32,
+    margin: Duration::from_secs(4),
+};
 
 /// See the module's page.
 pub(crate) struct Process {
@@ -92,24 +105,19 @@ impl Process {
             settled,
             timers_done: timers_done.clone(),
         };
-        let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false };
+        let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false, thin: THIN };
         self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
         let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hint, health: health.part("writer") };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
 
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
         let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
+        let (chores, chores_in) = mpsc::channel(CHORES_MAX);
+        let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
         let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
-        let claimable = Claimable {
-            route: ROUTE.into(),
-            topics: vec![SOURCE.to_owned()],
-            group: GROUP.to_owned(),
-            catalog: Box::new(world.cluster().catalog()),
-            health: health.part("catalog"),
-        };
         let claimer = Claimer {
-            routes: vec![claimable],
+            routes: vec![claimable(world, &health)],
             store: store.clone(),
             clock: world.clock(),
             leases: health.part("leases"),
@@ -134,6 +142,8 @@ impl Process {
             requests,
             replies,
             hints,
+            chores,
+            looked,
         };
         let dispatcher = Dispatcher::new(timer_options(&health), ports);
         let served = timer::serve(claimer, dispatcher, stop.clone(), give_up);
@@ -141,8 +151,10 @@ impl Process {
             let _done = timers_done.drop_guard();
             served.await
         });
-        let loader = Loader { store, requests: requests_in, replies: replies_out, health: health.part("loader") };
-        self.spawn(world, "loader", loader.serve(stop));
+        let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
+        self.spawn(world, "loader", loader.serve(stop.clone()));
+        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: SHAPE, writer: random.random() };
+        self.spawn(world, "rewriter", rewriter.serve(stop));
     }
 }
 
@@ -155,6 +167,16 @@ fn rules() -> Rules {
         retry_max: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
+    }
+}
+
+fn claimable(world: &World, health: &Health) -> Claimable {
+    Claimable {
+        route: ROUTE.into(),
+        topics: vec![SOURCE.to_owned()],
+        group: GROUP.to_owned(),
+        catalog: Box::new(world.cluster().catalog()),
+        health: health.part("catalog"),
     }
 }
 

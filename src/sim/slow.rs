@@ -94,7 +94,11 @@ impl Store for Slow {
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
-        self.slowly(self.store.rewrite(requests)).await
+        let outcomes = self.slowly(self.store.rewrite(requests)).await?;
+        for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
+            self.world.note(format!("{} runs became {}", request.inputs.len(), request.outputs.len()));
+        }
+        Ok(outcomes)
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

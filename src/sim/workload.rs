@@ -31,18 +31,23 @@ pub(crate) enum Kind {
     },
 }
 
+/// How long messages are to wait, in milliseconds: a while; or mostly longer than a timer looks ahead, so that the outer levels have work.
+pub(crate) const SOON: &[i64] = &[-500, 0, 3, 40, 300, 1_500, 6_000, 12_000];
+pub(crate) const FAR: &[i64] = &[0, 300, 6_000, 25_000, 27_000, 30_000, 40_000];
+
 /// See the module's page.
 pub(crate) struct Sender {
     world: World,
     random: StdRng,
+    delays: &'static [i64],
     count: u32,
     /// Ids in use, with their partition.
     ids: Vec<(String, i32)>,
 }
 
 impl Sender {
-    pub(crate) fn new(world: &World, random: StdRng) -> Self {
-        Self { world: world.clone(), random, count: 0, ids: Vec::new() }
+    pub(crate) fn new(world: &World, random: StdRng, delays: &'static [i64]) -> Self {
+        Self { world: world.clone(), random, delays, count: 0, ids: Vec::new() }
     }
 
     pub(crate) async fn send_for(mut self, length: Duration) -> Vec<Sent> {
@@ -76,8 +81,7 @@ impl Sender {
                 Kind::Cancel { id }
             }
             _ => {
-                let delays = [-500, 0, 3, 40, 300, 1_500, 6_000, 12_000];
-                let due = now + delays[self.random.random_range(0..delays.len())] + self.random.random_range(0..30);
+                let due = now + self.delays[self.random.random_range(0..self.delays.len())] + self.random.random_range(0..30);
                 headers.push(("postdate-at", due.to_string()));
                 let id = self.random.random_bool(0.4).then(|| format!("id{}-{partition}", self.random.random_range(0..self.count)));
                 if let Some(id) = &id {

@@ -20,8 +20,8 @@ pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
 
-/// 2026-11-20T00:00:00Z, so that a simulation's dues look like dues.
-const EPOCH: i64 = 1_795_132_800_000;
+/// 2026-11-20T00:59:50Z, so that a simulation's dues look like dues, and lie in two hours.
+const EPOCH: i64 = 1_795_136_390_000;
 
 /// Snapshots of the store that a rollback may choose from.
 const SNAPSHOTS_MAX: usize = 8;

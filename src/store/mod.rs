@@ -69,7 +69,7 @@ pub(crate) trait Store {
 
     /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, and that every
     /// input is there. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
-    /// done answers `Done`.
+    /// done answers `Done`, or `Changed` if it brought no run.
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error>;
 
     /// Deletes all that is kept of the shards, whatever it is.

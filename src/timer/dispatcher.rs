@@ -2,6 +2,7 @@
 //! delivered (I4). One loop, one call of the store a tick for all shards; it waits for nothing else.
 
 use super::Options;
+use super::advancing::advance;
 use super::aside::set_aside;
 use super::claimer::{GaveUp, Holding};
 use super::flying::{Aloft, Labels, Ticket};
@@ -9,13 +10,15 @@ use super::hand::{Hand, Handed, arrived, failed};
 use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
+use super::rewriter::{Chore, Done};
+use super::rewriting;
 use super::share::Shares;
 use super::slot::Slots;
 use super::work::{Phase, Work};
 use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_AHEAD, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::limit::{CLAIM_AHEAD, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN};
 use crate::metric;
 use crate::model::{Origins, ShardId};
 use crate::schedule::Take;
@@ -42,6 +45,8 @@ pub(crate) struct Ports {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) replies: mpsc::Receiver<Reply>,
     pub(crate) hints: mpsc::Receiver<ShardId>,
+    pub(crate) chores: mpsc::Sender<Chore>,
+    pub(crate) looked: mpsc::Receiver<Done>,
 }
 
 /// See the module's page.
@@ -60,6 +65,8 @@ pub(crate) struct Dispatcher {
     /// Records to hand over again, by when.
     again: BinaryHeap<Reverse<(Instant, u64)>>,
     labels: Labels,
+    /// What the rewriter has found, to be done in the next tick.
+    found: Vec<Done>,
 }
 
 impl Dispatcher {
@@ -78,6 +85,7 @@ impl Dispatcher {
             ticked: Instant::now(),
             again: BinaryHeap::new(),
             labels: Labels::default(),
+            found: Vec::new(),
         }
     }
 
@@ -113,6 +121,7 @@ impl Dispatcher {
             reports = self.ports.outlets.reports() => self.land(&reports),
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(shard) = self.ports.hints.recv() => self.hint(&shard),
+            Some(done) = self.ports.looked.recv() => self.found.push(done),
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -120,6 +129,9 @@ impl Dispatcher {
         }
         while let Ok(shard) = self.ports.hints.try_recv() {
             self.hint(&shard);
+        }
+        while let Ok(done) = self.ports.looked.try_recv() {
+            self.found.push(done);
         }
     }
 
@@ -172,13 +184,17 @@ impl Dispatcher {
         self.ticked = Instant::now();
         self.resend();
         self.finish_leaving();
+        // First of all, so that what is asked for afterwards is what is there then.
+        self.rewrite().await?;
         if !stopping {
             self.request();
+            self.hand_out_chores();
         }
         set_aside(&*self.ports.store, &mut self.works, &self.options.routes).await?;
         let (advances, takes) = self.plan(stopping);
         if !advances.is_empty() {
-            let Some(outcomes) = self.advance(&advances, give_up).await? else { return Ok(()) };
+            let answer = advance(&*self.ports.store, &self.ports.claims, &advances, give_up).await?;
+            let Some(outcomes) = answer else { return Ok(()) };
             for ((advance, take), outcome) in advances.iter().zip(takes).zip(outcomes) {
                 self.apply(advance, take, outcome);
             }
@@ -201,6 +217,26 @@ impl Dispatcher {
         }
     }
 
+    /// Lets the rewriter look at shards, as far as it has room, each shard in its turn the first.
+    fn hand_out_chores(&mut self) {
+        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let (after, before): (Vec<_>, Vec<_>) = self.works.values_mut().enumerate().partition(|(at, _)| *at >= self.turn);
+        for (_, work) in after.into_iter().chain(before) {
+            let Ok(room) = self.ports.chores.try_reserve() else { return };
+            if let Some(chore) = work.next_chore(wall, now) {
+                room.send(chore);
+            }
+        }
+    }
+
+    /// Does what the rewriter has found.
+    async fn rewrite(&mut self) -> Result<(), Error> {
+        let (wall, found) = (self.ports.clock.now(), std::mem::take(&mut self.found));
+        let lost = rewriting::rewrite(&*self.ports.store, &mut self.works, &self.options.routes, found, wall).await?;
+        lost.iter().for_each(|shard| self.leave(shard));
+        Ok(())
+    }
+
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
@@ -219,35 +255,6 @@ impl Dispatcher {
             }
         }
         (advances, takes)
-    }
-
-    /// `None`: it was told to give up. An advance is repeated until the store answers; a repeat changes nothing more.
-    async fn advance(&self, advances: &[Advance], give_up: &CancellationToken) -> Result<Option<Vec<Advanced>>, Error> {
-        let mut wait = STORE_RETRY_MIN;
-        loop {
-            // Dropped at either await, the store was told or not: what is claimed and not handed over is delivered by the next holder.
-            let outcome = tokio::select! {
-                biased;
-                () = give_up.cancelled() => return Ok(None),
-                outcome = self.ports.store.advance(advances) => outcome,
-            };
-            match outcome {
-                Ok(outcomes) => {
-                    self.ports.claims.ready();
-                    return Ok(Some(outcomes));
-                }
-                Err(error) if error.is_transient() => {
-                    self.ports.claims.beat();
-                    self.ports.claims.not_ready(format!("nothing can be claimed, so nothing is delivered: {error}"));
-                    tokio::select! {
-                        biased;
-                        () = give_up.cancelled() => return Ok(None),
-                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
     }
 
     fn apply(&mut self, advance: &Advance, take: Option<Take<Resident>>, outcome: Advanced) {

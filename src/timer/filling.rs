@@ -9,6 +9,7 @@ use crate::run::Name;
 use crate::store::Listing;
 use std::collections::VecDeque;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The lane that loads what lies up to the horizon.
 pub(super) enum Fill {
@@ -153,9 +154,10 @@ impl Work {
         self.schedule.load_reached(stub.map_or(bound, |stub| bound.min(stub)));
     }
 
-    pub(super) fn fetched(&mut self, missing: Vec<(Slice, Name)>) {
+    pub(super) fn fetched(&mut self, mut missing: Vec<(Slice, Name)>, now: Instant) {
         let Fill::Fetching(fetching) = &mut self.fill else { return };
         fetching.under_way = 0;
+        missing.retain(|(_, name)| !self.inventory.forget_replaced(name));
         if missing.is_empty() {
             self.missing.clear();
             match fetching.queue.front() {
@@ -168,16 +170,14 @@ impl Work {
             }
             return;
         }
-        // Names that are gone meanwhile: the names are read again. Ones that are still listed then have lost their bytes.
-        for wanted in fetching.queue.drain(..) {
-            self.inventory.cut(&wanted.name, wanted.least.due);
-        }
-        self.fill = Fill::Idle;
+        // Nobody else deletes or replaces runs: the store went back, and may hold what it held before in runs that are not known here.
         for run in missing.iter().filter(|run| self.missing.contains(run)) {
             tracing::error!(shard = %self.lease.shard, run = %run.1, messages = run.1.count(), "a stored run has lost its bytes: it is set aside");
             self.corrupt.push(run.clone());
         }
         self.missing = missing;
+        tracing::warn!(shard = %self.lease.shard, "a run is not in the store any more: loading again");
+        self.reload(self.schedule.taken(), self.schedule.seen(), now);
     }
 }
 
@@ -188,19 +188,15 @@ fn after(due: Timestamp) -> Cursor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::claimer::Grant;
     use super::super::flying::Aloft;
     use super::super::loader::{Answer, read};
     use super::super::memory::Memory;
     use super::*;
     use crate::limit::{CLAIM_MAX, CLAIM_PACE};
-    use crate::model::{Body, Claim, Disposition, Headers, Identity, Lease, Level, Origins, Partition, ShardId, Token, Watermark};
+    use crate::model::{Body, Disposition, Headers, Level, Watermark};
     use crate::run::{Decoder, Encoder, record};
-    use crate::store::State;
     use bytes::Bytes;
     use std::collections::BTreeMap;
-    use std::rc::Rc;
-    use tokio::time::Instant;
 
     const RUNS: u64 = 64;
     const RUN_MESSAGES: u64 = 500;
@@ -225,22 +221,6 @@ mod tests {
             (Name::new(format!("1-{run:x}-{RUN_MESSAGES:x}-{run:x}")), Encoder::new().encode(places).1)
         };
         (0..RUNS).map(run).collect()
-    }
-
-    fn work(memory: &Rc<Memory>) -> Work {
-        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
-        let state = State {
-            identity: Identity("a".into()),
-            watermark: Watermark(RUNS * RUN_MESSAGES),
-            claimed: Claim::START,
-            delivered: Claim::START,
-            lowest_pending: Offset(0),
-            pending: RUNS * RUN_MESSAGES,
-            quarantined: 0,
-        };
-        let origins = Origins::new("prod", &shard);
-        let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
-        Work::new(grant, 1, origins, memory.open(), Instant::now())
     }
 
     fn answer(what: What, runs: &BTreeMap<Name, Bytes>, fetched: &mut usize) -> Answer {
@@ -268,7 +248,7 @@ mod tests {
         let whole: usize = held.sum();
         let (budget, run) = (whole / 10, whole / RUNS as usize);
         let memory = Memory::new(budget);
-        let mut work = work(&memory);
+        let mut work = Work::begun(1, &memory, Watermark(RUNS * RUN_MESSAGES));
         let (mut now, mut delivered, mut most, mut fetched) = (Instant::now(), Vec::new(), 0, 0);
         while delivered.len() < (RUNS * RUN_MESSAGES) as usize {
             let before = (delivered.len(), fetched);

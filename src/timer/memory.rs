@@ -71,6 +71,11 @@ impl Account {
         self.room().checked_div(self.memory.mean.get()).map_or(1, |messages| messages as u64)
     }
 
+    /// Messages that fit into one of so many parts of the whole budget, if they are as large as those that were loaded last.
+    pub(crate) fn fits(&self, parts: usize) -> u64 {
+        (self.memory.budget / parts).checked_div(self.memory.mean.get()).map_or(u64::MAX, |messages| messages as u64)
+    }
+
     /// Nothing more should be loaded.
     pub(crate) fn is_spent(&self) -> bool {
         self.room() == 0

@@ -1,9 +1,10 @@
 //! The timer role: leases shards, loads what is due soon, and delivers each message at its due time - to its target, back through the source,
 //! or to the dead letters. It alone delivers.
 //!
-//! Three loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread), `loader` reads runs on a thread of
-//! its own. Bounded channels between them.
+//! Four loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread); `loader` reads runs that are soon due, and
+//! `rewriter` prepares those that are not, each on a thread of its own. Bounded channels between them.
 
+mod advancing;
 mod aside;
 mod claimer;
 mod dispatcher;
@@ -15,6 +16,8 @@ mod memory;
 mod outcry;
 mod outlet;
 mod retrier;
+mod rewriter;
+mod rewriting;
 mod share;
 mod slot;
 mod work;
@@ -32,6 +35,7 @@ pub(crate) use loader::Loader;
 pub(crate) use outcry::Outcry;
 pub(crate) use outlet::Outlets;
 pub(crate) use retrier::Policy;
+pub(crate) use rewriter::{Rewriter, Shape};
 
 /// What a timer is told.
 pub(crate) struct Options {

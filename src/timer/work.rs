@@ -6,6 +6,7 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
+use super::rewriting::Rewriting;
 use crate::limit::{
     CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT,
     TELL_AFTER,
@@ -30,6 +31,7 @@ pub(crate) struct Work {
     pub(crate) schedule: Schedule<Resident>,
     pub(super) inventory: Inventory,
     pub(super) memory: Rc<Account>,
+    pub(super) rewriting: Rewriting,
     /// What of the shard a former owner may have handed over already.
     pub(crate) suspect: Claim,
     /// Replies with another tag were asked for before everything was dropped.
@@ -91,6 +93,7 @@ impl Work {
             schedule: Schedule::new(start, state.watermark),
             inventory: Inventory::default(),
             memory,
+            rewriting: Rewriting::new(now),
             suspect: state.claimed,
             // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
             tag: u64::from(slot) << 32,
@@ -119,6 +122,7 @@ impl Work {
         self.deletes.clear();
         self.fill = Fill::Idle;
         self.poll = Poll::new(now);
+        self.rewriting = Rewriting::new(now);
         self.tag += 1;
     }
 
@@ -201,7 +205,7 @@ impl Work {
                 });
                 let missing = missing.collect();
                 reads.into_iter().for_each(|read| self.merge(read));
-                self.fetched(missing);
+                self.fetched(missing, now);
             }
         }
         true
@@ -338,31 +342,34 @@ impl Work {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{Identity, Partition, ShardId, Token};
-    use crate::store::State;
-    use crate::timer::memory::Memory;
-
-    fn work(slot: u16) -> Work {
-        let shard = ShardId::new("orders", Partition::new("orders.delayed", 0));
-        let origins = Origins::new("prod", &shard);
-        let state = State {
-            identity: Identity("a".into()),
-            watermark: Watermark(5),
+impl Work {
+    /// Of a shard that has delivered nothing, and is not loaded yet.
+    pub(super) fn begun(slot: u16, memory: &Rc<super::memory::Memory>, watermark: Watermark) -> Self {
+        let shard = crate::model::ShardId::new("orders", crate::model::Partition::new("orders.delayed", 0));
+        let state = crate::store::State {
+            identity: crate::model::Identity("a".into()),
+            watermark,
             claimed: Claim::START,
             delivered: Claim::START,
             lowest_pending: Offset(0),
-            pending: 0,
+            pending: watermark.0,
             quarantined: 0,
         };
-        let grant = Grant { lease: Lease { shard, token: Token(7) }, state, start: Claim::START };
-        Work::new(grant, slot, origins, Memory::new(1 << 20).open(), Instant::now())
+        let origins = Origins::new("prod", &shard);
+        let grant = Grant { lease: Lease { shard, token: crate::model::Token(7) }, state, start: Claim::START };
+        Self::new(grant, slot, origins, memory.open(), Instant::now())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timer::memory::Memory;
 
     #[test]
     fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
-        let (mut earlier, later) = (work(1), work(2));
+        let memory = Memory::new(1 << 20);
+        let (mut earlier, later) = (Work::begun(1, &memory, Watermark(5)), Work::begun(2, &memory, Watermark(5)));
         for _ in 0..100 {
             assert_ne!(earlier.tag(), later.tag());
             earlier.reload(Claim::START, Watermark(5), Instant::now());

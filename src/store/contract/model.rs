@@ -6,7 +6,9 @@ use crate::clock::WallClock;
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
-use crate::store::{Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail,
+};
 use async_trait::async_trait;
 use proptest::prelude::*;
 use proptest::sample::Index;

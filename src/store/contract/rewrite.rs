@@ -1,7 +1,7 @@
 //! Runs in the place of others.
 
-use super::trial::{HOUR, Trial, due, listing, named, place};
 use super::run_of;
+use super::trial::{HOUR, Trial, due, listing, named, place};
 use crate::model::{Level, Offset, Slice};
 use crate::run::Run;
 use crate::store::{Advance, Rewritten};

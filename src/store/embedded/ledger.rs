@@ -13,7 +13,8 @@ use crate::limit;
 use crate::model::{Lease, ShardId};
 use crate::store::shard::Holder;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, Rewrite, Rewritten, State, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, Rewrite, Rewritten, State, Tail,
+    Tailed,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

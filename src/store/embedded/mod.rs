@@ -32,8 +32,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
-    Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
+    State, Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;

@@ -11,7 +11,9 @@ use crate::limit;
 use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, Rewrite, Rewritten, State};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, Rewrite, Rewritten, State,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -7,8 +7,8 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Survey, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId};

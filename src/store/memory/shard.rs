@@ -4,7 +4,9 @@ use crate::limit;
 use crate::model::{Cursor, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
-use crate::store::{Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, Rewrite, Rewritten, State, Tail, Tailed};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, Rewrite, Rewritten, State, Tail, Tailed,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

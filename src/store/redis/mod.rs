@@ -18,8 +18,8 @@ mod script;
 mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
-    Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
+    State, Store, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};

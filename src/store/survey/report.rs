@@ -287,7 +287,10 @@ mod tests {
             (shard("orders", "d", 0), Contents { slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], quarantined: 0 }, None),
             (
                 shard("orders", "old", 1),
-                Contents { slices: vec![count(Level::Far, 1, 5), count(Level::Hour, 29, 1), count(Level::Minute, 29 * 60 + 7, 1)], quarantined: 0 },
+                Contents {
+                    slices: vec![count(Level::Far, 1, 5), count(Level::Hour, 29, 1), count(Level::Minute, 29 * 60 + 7, 1)],
+                    quarantined: 0,
+                },
                 place(Timestamp::from_millis(29 * HOUR), 8),
             ),
         ])

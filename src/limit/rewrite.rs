@@ -1,0 +1,35 @@
+//! Limits of the rewriter, which works on the outer levels.
+
+use std::time::Duration;
+
+/// How the rewriter makes runs: so many of one size become one; one of so many messages costs no more than what is in it; far runs that begin
+/// within an hour are taken apart, up to what is due in six.
+pub(crate) const REWRITE_FAN: usize = 8;
+pub(crate) const REWRITE_FULL: u64 = 512;
+pub(crate) const REWRITE_FAR_LEAST: Duration = Duration::from_secs(3600);
+pub(crate) const REWRITE_FAR_AFTER: Duration = Duration::from_secs(6 * 3600);
+
+/// What is due within so long is left alone: the runs that are written must be in their place before any of them is loaded, also where the
+/// store's answer is lost and it does the work some seconds later.
+pub(crate) const REWRITE_MARGIN: Duration = Duration::from_secs(120);
+
+/// Messages, runs, and bytes in memory (at which no more runs are fetched) of one rewrite: store and dispatcher are busy with it for some
+/// milliseconds.
+pub(crate) const REWRITE_MESSAGES_MAX: u64 = 32_768;
+pub(crate) const REWRITE_RUNS_MAX: usize = 256;
+pub(crate) const REWRITE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Runs that the rewriter fetches with one call, and runs that it remembers to leave alone.
+pub(crate) const REWRITE_FETCH_MAX: usize = 16;
+pub(crate) const REWRITE_LEFT_MAX: usize = 10_000;
+
+/// When a shard's runs are looked at first after its lease was taken; how often then if something was appended, or the store did not do what
+/// it was told, and if nothing was appended; and between two looks while there is work.
+pub(crate) const REWRITE_FIRST: Duration = Duration::from_secs(1);
+pub(crate) const REWRITE_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const REWRITE_IDLE: Duration = Duration::from_secs(1800);
+pub(crate) const REWRITE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shards that wait for the rewriter, and rewrites that wait for the dispatcher.
+pub(crate) const CHORES_MAX: usize = 64;
+pub(crate) const REWRITES_MAX: usize = 1;

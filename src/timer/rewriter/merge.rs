@@ -1,0 +1,141 @@
+//! The messages of runs that are rewritten, but for those that are delivered. Pure.
+
+use super::plan::{Into, Shape};
+use crate::model::{Claim, Cursor, Level, Slice, Timestamp};
+use crate::mutant::{self, Mutant};
+use crate::run::{Far, Loaded, Placed, Run, Sealer};
+use std::time::Duration;
+
+/// The runs that `inputs` become. `None`: some of it is due by `beyond`, and being delivered.
+pub(super) fn rewrite(
+    inputs: &[Loaded],
+    into: Into,
+    (delivered, beyond): (Claim, Timestamp),
+    shape: &Shape,
+    sealer: &mut Sealer,
+) -> Option<Vec<Run>> {
+    let mut messages = messages(inputs, into, delivered);
+    if messages.iter().any(|message| message.place.due <= beyond) {
+        return None;
+    }
+    if mutant::active(Mutant::RewriteDrops) {
+        messages.pop();
+    }
+    if mutant::active(Mutant::RewriteDoubles) {
+        let later = |message: &Placed<'_>| Cursor { due: message.place.due.plus(Duration::from_millis(1)), ..message.place };
+        let doubles: Vec<_> = messages.iter().map(|message| Placed { place: later(message), ..*message }).collect();
+        messages.extend(doubles);
+    }
+    let far = (into == Into::Hours).then(|| far(messages.len(), beyond, shape));
+    Some(sealer.seal(&mut messages, far))
+}
+
+/// In order, each once: the same message may be in several runs.
+fn messages(inputs: &[Loaded], into: Into, delivered: Claim) -> Vec<Placed<'_>> {
+    let of = |run: &'_ Loaded, index| {
+        let place = run.place(index);
+        let slice = match into {
+            Into::Fewer => run.slice(),
+            Into::Hours => Slice::at(Level::Hour, place.due),
+            Into::Minutes => Slice::at(Level::Minute, place.due),
+        };
+        (slice, place)
+    };
+    let all = inputs.iter().flat_map(|run| {
+        (0..run.len()).map(move |index| {
+            let (slice, place) = of(run, index);
+            Placed { slice, place, record: run.record(index) }
+        })
+    });
+    let mut messages: Vec<_> = all.filter(|message| !delivered.covers(message.place)).collect();
+    messages.sort_by_key(|message| message.place);
+    messages.dedup_by_key(|message| message.place);
+    messages
+}
+
+/// Where as much came together as one job may have, nothing is gained by waiting for more: only hours with next to nothing stay far.
+fn far(messages: usize, beyond: Timestamp, shape: &Shape) -> Far {
+    let is_most = messages as u64 >= shape.messages_max / 2;
+    let below = if is_most { shape.thin.below.div_ceil(8) } else { shape.thin.below };
+    Far { slice: Slice::at(Level::Far, beyond), after: beyond.plus(shape.far_after), below }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Offset, Watermark};
+    use crate::run::{Decoder, Name, Thin};
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const SHAPE: Shape = Shape { thin: Thin { after: Duration::ZERO, below: 3 }, messages_max: 1_000, ..Shape::DEFAULT };
+    const BEYOND: Timestamp = Timestamp::from_millis(100);
+
+    fn at(due: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(due), Offset(offset))
+    }
+
+    /// A run of these messages, each with its offset as record, as it would be read back.
+    fn loaded(number: usize, level: Level, places: &BTreeSet<Cursor>) -> Loaded {
+        let records: Vec<_> = places.iter().map(|place| (*place, place.offset.0.to_be_bytes())).collect();
+        let slice = Slice::at(level, places.first().unwrap().due);
+        let mut placed: Vec<_> = records.iter().map(|(place, record)| Placed { slice, place: *place, record }).collect();
+        let run = Sealer::new(number as u64).seal(&mut placed, None).remove(0);
+        Decoder::new().decode(Name::new(format!("{number}")), slice, &run.bytes).unwrap()
+    }
+
+    fn read(runs: &[Run]) -> BTreeMap<Cursor, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        for run in runs {
+            let loaded = Decoder::new().decode(run.name.clone(), run.slice, &run.bytes).unwrap();
+            for index in 0..loaded.len() {
+                assert!(found.insert(loaded.place(index), loaded.record(index).to_vec()).is_none(), "twice");
+                assert!(
+                    run.slice.least_due() <= loaded.place(index).due && run.slice.end().is_none_or(|end| loaded.place(index).due < end)
+                );
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_that_is_not_delivered_comes_out_once_whatever_runs_it_was_in(
+            inputs in prop::collection::vec(prop::collection::btree_set((1i64..20_000_000, 0u64..40), 1..12), 1..6),
+            into in prop::sample::select(&[(Into::Hours, Level::Far), (Into::Fewer, Level::Far), (Into::Minutes, Level::Hour)]),
+            delivered in (0i64..20_000_000, 0u64..40),
+        ) {
+            let (into, level) = into;
+            let place = |(due, offset): &(i64, u64)| at(*due, *offset);
+            let inputs: Vec<BTreeSet<_>> = inputs.iter().map(|places| places.iter().map(place).collect()).collect();
+            let runs: Vec<_> = inputs.iter().enumerate().map(|(number, places)| loaded(number, level, places)).collect();
+            let delivered = Claim::new(at(delivered.0, delivered.1), Watermark(delivered.1));
+            let wanted: BTreeSet<_> = inputs.iter().flatten().copied().filter(|place| !delivered.covers(*place)).collect();
+            let outputs = rewrite(&runs, into, (delivered, BEYOND), &SHAPE, &mut Sealer::new(9));
+            if wanted.iter().any(|place| place.due <= BEYOND) {
+                prop_assert!(outputs.is_none());
+            } else {
+                let wanted: BTreeMap<_, _> = wanted.into_iter().map(|place| (place, place.offset.0.to_be_bytes().to_vec())).collect();
+                prop_assert_eq!(read(&outputs.unwrap()), wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_that_would_come_out_as_many_are_left_alone() {
+        let run = |number, level, due| loaded(number, level, &BTreeSet::from([at(due, number as u64)]));
+        let useless = |inputs: &[Loaded], into| {
+            let outputs = rewrite(inputs, into, (Claim::START, BEYOND), &SHAPE, &mut Sealer::new(9)).unwrap();
+            SHAPE.is_useless(inputs, &outputs, into, BEYOND)
+        };
+        let hours = [run(1, Level::Hour, 200), run(2, Level::Hour, 3_600_200), run(3, Level::Hour, 7_200_200)];
+        assert_eq!(useless(&hours, Into::Fewer), Some(Timestamp::MAX), "three hours stay three runs");
+        assert_eq!(useless(&[run(1, Level::Hour, 200), run(2, Level::Hour, 201)], Into::Fewer), None, "one of two");
+        let days = 24 * 3_600_000;
+        let two_hours = BTreeSet::from([at(2 * days, 1), at(2 * days + 3_600_000, 2)]);
+        let far = [loaded(1, Level::Far, &two_hours)];
+        let until = Timestamp::from_millis(2 * days).minus(SHAPE.far_least);
+        assert_eq!(useless(&far, Into::Hours), Some(until), "one far run stays one, until it begins");
+        assert_eq!(useless(&[run(1, Level::Far, 200), run(2, Level::Far, 2 * days)], Into::Hours), None, "one begins, and is taken apart");
+    }
+}

@@ -1,0 +1,207 @@
+//! Which runs of a shard are to be rewritten next. Pure.
+//!
+//! Runs are merged by their sizes, as in a log-structured merge tree: a few of about the same size become one of the next, so that a message
+//! is written anew only a few times, however thin the runs were that it came in.
+
+use crate::limit;
+use crate::model::{Level, Slice, Timestamp};
+use crate::run::{Loaded, Name, Run, Thin};
+use crate::store::Listing;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How runs should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) thin: Thin,
+    /// So many runs of one size are merged.
+    pub(crate) fan: usize,
+    /// A run of so many messages is as good as any: it costs what its messages cost.
+    pub(crate) full: u64,
+    /// Far runs that begin sooner are taken apart, for they would be read again for every message that is due,
+    pub(crate) far_least: Duration,
+    /// and hours that end within so long then have runs of their own.
+    pub(crate) far_after: Duration,
+    /// Messages in one job.
+    pub(crate) messages_max: u64,
+    /// What is due within so long after what is loaded is left alone.
+    pub(crate) margin: Duration,
+}
+
+impl Shape {
+    pub(crate) const DEFAULT: Self = Self {
+        thin: Thin::DEFAULT,
+        fan: limit::REWRITE_FAN,
+        full: limit::REWRITE_FULL,
+        far_least: limit::REWRITE_FAR_LEAST,
+        far_after: limit::REWRITE_FAR_AFTER,
+        messages_max: limit::REWRITE_MESSAGES_MAX,
+        margin: limit::REWRITE_MARGIN,
+    };
+}
+
+/// Runs to rewrite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) runs: Vec<(Slice, Name)>,
+    pub(crate) into: Into,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// One slice's runs into fewer.
+    Fewer,
+    /// Far runs by the hours of their dues; what is still thin into a far run again.
+    Hours,
+    /// An hour's runs by the minutes of their dues.
+    Minutes,
+}
+
+impl Shape {
+    /// What is due later may be rewritten.
+    pub(super) fn beyond(&self, loaded: Timestamp) -> Timestamp {
+        loaded.plus(self.margin)
+    }
+
+    /// Until then runs of which the first message is due at `least_due` may be put in their place: half of the margin is for making them, half
+    /// for a call whose answer is lost.
+    pub(super) fn before(&self, least_due: Timestamp) -> Timestamp {
+        least_due.minus(self.margin / 2)
+    }
+
+    /// Runs that are full by their bytes may come out as many as they went in, and would for ever. Until when they are left alone then.
+    pub(super) fn is_useless(&self, inputs: &[Loaded], outputs: &[Run], into: Into, beyond: Timestamp) -> Option<Timestamp> {
+        let least = inputs.iter().map(|run| run.summary().least_due()).min()?;
+        let far = outputs.iter().filter(|run| run.slice.level == Level::Far).count();
+        match into {
+            Into::Fewer => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
+            Into::Hours => (far >= inputs.len() && least > self.soon(beyond)).then(|| least.minus(self.far_least)),
+            Into::Minutes => None,
+        }
+    }
+
+    /// `listed`: runs by least due. Runs of hours and minutes that begin by `beyond` are being loaded, and left alone. `hour_max`: messages
+    /// of an hour that can be loaded together.
+    pub(crate) fn plan(&self, listed: &[Listing], beyond: Timestamp, hour_max: u64) -> Option<Job> {
+        let mut slices: BTreeMap<Slice, Vec<&Listing>> = BTreeMap::new();
+        for run in listed.iter().filter(|run| run.slice.level == Level::Far || run.least_due > beyond) {
+            slices.entry(run.slice).or_default().push(run);
+        }
+        let far: Vec<_> = slices.iter().filter(|(slice, _)| slice.level == Level::Far).flat_map(|(_, runs)| runs.iter().copied()).collect();
+        let hours = || slices.iter().filter(|(slice, _)| matches!(slice.level, Level::Hour | Level::Minute));
+        let too_large = hours().find(|(slice, runs)| slice.level == Level::Hour && messages(runs) > hour_max);
+        if let Some((_, runs)) = too_large {
+            return Some(self.job(runs.clone(), Into::Minutes));
+        }
+        if let Some(runs) = self.far(far, beyond) {
+            return Some(self.job(runs, Into::Hours));
+        }
+        let mergeable = hours().filter_map(|(_, runs)| self.alike(runs.clone(), self.full));
+        mergeable.max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer))
+    }
+
+    /// Far runs that begin soon, or enough of one size.
+    fn far<'a>(&self, runs: Vec<&'a Listing>, beyond: Timestamp) -> Option<Vec<&'a Listing>> {
+        let soon = self.soon(beyond);
+        let begun: Vec<_> = runs.iter().copied().filter(|run| run.least_due <= soon).collect();
+        if begun.is_empty() { self.alike(runs, u64::MAX) } else { Some(begun) }
+    }
+
+    /// Far runs that begin by then are taken apart.
+    fn soon(&self, beyond: Timestamp) -> Timestamp {
+        beyond.plus(self.far_least)
+    }
+
+    /// The runs of the least size of which there are enough, and all smaller ones.
+    fn alike<'a>(&self, mut runs: Vec<&'a Listing>, full: u64) -> Option<Vec<&'a Listing>> {
+        runs.retain(|run| size(run) < full);
+        runs.sort_by_key(|run| size(run));
+        let class = |run: &&Listing| size(run).max(1).ilog(self.fan as u64);
+        let mut end = 0;
+        for group in runs.chunk_by(|a, b| class(a) == class(b)) {
+            end += group.len();
+            if group.len() >= self.fan {
+                runs.truncate(end);
+                return Some(runs);
+            }
+        }
+        None
+    }
+
+    /// As many of the runs as one job may have.
+    fn job(&self, runs: Vec<&Listing>, into: Into) -> Job {
+        let mut sum = 0;
+        let fits = runs.into_iter().take(limit::REWRITE_RUNS_MAX).take_while(|run| {
+            let fits = sum == 0 || sum + size(run) <= self.messages_max;
+            sum += size(run);
+            fits
+        });
+        Job { runs: fits.map(|run| (run.slice, run.name.clone())).collect(), into }
+    }
+}
+
+fn size(run: &Listing) -> u64 {
+    u64::from(run.name.count())
+}
+
+fn messages(runs: &[&Listing]) -> u64 {
+    runs.iter().map(|run| size(run)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { fan: 4, full: 64, far_least: Duration::from_secs(100), messages_max: 1_000, ..Shape::DEFAULT };
+    const BEYOND: Timestamp = Timestamp::from_millis(1_000);
+
+    fn listing(level: Level, number: usize, count: u64, least_due: i64) -> Listing {
+        let least_due = Timestamp::from_millis(least_due);
+        Listing { slice: Slice { level, start: 0 }, name: Name::new(format!("1-{number:x}-{count:x}-0")), least_due }
+    }
+
+    fn listings(level: Level, counts: &[u64], least_due: i64) -> Vec<Listing> {
+        counts.iter().enumerate().map(|(number, count)| listing(level, number, *count, least_due)).collect()
+    }
+
+    fn sizes(job: Option<Job>) -> Option<(Into, Vec<u64>)> {
+        job.map(|job| (job.into, job.runs.iter().map(|(_, name)| u64::from(name.count())).collect()))
+    }
+
+    #[test]
+    fn runs_of_one_size_are_merged_with_all_smaller_ones_once_there_are_enough() {
+        let plan = |counts| sizes(SHAPE.plan(&listings(Level::Hour, counts, 5_000), BEYOND, u64::MAX));
+        assert_eq!(plan(&[1, 1, 1]), None);
+        assert_eq!(plan(&[1, 9, 1, 2, 1, 70]), Some((Into::Fewer, vec![1, 1, 1, 2])));
+        assert_eq!(plan(&[1, 5, 6, 7, 8, 20]), Some((Into::Fewer, vec![1, 5, 6, 7, 8])));
+        assert_eq!(plan(&[64, 65, 66, 67, 68]), None, "they are full");
+    }
+
+    #[test]
+    fn what_is_being_loaded_is_left_alone() {
+        let runs = |least_due| listings(Level::Hour, &[1, 1, 1, 1], least_due);
+        assert_eq!(SHAPE.plan(&runs(1_000), BEYOND, 0), None);
+        assert!(SHAPE.plan(&runs(1_001), BEYOND, u64::MAX).is_some());
+        let now = listings(Level::Now, &[1, 1, 1, 1], i64::MAX);
+        assert_eq!(SHAPE.plan(&now, BEYOND, 0), None);
+    }
+
+    #[test]
+    fn far_runs_are_taken_apart_when_there_are_enough_or_they_begin_soon() {
+        let plan = |counts, least_due| sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX));
+        assert_eq!(plan(&[900], 101_001), None);
+        assert_eq!(plan(&[900], 101_000), Some((Into::Hours, vec![900])));
+        assert_eq!(plan(&[100, 90, 80, 70], 200_000), Some((Into::Hours, vec![70, 80, 90, 100])));
+        assert_eq!(plan(&[400, 400, 400, 400], 200_000), Some((Into::Hours, vec![400, 400])), "as many as one job may have");
+    }
+
+    #[test]
+    fn an_hour_that_is_too_much_at_once_is_split_first_of_all() {
+        let mut runs = listings(Level::Hour, &[500, 500, 100], 5_000);
+        runs.extend(listings(Level::Far, &[1, 1, 1, 1], 5_000));
+        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_099)), Some((Into::Minutes, vec![500, 500])));
+        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_100)), Some((Into::Hours, vec![1, 1, 1, 1])));
+        let minute = listings(Level::Minute, &[500, 500, 100], 5_000);
+        assert_eq!(SHAPE.plan(&minute, BEYOND, 1), None, "there is nothing finer");
+    }
+}

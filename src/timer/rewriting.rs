@@ -1,0 +1,160 @@
+//! The lane that has the outer levels of a shard rewritten: when its runs are looked at, and whether what came of it may still be done.
+
+use super::RouteOptions;
+use super::rewriter::{Chore, Done, Found, Swap};
+use super::work::{Phase, Work};
+use crate::limit::{REWRITE_FIRST, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
+use crate::model::{ShardId, Slice, Timestamp, Watermark};
+use crate::mutant::{self, Mutant};
+use crate::run::Name;
+use crate::store::{Error, Rewrite, Rewritten, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Where the looking stands.
+pub(super) struct Rewriting {
+    under_way: bool,
+    /// Not before.
+    at: Instant,
+    /// Where in the list it goes on.
+    from: Timestamp,
+    /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
+    begun: Watermark,
+    clean: Option<(Watermark, Instant)>,
+}
+
+impl Rewriting {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { under_way: false, at: now + REWRITE_FIRST, from: Timestamp::AT_ONCE, begun: Watermark(0), clean: None }
+    }
+}
+
+impl Work {
+    /// What the rewriter is to look at now, if anything.
+    pub(crate) fn next_chore(&mut self, wall: Timestamp, now: Instant) -> Option<Chore> {
+        let (seen, lane) = (self.schedule.seen(), &mut self.rewriting);
+        if self.phase != Phase::Active || lane.under_way || lane.at > now || self.horizon.is_at_once() {
+            return None;
+        }
+        if lane.from.is_at_once() {
+            if lane.clean.is_some_and(|(watermark, at)| watermark == seen && now < at + REWRITE_IDLE) {
+                lane.at = now + REWRITE_INTERVAL;
+                return None;
+            }
+            lane.begun = seen;
+        }
+        lane.under_way = true;
+        let (from, hour_max) = (lane.from, self.memory.fits(4));
+        let loaded = if mutant::active(Mutant::RewriteRaces) { Timestamp::AT_ONCE } else { self.horizon.max(wall) };
+        Some(Chore { shard: self.lease.shard.clone(), tag: self.tag(), loaded, from, hour_max })
+    }
+
+    /// The rewriter has looked. Answers what is to be done about it, if it may still be done.
+    fn looked(&mut self, found: Found, wall: Timestamp, now: Instant) -> Option<Swap> {
+        let lane = &mut self.rewriting;
+        lane.under_way = false;
+        lane.at = now + REWRITE_INTERVAL;
+        match found {
+            Found::Swap(swap) => return self.may_swap(&swap, wall).then_some(swap),
+            Found::Nothing { more: None } => (lane.from, lane.clean) = (Timestamp::AT_ONCE, Some((lane.begun, now))),
+            Found::Nothing { more: Some(from) } => (lane.from, lane.at) = (from, now + REWRITE_PAUSE),
+            Found::Useless => lane.at = now + REWRITE_PAUSE,
+            Found::NoAnswer => {}
+        }
+        None
+    }
+
+    /// Nothing of the new runs is loaded, or about to be.
+    fn may_swap(&self, swap: &Swap, wall: Timestamp) -> bool {
+        self.phase == Phase::Active && (self.horizon.max(wall) < swap.before || mutant::active(Mutant::RewriteRaces))
+    }
+
+    /// The store has put others in the place of these runs.
+    fn swapped(&mut self, inputs: &[(Slice, Name)], now: Instant) {
+        self.rewriting.at = now + REWRITE_PAUSE;
+        inputs.iter().for_each(|(_, name)| self.inventory.replaced(name));
+    }
+}
+
+/// Puts runs in the place of others, for those shards of which this may still be done, and answers which are not ours any more.
+///
+/// The call is waited for, so that nothing is asked for meanwhile. What comes of one that fails is not known, and need not be: whichever runs
+/// are there when they are needed are found by listing, and a run that is found gone makes the shard load again.
+pub(super) async fn rewrite(
+    store: &dyn Store,
+    works: &mut BTreeMap<ShardId, Work>,
+    routes: &BTreeMap<Arc<str>, RouteOptions>,
+    found: Vec<Done>,
+    wall: Timestamp,
+) -> Result<Vec<ShardId>, Error> {
+    let mut lost = Vec::new();
+    for Done { shard, tag, found } in found {
+        let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else { continue };
+        let Some(Swap { inputs, outputs, .. }) = work.looked(found, wall, Instant::now()) else { continue };
+        let request = Rewrite { lease: work.lease.clone(), inputs, outputs };
+        match store.rewrite(std::slice::from_ref(&request)).await {
+            Ok(outcomes) => match outcomes.first() {
+                Some(Rewritten::Done) => {
+                    work.swapped(&request.inputs, Instant::now());
+                    routes[&shard.route].metric.rewritten_runs.increment(request.inputs.len() as u64);
+                }
+                Some(Rewritten::Fenced | Rewritten::Unknown) => lost.push(shard),
+                Some(Rewritten::Changed) | None => {}
+            },
+            Err(error) if error.is_transient() => tracing::debug!(%shard, %error, "runs were not rewritten"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Memory;
+    use super::*;
+    use std::time::Duration;
+
+    const WALL: Timestamp = Timestamp::from_millis(1_000);
+
+    /// A shard whose runs are being looked at.
+    fn looking() -> Work {
+        let mut work = Work::begun(1, &Memory::new(1 << 20), Watermark(9));
+        work.horizon = Timestamp::from_millis(5_000);
+        let chore = work.next_chore(WALL, Instant::now() + REWRITE_FIRST).unwrap();
+        assert_eq!(chore.loaded, work.horizon);
+        work
+    }
+
+    fn swap(before: i64) -> Found {
+        Found::Swap(Swap { inputs: Vec::new(), outputs: Vec::new(), before: Timestamp::from_millis(before) })
+    }
+
+    #[test]
+    fn runs_are_put_in_their_place_only_as_long_as_nothing_of_them_is_loaded() {
+        let now = Instant::now();
+        assert!(looking().looked(swap(5_001), WALL, now).is_some());
+        assert!(looking().looked(swap(5_000), WALL, now).is_none(), "it is loaded");
+        assert!(looking().looked(swap(5_001), Timestamp::from_millis(5_001), now).is_none(), "it is due");
+        let mut risen = looking();
+        risen.horizon = Timestamp::from_millis(6_000);
+        assert!(risen.looked(swap(5_001), WALL, now).is_none(), "it was loaded meanwhile");
+    }
+
+    #[test]
+    fn a_shard_rests_only_after_its_list_was_seen_to_the_end() {
+        let again = |found, after| {
+            let (mut work, now) = (looking(), Instant::now());
+            work.looked(found, WALL, now);
+            assert!(work.next_chore(WALL, now + REWRITE_PAUSE.min(after) - Duration::from_millis(1)).is_none(), "not before");
+            work.next_chore(WALL, now + after).map(|chore| chore.from)
+        };
+        let page = Timestamp::from_millis(7_000);
+        assert_eq!(again(Found::Nothing { more: Some(page) }, REWRITE_PAUSE), Some(page));
+        assert_eq!(again(Found::Useless, REWRITE_PAUSE), Some(Timestamp::AT_ONCE));
+        assert_eq!(again(Found::NoAnswer, REWRITE_INTERVAL), Some(Timestamp::AT_ONCE));
+        assert_eq!(again(swap(0), REWRITE_INTERVAL), Some(Timestamp::AT_ONCE), "one that came too late");
+        assert_eq!(again(Found::Nothing { more: None }, REWRITE_INTERVAL), None);
+        assert_eq!(again(Found::Nothing { more: None }, REWRITE_IDLE), Some(Timestamp::AT_ONCE));
+    }
+}
