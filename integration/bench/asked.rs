@@ -57,8 +57,15 @@ impl Asked {
     /// Measurements of all runs.
     pub(crate) fn steps(&self) -> usize {
         let rates = self.load.steady.rates.len();
-        let each =
-            [("copy", 1), ("ingress", 1), ("drain", 1), ("embedded", 2), ("steady", rates), ("layout", 2 + rates), ("asynq", 2 + rates)];
+        let each = [
+            ("copy", 1),
+            ("ingress", 1),
+            ("drain", 1),
+            ("embedded", 2),
+            ("steady", 1 + rates),
+            ("layout", 2 + rates),
+            ("asynq", 2 + rates),
+        ];
         self.runs * each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>()
     }
 }

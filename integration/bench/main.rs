@@ -111,6 +111,7 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {
         rows.extend([bench.embedded_ingress(), bench.embedded_drain()]);
     }
     if asked.wants("steady") {
+        bench.warm_up();
         rows.extend(asked.load.steady.rates.iter().map(|rate| bench.steady(*rate)));
     }
     if asked.wants("layout") {

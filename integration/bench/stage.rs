@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::route::{Route, begun, wait_for};
 use crate::row::{Lateness, Row, Stage, System};
 use crate::topics::Topics;
-use crate::workload::{Workload, spread};
+use crate::workload::{Steady, Workload, spread};
 use crate::{LIMIT, copy};
 
 /// Over how long the messages of the drain were due: so, every run holds messages of all of it.
@@ -22,6 +22,11 @@ pub(crate) const PACE: Duration = Duration::from_micros(20);
 
 /// Of the copies before the first that is measured: a fresh JVM is slow.
 const WARM_UP: usize = 100_000;
+
+/// Of the steady loads, before the first that is measured: small requests go other ways through a JVM than those of a copy, and until it has
+/// compiled these it takes a core more.
+const STEADY_WARM_UP: Duration = Duration::from_secs(30);
+const STEADY_WARM_UP_RATE: usize = 5_000;
 
 /// How often is looked whether the target has everything. Each look costs the broker four requests.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
@@ -100,18 +105,28 @@ impl Bench<'_> {
         Row::service(System::Postdate, Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
+    /// A steady load that nobody measures.
+    pub(crate) fn warm_up(&self) {
+        self.progress.step("steady load: warming up the broker");
+        self.steady_load(STEADY_WARM_UP_RATE, &Steady { lasts: STEADY_WARM_UP, ..self.load.steady.clone() });
+    }
+
     /// A steady load, and how late it comes by the broker's stamp.
     pub(crate) fn steady(&self, rate: usize) -> Row {
         self.progress.step(&format!("steady load: {rate}/s"));
+        self.steady_load(rate, &self.load.steady)
+    }
+
+    fn steady_load(&self, rate: usize, steady: &Steady) -> Row {
         let route = self.route();
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
         let mut stored = route.stored(self.redis);
         let (memory, start) = (stored.memory(), self.meter.read(service.cpu()));
         let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
-        let all = rate * self.load.steady.lasts.as_secs() as usize;
+        let all = rate * steady.lasts.as_secs() as usize;
         let send = |number, due| feeder.send(number, ("postdate-at", due));
-        let dues = steadily(rate, &self.load.steady, send, |sent| {
+        let dues = steadily(rate, steady, send, |sent| {
             feeder.serve();
             self.progress.at(sent, all);
         });

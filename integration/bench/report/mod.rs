@@ -102,7 +102,8 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
 - embedded: the same with the embedded store, by the whole service in one process; every batch is on the disk (fsync) before it counts. Its
   bytes are those of the folder's files, journal and all.
 - steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
-  the broker's stamp (LogAppendTime of the target) against the due that was sent.
+  the broker's stamp (LogAppendTime of the target) against the due that was sent. Before the first, half a minute of such a load goes
+  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more.
 - per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
   a queue for each partition, written in pipelines of 500 (HSET, ZADD), looked for by ZRANGEBYSCORE of 500 every 5 ms, fetched by HMGET, removed
   by a script. It does less than Postdate: it reads and writes no Kafka, has no leases, no retries, no cancelling, and two of it deliver a
