@@ -14,7 +14,9 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, OPEN_RETRY, WRITER_QUEUE_MAX};
+use crate::limit::{
+    COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, WRITER_QUEUE_MAX,
+};
 use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
@@ -210,8 +212,12 @@ impl Ingress {
     /// Hands to the writer what is due to go, as far as it has room.
     fn seal(&mut self) {
         let (now, far) = (Instant::now(), self.far());
+        if !self.intakes.values().any(|intake| intake.seal_at().is_some_and(|at| at <= now)) {
+            return;
+        }
+        // When one goes, those go along that soon would: the store is called once for all of them.
         for (partition, intake) in &mut self.intakes {
-            while intake.seal_at().is_some_and(|at| at <= now) {
+            while intake.seal_at().is_some_and(|at| at <= now + LINGER_MAX / 2) {
                 let Ok(room) = self.ports.jobs.try_reserve() else { return };
                 let append = intake.seal(&mut self.sealer, far);
                 room.send(Job { partition: partition.clone(), epoch: intake.epoch, append });

@@ -3,7 +3,7 @@
 
 use crate::health::Part;
 use crate::limit::{APPEND_PIPELINE_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
-use crate::model::{Partition, ShardId, Watermark};
+use crate::model::{Hint, Partition, Watermark};
 use crate::store::{Append, Appended, Error, Store};
 use std::rc::Rc;
 use tokio::sync::mpsc;
@@ -30,8 +30,8 @@ pub(crate) struct Writer {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) jobs: mpsc::Receiver<Job>,
     pub(crate) settled: mpsc::Sender<Settled>,
-    /// A timer may want to look for what was stored; full is as good as told.
-    pub(crate) hint: mpsc::Sender<ShardId>,
+    /// A timer may want to look for what was stored; where it is full, the timer looks all the same, if later.
+    pub(crate) hint: mpsc::Sender<Hint>,
     pub(crate) health: Part,
 }
 
@@ -49,8 +49,9 @@ impl Writer {
             let (appends, tags): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.append, (job.partition, job.epoch))).unzip();
             let Some(outcomes) = self.append(&appends, &give_up).await? else { break };
             for ((append, (partition, epoch)), outcome) in appends.iter().zip(tags).zip(outcomes) {
-                if matches!(outcome, Appended::Done { .. }) && !append.runs.is_empty() {
-                    let _full_is_as_good_as_told = self.hint.try_send(append.shard.clone());
+                let least_due = append.runs.iter().map(|run| run.summary.least_due()).min();
+                if let (Appended::Done { .. }, Some(least_due)) = (&outcome, least_due) {
+                    let _full_is_late = self.hint.try_send(Hint { shard: append.shard.clone(), least_due });
                 }
                 let messages = append.runs.iter().map(|run| u64::from(run.summary.count)).sum();
                 let settled = Settled { partition, epoch, to: append.to, messages, outcome };

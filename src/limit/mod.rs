@@ -67,10 +67,9 @@ pub(crate) const CANCELLED_DROPS_MAX: usize = 4_096;
 pub(crate) const APPEND_PIPELINE_MAX: usize = 8;
 
 /// How long the first record of a batch waits for company: an eighth of the time that the most urgent of the batch has until it is due, within
-/// these bounds. The least is far below what a user would call late; the greatest makes batches of hundreds at a few thousand records a second,
-/// and a batch costs the store almost the same whatever it holds.
+/// these bounds. The least is far below what a user would call late; the greatest makes batches of hundreds at a thousand records a second, and a batch costs the store almost the same whatever it holds.
 pub(crate) const LINGER_MIN: Duration = Duration::from_millis(5);
-pub(crate) const LINGER_MAX: Duration = Duration::from_millis(100);
+pub(crate) const LINGER_MAX: Duration = Duration::from_millis(250);
 pub(crate) const LINGER_PART: u32 = 8;
 
 /// Appends of one shard on their way to the store; more than one only while batches are full.
@@ -117,7 +116,9 @@ pub(crate) const TAIL_LIMIT: usize = 128;
 pub(crate) const LOOKAHEAD: Duration = Duration::from_secs(20);
 pub(crate) const LOOKAHEAD_LEAST: Duration = Duration::from_secs(10);
 
-/// The poll behind the hints: at once after news, then slower and slower while nothing happens.
+/// The poll behind the hints: soon after news that nobody told, then slower and slower while nothing happens. What was told is looked for at
+/// once only if it is due within so long.
+pub(crate) const HINT_SPARE: Duration = Duration::from_secs(1);
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(5);
 pub(crate) const POLL_MAX: Duration = Duration::from_millis(250);
 
@@ -134,8 +135,8 @@ pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
 /// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
 /// whatever it holds, and nobody waits for its answer when the message is due. What is claimed can no longer be cancelled.
-pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(50);
-pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(30);
+pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(150);
+pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(120);
 
 /// Between a claim and the next one of messages that were stored when the cursor had passed them; and between two moments at which messages that
 /// have become due are handed over. What comes meanwhile goes together.
@@ -143,7 +144,7 @@ pub(crate) const CLAIM_PACE: Duration = Duration::from_millis(3);
 pub(crate) const HAND_PACE: Duration = Duration::from_millis(2);
 
 /// How long delivered messages wait for the next claim to tell the store along with it.
-pub(crate) const TELL_AFTER: Duration = Duration::from_millis(50);
+pub(crate) const TELL_AFTER: Duration = Duration::from_millis(150);
 
 /// Deletes and ids in one call of advance for one shard: scripts block the server while they run.
 pub(crate) const DELETES_MAX: usize = 512;
@@ -340,8 +341,12 @@ const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);
 /// A claim fits into what one shard may have in flight, and several shards into what all may.
 const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < IN_FLIGHT_MAX);
 
+/// What is not looked for at once is there well before it is to be claimed.
+const _: () = assert!(2 * POLL_MAX.as_millis() + CLAIM_AHEAD.as_millis() < HINT_SPARE.as_millis());
+
 /// A claim is answered well before the first message that the one before it did not hold is due.
 const _: () = assert!(CLAIM_INTERVAL.as_millis() + CLAIM_PACE.as_millis() < CLAIM_AHEAD.as_millis());
+const _: () = assert!(CLAIM_INTERVAL.as_millis() < TELL_AFTER.as_millis());
 
 /// Draining, the store's last call and the end of the brokers' clients come before the process is given up, and that before the ten seconds
 /// that a stop is promised to take.

@@ -34,5 +34,5 @@ pub(crate) use message::{Body, Disposition, Message, Record, Retry};
 pub(crate) use origin::Origins;
 pub(crate) use reason::Reason;
 pub(crate) use route::{AllowList, Rules, WithoutDelay};
-pub(crate) use shard::{Identity, Offset, Partition, ShardId, Watermark};
+pub(crate) use shard::{Hint, Identity, Offset, Partition, ShardId, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};

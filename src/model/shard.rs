@@ -1,5 +1,6 @@
 //! The shard - the pending messages of one source partition - and the positions that its protocol is written in.
 
+use super::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
@@ -80,6 +81,13 @@ impl fmt::Display for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.route, self.partition)
     }
+}
+
+/// Messages were appended to a shard, the first of them due then.
+#[derive(Clone, Debug)]
+pub(crate) struct Hint {
+    pub(crate) shard: ShardId,
+    pub(crate) least_due: Timestamp,
 }
 
 /// What tells one incarnation of a source partition from the next of the same name (Kafka: the topic id).

@@ -11,7 +11,7 @@ use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, STOP_MAX};
 use crate::metric;
-use crate::model::ShardId;
+use crate::model::Hint;
 use crate::task::{self, TaskGroup, Token};
 use crate::telemetry::Telemetry;
 use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
@@ -113,7 +113,7 @@ impl Service {
     }
 }
 
-fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<ShardId>, u64)) -> Result<()> {
+fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<Hint>, u64)) -> Result<()> {
     let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
     let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
     group.thread(&format!("ingress-{route}"), move |stop| async move {
@@ -145,7 +145,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
 fn start_timer(
     group: &mut TaskGroup,
     plan: &Arc<Plan>,
-    (hint, hints): (mpsc::Sender<ShardId>, mpsc::Receiver<ShardId>),
+    (hint, hints): (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
     seed: u64,
 ) -> Result<()> {
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);

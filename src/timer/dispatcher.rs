@@ -18,9 +18,9 @@ use super::work::{Phase, Work};
 use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_AHEAD, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN};
+use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN};
 use crate::metric;
-use crate::model::{Origins, ShardId};
+use crate::model::{Hint, Origins, ShardId};
 use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ pub(crate) struct Ports {
     pub(crate) gave_up: mpsc::Sender<GaveUp>,
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) replies: mpsc::Receiver<Reply>,
-    pub(crate) hints: mpsc::Receiver<ShardId>,
+    pub(crate) hints: mpsc::Receiver<Hint>,
     pub(crate) chores: mpsc::Sender<Chore>,
     pub(crate) looked: mpsc::Receiver<Done>,
 }
@@ -120,15 +120,15 @@ impl Dispatcher {
             Some(holding) = self.ports.holdings.recv() => self.hold(holding),
             reports = self.ports.outlets.reports() => self.land(&reports),
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
-            Some(shard) = self.ports.hints.recv() => self.hint(&shard),
+            Some(hint) = self.ports.hints.recv() => self.hint(&hint),
             Some(done) = self.ports.looked.recv() => self.found.push(done),
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
             self.take_in(reply);
         }
-        while let Ok(shard) = self.ports.hints.try_recv() {
-            self.hint(&shard);
+        while let Ok(hint) = self.ports.hints.try_recv() {
+            self.hint(&hint);
         }
         while let Ok(done) = self.ports.looked.try_recv() {
             self.found.push(done);
@@ -166,9 +166,9 @@ impl Dispatcher {
         }
     }
 
-    fn hint(&mut self, shard: &ShardId) {
-        if let Some(work) = self.works.get_mut(shard) {
-            work.hint(Instant::now());
+    fn hint(&mut self, hint: &Hint) {
+        if let Some(work) = self.works.get_mut(&hint.shard) {
+            work.hint(hint.least_due, self.ports.clock.now(), Instant::now());
         }
     }
 
@@ -242,12 +242,15 @@ impl Dispatcher {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
+        // When one shard claims, those claim along that soon would: the store is called once for all of them.
+        let is_claiming = self.works.values().any(|work| work.is_claiming(wall, now, self.ahead));
+        let sooner = if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO };
         let (mut advances, mut takes) = (Vec::new(), Vec::new());
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         let (after, before): (Vec<_>, Vec<_>) = self.works.iter_mut().enumerate().partition(|(at, _)| *at >= self.turn);
         for (_, (shard, work)) in after.into_iter().chain(before) {
             let room = shares.room(&shard.route);
-            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), self.ahead) };
+            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), (self.ahead, sooner)) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
             if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
                 advances.push(advance);

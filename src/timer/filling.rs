@@ -256,7 +256,7 @@ mod tests {
                 work.take_in(answer(what, &runs, &mut fetched), now);
                 most = most.max(memory.used());
             }
-            while let Some(take) = work.take(WALL, now, CLAIM_MAX, Duration::ZERO) {
+            while let Some(take) = work.take(WALL, now, CLAIM_MAX, (Duration::ZERO, Duration::ZERO)) {
                 let aloft = Aloft::new(take.messages, Vec::new());
                 delivered.extend((0..aloft.messages.len()).map(|index| aloft.place(index).offset.0));
                 work.flights.take_off(take.claim, 0, aloft);

@@ -15,6 +15,7 @@ mod loader;
 mod memory;
 mod outcry;
 mod outlet;
+mod poll;
 mod retrier;
 mod rewriter;
 mod rewriting;

@@ -6,10 +6,10 @@ use super::filling::Fill;
 use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
+use super::poll::Poll;
 use super::rewriting::Rewriting;
 use crate::limit::{
-    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, POLL_MIN, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT,
-    TELL_AFTER,
+    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
 };
 use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
@@ -37,6 +37,7 @@ pub(crate) struct Work {
     /// Replies with another tag were asked for before everything was dropped.
     tag: u64,
     pub(super) fill: Fill,
+    /// The lane that follows what is appended.
     poll: Poll,
     /// The due up to which runs are asked for; what is appended up to it is kept.
     pub(super) horizon: Timestamp,
@@ -62,23 +63,6 @@ pub(crate) enum Phase {
     Leaving {
         until: Instant,
     },
-}
-
-/// The lane that follows what is appended.
-struct Poll {
-    under_way: bool,
-    /// What it will find was told: that somebody appends without telling is no more likely for it.
-    expected: bool,
-    /// Something was appended since the poll that is under way began.
-    hinted: bool,
-    at: Instant,
-    interval: Duration,
-}
-
-impl Poll {
-    fn new(now: Instant) -> Self {
-        Self { under_way: false, expected: false, hinted: false, at: now, interval: POLL_MIN }
-    }
 }
 
 impl Work {
@@ -143,9 +127,8 @@ impl Work {
     }
 
     /// Something was appended.
-    pub(crate) fn hint(&mut self, now: Instant) {
-        self.poll.hinted = true;
-        self.poll.at = self.poll.at.min(now);
+    pub(crate) fn hint(&mut self, least_due: Timestamp, wall: Timestamp, now: Instant) {
+        self.poll.hint(least_due, wall, now);
     }
 
     /// What to ask the loader for now, if anything.
@@ -157,16 +140,16 @@ impl Work {
     }
 
     fn next_poll(&mut self, now: Instant) -> Option<What> {
-        if self.poll.under_way || self.poll.at > now {
+        if self.poll.at().is_none_or(|at| at > now) {
             return None;
         }
         let is_backlogged = self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
         if is_backlogged && self.memory.is_spent() {
             // What is here goes first. If the tail is cut meanwhile, the shard is loaded again, within the budget.
-            self.poll.at = now + POLL_MAX;
+            self.poll.put_off(now + POLL_MAX);
             return None;
         }
-        (self.poll.under_way, self.poll.expected, self.poll.hinted) = (true, self.poll.hinted, false);
+        self.poll.begin();
         let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
         Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT })
     }
@@ -185,11 +168,7 @@ impl Work {
                 if self.observe(watermark, now) {
                     return true;
                 }
-                self.poll.under_way = false;
-                let is_news = seen > self.schedule.seen();
-                let is_surprise = is_news && !self.poll.expected;
-                self.poll.interval = if is_surprise { POLL_MIN } else { (self.poll.interval * 2).min(POLL_MAX) };
-                self.poll.at = if seen < watermark || self.poll.hinted { now } else { now + self.poll.interval };
+                self.poll.end(seen > self.schedule.seen(), seen < watermark, now);
                 runs.into_iter().for_each(|read| self.merge(read));
                 self.schedule.see(seen);
             }
@@ -231,10 +210,22 @@ impl Work {
         }
     }
 
-    /// Takes what is due, and what is within `ahead`, if there is room for it in flight.
-    pub(crate) fn take(&mut self, wall: Timestamp, now: Instant, limit: usize, ahead: Duration) -> Option<Take<Resident>> {
+    /// Whether it is this shard's time to claim, and there is something to claim.
+    pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
+        let is_time = self.phase == Phase::Active && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
+        is_time && self.schedule.next_due(wall.plus(ahead)).is_some_and(|due| due <= wall.plus(ahead))
+    }
+
+    /// Takes what is due, and what is within `ahead`, if there is room for it in flight. It may do so `sooner` than it would by itself.
+    pub(crate) fn take(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+        limit: usize,
+        (ahead, sooner): (Duration, Duration),
+    ) -> Option<Take<Resident>> {
         let is_late = self.schedule.late_due().is_some_and(|due| due <= wall.plus(ahead));
-        if self.not_before.is_some_and(|at| at > now) || !is_late && self.ahead_at.is_some_and(|at| at > now) {
+        if self.not_before.is_some_and(|at| at > now) || !is_late && self.ahead_at.is_some_and(|at| at > now + sooner) {
             return None;
         }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
@@ -318,7 +309,7 @@ impl Work {
     pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool, ahead: Duration) -> Instant {
         // Of a shard that is being left, or by who is to stop, nothing is asked or taken any more: that wakes nobody up.
         let is_served = self.phase == Phase::Active && !stopping;
-        let poll = (is_served && !self.poll.under_way).then_some(self.poll.at);
+        let poll = self.poll.at().filter(|_| is_served);
         let reach = wall.plus(ahead);
         let due = self.schedule.next_due(reach).filter(|_| is_served).map(|due| now + due.since(reach));
         // One that waits already was not taken in the tick before this: it waits for room, which a report announces.
