@@ -11,7 +11,8 @@
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
-local odd = foreign({ 'hash', 'hash', 'hash', 'zset' })
+local deletes, ids = tonumber(ARGV[8]) > 0, #ARGV > 8 + 4 * tonumber(ARGV[8])
+local odd = foreign({ false, deletes and 'hash', ids and 'hash', 'zset' })
 if odd then return odd end
 
 -- As doubles: dues that a double cannot hold lie so far from now that rounding does not change the answer.

@@ -9,7 +9,8 @@
 local s = shard()
 if not s then return { 'unknown' } end
 if s.watermark ~= ARGV[2] then return { 'elsewhere', s.watermark } end
-local odd = foreign({ 'hash', 'hash', 'zset', 'hash', 'zset' })
+local changes = tonumber(ARGV[5]) > 0
+local odd = foreign({ false, 'hash', 'zset', changes and 'hash', changes and 'zset' })
 if odd then return odd end
 
 local cancelled, missed, at = 0, 0, 6

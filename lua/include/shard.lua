@@ -23,7 +23,8 @@ local function hex(text, width) return text and #text == width and not text:find
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered', 'tail_from', 'token', 'lease_end')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
-  if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
+  if not (m[3] and m[4] and m[5] and m[6] and #m[3] == 16 and #m[4] == 48 and hex(m[3] .. m[4] .. m[5] .. m[6], 128)) then return nil end
+  if not (#m[5] == 48 and #m[6] == 16) then return nil end
   return { identity = m[2], watermark = m[3], claimed = m[4], delivered = m[5], tail_from = m[6], token = m[7],
     lease_end = tonumber(m[8] or '') or 0 }
 end
@@ -36,12 +37,15 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The keys that hold another type than theirs, as a reply; nil if there is none. What follows the fixed keys are slices.
+-- The keys that hold another type than theirs, as a reply; nil if there is none. What follows the fixed keys are slices. A fixed key whose
+-- type is false is not looked at: it is not touched, or was read as what it is.
 local function foreign(types)
   local reply = { 'foreign' }
   for i, key in ipairs(KEYS) do
-    local found, wanted = redis.call('TYPE', key).ok, types[i] or ((i - #types) % 2 == 1 and 'zset' or 'hash')
-    if found ~= 'none' and found ~= wanted then reply[#reply + 1] = i end
+    local wanted = types[i]
+    if wanted == nil then wanted = (i - #types) % 2 == 1 and 'zset' or 'hash' end
+    local found = wanted and redis.call('TYPE', key).ok
+    if wanted and found ~= 'none' and found ~= wanted then reply[#reply + 1] = i end
   end
   return reply[2] and reply
 end
