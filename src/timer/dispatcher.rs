@@ -184,9 +184,9 @@ impl Dispatcher {
         self.ticked = Instant::now();
         self.resend();
         self.finish_leaving();
-        // First of all, so that what is asked for afterwards is what is there then.
-        self.rewrite().await?;
         if !stopping {
+            // First of all, so that what is asked for afterwards is what is there then.
+            self.rewrite().await?;
             self.request();
             self.hand_out_chores();
         }
@@ -220,8 +220,7 @@ impl Dispatcher {
     /// Lets the rewriter look at shards, as far as it has room, each shard in its turn the first.
     fn hand_out_chores(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        let (after, before): (Vec<_>, Vec<_>) = self.works.values_mut().enumerate().partition(|(at, _)| *at >= self.turn);
-        for (_, work) in after.into_iter().chain(before) {
+        for (_, work) in in_turn(&mut self.works, self.turn) {
             let Ok(room) = self.ports.chores.try_reserve() else { return };
             if let Some(chore) = work.next_chore(wall, now) {
                 room.send(chore);
@@ -247,8 +246,7 @@ impl Dispatcher {
         let sooner = if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO };
         let (mut advances, mut takes) = (Vec::new(), Vec::new());
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
-        let (after, before): (Vec<_>, Vec<_>) = self.works.iter_mut().enumerate().partition(|(at, _)| *at >= self.turn);
-        for (_, (shard, work)) in after.into_iter().chain(before) {
+        for (shard, work) in in_turn(&mut self.works, self.turn) {
             let room = shares.room(&shard.route);
             let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), (self.ahead, sooner)) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
@@ -384,4 +382,10 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// All shards, each in its turn the first.
+fn in_turn(works: &mut BTreeMap<ShardId, Work>, turn: usize) -> impl Iterator<Item = (&ShardId, &mut Work)> {
+    let (after, before): (Vec<_>, Vec<_>) = works.iter_mut().enumerate().partition(|(at, _)| *at >= turn);
+    after.into_iter().chain(before).map(|(_, work)| work)
 }

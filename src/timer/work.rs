@@ -235,8 +235,9 @@ impl Work {
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
         let (is_small, is_all) = (take.messages.len() < CLAIM_MAX / 2, take.messages.len() < limit.min(room));
         self.not_before = is_small.then_some(now + CLAIM_PACE);
-        // What was cut short for want of room goes on as soon as there is some.
-        self.ahead_at = (is_small && is_all).then_some(now + CLAIM_INTERVAL.min(ahead));
+        // What was cut short for want of room goes on as soon as there is some; what is behind, as soon as more is loaded.
+        let is_behind = take.messages.first().is_some_and(|(resident, at)| resident.run.place(*at as usize).due < wall);
+        self.ahead_at = (is_small && is_all && !is_behind).then_some(now + CLAIM_INTERVAL.min(ahead));
         Some(take)
     }
 
@@ -355,7 +356,33 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::CLAIM_AHEAD;
+    use crate::model::Level;
+    use crate::run::{Decoder, Encoder};
     use crate::timer::memory::Memory;
+
+    /// Of a shard in which one message was due so many milliseconds before `wall`, or is after it.
+    fn loaded(wall: Timestamp, after: i64, now: Instant) -> Work {
+        let (memory, offset, watermark) = (Memory::new(1 << 20), Offset(1), Watermark(2));
+        let mut work = Work::begun(1, &memory, watermark);
+        let due = Timestamp::from_millis(wall.as_millis() + after);
+        let (_, bytes) = Encoder::new().encode([(Cursor::new(due, offset), &b""[..])].into_iter());
+        let (name, slice) = (Name::new("1-1-1-1"), Slice { level: Level::Hour, start: 0 });
+        let run = Decoder::new().decode(name, slice, &bytes).expect("a whole run");
+        work.take_in(Answer::Tail { watermark, seen: watermark, runs: vec![Read::Run(run)] }, now);
+        work.schedule.load_reached(Cursor::new(due, Offset(2)));
+        work
+    }
+
+    #[test]
+    fn what_is_behind_is_claimed_as_soon_as_it_is_loaded_and_what_lies_ahead_together() {
+        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
+        for (after, pause) in [(-1, CLAIM_PACE), (0, CLAIM_INTERVAL), (20, CLAIM_INTERVAL)] {
+            let mut work = loaded(wall, after, now);
+            assert_eq!(work.take(wall, now, CLAIM_MAX, ahead).map(|take| take.messages.len()), Some(1), "{after}");
+            assert_eq!(work.not_before.max(work.ahead_at), Some(now + pause), "{after}");
+        }
+    }
 
     #[test]
     fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
