@@ -5,7 +5,7 @@ use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Far, Sealer};
-use crate::store::{Append, Appended, State};
+use crate::store::{Append, Appended, Glance, State};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,6 +31,15 @@ pub(crate) struct Intake {
     pub(crate) delivered: Claim,
     pub(crate) rebuilt: Option<Rebuilt>,
     pub(crate) identity: Option<Identity>,
+    /// The last look found nothing that was not known and committed before.
+    pub(crate) quiet: Option<Quiet>,
+}
+
+/// Where a shard stood that was quiet, and when all of its state was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quiet {
+    pub(crate) glance: Glance,
+    pub(crate) since: Instant,
 }
 
 /// Of a shard that is filled again from the log: which of its messages may have been delivered before the store was lost, though nothing
@@ -94,6 +103,7 @@ impl Intake {
             delivered: Claim::START,
             rebuilt: None,
             identity: None,
+            quiet: None,
         }
     }
 

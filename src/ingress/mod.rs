@@ -15,16 +15,17 @@ use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
 use crate::limit::{
-    COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, WRITER_QUEUE_MAX,
+    COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL,
+    WRITER_QUEUE_MAX,
 };
 use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer, Thin};
-use crate::store::{self, Appended, State, Store};
+use crate::store::{self, Appended, Glance, State, Store};
 use entry::enter;
-use intake::{Intake, Next, Phase};
-use std::collections::BTreeMap;
+use intake::{Intake, Next, Phase, Quiet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -263,36 +264,55 @@ impl Ingress {
     /// Looks at what the store knows of each shard: notices one that went back or was lost though nothing is appended, and commits.
     async fn look(&mut self) -> Result<(), Error> {
         self.next_look = Instant::now() + COMMIT_INTERVAL;
-        let reading = self.intakes.iter().filter(|(_, intake)| intake.phase == Phase::Reading);
-        let (partitions, shards): (Vec<_>, Vec<_>) = reading.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();
-        if shards.is_empty() {
-            return Ok(());
-        }
-        let states = match self.ports.store.state(&shards).await {
+        match self.states().await {
             Ok(states) => {
                 self.ports.health.watermarks.ready();
-                states
+                let mut commits = Vec::new();
+                for (partition, state) in states {
+                    match state {
+                        None => self.reopen(&partition),
+                        Some(state) => commits.extend(self.compare(partition, &state)),
+                    }
+                }
+                self.commit(commits).await;
+                Ok(())
             }
             Err(error) if error.is_transient() => {
                 self.ports.health.watermarks.not_ready(error.to_string());
-                return Ok(());
+                Ok(())
             }
-            Err(source) => return Err(Error::Store { route: self.options.route.clone(), source }),
-        };
-        let mut commits = Vec::new();
-        for (partition, state) in partitions.into_iter().zip(states) {
-            match state {
-                None => self.reopen(&partition),
-                Some(state) => commits.extend(self.compare(partition, &state)),
-            }
+            Err(source) => Err(Error::Store { route: self.options.route.clone(), source }),
         }
-        self.commit(commits).await;
-        Ok(())
+    }
+
+    /// What the store knows of the shards that are read, but for those that were quiet and still stand where they stood.
+    async fn states(&self) -> Result<Vec<(Partition, Option<State>)>, store::Error> {
+        let now = Instant::now();
+        let reading = || self.intakes.iter().filter(|(_, intake)| intake.phase == Phase::Reading);
+        let quiet = reading().filter_map(|(partition, intake)| Some((partition, &intake.shard, self.quiet(intake, now)?)));
+        let (mut still, quiet) = (BTreeSet::new(), quiet.collect::<Vec<_>>());
+        if !quiet.is_empty() {
+            let glances = self.ports.store.glance(&quiet.iter().map(|(_, shard, _)| (*shard).clone()).collect::<Vec<_>>()).await?;
+            let looked = quiet.into_iter().zip(glances);
+            still.extend(looked.filter_map(|((partition, _, before), glance)| (glance == Some(before)).then_some(partition)));
+        }
+        let others = reading().filter(|(partition, _)| !still.contains(partition));
+        let (partitions, shards): (Vec<_>, Vec<_>) = others.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();
+        if shards.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(partitions.into_iter().zip(self.ports.store.state(&shards).await?).collect())
+    }
+
+    /// Where a shard stood, if a glance is enough to know that nothing is to be done about it.
+    fn quiet(&self, intake: &Intake, now: Instant) -> Option<Glance> {
+        let quiet = intake.quiet.filter(|quiet| now < quiet.since + STATE_INTERVAL && now < self.next_refresh)?;
+        (intake.is_settled() && intake.from == quiet.glance.watermark).then_some(quiet.glance)
     }
 
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
     fn compare(&mut self, partition: Partition, state: &State) -> Option<Commit> {
-        let intake = self.intakes.get(&partition)?;
+        let intake = self.intakes.get_mut(&partition)?;
         intake.waiting.set(state.pending, state.quarantined);
         if intake.is_settled() && intake.from != state.watermark {
             self.seek(&partition, state.watermark, "the store's watermark moved by itself");
@@ -304,6 +324,8 @@ impl Ingress {
         let text = format!("{} {}", commit.offset, commit.metadata);
         let refresh = Instant::now() >= self.next_refresh;
         let is_new = self.committed.get(&commit.partition) != Some(&text);
+        let glance = Glance { watermark: state.watermark, delivered: state.delivered };
+        intake.quiet = (!is_new).then_some(Quiet { glance, since: Instant::now() });
         (is_new || refresh).then_some(commit)
     }
 

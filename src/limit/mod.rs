@@ -69,7 +69,7 @@ pub(crate) const APPEND_PIPELINE_MAX: usize = 8;
 /// How long the first record of a batch waits for company: an eighth of the time that the most urgent of the batch has until it is due, within
 /// these bounds. The least is far below what a user would call late; the greatest makes batches of hundreds at a thousand records a second, and a batch costs the store almost the same whatever it holds.
 pub(crate) const LINGER_MIN: Duration = Duration::from_millis(5);
-pub(crate) const LINGER_MAX: Duration = Duration::from_millis(250);
+pub(crate) const LINGER_MAX: Duration = Duration::from_millis(500);
 pub(crate) const LINGER_PART: u32 = 8;
 
 /// Appends of one shard on their way to the store; more than one only while batches are full.
@@ -88,6 +88,9 @@ pub(crate) const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// How often offsets are committed while something moves, and an idle ingress looks at its watermarks.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// After how long all of the state of a shard is looked at though a glance shows it unmoved: runs leave later than `delivered` moves.
+pub(crate) const STATE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// How often offsets are committed though nothing moved: brokers forget the offsets of idle groups after days.
 pub(crate) const COMMIT_REFRESH: Duration = Duration::from_secs(24 * 3600);
 
@@ -95,7 +98,7 @@ pub(crate) const COMMIT_REFRESH: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const OPEN_RETRY: Duration = Duration::from_millis(500);
 pub(crate) const STOPPED_RETRY: Duration = Duration::from_secs(10);
 
-/// Requests that a loader takes at once, and that may wait for it.
+/// Requests that a loader takes at once, and ticks' requests that may wait for it.
 pub(crate) const LOADER_REQUESTS_MAX: usize = 64;
 pub(crate) const LOADER_QUEUE_MAX: usize = 1_024;
 
@@ -135,8 +138,8 @@ pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
 /// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
 /// whatever it holds, and nobody waits for its answer when the message is due. What is claimed can no longer be cancelled.
-pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(150);
-pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(120);
+pub(crate) const CLAIM_AHEAD: Duration = Duration::from_millis(300);
+pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Between a claim and the next one of messages that were stored when the cursor had passed them; and between two moments at which messages that
 /// have become due are handed over. What comes meanwhile goes together.
@@ -144,7 +147,7 @@ pub(crate) const CLAIM_PACE: Duration = Duration::from_millis(3);
 pub(crate) const HAND_PACE: Duration = Duration::from_millis(2);
 
 /// How long delivered messages wait for the next claim to tell the store along with it.
-pub(crate) const TELL_AFTER: Duration = Duration::from_millis(150);
+pub(crate) const TELL_AFTER: Duration = Duration::from_millis(300);
 
 /// Deletes and ids in one call of advance for one shard: scripts block the server while they run.
 pub(crate) const DELETES_MAX: usize = 512;

@@ -4,8 +4,8 @@ use super::world::World;
 use crate::model::{Lease, ShardId};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -59,6 +59,10 @@ impl Store for Slow {
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         self.slowly(self.store.state(shards)).await
+    }
+
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        self.slowly(self.store.glance(shards)).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {

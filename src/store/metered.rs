@@ -1,8 +1,8 @@
 //! A store whose calls are timed and counted; it changes nothing about them.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId};
@@ -43,6 +43,10 @@ impl<S: Store> Store for Metered<S> {
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         self.timed(Operation::State, self.store.state(shards)).await
+    }
+
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        self.timed(Operation::Glance, self.store.glance(shards)).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {

@@ -39,6 +39,9 @@ pub(crate) trait Store {
     /// What the store knows of each shard, read in one step a shard. `None`: unborn.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error>;
 
+    /// The two positions that move, of each shard, as cheaply as can be: tells whether anything has happened. `None`: unborn.
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error>;
+
     /// Takes a lease that is free, expired by the store's own time, or already held with this very token.
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
 
@@ -93,6 +96,13 @@ pub(crate) enum Opened {
     Found(State),
     /// What is kept under the shard's name is not ours to touch: another layout version, or foreign bytes. Says what was found.
     Foreign(String),
+}
+
+/// How far a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glance {
+    pub(crate) watermark: Watermark,
+    pub(crate) delivered: Claim,
 }
 
 /// One shard as the store knows it.

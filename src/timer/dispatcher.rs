@@ -42,7 +42,7 @@ pub(crate) struct Ports {
     pub(crate) outlets: Outlets,
     pub(crate) holdings: mpsc::Receiver<Holding>,
     pub(crate) gave_up: mpsc::Sender<GaveUp>,
-    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) requests: mpsc::Sender<Vec<Request>>,
     pub(crate) replies: mpsc::Receiver<Reply>,
     pub(crate) hints: mpsc::Receiver<Hint>,
     pub(crate) chores: mpsc::Sender<Chore>,
@@ -209,11 +209,16 @@ impl Dispatcher {
     /// Asks the loader for what is needed, as far as it has room.
     fn request(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        for work in self.works.values_mut() {
-            let Ok(room) = self.ports.requests.try_reserve() else { return };
-            if let Some(what) = work.next_request(wall, now) {
-                room.send(Request { shard: work.lease.shard.clone(), tag: work.tag(), what });
-            }
+        let Ok(room) = self.ports.requests.try_reserve() else { return };
+        // When one looks for what was appended, those look along that soon would: the store is called once for all of them.
+        let others_poll = self.works.values().any(|work| work.is_polling(now));
+        let next = |work: &mut Work| {
+            let what = work.next_request(wall, now, others_poll)?;
+            Some(Request { shard: work.lease.shard.clone(), tag: work.tag(), what })
+        };
+        let requests: Vec<_> = self.works.values_mut().filter_map(next).collect();
+        if !requests.is_empty() {
+            room.send(requests);
         }
     }
 

@@ -252,7 +252,7 @@ mod tests {
         let (mut now, mut delivered, mut most, mut fetched) = (Instant::now(), Vec::new(), 0, 0);
         while delivered.len() < (RUNS * RUN_MESSAGES) as usize {
             let before = (delivered.len(), fetched);
-            while let Some(what) = work.next_request(WALL, now) {
+            while let Some(what) = work.next_request(WALL, now, false) {
                 work.take_in(answer(what, &runs, &mut fetched), now);
                 most = most.max(memory.used());
             }

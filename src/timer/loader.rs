@@ -5,8 +5,9 @@ use crate::health::Part;
 use crate::limit::{LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Corrupt, Decoder, Loaded, Name};
-use crate::store::{Error, Fetch, List, Listed, Listing, Store, Tail, Tailed};
+use crate::store::{Error, Fetch, Glance, List, Listed, Listing, Store, Tail, Tailed};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,10 +20,17 @@ pub(crate) struct Request {
     pub(crate) what: What,
 }
 
+impl Request {
+    fn reply(&self, answer: Answer) -> Reply {
+        Reply { shard: self.shard.clone(), tag: self.tag, answer }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum What {
-    /// What was appended past `after`; runs that begin after `until` are left in the store.
-    Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize },
+    /// What was appended past `after`; runs that begin after `until` are left in the store. If nothing is `expected`, it is looked first
+    /// whether there is anything, which costs the store less.
+    Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize, expected: bool },
     /// Names of the runs that begin in `from..=until`.
     List { from: Timestamp, until: Timestamp, limit: usize },
     /// Runs by name; of each, messages due after `keep` are left in the store, and so are those at its head that `taken` covers.
@@ -75,7 +83,8 @@ pub(crate) enum Read {
 /// See the module's page.
 pub(crate) struct Loader {
     pub(crate) store: Rc<dyn Store>,
-    pub(crate) requests: mpsc::Receiver<Request>,
+    /// Those of one tick together.
+    pub(crate) requests: mpsc::Receiver<Vec<Request>>,
     pub(crate) replies: mpsc::Sender<Reply>,
     pub(crate) health: Part,
 }
@@ -87,74 +96,110 @@ impl Loader {
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         loop {
-            let mut batch = Vec::new();
-            // Both arms are safe to drop: `recv_many` takes nothing from the channel unless it completes.
-            tokio::select! {
+            // Both arms are safe to drop: what was not received stays in the channel.
+            let mut batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                count = self.requests.recv_many(&mut batch, LOADER_REQUESTS_MAX) => if count == 0 { return Ok(()) },
-            }
-            let mut wait = STORE_RETRY_MIN;
-            let replies = loop {
-                match self.answer(&batch, &mut decoder).await {
-                    Ok(replies) => break replies,
-                    Err(error) if error.is_transient() => {
-                        self.health.not_ready(format!("what waits cannot be read: {error}"));
-                        tokio::select! {
-                            biased;
-                            () = stop.cancelled() => return Ok(()),
-                            () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
-                        }
-                    }
-                    Err(error) => return Err(error),
-                }
+                requests = self.requests.recv() => match requests {
+                    Some(requests) => requests,
+                    None => return Ok(()),
+                },
             };
-            self.health.ready();
-            for reply in replies {
-                if self.replies.send(reply).await.is_err() {
-                    return Ok(());
+            while batch.len() < LOADER_REQUESTS_MAX
+                && let Ok(more) = self.requests.try_recv()
+            {
+                batch.extend(more);
+            }
+            for some in batch.chunks(LOADER_REQUESTS_MAX) {
+                let Some(replies) = self.answer_at_last(some, &mut decoder, &stop).await? else { return Ok(()) };
+                for reply in replies {
+                    if self.replies.send(reply).await.is_err() {
+                        return Ok(());
+                    }
                 }
             }
         }
     }
 
+    /// Asks the store until it answers; `None`: it is to stop.
+    async fn answer_at_last(
+        &self,
+        batch: &[Request],
+        decoder: &mut Decoder,
+        stop: &CancellationToken,
+    ) -> Result<Option<Vec<Reply>>, Error> {
+        let mut wait = STORE_RETRY_MIN;
+        loop {
+            match self.answer(batch, decoder).await {
+                Ok(replies) => {
+                    self.health.ready();
+                    return Ok(Some(replies));
+                }
+                Err(error) if error.is_transient() => {
+                    self.health.not_ready(format!("what waits cannot be read: {error}"));
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Ok(None),
+                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Shards whose tail nothing was appended to, among those of which nothing else is expected.
+    async fn quiet(&self, batch: &[Request]) -> Result<BTreeSet<ShardId>, Error> {
+        let unexpected = batch.iter().filter_map(|request| match request.what {
+            What::Tail { after, expected: false, .. } => Some((request.shard.clone(), after)),
+            _ => None,
+        });
+        let (shards, afters): (Vec<_>, Vec<_>) = unexpected.unzip();
+        if shards.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let glances = self.store.glance(&shards).await?;
+        let is_quiet = |(glance, after): (Option<Glance>, Watermark)| glance.is_some_and(|glance| glance.watermark == after);
+        let looked = shards.into_iter().zip(glances.into_iter().zip(afters));
+        Ok(looked.filter_map(|(shard, look)| is_quiet(look).then_some(shard)).collect())
+    }
+
     async fn answer(&self, batch: &[Request], decoder: &mut Decoder) -> Result<Vec<Reply>, Error> {
         let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        let (quiet, mut replies) = (self.quiet(batch).await?, Vec::new());
         for request in batch {
             let shard = request.shard.clone();
             match &request.what {
-                What::Tail { after, until, keep, limit } => {
+                What::Tail { after, .. } if quiet.contains(&shard) => {
+                    replies.push(request.reply(Answer::Tail { watermark: *after, seen: *after, runs: Vec::new() }));
+                }
+                What::Tail { after, until, keep, limit, .. } => {
                     tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
                 }
                 What::List { from, until, limit } => lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
                 What::Fetch { runs, keep, taken } => fetches.push((request, (*keep, *taken), Fetch { shard, runs: runs.clone() })),
             }
         }
-        let mut replies = Vec::new();
-        let mut reply = |request: &Request, answer| replies.push(Reply { shard: request.shard.clone(), tag: request.tag, answer });
         if !tails.is_empty() {
             let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
             for ((request, keep, _), tailed) in tails.iter().zip(self.store.tail(&calls).await?) {
-                reply(request, tail_answer(tailed, *keep, decoder));
+                replies.push(request.reply(tail_answer(tailed, *keep, decoder)));
             }
         }
         if !lists.is_empty() {
             let calls: Vec<_> = lists.iter().map(|(_, call)| call.clone()).collect();
             for ((request, _), listed) in lists.iter().zip(self.store.list(&calls).await?) {
-                reply(
-                    request,
-                    match listed {
-                        Listed::Runs { watermark, runs, more } => Answer::List { watermark, runs, more },
-                        Listed::Unknown => Answer::Unknown,
-                    },
-                );
+                replies.push(request.reply(match listed {
+                    Listed::Runs { watermark, runs, more } => Answer::List { watermark, runs, more },
+                    Listed::Unknown => Answer::Unknown,
+                }));
             }
         }
         if !fetches.is_empty() {
             let calls: Vec<_> = fetches.iter().map(|(.., call)| call.clone()).collect();
             for ((request, bounds, call), blobs) in fetches.iter().zip(self.store.fetch(&calls).await?) {
                 let reads = call.runs.iter().zip(blobs).map(|((slice, name), bytes)| read(*slice, name, bytes.as_ref(), *bounds, decoder));
-                reply(request, Answer::Fetch(reads.collect()));
+                replies.push(request.reply(Answer::Fetch(reads.collect())));
             }
         }
         Ok(replies)

@@ -29,6 +29,12 @@ impl Poll {
         (!self.under_way).then_some(self.at)
     }
 
+    /// Whether it is time to look. In the company of others a little before it: all together cost the store less.
+    pub(super) fn is_due(&self, now: Instant, in_company: bool) -> bool {
+        let early = if in_company { self.interval / 4 } else { Duration::ZERO };
+        self.at().is_some_and(|at| at <= now + early)
+    }
+
     /// Something was appended by this process. What is not due soon is found soon enough, together with what comes after it.
     pub(super) fn hint(&mut self, least_due: Timestamp, wall: Timestamp, now: Instant) {
         self.hinted = true;
@@ -42,9 +48,10 @@ impl Poll {
         self.at = until;
     }
 
-    /// The store is being asked.
-    pub(super) fn begin(&mut self) {
+    /// The store is being asked. Answers whether something is known to be there.
+    pub(super) fn begin(&mut self) -> bool {
         (self.under_way, self.expected, self.hinted, self.urgent) = (true, self.hinted, false, false);
+        self.expected
     }
 
     /// The store has answered.
@@ -71,6 +78,14 @@ mod tests {
         }
         assert_eq!(poll.at(), Some(now + POLL_MAX));
         poll
+    }
+
+    #[test]
+    fn it_goes_along_with_others_a_little_before_its_time() {
+        let now = Instant::now();
+        let (idle, fast) = (idle(now), Poll { at: now + POLL_MIN, ..Poll::new(now) });
+        assert!(!idle.is_due(now + POLL_MAX - POLL_MAX / 4, false) && idle.is_due(now + POLL_MAX - POLL_MAX / 4, true));
+        assert!(!idle.is_due(now + POLL_MAX / 2, true) && !fast.is_due(now + POLL_MIN / 2, true) && fast.is_due(now + POLL_MIN, false));
     }
 
     #[test]

@@ -132,15 +132,20 @@ impl Work {
     }
 
     /// What to ask the loader for now, if anything.
-    pub(crate) fn next_request(&mut self, wall: Timestamp, now: Instant) -> Option<What> {
+    pub(crate) fn next_request(&mut self, wall: Timestamp, now: Instant, others_poll: bool) -> Option<What> {
         if self.phase != Phase::Active {
             return None;
         }
-        self.next_fill(wall).or_else(|| self.next_poll(now))
+        self.next_fill(wall).or_else(|| self.next_poll(now, others_poll))
     }
 
-    fn next_poll(&mut self, now: Instant) -> Option<What> {
-        if self.poll.at().is_none_or(|at| at > now) {
+    /// Whether it is time to look for what was appended.
+    pub(crate) fn is_polling(&self, now: Instant) -> bool {
+        self.phase == Phase::Active && self.poll.is_due(now, false)
+    }
+
+    fn next_poll(&mut self, now: Instant, others_poll: bool) -> Option<What> {
+        if !self.poll.is_due(now, others_poll) {
             return None;
         }
         let is_backlogged = self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
@@ -149,9 +154,9 @@ impl Work {
             self.poll.put_off(now + POLL_MAX);
             return None;
         }
-        self.poll.begin();
+        let expected = self.poll.begin();
         let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
-        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT })
+        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT, expected })
     }
 
     /// Takes in what the loader answered. `false`: the store does not know the shard.

@@ -32,7 +32,7 @@ pub(super) async fn a_second_birth_changes_nothing_and_tells_what_is_there(t: &T
 pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_nothing(t: &Trial<'_>) {
     let run = run_of("a", &[place(due(1, 0), 0)]);
     assert_eq!(t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))]).await, Appended::Unknown);
-    assert_eq!(t.known().await, None);
+    assert_eq!((t.known().await, t.glance().await), (None, None));
     assert_eq!(t.acquire(1, Duration::from_secs(9)).await, Acquired::Unknown);
     assert_eq!(t.renew(1, Duration::from_secs(9)).await, Renewed::Unknown);
     t.release(1).await;

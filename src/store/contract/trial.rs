@@ -4,8 +4,8 @@ use super::Subject;
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run, Summary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, List, Listed, Listing, Opened, Quarantine,
-    Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, Glance, List, Listed, Listing, Opened,
+    Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -112,8 +112,16 @@ impl Trial<'_> {
         self.store().state(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
     }
 
+    /// A glance tells the same positions.
     pub(super) async fn state(&self) -> State {
-        self.known().await.expect("the shard was born")
+        let state = self.known().await.expect("the shard was born");
+        let (watermark, delivered) = (state.watermark, state.delivered);
+        assert_eq!(self.glance().await, Some(Glance { watermark, delivered }));
+        state
+    }
+
+    pub(super) async fn glance(&self) -> Option<Glance> {
+        self.store().glance(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
     }
 
     pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {

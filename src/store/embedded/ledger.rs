@@ -13,8 +13,8 @@ use crate::limit;
 use crate::model::{Lease, ShardId};
 use crate::store::shard::Holder;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Opened, Quarantine, Renewed, Rewrite, Rewritten, State, Tail,
-    Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Glance, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -182,6 +182,10 @@ impl Ledger {
 
     pub(super) fn state(&mut self, shards: &[ShardId]) -> Vec<Option<State>> {
         shards.iter().map(|id| self.shard(id).map(|shard| shard.state())).collect()
+    }
+
+    pub(super) fn glance(&mut self, shards: &[ShardId]) -> Vec<Option<Glance>> {
+        shards.iter().map(|id| self.shard(id).map(|shard| shard.glance())).collect()
     }
 
     pub(super) fn acquire(&mut self, leases: &[Lease], length: Duration) -> Vec<Acquired> {

@@ -32,8 +32,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
@@ -208,6 +208,11 @@ impl Store for Embedded {
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         let shards = shards.to_vec();
         self.write(move |ledger| Ok(ledger.state(&shards))).await
+    }
+
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        let shards = shards.to_vec();
+        self.write(move |ledger| Ok(ledger.glance(&shards))).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {

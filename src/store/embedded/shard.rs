@@ -12,7 +12,7 @@ use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Glance, Quarantine, Renewed, Rewrite, Rewritten, State,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -64,6 +64,10 @@ impl Shard {
 
     pub(super) fn state(&self) -> State {
         self.counts.state(&self.positions)
+    }
+
+    pub(super) fn glance(&self) -> Glance {
+        self.positions.glance()
     }
 
     pub(super) fn contents(&self) -> Contents {

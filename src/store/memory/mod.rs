@@ -7,8 +7,8 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite,
-    Rewritten, State, Store, Survey, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed,
+    Rewrite, Rewritten, State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId};
@@ -128,6 +128,10 @@ impl Store for Memory {
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.state())).await
+    }
+
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.glance())).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {

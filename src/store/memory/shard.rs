@@ -5,7 +5,8 @@ use crate::model::{Cursor, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, List, Listed, Listing, Renewed, Rewrite, Rewritten, State, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Glance, List, Listed, Listing, Renewed, Rewrite, Rewritten, State,
+    Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,10 @@ impl Shard {
 
     pub(super) fn state(&self) -> State {
         self.counts.state(&self.positions)
+    }
+
+    pub(super) fn glance(&self) -> Glance {
+        self.positions.glance()
     }
 
     pub(super) fn contents(&self) -> Contents {

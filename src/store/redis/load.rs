@@ -5,9 +5,9 @@ use super::reply::text;
 use super::script::{Call, SliceKey};
 use super::{Redis, connection, form};
 use crate::limit;
-use crate::model::{Slice, Timestamp, Watermark};
+use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
 use crate::run::Name;
-use crate::store::{Error, Fetch, List, Listed, Listing};
+use crate::store::{Error, Fetch, Glance, List, Listed, Listing};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::collections::BTreeMap;
@@ -42,6 +42,14 @@ impl Redis {
                 Ok(reply.slices()?.map(|(watermark, slices)| Search::new(request, keys, watermark, slices)))
             });
         searches.collect()
+    }
+
+    pub(super) async fn read_glances(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        let mut pipeline = Pipeline::new();
+        for shard in shards {
+            pipeline.cmd("HMGET").arg(self.keyspace.of(shard).name(Key::Meta)).arg("version").arg("watermark").arg("delivered");
+        }
+        Ok(self.connection.send(&pipeline).await?.into_iter().map(glance).collect())
     }
 
     pub(super) async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
@@ -177,6 +185,12 @@ fn ask_watermark(pipeline: &mut Pipeline, keys: &Keys) {
 fn read_watermark(value: Value) -> Option<Watermark> {
     let [version, watermark] = <[String; 2]>::try_from(texts(value)?).ok()?;
     if version == key::LAYOUT { form::watermark(&watermark) } else { None }
+}
+
+fn glance(value: Value) -> Option<Glance> {
+    let [version, watermark, delivered] = <[String; 3]>::try_from(texts(value)?).ok()?;
+    let glance = || Some(Glance { watermark: form::watermark(&watermark)?, delivered: Claim::from_hex(&delivered)? });
+    if version == key::LAYOUT { glance() } else { None }
 }
 
 /// A list of strings; `None` if it is something else, or one of them is missing.

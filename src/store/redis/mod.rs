@@ -18,8 +18,8 @@ mod script;
 mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId};
@@ -124,6 +124,10 @@ impl Store for Redis {
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         let calls = shards.iter().map(|shard| Call::state(&self.keyspace.of(shard))).collect();
         self.run(calls).await?.into_iter().map(Reply::known_state).collect()
+    }
+
+    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+        self.read_glances(shards).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {

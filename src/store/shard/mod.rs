@@ -10,7 +10,7 @@ pub(crate) use count::{Count, Counts};
 pub(crate) use holder::Holder;
 pub(crate) use recent::Recent;
 
-use super::{Advance, Advanced, Append, Birth, Change, ChangeKind};
+use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance};
 use crate::model::{Claim, Cursor, Identity, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use std::collections::BTreeMap;
@@ -45,6 +45,10 @@ pub(crate) struct Sifted {
 impl Positions {
     pub(crate) fn new(birth: &Birth) -> Self {
         Self { identity: birth.identity.clone(), watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered }
+    }
+
+    pub(crate) fn glance(&self) -> Glance {
+        Glance { watermark: self.watermark, delivered: self.delivered }
     }
 
     /// Whether the batch begins where the shard ends (I2).
