@@ -3,7 +3,9 @@
 #   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, layout, asynq
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, layout, asynq; and deep, which takes
+#                          minutes and gigabytes of the disk, and is left out unless it stands here
+#   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
 #   RUNS                   for `make bench`: how often, default 1; of several, the median
 #   TEST                   for `make integration`: only the tests whose name contains it
@@ -43,7 +45,7 @@ $(SERVERS)/tools/bin/cargo-deny: | packages
 
 # The program as it is shipped, hence without the tests' feature.
 bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
-	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(RUNS),runs=$(RUNS))
+	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

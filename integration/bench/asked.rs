@@ -5,20 +5,23 @@ use std::path::Path;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 7] = ["copy", "ingress", "drain", "embedded", "steady", "layout", "asynq"];
+pub(crate) const STAGES: [&str; 9] = ["copy", "ingress", "drain", "embedded", "steady", "burst", "deep", "layout", "asynq"];
+
+/// Takes minutes, and gigabytes of the disk: only for whoever asks for it.
+const NAMED_ONLY: &str = "deep";
 
 pub(crate) struct Asked {
-    /// None: all of them.
+    /// None: all of them, but for one.
     stages: Vec<String>,
     pub(crate) runs: usize,
     pub(crate) load: Workload,
 }
 
 impl Asked {
-    /// A number is how many messages, a word a stage; `runs=3`, `workload=FILE`. Words that begin with a dash are cargo's own.
+    /// A number is how many messages, a word a stage; `runs=3`, `waiting=50000000`, `workload=FILE`. Words that begin with a dash are cargo's own.
     pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Asked, String> {
         let mut asked = Asked { stages: Vec::new(), runs: 1, load: Workload::default() };
-        let mut count = None;
+        let (mut count, mut waiting) = (None, None);
         for word in words.filter(|word| !word.starts_with('-')) {
             if let Some(file) = word.strip_prefix("workload=") {
                 asked.load =
@@ -26,6 +29,10 @@ impl Asked {
             } else if let Some(runs) = word.strip_prefix("runs=") {
                 let runs = runs.parse().ok().filter(|runs| (1..=99).contains(runs));
                 asked.runs = runs.ok_or_else(|| format!("{word}: how many runs, from 1 to 99, such as RUNS=3"))?;
+            } else if let Some(number) = word.strip_prefix("waiting=") {
+                let number = number.parse().ok().filter(|waiting| workload::WAITING.contains(waiting));
+                let (least, most) = workload::WAITING.into_inner();
+                waiting = Some(number.ok_or_else(|| format!("{word}: how many messages wait, from {least} to {most}"))?);
             } else if word.starts_with(|first: char| first.is_ascii_digit()) {
                 let number = word.parse().ok().filter(|count| (1_000..=workload::COUNT_MAX).contains(count));
                 count = Some(number.ok_or_else(|| format!("{word}: how many messages, from 1000 to {}", workload::COUNT_MAX))?);
@@ -36,6 +43,10 @@ impl Asked {
             }
         }
         asked.load.count = count.unwrap_or(asked.load.count);
+        asked.load.deep.waiting = waiting.unwrap_or(asked.load.deep.waiting);
+        if asked.load.partitions < 2 && asked.insists_on("burst") {
+            return Err("burst: it needs a partition that has none of it; let the workload have 2 or more".to_owned());
+        }
         Ok(asked)
     }
 
@@ -51,7 +62,12 @@ impl Asked {
     }
 
     pub(crate) fn wants(&self, stage: &str) -> bool {
-        self.stages.is_empty() || self.stages.iter().any(|asked| asked == stage)
+        self.stages.is_empty() && stage != NAMED_ONLY || self.stages.iter().any(|asked| asked == stage)
+    }
+
+    /// Whether a lateness is measured, by a broker that must be warm.
+    pub(crate) fn is_timely(&self) -> bool {
+        ["steady", "burst", "deep"].iter().any(|stage| self.wants(stage))
     }
 
     /// Measurements of all runs.
@@ -62,10 +78,13 @@ impl Asked {
             ("ingress", 1),
             ("drain", 1),
             ("embedded", 2),
-            ("steady", 1 + rates),
+            ("steady", rates),
+            ("burst", 1),
+            ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),
         ];
-        self.runs * each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>()
+        self.runs
+            * (usize::from(self.is_timely()) + each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>())
     }
 }

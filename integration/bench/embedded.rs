@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::env::{Postdate, now_ms};
 use crate::route::{Route, begun, wait_for};
 use crate::row::{Row, Stage, System};
-use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, millis, stop};
+use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, judge_waiting, millis, stop};
 use crate::workload::spread;
 
 /// What one process does, for the folder is its own: it never runs one role without the other.
@@ -27,7 +27,7 @@ impl Bench<'_> {
         let pending = wait_for(self.progress, count, Duration::from_millis(20), || pending(&service));
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
-        let verdict = self.judge_waiting(&route, pending);
+        let verdict = judge_waiting(&route, count, pending);
         let row = Row::service(System::Embedded, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
         Row { bytes: Some(size(folder.path()) as f64 / count as f64), redis_cpu_us: None, ..row }
     }
@@ -54,7 +54,7 @@ impl Bench<'_> {
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let arrivals = self.judge_arrived(&route, count, due);
-        let seconds = (arrivals.last - since) as f64 / 1e3;
+        let seconds = (arrivals.last(0..count) - since) as f64 / 1e3;
         Row { redis_cpu_us: None, ..Row::service(System::Embedded, Stage::Drain, &usage, arrivals.verdict).within(seconds) }
     }
 

@@ -46,12 +46,18 @@ impl<'a> Feeder<'a> {
     }
 
     /// Message `number`, its own headers beside the control header; waits while the client is full.
-    pub(crate) fn send(&self, number: usize, (name, millis): Control) {
+    pub(crate) fn send(&self, number: usize, control: Control) {
+        self.send_to(None, number, control);
+    }
+
+    /// Into one partition; none: that of its key.
+    pub(crate) fn send_to(&self, partition: Option<i32>, number: usize, (name, millis): Control) {
         let (key, payload, millis) = (self.message.key(number), self.message.payload(number), millis.to_string());
         let own = &self.message.headers;
         let first = OwnedHeaders::new_with_capacity(1 + own.len()).insert(Header { key: name, value: Some(&millis) });
         let headers = own.iter().fold(first, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }));
         let mut record = BaseRecord::to(&self.topic).key(&key).payload(&payload).headers(headers);
+        record.partition = partition;
         while let Err((error, back)) = self.client.send(record) {
             assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "the client takes the load");
             record = back;

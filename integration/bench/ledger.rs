@@ -2,6 +2,7 @@
 //! what the service says of itself.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
@@ -56,13 +57,30 @@ pub(crate) struct Sent<'a> {
 /// What a target topic holds.
 pub(crate) struct Arrivals {
     pub(crate) verdict: Verdict,
-    /// By the broker's stamp, in milliseconds after the due, ascending.
-    pub(crate) lateness: Vec<i64>,
-    /// The broker's stamp of the last one.
-    pub(crate) last: i64,
+    /// The broker's, by number; of those that did not come none.
+    stamps: Vec<i64>,
 }
 
-/// Reads a topic to its end. `due` answers for a number when it was due; a copy has none.
+/// Of a message that did not come.
+const NEVER: i64 = i64::MIN;
+
+impl Arrivals {
+    /// In milliseconds after the due, ascending.
+    pub(crate) fn lateness(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
+        let came = self.stamps.iter().enumerate().filter(|(_, stamp)| **stamp != NEVER);
+        let mut lateness: Vec<i64> = came.filter_map(|(number, stamp)| Some(stamp - due(number)?)).collect();
+        lateness.sort_unstable();
+        lateness
+    }
+
+    /// The broker's stamp of the last one of these.
+    pub(crate) fn last(&self, numbers: Range<usize>) -> i64 {
+        self.stamps[numbers].iter().copied().max().unwrap_or(NEVER)
+    }
+}
+
+/// Reads a topic to its end. `due` answers for a number when it was due; a copy has none. A number that is not among those sent to arrive is
+/// one that should still wait.
 pub(crate) fn judge(topics: &Topics<'_>, topic: &str, sent: Sent<'_>, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
     let Sent { message: like, count } = sent;
     let mut config = ClientConfig::new();
@@ -70,27 +88,26 @@ pub(crate) fn judge(topics: &Topics<'_>, topic: &str, sent: Sent<'_>, due: impl 
     config.set("fetch.queue.backoff.ms", "10");
     let mut reader = Reader::new(&config, &topics.all_of(topic));
     let mut verdict = Verdict { count, ..Verdict::default() };
-    let (mut seen, mut lateness, mut last) = (vec![false; count], Vec::new(), i64::MIN);
+    let mut stamps = vec![NEVER; count];
     let (held, mut read, mut heard) = (topics.held(topic), 0, Instant::now());
     while read < held && heard.elapsed() < SILENCE {
         let came = reader.read(Duration::from_millis(100), |message| {
-            last = last.max(message.timestamp());
-            let Some(number) = Message::number(message.payload()).filter(|number| *number < count) else {
+            let Some(number) = Message::number(message.payload()) else {
                 verdict.changed += 1;
                 return;
             };
+            if number >= count {
+                verdict.early += 1;
+                return;
+            }
             let same = message.payload() == like.payload(number).as_bytes() && message.key() == like.key(number).as_bytes();
             verdict.changed += usize::from(!same);
-            verdict.doubled += usize::from(std::mem::replace(&mut seen[number], true));
-            if let Some(due) = due(number) {
-                verdict.early += usize::from(message.timestamp() < due);
-                lateness.push(message.timestamp() - due);
-            }
+            verdict.doubled += usize::from(std::mem::replace(&mut stamps[number], message.timestamp()) != NEVER);
+            verdict.early += usize::from(due(number).is_some_and(|due| message.timestamp() < due));
         });
         read += came;
         heard = if came > 0 { Instant::now() } else { heard };
     }
-    verdict.lost = seen.iter().filter(|seen| !**seen).count();
-    lateness.sort_unstable();
-    Arrivals { verdict, lateness, last }
+    verdict.lost = stamps.iter().filter(|stamp| **stamp == NEVER).count();
+    Arrivals { verdict, stamps }
 }

@@ -2,7 +2,8 @@
 //! so that figures of different runs say nothing about each other.
 //!
 //! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `layout`, `asynq`) choose what is measured, for whoever works on one of them; `workload=FILE` brings messages of one's own, `runs=3` answers the median of three.
+//! `burst`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
+//! minutes. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of three.
 //! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
 #![allow(
     clippy::cast_possible_truncation,
@@ -16,12 +17,15 @@
 
 mod asked;
 mod asynq;
+mod burst;
 mod compare;
 mod copy;
+mod deep;
 mod embedded;
 #[path = "../env/mod.rs"]
 mod env;
 mod feeder;
+mod held;
 mod layout;
 mod ledger;
 mod meter;
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
     println!("{}\n", results.conditions());
     table::print(&results.rows, &results.runs);
     table::print_comparisons(&results.comparisons);
+    table::print_strained(&results.rows, &results.held);
     println!("{}\n", report::LEGEND);
     results.write();
     let kept = results.are_kept();
@@ -110,9 +115,17 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {
     if asked.wants("embedded") {
         rows.extend([bench.embedded_ingress(), bench.embedded_drain()]);
     }
-    if asked.wants("steady") {
+    if asked.is_timely() {
         bench.warm_up();
+    }
+    if asked.wants("steady") {
         rows.extend(asked.load.steady.rates.iter().map(|rate| bench.steady(*rate)));
+    }
+    if asked.wants("burst") && asked.load.partitions > 1 {
+        rows.extend(bench.burst());
+    }
+    if asked.wants("deep") {
+        rows.extend(bench.deep());
     }
     if asked.wants("layout") {
         rows.extend(bench.layout());

@@ -31,6 +31,36 @@ pub(crate) enum Stage {
     Both,
     /// So many messages a second.
     Steady(usize),
+    /// All due in one millisecond.
+    Burst,
+    /// So many messages a second of a shard beside those that have the burst, while it lasts.
+    Meanwhile(usize),
+    /// So many that wait for days, into the store.
+    Fill(usize),
+    /// A steady load beside them.
+    Beside(Depth),
+}
+
+/// What a steady load has below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Depth {
+    /// Messages a second, and messages that wait.
+    pub(crate) rate: usize,
+    pub(crate) waiting: usize,
+    /// The rewriter has nothing left to do.
+    pub(crate) settled: bool,
+}
+
+/// What the service's process took beside processor time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Process {
+    /// From its start until it is ready and holds every shard.
+    pub(crate) start_up_s: Option<f64>,
+    /// The most memory that it had at once, and its budget for messages that are loaded: bytes.
+    pub(crate) peak_bytes: f64,
+    pub(crate) budget_bytes: f64,
+    /// Stored runs that were put together or split meanwhile.
+    pub(crate) rewritten_runs: f64,
 }
 
 /// What does not apply is left out.
@@ -47,6 +77,7 @@ pub(crate) struct Row {
     /// Of the store, a message that waits.
     pub(crate) bytes: Option<f64>,
     pub(crate) lateness_ms: Option<Lateness>,
+    pub(crate) process: Option<Process>,
     /// The part of all cores that other programs had.
     pub(crate) others: f64,
     pub(crate) verdict: Verdict,
@@ -81,6 +112,7 @@ impl Row {
             kafka_cpu_us: Some(usage.kafka.as_secs_f64() * 1e6 / verdict.count as f64),
             bytes: None,
             lateness_ms: None,
+            process: None,
             others: usage.others,
             verdict,
         }
@@ -120,6 +152,7 @@ impl Row {
             kafka_cpu_us: add(self.kafka_cpu_us, other.kafka_cpu_us),
             bytes: None,
             lateness_ms: None,
+            process: None,
             others: self.others.max(other.others),
             verdict: if self.verdict.is_kept() { other.verdict } else { self.verdict },
             ..*self
@@ -133,7 +166,8 @@ impl Row {
             (System::Postdate, Stage::Store) => "ingress: source to store".to_owned(),
             (System::Postdate, Stage::Drain) => "drain: store to target, overdue".to_owned(),
             (System::Postdate, Stage::Both) => "ingress and drain, together".to_owned(),
-            (System::Postdate | System::Embedded, stage @ Stage::Steady(_)) => stage.name(),
+            (System::Embedded, stage @ Stage::Steady(_)) => stage.name(),
+            (System::Postdate, stage) => stage.name(),
             (System::Embedded, Stage::Drain) => "embedded: store to target, overdue".to_owned(),
             (System::Embedded, _) => "embedded: source to store".to_owned(),
             (system, stage) => format!("{}: {}", system.name(), stage.name()),
@@ -148,6 +182,13 @@ impl Row {
             let (p50, p99, p99_9) = (late(|late| late.p50)?, late(|late| late.p99)?, late(|late| late.p99_9)?);
             Some(Lateness { p50, p99, p99_9, greatest: late(|late| late.greatest)? })
         };
+        let of_process =
+            |figure: fn(&Process) -> Option<f64>| median(rows.iter().filter_map(|row| figure(row.process.as_ref()?)).collect());
+        let process = || {
+            let (peak, budget) = (of_process(|process| Some(process.peak_bytes))?, of_process(|process| Some(process.budget_bytes))?);
+            let (start_up_s, rewritten) = (of_process(|process| process.start_up_s), of_process(|process| Some(process.rewritten_runs))?);
+            Some(Process { start_up_s, peak_bytes: peak, budget_bytes: budget, rewritten_runs: rewritten })
+        };
         Row {
             rate: of(|row| row.rate),
             cpu_us: of(|row| row.cpu_us),
@@ -155,6 +196,7 @@ impl Row {
             kafka_cpu_us: of(|row| row.kafka_cpu_us),
             bytes: of(|row| row.bytes),
             lateness_ms: lateness(),
+            process: process(),
             others: of(|row| Some(row.others)).unwrap_or(0.0),
             verdict: rows.iter().find(|row| !row.verdict.is_kept()).unwrap_or(&rows[0]).verdict,
             ..*rows[0]
@@ -183,8 +225,18 @@ impl Stage {
             Stage::Drain => "out of Redis, overdue".to_owned(),
             Stage::Both => "together".to_owned(),
             Stage::Steady(rate) => format!("steady: {rate}/s"),
+            Stage::Burst => "burst: due in one millisecond".to_owned(),
+            Stage::Meanwhile(rate) => format!("burst: {rate}/s of another shard, meanwhile"),
+            Stage::Fill(waiting) => format!("deep: {} into the store", rounded(waiting)),
+            Stage::Beside(Depth { rate, waiting: 0, .. }) => format!("deep: {rate}/s, none waiting"),
+            Stage::Beside(Depth { rate, waiting, settled: false }) => format!("deep: {rate}/s beside {}", rounded(waiting)),
+            Stage::Beside(Depth { rate, waiting, settled: true }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
         }
     }
+}
+
+fn rounded(count: usize) -> String {
+    if count.is_multiple_of(1_000_000) { format!("{}M", count / 1_000_000) } else { count.to_string() }
 }
 
 /// Each measurement of the first run with its like in the others.

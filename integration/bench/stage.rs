@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::env::{Postdate, Redis, eventually, now_ms};
 use crate::feeder::{Control, Feeder, steadily};
 use crate::ledger::{Arrivals, Sent, Verdict, judge};
-use crate::meter::Meter;
+use crate::meter::{Meter, Usage};
 use crate::progress::Progress;
 use crate::route::{Route, begun, wait_for};
 use crate::row::{Lateness, Row, Stage, System};
@@ -73,7 +73,7 @@ impl Bench<'_> {
         wait_for(self.progress, self.load.count, Duration::from_millis(5), || stored.watermark().unwrap_or(0));
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
-        let verdict = self.judge_waiting(&route, stored.pending());
+        let verdict = judge_waiting(&route, self.load.count, stored.pending());
         let bytes = (stored.memory() - memory) as f64 / self.load.count as f64;
         let row = Row::service(System::Postdate, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
         (Row { bytes: Some(bytes), ..row }, filled + usage.wall)
@@ -101,7 +101,7 @@ impl Bench<'_> {
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let arrivals = self.judge_arrived(&route, count, due);
-        let seconds = (arrivals.last - since) as f64 / 1e3;
+        let seconds = (arrivals.last(0..count) - since) as f64 / 1e3;
         Row::service(System::Postdate, Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
@@ -121,28 +121,33 @@ impl Bench<'_> {
         let route = self.route();
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
-        let mut stored = route.stored(self.redis);
-        let (memory, start) = (stored.memory(), self.meter.read(service.cpu()));
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
-        let all = rate * steady.lasts.as_secs() as usize;
-        let send = |number, due| feeder.send(number, ("postdate-at", due));
-        let dues = steadily(rate, steady, send, |sent| {
-            feeder.serve();
-            self.progress.at(sent, all);
-        });
-        feeder.finish();
-        let (waiting, memory) = (stored.pending(), stored.memory() - memory);
-        let bytes = (waiting > 0).then(|| memory as f64 / waiting as f64);
-        wait_for(self.progress, dues.len(), LOOK, || route.delivered());
-        let usage = start.until(self.meter.read(service.cpu()));
+        let (memory, mut dues) = (route.stored(self.redis).memory(), Vec::new());
+        let Flow { usage, waiting, memory: full } = self.flow(rate, steady, (&route, &service), &mut dues);
         stop(service);
+        let bytes = (waiting > 0).then(|| (full - memory) as f64 / waiting as f64);
         let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
         let row = Row::service(System::Postdate, Stage::Steady(rate), &usage, arrivals.verdict);
-        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness), ..row }
+        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))), ..row }
+    }
+
+    /// A steady load into a route that is served, until all of it has arrived. `dues`: those of earlier loads, to which its own are added.
+    pub(crate) fn flow(&self, rate: usize, steady: &Steady, (route, service): (&Route<'_>, &Postdate), dues: &mut Vec<i64>) -> Flow {
+        let (mut stored, first, start) = (route.stored(self.redis), dues.len(), self.meter.read(service.cpu()));
+        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let all = rate * steady.lasts.as_secs() as usize;
+        let send = |number, due| feeder.send(first + number, ("postdate-at", due));
+        dues.extend(steadily(rate, steady, send, |sent| {
+            feeder.serve();
+            self.progress.at(sent, all);
+        }));
+        feeder.finish();
+        let (waiting, memory) = (stored.pending(), stored.memory());
+        wait_for(self.progress, dues.len(), LOOK, || route.delivered());
+        Flow { usage: start.until(self.meter.read(service.cpu())), waiting, memory }
     }
 
     /// A new route, on a Redis that holds nothing.
-    fn route(&self) -> Route<'_> {
+    pub(crate) fn route(&self) -> Route<'_> {
         self.empty_redis();
         Route::in_redis(self.topics, self.redis)
     }
@@ -173,17 +178,24 @@ impl Bench<'_> {
         Sent { message: &self.load.message, count: self.load.count }
     }
 
-    /// Of messages none of which is due yet.
-    pub(crate) fn judge_waiting(&self, route: &Route<'_>, pending: usize) -> Verdict {
-        let count = self.load.count;
-        let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
-        Verdict { count, lost, doubled, early: route.delivered(), dead: route.dead(), ..Verdict::default() }
-    }
-
     pub(crate) fn judge_arrived(&self, route: &Route<'_>, count: usize, due: impl Fn(usize) -> i64) -> Arrivals {
-        let arrivals = judge(self.topics, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
-        Arrivals { verdict: Verdict { dead: route.dead(), ..arrivals.verdict }, ..arrivals }
+        let mut arrivals = judge(self.topics, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
+        arrivals.verdict.dead = route.dead();
+        arrivals
     }
+}
+
+/// What a steady load took, and what Redis held of it when it ended.
+pub(crate) struct Flow {
+    pub(crate) usage: Usage,
+    waiting: usize,
+    memory: usize,
+}
+
+/// Of messages none of which is due yet.
+pub(crate) fn judge_waiting(route: &Route<'_>, count: usize, pending: usize) -> Verdict {
+    let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
+    Verdict { count, lost, doubled, early: route.delivered(), dead: route.dead(), ..Verdict::default() }
 }
 
 /// As an operator ends it.

@@ -1,7 +1,8 @@
 //! The tables that are printed, and what their columns mean.
 
 use crate::compare::{Beside, Comparison, Figure, RIVALS, of_the_floor};
-use crate::row::Row;
+use crate::held::Held;
+use crate::row::{Process, Row};
 
 /// Prints the rows beside the floor, if it is one of them; the ratios are those of the runs, each by itself.
 pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
@@ -51,6 +52,29 @@ pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
         let times = |beside: Option<&Beside>| number(beside.map(|beside| beside.times), 2);
         lines.push([what.clone(), number(Some(*postdate), digits), value(layout), times(layout), value(asynq), times(asynq)]);
     }
+    if lines.len() > 2 {
+        print_aligned(&lines);
+    }
+}
+
+/// What the service's process took under strain, and what is held against another measurement.
+pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
+    let head = ["the service's process", "start-up", "most memory", "budget for messages", "runs rewritten"];
+    let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
+    lines.extend(rows.iter().filter_map(|row| {
+        let Process { start_up_s, peak_bytes, budget_bytes, rewritten_runs } = row.process?;
+        let mib = |bytes: f64| format!("{:.0} MiB", bytes / f64::from(1 << 20));
+        let start_up = start_up_s.map_or_else(String::new, |seconds| format!("{seconds:.1} s"));
+        Some([row.name(), start_up, mib(peak_bytes), mib(budget_bytes), format!("{rewritten_runs:.0}")])
+    }));
+    if lines.len() > 2 {
+        print_aligned(&lines);
+    }
+    let head = ["beside another stage", "", "held against", "", "times"];
+    let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
+    lines.extend(held.iter().map(|Held { what, value, against, base, times }| {
+        [what.clone(), format!("{value:.0}"), against.clone(), format!("{base:.0}"), format!("{times:.2}")]
+    }));
     if lines.len() > 2 {
         print_aligned(&lines);
     }

@@ -31,6 +31,11 @@ impl<'a> Topics<'a> {
         topic
     }
 
+    /// Frees the disk of what nobody reads any more.
+    pub(crate) fn remove(&self, topic: &str) {
+        self.kafka.delete_topic(topic);
+    }
+
     /// How many records it holds: nothing is deleted, and nobody uses transactions.
     pub(crate) fn held(&self, topic: &str) -> usize {
         let end = |partition| self.asker.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").1;

@@ -68,6 +68,11 @@ impl Postdate {
         self.process.cpu()
     }
 
+    /// The most memory that it has had at once since it was started, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        self.process.peak_memory()
+    }
+
     /// Stops its clock, so to speak: a process that is paused, swapped out or starved, and does not know it.
     pub(crate) fn pause(&self) {
         self.process.signal(Signal::STOP);

@@ -132,6 +132,13 @@ impl Process {
         cpu_of(self.child.as_ref().map_or(0, Child::id))
     }
 
+    /// The most memory that it has had at once since it was started, in bytes.
+    pub(super) fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.as_ref().map_or(0, Child::id))).expect("it runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        peak.expect("the kernel tells") * 1024
+    }
+
     pub(super) fn runs(&mut self) -> bool {
         self.child.is_some() && self.ended().is_none()
     }

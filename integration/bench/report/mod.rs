@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 use crate::asked::Asked;
 use crate::compare::{Comparison, compare};
 use crate::env::now_ms;
+use crate::held::{Held, held};
 use crate::row::{self, Row};
 use crate::workload::Workload;
 
@@ -29,15 +30,17 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
     /// Of Postdate and its rivals.
     pub(crate) comparisons: Vec<Comparison>,
+    /// Of measurements of Postdate's own.
+    pub(crate) held: Vec<Held>,
     pub(crate) runs: Vec<Vec<Row>>,
 }
 
 impl Results {
     pub(crate) fn new(asked: &Asked, runs: Vec<Vec<Row>>) -> Results {
         let rows = row::medians(&runs);
-        let comparisons = compare(&rows, &runs);
+        let (comparisons, held) = (compare(&rows, &runs), held(&rows, &runs));
         let (version, workload) = (env!("CARGO_PKG_VERSION"), asked.load.clone());
-        Results { version, finished: now(), machine: machine(), workload, rows, comparisons, runs }
+        Results { version, finished: now(), machine: machine(), workload, rows, comparisons, held, runs }
     }
 
     pub(crate) fn are_kept(&self) -> bool {
@@ -104,6 +107,14 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
 - steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
   the broker's stamp (LogAppendTime of the target) against the due that was sent. Before the first, half a minute of such a load goes
   unmeasured: until a fresh JVM has compiled what serves it, it takes a core more.
+- burst: all messages due in the same millisecond, in all partitions but the last, stored while the service runs; from that millisecond to the
+  broker's stamp of the last of them. The last partition has 1000/s with the steady load's delays: of those that were due while the burst was
+  delivered, their lateness.
+- deep (only `STAGES=deep`): a steady load with nothing waiting; then messages that wait for days (usually 10 million over 30 days), through
+  the source as fast as they come, the service at work; a restart, and at once the same load beside them, in the same shards, while the
+  rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's own count, and by a target that
+  has none of it. Start-up: until it is ready and holds the lease of every shard. Most memory: VmHWM of the process, whose budget bounds only
+  what messages that are loaded take of it.
 - per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
   a queue for each partition, written in pipelines of 500 (HSET, ZADD), looked for by ZRANGEBYSCORE of 500 every 5 ms, fetched by HMGET, removed
   by a script. It does less than Postdate: it reads and writes no Kafka, has no leases, no retries, no cancelling, and two of it deliver a

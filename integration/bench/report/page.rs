@@ -7,7 +7,8 @@ use super::svg::{escaped, short};
 use super::tile::tiles;
 use super::{LEGEND, Results};
 use crate::compare::{Comparison, RIVALS};
-use crate::row::{Row, Stage, System};
+use crate::held::Held;
+use crate::row::{Depth, Process, Row, Stage, System};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -30,6 +31,7 @@ pub(super) fn page(results: &Results) -> String {
         ),
         cpu("Processor time under a steady load", &steadily, figures.cpu(under_a_load, "%")),
         beside(&results.comparisons),
+        strained(results),
         table(&results.rows),
         method(results),
     ];
@@ -65,7 +67,7 @@ fn plot(title: &str, says: &str, drawn: Option<String>) -> String {
 
 /// Without the rivals, beside whose length all else could not be told apart.
 fn at_full_speed(row: &Row) -> Option<f64> {
-    (!matches!(row.stage, Stage::Steady(_)) && !RIVALS.contains(&row.system)).then_some(1.0)
+    (!matches!(row.stage, Stage::Steady(_) | Stage::Beside(_) | Stage::Meanwhile(_)) && !RIVALS.contains(&row.system)).then_some(1.0)
 }
 
 /// In and out of Redis, of those that use it; nothing to see without a rival.
@@ -76,7 +78,10 @@ fn redis(results: &Results, figures: Figures<'_>) -> Option<String> {
 
 /// A second's messages, in hundredths of that second.
 fn under_a_load(row: &Row) -> Option<f64> {
-    if let Stage::Steady(rate) = row.stage { Some(rate as f64 / 1e4) } else { None }
+    match row.stage {
+        Stage::Steady(rate) | Stage::Beside(Depth { rate, .. }) => Some(rate as f64 / 1e4),
+        _ => None,
+    }
 }
 
 fn cpu(title: &str, says: &str, drawn: Option<String>) -> String {
@@ -124,6 +129,34 @@ fn beside(comparisons: &[Comparison]) -> String {
         text += "</tr>";
     }
     text + "</tbody></table></div></section>"
+}
+
+/// Much that waits, and much that is due at once.
+fn strained(results: &Results) -> String {
+    let rows = || results.rows.iter().filter_map(|row| Some((row.name(), row.process?)));
+    if rows().next().is_none() {
+        return String::new();
+    }
+    let mut text =
+        String::from("<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds what loaded messages take.</p>");
+    text += "<div class=\"wide\"><table><thead><tr><th></th><th>start-up, s</th><th>most memory, MiB</th><th>budget, MiB</th>";
+    text += "<th>runs rewritten</th></tr></thead><tbody>";
+    for (name, Process { start_up_s, peak_bytes, budget_bytes, rewritten_runs }) in rows() {
+        let start_up = start_up_s.map_or_else(String::new, |seconds| format!("{seconds:.1}"));
+        let [peak, budget] = [peak_bytes, budget_bytes].map(|bytes| short(bytes / f64::from(1 << 20)));
+        let _ = write!(text, "<tr><td>{}</td><td>{start_up}</td><td>{peak}</td><td>{budget}</td>", escaped(&name));
+        let _ = write!(text, "<td>{}</td></tr>", short(rewritten_runs));
+    }
+    text += "</tbody></table></div>";
+    if !results.held.is_empty() {
+        text += "<div class=\"wide\"><table><thead><tr><th></th><th></th><th>held against</th><th></th><th>times</th></tr></thead><tbody>";
+        for Held { what, value, against, base, times } in &results.held {
+            let (value, base) = (short(*value), short(*base));
+            let _ = write!(text, "<tr><td>{what}</td><td>{value}</td><td>{against}</td><td>{base}</td><td>{times:.2}</td></tr>");
+        }
+        text += "</tbody></table></div>";
+    }
+    text + "</section>"
 }
 
 fn table(rows: &[Row]) -> String {

@@ -10,10 +10,10 @@ use toml_edit::{ImDocument, Item, TableLike};
 
 use super::problem::{Error, Place, Problem};
 use super::unit::{Quantity, Size};
-use super::{COUNT_MAX, Delay, KEY_MIN, PAYLOAD_MIN, Workload};
+use super::{COUNT_MAX, Deep, Delay, KEY_MIN, PAYLOAD_MIN, WAITING, Workload};
 
 /// Every key there is, and the tables they stand in.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 30] = [
     "count",
     "partitions",
     "message",
@@ -35,6 +35,15 @@ const KEYS: [&str; 21] = [
     "steady.delay.min",
     "steady.delay.mean",
     "steady.delay.max",
+    "deep",
+    "deep.waiting",
+    "deep.rate",
+    "deep.lasts",
+    "deep.delay",
+    "deep.delay.distribution",
+    "deep.delay.min",
+    "deep.delay.mean",
+    "deep.delay.max",
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -81,11 +90,24 @@ impl Reader {
         load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
         load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
         load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
+        load.deep = self.deep(load.deep);
         let most = load.steady.rates.iter().max().map_or(0, |rate| rate.saturating_mul(load.steady.lasts.as_secs() as usize));
         if most > COUNT_MAX {
             self.refuse("steady.lasts", format!("at the greatest rate it makes {most} messages"), format!("at most {COUNT_MAX}"));
         }
         load
+    }
+
+    fn deep(&mut self, usual: Deep) -> Deep {
+        let waiting = self.whole("deep.waiting", WAITING, usual.waiting);
+        let rate = self.whole("deep.rate", 10..=1_000_000, usual.rate);
+        let lasts = self.quantity("deep.lasts", SECOND..=STEADY_MAX, usual.lasts);
+        let delay = self.delay("deep.delay", DELAY_MAX, usual.delay);
+        // It comes twice, and half of the numbers is for what waits.
+        if rate.saturating_mul(lasts.as_secs() as usize) > COUNT_MAX / 4 {
+            self.refuse("deep.lasts", "at that rate it makes too many messages".to_owned(), format!("at most {} in all", COUNT_MAX / 4));
+        }
+        Deep { waiting, delay, rate, lasts }
     }
 
     fn parse(&mut self) -> bool {

@@ -10,6 +10,7 @@ mod problem;
 #[path = "../../../src/config/unit.rs"]
 mod unit;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,6 +22,9 @@ pub(crate) use file::read;
 const DIGITS: usize = 7;
 /// Of a run, so that each number fits.
 pub(crate) const COUNT_MAX: usize = 9_999_999;
+
+/// Of messages that wait for days; numbers come again among them, for none is read back.
+pub(crate) const WAITING: RangeInclusive<usize> = 1_000..=200_000_000;
 
 /// The least that still tells the number: what stands before and behind it.
 pub(crate) const PAYLOAD_MIN: usize = r#"{"fill":"","n":""}"#.len() + DIGITS;
@@ -36,6 +40,18 @@ pub(crate) struct Workload {
     /// Between sending and the due, of what is only stored.
     pub(crate) delay: Delay,
     pub(crate) steady: Steady,
+    pub(crate) deep: Deep,
+}
+
+/// Many that wait, and a load beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Deep {
+    pub(crate) waiting: usize,
+    /// Between sending and the due, of what waits.
+    pub(crate) delay: Delay,
+    /// Messages a second beside them, with the steady load's delays.
+    pub(crate) rate: usize,
+    pub(crate) lasts: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,7 +83,9 @@ impl Default for Workload {
         let delay = Delay::Uniform { min: 10 * minute, max: 10 * minute + day };
         let short = Delay::Uniform { min: Duration::from_secs(2), max: Duration::from_secs(10) };
         let steady = Steady { rates: vec![1_000, 10_000, 50_000], lasts: Duration::from_secs(20), delay: short };
-        Workload { count: 1_000_000, partitions: 4, message, delay, steady }
+        let long = Delay::Uniform { min: 60 * minute, max: 30 * day };
+        let deep = Deep { waiting: 10_000_000, delay: long, rate: 20_000, lasts: Duration::from_secs(30) };
+        Workload { count: 1_000_000, partitions: 4, message, delay, steady, deep }
     }
 }
 

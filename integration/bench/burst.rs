@@ -1,0 +1,90 @@
+//! As many messages as there are, due in one millisecond, in all shards but one; the other has a small steady load, whose lateness tells what
+//! it suffers from the neighbours.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::LIMIT;
+use crate::env::{Postdate, eventually, now_ms};
+use crate::feeder::{Feeder, steadily};
+use crate::route::{Route, wait_for};
+use crate::row::{Lateness, Process, Row, Stage, System};
+use crate::stage::{Bench, LOOK, PACE, millis, stop};
+use crate::workload::Steady;
+
+/// Of the shard that has none of the burst, messages a second.
+const BESIDE: usize = 1_000;
+
+/// How long that load is under way before the burst, so that some of it is due all the time; and how long it goes on.
+const LEAD: Duration = Duration::from_secs(22);
+const REST: Duration = Duration::from_secs(15);
+
+impl Bench<'_> {
+    /// The burst, and the other shard's messages that were due while it was delivered.
+    pub(crate) fn burst(&self) -> Vec<Row> {
+        self.progress.step("burst");
+        let (route, count) = (self.route(), self.load.count);
+        let mut service = route.serve(&["ingress", "timer"]);
+        service.wait_until_ready();
+        let due = now_ms() + millis(2 * PACE * count as u32 + LEAD);
+        self.pour(&route, due);
+        let how = if now_ms() < due - millis(LEAD) { "" } else { ", though it took too long to store" };
+        self.progress.phase(&format!("burst: until it is due, and out of the store{how}"));
+        eventually("the burst is due soon", LIMIT, || (now_ms() >= due - millis(LEAD)).then_some(()));
+        let start = self.meter.read(service.cpu());
+        let dues = self.beside(&route);
+        wait_for(self.progress, count + dues.len(), LOOK, || route.delivered());
+        let usage = start.until(self.meter.read(service.cpu()));
+        let process = Process::of(&service, None);
+        stop(service);
+        let due_of = |number: usize| number.checked_sub(count).map_or(due, |number| dues[number]);
+        let arrivals = self.judge_arrived(&route, count + dues.len(), due_of);
+        let last = arrivals.last(0..count);
+        let meanwhile: Range<i64> = due..last;
+        let lateness = arrivals.lateness(|number| Some(due_of(number)).filter(|due| number >= count && meanwhile.contains(due)));
+        let row = Row::service(System::Postdate, Stage::Burst, &usage, arrivals.verdict);
+        let burst = Row { rate: Some(count as f64 * 1e3 / (last - due) as f64), process: Some(process), ..row.clone() };
+        let other = Row { stage: Stage::Meanwhile(BESIDE), lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() };
+        vec![burst, Row { redis_cpu_us: None, ..other }]
+    }
+
+    /// All of it, into all partitions but the last.
+    fn pour(&self, route: &Route<'_>, due: i64) {
+        self.progress.phase("burst: into the store");
+        let (count, others) = (self.load.count, self.topics.partitions as usize - 1);
+        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        for number in 0..count {
+            feeder.send_to(Some((number % others) as i32), number, ("postdate-at", due));
+            if number % 1_024 == 0 {
+                self.progress.at(number, count);
+            }
+        }
+        feeder.finish();
+        let mut stored = route.stored(self.redis);
+        wait_for(self.progress, count, LOOK, || stored.watermark().unwrap_or(0));
+    }
+
+    /// The last partition's load, numbered after the burst. Answers when each was due.
+    fn beside(&self, route: &Route<'_>) -> Vec<i64> {
+        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let steady = Steady { lasts: LEAD + REST, ..self.load.steady.clone() };
+        let (first, last) = (self.load.count, self.topics.partitions - 1);
+        let send = |number, due| feeder.send_to(Some(last), first + number, ("postdate-at", due));
+        let dues = steadily(BESIDE, &steady, send, |_| feeder.serve());
+        feeder.finish();
+        dues
+    }
+}
+
+impl Process {
+    /// As the kernel and the service itself tell.
+    pub(crate) fn of(service: &Postdate, start_up: Option<Duration>) -> Process {
+        let metrics = service.metrics();
+        Process {
+            start_up_s: start_up.map(|start_up| start_up.as_secs_f64()),
+            peak_bytes: service.peak_memory() as f64,
+            budget_bytes: metrics.sum("postdate_memory_budget_bytes"),
+            rewritten_runs: metrics.sum("postdate_rewritten_runs_total"),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Many messages that wait for days, and a steady load beside them: what depth costs those that are due soon, and a service that starts.
+
+use std::time::{Duration, Instant};
+
+use crate::env::Postdate;
+use crate::feeder::Feeder;
+use crate::ledger::Verdict;
+use crate::route::{Route, begun, wait_for};
+use crate::row::{Depth, Lateness, Process, Row, Stage, System};
+use crate::stage::{Bench, LOOK, judge_waiting, stop};
+use crate::workload::{COUNT_MAX, Deep, Steady};
+
+/// The rewriter has put nothing together for so long: there is nothing left. It looks every ten seconds.
+const SETTLED: Duration = Duration::from_secs(20);
+/// After so long it is no longer waited for.
+const SETTLE_MAX: Duration = Duration::from_secs(240);
+
+/// For what is delivered to be deleted, beside what waits.
+const DELETED_MAX: Duration = Duration::from_secs(5);
+
+/// A route under load.
+struct Served<'a> {
+    route: Route<'a>,
+    service: Postdate,
+    start_up: Duration,
+    /// Of the steady loads so far, by number.
+    dues: Vec<i64>,
+    /// Bytes of Redis when it held nothing.
+    empty: usize,
+}
+
+impl Bench<'_> {
+    /// A steady load with nothing waiting; the fill; the same load beside it after a restart, and again when the rewriter rests.
+    pub(crate) fn deep(&self) -> Vec<Row> {
+        let Deep { rate, waiting, .. } = self.load.deep;
+        let depth = |waiting, settled| Depth { rate, waiting, settled };
+        self.progress.step(&format!("deep: {rate}/s, none waiting"));
+        let mut shallow = self.served();
+        let mut rows = vec![self.load_beside(&mut shallow, depth(0, false))];
+        stop(shallow.service);
+        self.progress.step(&format!("deep: {waiting} into the store"));
+        let mut served = self.served();
+        rows.push(self.sink(&mut served));
+        self.progress.step(&format!("deep: {rate}/s beside {waiting}, after a restart"));
+        served.restart(self);
+        rows.push(self.load_beside(&mut served, depth(waiting, false)));
+        self.progress.step("deep: until the rewriter rests");
+        if self.settle(&served.service) {
+            self.progress.phase(&format!("deep: {rate}/s beside {waiting}, merged"));
+            rows.push(self.load_beside(&mut served, depth(waiting, true)));
+        }
+        stop(served.service);
+        [&served.route.source, &served.route.target].into_iter().for_each(|topic| self.topics.remove(topic));
+        rows
+    }
+
+    fn served(&self) -> Served<'_> {
+        let (route, began) = (self.route(), Instant::now());
+        let mut stored = route.stored(self.redis);
+        let (empty, mut service) = (stored.memory(), route.serve(&["ingress", "timer"]));
+        begun(&mut service, "the service is ready", |service| service.ready() && stored.is_leased());
+        Served { route, service, start_up: began.elapsed(), dues: Vec::new(), empty }
+    }
+
+    /// Through the source, with the service at work; the row is that of storing it.
+    fn sink(&self, served: &mut Served<'_>) -> Row {
+        let (Deep { waiting, delay, .. }, numbers) = (self.load.deep, COUNT_MAX / 2);
+        let (route, service, began) = (&served.route, &served.service, Instant::now());
+        let start = self.meter.read(service.cpu());
+        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        for number in 0..waiting {
+            feeder.send(numbers + number % numbers, ("postdate-after", delay.of(number)));
+            if number % 1_024 == 0 {
+                self.progress.at(number, waiting);
+            }
+        }
+        feeder.finish();
+        let mut stored = route.stored(self.redis);
+        wait_for(self.progress, waiting, LOOK, || stored.watermark().unwrap_or(0));
+        let usage = start.until(self.meter.read(service.cpu()));
+        let verdict = judge_waiting(route, waiting, stored.pending());
+        let row = Row::service(System::Postdate, Stage::Fill(waiting), &usage, verdict).within(began.elapsed().as_secs_f64());
+        let bytes = (stored.memory() - served.empty) as f64 / waiting as f64;
+        Row { bytes: Some(bytes), process: Some(Process::of(service, Some(served.start_up))), ..row }
+    }
+
+    fn load_beside(&self, served: &mut Served<'_>, depth: Depth) -> Row {
+        let Depth { rate, waiting, .. } = depth;
+        let steady = Steady { lasts: self.load.deep.lasts, ..self.load.steady.clone() };
+        let Served { route, service, dues, .. } = served;
+        let (mut stored, first, before) = (route.stored(self.redis), dues.len(), Process::of(service, None));
+        let bytes = (waiting > 0).then(|| (stored.memory() - served.empty) as f64 / waiting as f64);
+        let usage = self.flow(rate, &steady, (route, service), dues).usage;
+        let process = Process::of(service, Some(served.start_up));
+        let process = Process { rewritten_runs: process.rewritten_runs - before.rewritten_runs, ..process };
+        let arrivals = self.judge_arrived(route, dues.len(), |number| dues[number]);
+        let late = arrivals.lateness(|number| Some(dues[number]).filter(|_| number >= first));
+        let flowed = Verdict { count: dues.len() - first, ..arrivals.verdict };
+        let row = Row::service(System::Postdate, Stage::Beside(depth), &usage, flowed);
+        let began = Instant::now();
+        while stored.pending() > waiting && began.elapsed() < DELETED_MAX {
+            std::thread::sleep(LOOK);
+        }
+        // What waits is judged by the store's own count, and by a target that has none of it.
+        let pending = stored.pending();
+        let (lost, doubled) = (flowed.lost + waiting.saturating_sub(pending), flowed.doubled + pending.saturating_sub(waiting));
+        let verdict = Verdict { count: flowed.count + waiting, lost, doubled, ..flowed };
+        Row { bytes, lateness_ms: Lateness::of(&late), process: Some(process), verdict, ..row }
+    }
+
+    /// Waits until the rewriter has nothing left to do; `false`: it would take too long.
+    fn settle(&self, service: &Postdate) -> bool {
+        let rewritten = || service.metrics().sum("postdate_rewritten_runs_total");
+        let (began, mut last, mut moved) = (Instant::now(), rewritten(), Instant::now());
+        while moved.elapsed() < SETTLED {
+            if began.elapsed() > SETTLE_MAX {
+                self.progress.phase("deep: the rewriter is still at work, and not waited for");
+                return false;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            let now = rewritten();
+            if now > last {
+                (last, moved) = (now, Instant::now());
+            }
+        }
+        true
+    }
+}
+
+impl Served<'_> {
+    /// As an operator does it, and how long it takes until every shard is held again.
+    fn restart(&mut self, bench: &Bench<'_>) {
+        let (status, _) = self.service.terminate();
+        assert!(status.success(), "the service ends with {status}:\n{}", self.service.logs());
+        let (mut stored, began) = (self.route.stored(bench.redis), Instant::now());
+        self.service.restart();
+        begun(&mut self.service, "the service is ready again", |service| service.ready() && stored.is_leased());
+        self.start_up = began.elapsed();
+    }
+}

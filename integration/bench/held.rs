@@ -1,0 +1,39 @@
+//! What is held against another measurement of the same run: a load beside many that wait against one beside none, a burst against the drain.
+
+use serde::Serialize;
+
+use crate::compare::Figure;
+use crate::row::{Depth, Row, Stage, System, find, median};
+
+#[derive(Serialize)]
+pub(crate) struct Held {
+    pub(crate) what: String,
+    pub(crate) value: f64,
+    pub(crate) against: String,
+    pub(crate) base: f64,
+    /// The median of the runs' own ratios.
+    pub(crate) times: f64,
+}
+
+pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
+    let pair = |row: &Row| -> Option<Held> {
+        let (unit, base, figure): (&str, Stage, Figure) = match row.stage {
+            Stage::Beside(Depth { rate, waiting: 1.., .. }) => {
+                ("p99 ms", Stage::Beside(Depth { rate, waiting: 0, settled: false }), |row| row.lateness_ms.map(|late| late.p99))
+            }
+            Stage::Burst => ("messages/s", Stage::Drain, |row| row.rate),
+            _ => return None,
+        };
+        let below = find(rows, System::Postdate, base)?;
+        let of = |run: &Vec<Row>, stage| figure(find(run, System::Postdate, stage)?);
+        let times = runs.iter().filter_map(|run| Some(of(run, row.stage)? / of(run, base)?));
+        Some(Held {
+            what: format!("{unit}, {}", row.name()),
+            value: figure(row)?,
+            against: below.name(),
+            base: figure(below)?,
+            times: median(times.collect())?,
+        })
+    };
+    rows.iter().filter_map(pair).collect()
+}
