@@ -310,6 +310,8 @@ pub(crate) enum Operation {
     Advance,
     Quarantine,
     Rewrite,
+    Enrol,
+    Resign,
     Erase,
 }
 
@@ -327,6 +329,8 @@ impl Operation {
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
         (Self::Rewrite, "rewrite"),
+        (Self::Enrol, "enrol"),
+        (Self::Resign, "resign"),
         (Self::Erase, "erase"),
     ];
 }

@@ -1,11 +1,11 @@
 //! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
 
 use super::world::World;
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
+    Rewritten, State, Store, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -99,6 +99,14 @@ impl Store for Slow {
             self.world.note(format!("{} runs became {}", request.inputs.len(), request.outputs.len()));
         }
         Ok(outcomes)
+    }
+
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        self.slowly(self.store.enrol(worker, length)).await
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.slowly(self.store.resign(worker)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
