@@ -146,13 +146,14 @@ impl Process {
             looked,
         };
         let dispatcher = Dispatcher::new(timer_options(&health), ports);
-        let served = timer::serve(claimer, dispatcher, stop.clone(), give_up);
+        let stops = timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone());
+        let served = timer::serve(claimer, dispatcher, stops);
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();
             served.await
         });
         let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
-        self.spawn(world, "loader", loader.serve(stop.clone()));
+        self.spawn(world, "loader", loader.serve(give_up));
         let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: SHAPE, writer: random.random() };
         self.spawn(world, "rewriter", rewriter.serve(stop));
     }

@@ -81,17 +81,17 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Serves until the requests' channel is closed or `stop` is cancelled: what a stopping timer has not loaded it will not deliver.
+    /// Serves until the requests' channel is closed, or `give_up` is cancelled: a timer that hands its shards over serves them meanwhile.
     ///
     /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
-    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         loop {
             let mut batch = Vec::new();
             // Both arms are safe to drop: `recv_many` takes nothing from the channel unless it completes.
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(()),
+                () = give_up.cancelled() => return Ok(()),
                 count = self.requests.recv_many(&mut batch, LOADER_REQUESTS_MAX) => if count == 0 { return Ok(()) },
             }
             let mut wait = STORE_RETRY_MIN;
@@ -102,7 +102,7 @@ impl Loader {
                         self.health.not_ready(format!("what waits cannot be read: {error}"));
                         tokio::select! {
                             biased;
-                            () = stop.cancelled() => return Ok(()),
+                            () = give_up.cancelled() => return Ok(()),
                             () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
                         }
                     }
