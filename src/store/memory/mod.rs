@@ -11,7 +11,7 @@ use super::{
     Rewritten, State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
-use crate::model::{Cursor, Lease, ShardId, Worker};
+use crate::model::{Cursor, Lease, ShardId, Token, Worker};
 use crate::store::roll::Roll;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -75,6 +75,11 @@ impl Memory {
     /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
     pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
         self.inner.shards.borrow_mut().get_mut(shard).is_some_and(|shard| shard.corrupt(nth))
+    }
+
+    /// Whose lease of the shard has not run out.
+    pub(crate) fn holder(&self, shard: &ShardId) -> Option<Token> {
+        self.inner.shards.borrow().get(shard)?.holder(self.inner.clock.now())
     }
 
     /// The places that are cancelled now and not delivered past.
@@ -232,7 +237,7 @@ impl Survey for Memory {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Token, Watermark};
+    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Watermark};
     use crate::mutant::{self, Mutant};
     use crate::store::contract::{self, Subject, run_of};
 
