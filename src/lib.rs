@@ -25,6 +25,8 @@
 //! is not past C, of the delivered pair.** The log is the
 //! truth: whatever the store forgets is read again from the source.
 //!
+//! Any number of processes share the shards: by leases, of which `timer/placement` says whose they are to be.
+//!
 //! ## Invariants, cited by number
 //! - **I1** A source offset is committed only after the watermark covers it.
 //! - **I2** The watermark moves only by compare-and-append, together with the runs it covers.

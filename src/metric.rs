@@ -99,6 +99,24 @@ instruments! {
     LEASES_HELD "postdate_leases_held" Kind::Gauge, []
         "leases that this process holds"
         "Very uneven between processes: some could not take their share; see their logs."
+    WORKERS "postdate_timer_workers" Kind::Gauge, []
+        "timer processes that live, this one included, as it knows"
+        "Differs from how many there should be: one cannot reach the store, or has ended. Differs between processes: look at clocks and logs."
+    LEASES_TAKEN "postdate_leases_taken_total" Kind::Counter, []
+        "leases that this process took: of free shards, of those that were handed over, of those whose holder died"
+        "After a worker came or went: expected. Steadily: shards change hands for no reason; see the logs."
+    LEASES_HANDED_OVER "postdate_leases_handed_over_total" Kind::Counter, []
+        "leases that this process gave back, for another to have the shard, after all that was claimed of it was finished"
+        "After a worker came, or when this one ends: expected."
+    HAND_OVERS_PUT_OFF "postdate_hand_overs_put_off_total" Kind::Counter, []
+        "shards that were to be handed over and are served on for now, for what is under way takes too long"
+        "A target does not acknowledge what it was sent; see lateness and /readyz."
+    LEASES_LOST "postdate_leases_lost_total" Kind::Counter, []
+        "leases that ran out and were taken by another worker, or whose shard the store forgot"
+        "The process was frozen or starved, or cut off from the store, for longer than the lease; or the store lost its data."
+    LEASES_RUN_OUT "postdate_leases_run_out_total" Kind::Counter, []
+        "leases that this process did not renew in time: it hands nothing of the shard over until it has"
+        "As above; if none is lost, `timer.lease` is short for this store and machine."
     LOADED_MESSAGES "postdate_loaded_messages" Kind::Gauge, []
         "messages in this process' wheels"
         "Follows what is due soon; bounded by the memory budget."
@@ -273,6 +291,12 @@ fn shard_gauge(instrument: Instrument, shard: &ShardId) -> Gauge {
 /// What is known of this process' timers.
 #[derive(Clone, Debug)]
 pub(crate) struct Timer {
+    pub(crate) workers: Gauge,
+    pub(crate) leases_taken: Counter,
+    pub(crate) leases_handed_over: Counter,
+    pub(crate) hand_overs_put_off: Counter,
+    pub(crate) leases_lost: Counter,
+    pub(crate) leases_run_out: Counter,
     pub(crate) leases_held: Gauge,
     pub(crate) loaded_messages: Gauge,
     pub(crate) in_flight_messages: Gauge,
@@ -285,6 +309,12 @@ pub(crate) struct Timer {
 impl Timer {
     pub(crate) fn new() -> Self {
         Self {
+            workers: WORKERS.gauge(&[]),
+            leases_taken: LEASES_TAKEN.counter(&[]),
+            leases_handed_over: LEASES_HANDED_OVER.counter(&[]),
+            hand_overs_put_off: HAND_OVERS_PUT_OFF.counter(&[]),
+            leases_lost: LEASES_LOST.counter(&[]),
+            leases_run_out: LEASES_RUN_OUT.counter(&[]),
             leases_held: LEASES_HELD.gauge(&[]),
             loaded_messages: LOADED_MESSAGES.gauge(&[]),
             in_flight_messages: IN_FLIGHT_MESSAGES.gauge(&[]),
@@ -311,6 +341,8 @@ pub(crate) enum Operation {
     Advance,
     Quarantine,
     Rewrite,
+    Enrol,
+    Resign,
     Erase,
 }
 
@@ -329,6 +361,8 @@ impl Operation {
         (Self::Advance, "advance"),
         (Self::Quarantine, "quarantine"),
         (Self::Rewrite, "rewrite"),
+        (Self::Enrol, "enrol"),
+        (Self::Resign, "resign"),
         (Self::Erase, "erase"),
     ];
 }

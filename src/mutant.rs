@@ -29,6 +29,16 @@ pub(crate) enum Mutant {
     RewriteDoubles,
     /// Runs that are being loaded are rewritten too.
     RewriteRaces,
+    /// A worker that was frozen, or cut off, does not look whether its lease has run out.
+    IgnoresTerm,
+    /// A worker hands a shard over before it has finished what it claimed.
+    HandsOverEarly,
+    /// A worker places shards by its own list of workers: itself.
+    PlacesByOwnList,
+    /// A worker that hands a shard over does not tell the store what it has delivered of it.
+    HandsOverUntold,
+    /// A worker takes what another is to have.
+    TakesOthers,
 }
 
 #[cfg(not(test))]

@@ -2,9 +2,11 @@
 //! what nobody could choose well stands here.
 
 mod embedded;
+mod fleet;
 mod rewrite;
 
 pub(crate) use embedded::*;
+pub(crate) use fleet::*;
 pub(crate) use rewrite::*;
 use std::time::Duration;
 
@@ -356,6 +358,10 @@ const _: () = assert!(CLAIM_INTERVAL.as_millis() < TELL_AFTER.as_millis());
 const _: () = assert!(
     DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000
 );
+
+/// A worker that hands over what it has is done with it well before it would have to give up.
+const _: () = assert!(ROLL_INTERVAL.as_millis() + DEPART_SPARE.as_millis() + HAND_OVER_MAX.as_millis() < DEPART_MAX.as_millis());
+const _: () = assert!(DEPART_MAX.as_millis() + 2 * HAND_OVER_MAX.as_millis() < DRAIN_MAX.as_millis());
 
 /// The same where a broker is away: an answer that was under way, the last commit, and the end of the client.
 const _: () = assert!(2 * FAREWELL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());

@@ -22,6 +22,7 @@ pub(crate) mod retry;
 mod route;
 mod shard;
 mod time;
+mod worker;
 
 pub(crate) use admission::{Admission, Warning, admit};
 pub(crate) use claim::{Claim, Cursor};
@@ -36,3 +37,4 @@ pub(crate) use reason::Reason;
 pub(crate) use route::{AllowList, Rules, WithoutDelay};
 pub(crate) use shard::{Hint, Identity, Offset, Partition, ShardId, Watermark};
 pub(crate) use time::{Level, Slice, Timestamp};
+pub(crate) use worker::Worker;

@@ -179,14 +179,16 @@ fn start_timer(
         };
         let dispatcher = Dispatcher::new(here.timer_options(), ports);
         begun(starting);
-        Ok(timer::serve(claimer, dispatcher, stop, here.give_up.clone()).await?)
+        let stops = timer::Stops::new(stop, here.give_up.clone(), here.timers_done.clone());
+        Ok(timer::serve(claimer, dispatcher, stops).await?)
     })?;
     let (here, starting) = (plan.clone(), plan.starting("loader"));
     group.thread("loader", move |stop| async move {
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
         begun(starting);
-        Ok(loader.serve(stop).await?)
+        // A timer that ends serves on while it hands its shards over, and ends the requests when it has.
+        Ok(loader.serve(here.give_up.clone()).await?)
     })?;
     let (here, starting) = (plan.clone(), plan.starting("rewriter"));
     group.thread("rewriter", move |stop| async move {

@@ -5,6 +5,8 @@
 
 mod checker;
 mod fault;
+mod fleet;
+mod member;
 mod process;
 mod slow;
 mod workload;

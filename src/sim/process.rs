@@ -1,5 +1,6 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
+use super::member::{Member, Witness};
 use super::slow::Slow;
 use super::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
 use crate::broker::Target;
@@ -27,7 +28,7 @@ const CLUSTER: &str = "main";
 const MEMORY: usize = 24 * 1024;
 
 /// Short, so that a takeover fits between two faults.
-const LEASE: Duration = Duration::from_secs(1);
+pub(super) const LEASE: Duration = Duration::from_secs(1);
 
 /// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
 const THIN: Thin = Thin { after: Duration::ZERO, below: 4 };
@@ -43,13 +44,19 @@ const SHAPE: Shape = Shape {
 
 /// See the module's page.
 pub(crate) struct Process {
+    pub(crate) member: Member,
     tasks: Vec<JoinHandle<()>>,
     stop: CancellationToken,
 }
 
 impl Process {
     pub(crate) fn start(world: &World, random: &mut StdRng) -> Self {
-        let mut process = Self { tasks: Vec::new(), stop: CancellationToken::new() };
+        Self::join(world, Member::new(world, 0), random)
+    }
+
+    /// One more of a fleet.
+    pub(crate) fn join(world: &World, member: Member, random: &mut StdRng) -> Self {
+        let mut process = Self { member, tasks: Vec::new(), stop: CancellationToken::new() };
         process.run(world, random);
         process
     }
@@ -82,11 +89,11 @@ impl Process {
 
     fn spawn<E: std::fmt::Debug>(&mut self, world: &World, name: &'static str, body: impl Future<Output = Result<(), E>> + 'static) {
         let world = world.clone();
-        self.tasks.push(tokio::task::spawn_local(async move {
+        self.tasks.push(tokio::task::spawn_local(self.member.run(async move {
             if let Err(error) = body.await {
                 world.note(format!("{name} failed: {error:?}"));
             }
-        }));
+        })));
     }
 
     fn run(&mut self, world: &World, random: &mut StdRng) {
@@ -94,11 +101,11 @@ impl Process {
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         let (give_up, stop, timers_done) = (CancellationToken::new(), self.stop.clone(), CancellationToken::new());
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
-        let store: Rc<dyn Store> = Rc::new(Slow::new(world, random.random()));
+        let store: Rc<dyn Store> = Rc::new(Slow::new(world, &self.member, random.random()));
         let ports = ingress::Ports {
             source: Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()])),
             store: store.clone(),
-            clock: world.clock(),
+            clock: self.member.clock.clone(),
             health: ingress::Parts::new(&health, ROUTE),
             metric: metric::Route::new(ROUTE),
             jobs,
@@ -119,7 +126,7 @@ impl Process {
         let claimer = Claimer {
             routes: vec![claimable(world, &health)],
             store: store.clone(),
-            clock: world.clock(),
+            clock: self.member.clock.clone(),
             leases: health.part("leases"),
             clocks: health.part("clocks"),
             lease: LEASE,
@@ -130,9 +137,10 @@ impl Process {
             gave_up: gave_up_in,
         };
         let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
+        let target: Box<dyn Target> = Box::new(Witness { world: world.clone(), member: self.member.clone(), target });
         let ports = timer::Ports {
             store: store.clone(),
-            clock: world.clock(),
+            clock: self.member.clock.clone(),
             claims: health.part("claims"),
             clock_ahead: health.part("clock ahead"),
             metric: metric::Timer::new(),
@@ -146,13 +154,13 @@ impl Process {
             looked,
         };
         let dispatcher = Dispatcher::new(timer_options(&health), ports);
-        let served = timer::serve(claimer, dispatcher, stop.clone(), give_up);
+        let served = timer::serve(claimer, dispatcher, timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone()));
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();
             served.await
         });
         let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
-        self.spawn(world, "loader", loader.serve(stop.clone()));
+        self.spawn(world, "loader", loader.serve(give_up));
         let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: SHAPE, writer: random.random() };
         self.spawn(world, "rewriter", rewriter.serve(stop));
     }

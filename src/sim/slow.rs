@@ -1,10 +1,11 @@
 //! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
 
+use super::member::Member;
 use super::world::World;
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
     Rewritten, State, Store, Tail, Tailed,
 };
 use async_trait::async_trait;
@@ -18,28 +19,35 @@ use std::time::Duration;
 /// See the module's page.
 pub(crate) struct Slow {
     world: World,
+    member: Member,
     store: Memory,
     random: RefCell<StdRng>,
 }
 
 impl Slow {
-    pub(crate) fn new(world: &World, seed: u64) -> Self {
-        Self { world: world.clone(), store: world.store().clone(), random: RefCell::new(StdRng::seed_from_u64(seed)) }
+    pub(crate) fn new(world: &World, member: &Member, seed: u64) -> Self {
+        Self {
+            world: world.clone(),
+            member: member.clone(),
+            store: world.store().clone(),
+            random: RefCell::new(StdRng::seed_from_u64(seed)),
+        }
     }
 
-    async fn travel(&self) {
+    async fn travel(&self) -> Result<(), Error> {
         let wait = {
             let mut random = self.random.borrow_mut();
             if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) }
         };
         tokio::time::sleep(Duration::from_millis(wait)).await;
+        if self.member.is_cut_off.get() { Err(Error::Unavailable("the process is cut off".to_owned())) } else { Ok(()) }
     }
 
-    async fn slowly<T>(&self, call: impl Future<Output = T>) -> T {
-        self.travel().await;
-        let answer = call.await;
-        self.travel().await;
-        answer
+    async fn slowly<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.travel().await?;
+        let answer = call.await?;
+        self.travel().await?;
+        Ok(answer)
     }
 }
 
@@ -50,10 +58,10 @@ impl Store for Slow {
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
-        self.travel().await;
+        self.travel().await?;
         let answer = self.store.append(appends).await;
         self.world.note_cancelled();
-        self.travel().await;
+        self.travel().await?;
         answer
     }
 
@@ -66,6 +74,7 @@ impl Store for Slow {
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        leases.iter().for_each(|lease| self.world.saw_token(lease.token, self.member.number));
         self.slowly(self.store.acquire(leases, length)).await
     }
 
@@ -103,6 +112,14 @@ impl Store for Slow {
             self.world.note(format!("{} runs became {}", request.inputs.len(), request.outputs.len()));
         }
         Ok(outcomes)
+    }
+
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        self.slowly(self.store.enrol(worker, length)).await
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.slowly(self.store.resign(worker)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

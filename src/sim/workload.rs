@@ -40,6 +40,7 @@ pub(crate) struct Sender {
     world: World,
     random: StdRng,
     delays: &'static [i64],
+    partitions: i32,
     count: u32,
     /// Ids in use, with their partition.
     ids: Vec<(String, i32)>,
@@ -47,7 +48,13 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(world: &World, random: StdRng, delays: &'static [i64]) -> Self {
-        Self { world: world.clone(), random, delays, count: 0, ids: Vec::new() }
+        Self { world: world.clone(), random, delays, partitions: 2, count: 0, ids: Vec::new() }
+    }
+
+    /// To so many partitions.
+    pub(crate) fn over(mut self, partitions: i32) -> Self {
+        self.partitions = partitions;
+        self
     }
 
     pub(crate) async fn send_for(mut self, length: Duration) -> Vec<Sent> {
@@ -67,7 +74,7 @@ impl Sender {
         let uid = format!("u{}", self.count);
         let now = self.world.now().as_millis();
         let mut headers: Vec<(&str, String)> = vec![("uid", uid.clone())];
-        let mut partition = self.random.random_range(0..2);
+        let mut partition = self.random.random_range(0..self.partitions);
         let kind = match self.random.random_range(0..20) {
             0 => {
                 headers.push(("postdate-after", "soon".into()));

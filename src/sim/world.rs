@@ -4,13 +4,13 @@ use super::workload::Sent;
 use crate::broker::memory::MemoryCluster;
 use crate::broker::{Catalog, Failure, FailureKind};
 use crate::clock::Clock;
-use crate::model::{Claim, Committed, Offset, Partition, Reason, ShardId, Timestamp};
+use crate::model::{Claim, Committed, Offset, Partition, Reason, ShardId, Timestamp, Token};
 use crate::store::Store;
 use crate::store::memory::{Memory, Snapshot};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use tokio::time::Instant;
 
@@ -31,6 +31,13 @@ const SNAPSHOTS_MAX: usize = 8;
 pub(crate) struct SimClock {
     start: Instant,
     off: Cell<i64>,
+}
+
+impl SimClock {
+    /// Sets how far it is off.
+    pub(crate) fn set_off(&self, millis: i64) {
+        self.off.set(millis);
+    }
 }
 
 impl Clock for SimClock {
@@ -54,6 +61,22 @@ struct Inner {
     cancelled: RefCell<BTreeSet<(i32, Offset)>>,
     store_lost: Cell<bool>,
     disturbed: Cell<bool>,
+    clocks_differ: Cell<bool>,
+    /// Which process made a lease's token.
+    tokens: RefCell<BTreeMap<u128, usize>>,
+    handed: RefCell<Vec<Handed>>,
+    /// Promises that were seen to be broken.
+    accusations: RefCell<Vec<String>>,
+}
+
+/// A message that a process handed over.
+#[derive(Clone, Debug)]
+pub(crate) struct Handed {
+    pub(crate) uid: String,
+    pub(crate) process: usize,
+    /// In milliseconds, by the cluster's clock, and by the process' own.
+    pub(crate) at: i64,
+    pub(crate) own_at: i64,
 }
 
 /// A message that arrived at the target or among the dead letters.
@@ -66,10 +89,15 @@ pub(crate) struct Arrival {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::of(2)
+    }
+
+    /// With so many partitions of the source.
+    pub(crate) fn of(partitions: i32) -> Self {
         let clock = || Rc::new(SimClock { start: Instant::now(), off: Cell::new(0) });
         let (workers, stores) = (clock(), clock());
         let cluster = MemoryCluster::new(workers.clone());
-        cluster.create_topic(SOURCE, 2);
+        cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
         cluster.create_topic(DEAD, 1);
         Self(Rc::new(Inner {
@@ -81,11 +109,58 @@ impl World {
             cancelled: RefCell::default(),
             store_lost: Cell::new(false),
             disturbed: Cell::new(false),
+            clocks_differ: Cell::new(false),
+            tokens: RefCell::default(),
+            handed: RefCell::default(),
+            accusations: RefCell::default(),
         }))
     }
 
     pub(crate) fn clock(&self) -> Rc<SimClock> {
         self.0.clock.clone()
+    }
+
+    /// Of one process: it may be off by another amount.
+    pub(crate) fn another_clock(&self) -> Rc<SimClock> {
+        self.0.clocks_differ.set(true);
+        Rc::new(SimClock { start: self.0.clock.start, off: Cell::new(0) })
+    }
+
+    /// Dues are then judged where messages are handed over, not where they arrive.
+    pub(crate) fn clocks_differ(&self) -> bool {
+        self.0.clocks_differ.get()
+    }
+
+    pub(crate) fn saw_token(&self, token: Token, process: usize) {
+        self.0.tokens.borrow_mut().insert(token.0, process);
+    }
+
+    /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
+    pub(crate) fn saw_sent(&self, uid: String, partition: i32, (process, own_at): (usize, Timestamp)) {
+        let holder = self.holder(partition);
+        if holder.is_some_and(|holder| holder != process) && !self.store_lost_writes() {
+            self.accuse(format!("process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"));
+        }
+        self.0.handed.borrow_mut().push(Handed { uid, process, at: self.now().as_millis(), own_at: own_at.as_millis() });
+    }
+
+    pub(crate) fn accuse(&self, what: String) {
+        self.note(&what);
+        self.0.accusations.borrow_mut().push(what);
+    }
+
+    pub(crate) fn take_accusations(&self) -> Vec<String> {
+        self.0.accusations.take()
+    }
+
+    pub(crate) fn handed(&self) -> Vec<Handed> {
+        self.0.handed.borrow().clone()
+    }
+
+    /// The process that holds a partition's shard.
+    pub(crate) fn holder(&self, partition: i32) -> Option<usize> {
+        let token = self.0.store.holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
+        self.0.tokens.borrow().get(&token.0).copied()
     }
 
     pub(crate) fn cluster(&self) -> &MemoryCluster {

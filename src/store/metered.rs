@@ -1,11 +1,11 @@
 //! A store whose calls are timed and counted; it changes nothing about them.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
     Rewritten, State, Store, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::future::Future;
@@ -83,6 +83,14 @@ impl<S: Store> Store for Metered<S> {
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         self.timed(Operation::Rewrite, self.store.rewrite(requests)).await
+    }
+
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        self.timed(Operation::Enrol, self.store.enrol(worker, length)).await
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.timed(Operation::Resign, self.store.resign(worker)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -14,10 +14,11 @@ pub(crate) mod embedded;
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub(crate) mod redis;
+mod roll;
 mod shard;
 pub(crate) mod survey;
 
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark};
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark, Worker};
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -74,6 +75,13 @@ pub(crate) trait Store {
     /// input is there. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
     /// done answers `Done`, or `Changed` if it brought no run.
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error>;
+
+    /// Notes that a worker of the deployment lives until `length` from the store's now, and answers all that live, this one included, in
+    /// the order of their names. It concerns no shard. Works on a full store.
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error>;
+
+    /// The worker is to be counted among those that live no longer.
+    async fn resign(&self, worker: Worker) -> Result<(), Error>;
 
     /// Deletes all that is kept of the shards, whatever it is.
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
@@ -180,6 +188,14 @@ pub(crate) enum Renewed {
     /// Another process holds the shard: drop its work, do not retry.
     Fenced,
     Unknown,
+}
+
+/// A worker that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) worker: Worker,
+    /// For how long yet, if nothing more is heard of it.
+    pub(crate) left: Duration,
 }
 
 #[derive(Clone, Debug)]

@@ -10,15 +10,16 @@ use super::hand::{Hand, Handed, arrived, failed};
 use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
+use super::parting;
 use super::rewriter::{Chore, Done};
 use super::rewriting;
 use super::share::Shares;
 use super::slot::Slots;
-use super::work::{Phase, Work};
+use super::work::Work;
 use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE, LEAVE_MAX, RESEND_MIN};
+use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE, RESEND_MIN};
 use crate::metric;
 use crate::model::{Hint, Origins, ShardId};
 use crate::schedule::Take;
@@ -94,7 +95,7 @@ impl Dispatcher {
     pub(crate) async fn serve(mut self, stop: CancellationToken, give_up: CancellationToken) -> Result<(), Error> {
         loop {
             let stopping = stop.is_cancelled();
-            if stopping && self.works.values().all(|work| work.flights.is_empty() && work.is_told()) || give_up.is_cancelled() {
+            if stopping && self.works.values().all(Work::is_finished) || give_up.is_cancelled() {
                 break;
             }
             self.tick(stopping, &give_up).await?;
@@ -152,17 +153,8 @@ impl Dispatcher {
                 let origins = Origins::new(&self.options.deployment, &shard);
                 self.works.insert(shard, Work::new(grant, slot, origins, self.memory.open(), now));
             }
-            Holding::Lost(shard) => self.leave(&shard),
-        }
-    }
-
-    /// The shard is not ours any more; what is in flight is waited for.
-    fn leave(&mut self, shard: &ShardId) {
-        if let Some(work) = self.works.get_mut(shard)
-            && work.phase == Phase::Active
-        {
-            tracing::warn!(%shard, in_flight = work.flights.left(), "shard dropped: its lease is gone");
-            work.phase = Phase::Leaving { until: Instant::now() + LEAVE_MAX };
+            Holding::HandOver(shard) => parting::hand_over(&mut self.works, &shard, now),
+            Holding::Lost(shard) => parting::leave(&mut self.works, &shard),
         }
     }
 
@@ -175,7 +167,7 @@ impl Dispatcher {
     fn take_in(&mut self, reply: Reply) {
         let Some(work) = self.works.get_mut(&reply.shard).filter(|work| work.tag() == reply.tag) else { return };
         if !work.take_in(reply.answer, Instant::now()) {
-            self.leave(&reply.shard);
+            parting::leave(&mut self.works, &reply.shard);
         }
     }
 
@@ -183,7 +175,6 @@ impl Dispatcher {
         self.ports.claims.beat();
         self.ticked = Instant::now();
         self.resend();
-        self.finish_leaving();
         if !stopping {
             // First of all, so that what is asked for afterwards is what is there then.
             self.rewrite().await?;
@@ -200,6 +191,8 @@ impl Dispatcher {
             }
         }
         self.hand_over();
+        let ended = parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up);
+        ended.into_iter().for_each(|slot| self.slots.remove(slot));
         self.ports.metric.memory_used.set(self.memory.used() as f64);
         self.ports.metric.loaded_messages.set(self.memory.messages() as f64);
         self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);
@@ -237,7 +230,7 @@ impl Dispatcher {
     async fn rewrite(&mut self) -> Result<(), Error> {
         let (wall, found) = (self.ports.clock.now(), std::mem::take(&mut self.found));
         let lost = rewriting::rewrite(&*self.ports.store, &mut self.works, &self.options.routes, found, wall).await?;
-        lost.iter().for_each(|shard| self.leave(shard));
+        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
         Ok(())
     }
 
@@ -255,7 +248,9 @@ impl Dispatcher {
             let room = shares.room(&shard.route);
             let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), (self.ahead, sooner)) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
-            if let Some(advance) = work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping) {
+            if let Some(advance) =
+                work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping || work.is_to_be_told())
+            {
                 advances.push(advance);
                 takes.push(take);
             }
@@ -288,7 +283,7 @@ impl Dispatcher {
                 self.ports.clock_ahead.not_ready(reason);
                 work.refused(watermark, now);
             }
-            Advanced::Fenced | Advanced::Unknown => self.leave(&shard.clone()),
+            Advanced::Fenced | Advanced::Unknown => parting::leave(&mut self.works, shard),
         }
     }
 
@@ -296,13 +291,14 @@ impl Dispatcher {
     fn hand_over(&mut self) {
         let now = self.ports.clock.now();
         for (shard, work) in &mut self.works {
-            if work.phase != Phase::Active {
+            if !parting::is_ours(work, shard, &self.ports.metric) {
                 // Another may hold the shard by now, and hand over what is claimed and not handed over.
                 continue;
             }
             let route = &self.options.routes[&shard.route];
             let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
-            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+            let term = &work.term;
+            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term, now };
             while let Some((number, until)) = work.next_flight() {
                 let Some(aloft) = work.flights.get_mut(number) else { break };
                 let (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
@@ -332,10 +328,15 @@ impl Dispatcher {
         let ticket = Ticket::unpack(packed);
         let Some(shard) = self.slots.get(ticket.slot) else { return };
         let Some(work) = self.works.get_mut(shard) else { return };
+        if !work.is_ours(Instant::now()) {
+            // If another holds the shard it hands this over itself.
+            self.again.push(Reverse((Instant::now() + RESEND_MIN, packed)));
+            return;
+        }
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
         let route = &self.options.routes[&shard.route];
         let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
-        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term: &work.term, now };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
             Handed::Taken | Handed::Settled => {}
             Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),
@@ -368,23 +369,6 @@ impl Dispatcher {
             }
             work.flights.settle(flight, settled);
             work.land();
-        }
-    }
-
-    /// Ends the work of shards that were lost, once nothing of them is in flight, or too long.
-    fn finish_leaving(&mut self) {
-        let now = Instant::now();
-        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.flights.left() == work.unsent() || until <= now);
-        let shards: Vec<_> = self.works.iter().filter(|(_, work)| over(work)).map(|(shard, _)| shard.clone()).collect();
-        for shard in shards {
-            let Ok(room) = self.ports.gave_up.try_reserve() else { return };
-            if let Some(work) = self.works.remove(&shard) {
-                self.slots.remove(work.slot);
-                let route = &self.options.routes[&shard.route];
-                route.metric.possible_duplicates.increment((work.flights.left() - work.unsent()) as u64);
-                route.outcry.leave(&shard);
-                room.send(GaveUp { shard, finished: work.flights.finished() });
-            }
         }
     }
 }

@@ -4,6 +4,7 @@ use super::RouteOptions;
 use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
 use super::outlet::Outlets;
 use super::retrier::{self, Next};
+use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
 use crate::model::{Cursor, Disposition, Message, Origins, Reason, ShardId, Timestamp};
@@ -21,6 +22,7 @@ pub(super) struct Hand<'a> {
     pub(super) outlets: &'a mut Outlets,
     pub(super) labels: &'a mut Labels,
     pub(super) slot: u16,
+    pub(super) term: &'a Term,
     pub(super) now: Timestamp,
 }
 
@@ -67,7 +69,8 @@ impl Hand<'_> {
     /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
     fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
         let place = aloft.place(aloft.next);
-        if place.due > self.now && !mutant::active(Mutant::NoLastLook) {
+        // A process may be frozen between any two messages.
+        if place.due > self.now && !mutant::active(Mutant::NoLastLook) || self.term.has_run_out(Instant::now()) {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {

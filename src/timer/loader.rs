@@ -90,16 +90,16 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Serves until the requests' channel is closed or `stop` is cancelled: what a stopping timer has not loaded it will not deliver.
+    /// Serves until the requests' channel is closed, or `give_up` is cancelled: a timer that hands its shards over serves them meanwhile.
     ///
     /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
-    pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
+    pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         loop {
             // Both arms are safe to drop: what was not received stays in the channel.
             let mut batch = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(()),
+                () = give_up.cancelled() => return Ok(()),
                 requests = self.requests.recv() => match requests {
                     Some(requests) => requests,
                     None => return Ok(()),
@@ -111,7 +111,7 @@ impl Loader {
                 batch.extend(more);
             }
             for some in batch.chunks(LOADER_REQUESTS_MAX) {
-                let Some(replies) = self.answer_at_last(some, &mut decoder, &stop).await? else { return Ok(()) };
+                let Some(replies) = self.answer_at_last(some, &mut decoder, &give_up).await? else { return Ok(()) };
                 for reply in replies {
                     if self.replies.send(reply).await.is_err() {
                         return Ok(());
@@ -121,12 +121,12 @@ impl Loader {
         }
     }
 
-    /// Asks the store until it answers; `None`: it is to stop.
+    /// Asks the store until it answers; `None`: it was told to give up.
     async fn answer_at_last(
         &self,
         batch: &[Request],
         decoder: &mut Decoder,
-        stop: &CancellationToken,
+        give_up: &CancellationToken,
     ) -> Result<Option<Vec<Reply>>, Error> {
         let mut wait = STORE_RETRY_MIN;
         loop {
@@ -139,7 +139,7 @@ impl Loader {
                     self.health.not_ready(format!("what waits cannot be read: {error}"));
                     tokio::select! {
                         biased;
-                        () = stop.cancelled() => return Ok(None),
+                        () = give_up.cancelled() => return Ok(None),
                         () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
                     }
                 }

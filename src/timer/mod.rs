@@ -1,26 +1,36 @@
 //! The timer role: leases shards, loads what is due soon, and delivers each message at its due time - to its target, back through the source,
 //! or to the dead letters. It alone delivers.
 //!
+//! Workers share the shards: `placement` says which are whose, `wanted` what follows from that for one worker, `term` until when a lease surely
+//! holds, and `parting` how a shard's work ends.
+//!
 //! Four loops over ports: `claimer` holds leases, `dispatcher` owns the shards (both on one thread); `loader` reads runs that are soon due, and
 //! `rewriter` prepares those that are not, each on a thread of its own. Bounded channels between them.
 
 mod advancing;
 mod aside;
+mod catalogs;
 mod claimer;
 mod dispatcher;
 mod filling;
+mod fleet;
 mod flying;
 mod hand;
 mod loader;
 mod memory;
 mod outcry;
 mod outlet;
+mod parting;
+mod placement;
 mod poll;
 mod retrier;
 mod rewriter;
 mod rewriting;
 mod share;
 mod slot;
+mod term;
+mod tries;
+mod wanted;
 mod work;
 
 use crate::metric;
@@ -28,9 +38,9 @@ use crate::model::Rules;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
-pub(crate) use claimer::{Claimable, Claimer, GaveUp, Holding};
+pub(crate) use catalogs::Claimable;
+pub(crate) use claimer::{Claimer, GaveUp, Holding, Stops};
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use loader::Loader;
 pub(crate) use outcry::Outcry;
@@ -61,12 +71,8 @@ pub(crate) struct RouteOptions {
 }
 
 /// Serves claimer and dispatcher together. Leases are given back after the last claim is finished.
-pub(crate) async fn serve(
-    claimer: Claimer,
-    dispatcher: Dispatcher,
-    stop: CancellationToken,
-    give_up: CancellationToken,
-) -> Result<(), crate::store::Error> {
-    let (claimed, dispatched) = tokio::join!(claimer.serve(give_up.clone()), dispatcher.serve(stop, give_up));
+pub(crate) async fn serve(claimer: Claimer, dispatcher: Dispatcher, stops: Stops) -> Result<(), crate::store::Error> {
+    let (finish, give_up) = (stops.finish.clone(), stops.give_up.clone());
+    let (claimed, dispatched) = tokio::join!(claimer.serve(stops), dispatcher.serve(finish, give_up));
     dispatched.and(claimed)
 }

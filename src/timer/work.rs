@@ -8,6 +8,7 @@ use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
 use super::poll::Poll;
 use super::rewriting::Rewriting;
+use super::term::Term;
 use crate::limit::{
     CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
 };
@@ -27,6 +28,9 @@ pub(crate) struct Work {
     pub(crate) slot: u16,
     pub(crate) origins: Origins,
     pub(crate) phase: Phase,
+    pub(super) term: Term,
+    /// Its term has run out, and that was said.
+    pub(super) is_out: bool,
     pub(crate) flights: Flights<Aloft>,
     pub(crate) schedule: Schedule<Resident>,
     pub(super) inventory: Inventory,
@@ -59,6 +63,10 @@ pub(crate) struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Active,
+    /// Another worker is to have the shard: nothing more is taken, and what is claimed is finished, unless that takes too long.
+    HandingOver {
+        until: Instant,
+    },
     /// The lease is gone, or was too late: nothing more is taken, and what is in flight is waited for, though not for ever.
     Leaving {
         until: Instant,
@@ -67,12 +75,14 @@ pub(crate) enum Phase {
 
 impl Work {
     pub(crate) fn new(grant: Grant, slot: u16, origins: Origins, memory: Rc<Account>, now: Instant) -> Self {
-        let Grant { lease, state, start } = grant;
+        let Grant { lease, term, state, start } = grant;
         Self {
             lease,
             slot,
             origins,
             phase: Phase::Active,
+            term,
+            is_out: false,
             flights: Flights::new(start),
             schedule: Schedule::new(start, state.watermark),
             inventory: Inventory::default(),
@@ -97,6 +107,26 @@ impl Work {
 
     pub(crate) fn tag(&self) -> u64 {
         self.tag
+    }
+
+    /// Whether the shard is this worker's beyond doubt: what is claimed may be handed over.
+    pub(crate) fn is_ours(&self, now: Instant) -> bool {
+        !matches!(self.phase, Phase::Leaving { .. }) && !self.term.has_run_out(now)
+    }
+
+    /// Whether more may be taken.
+    fn is_taking(&self, now: Instant) -> bool {
+        self.phase == Phase::Active && !self.term.has_run_out(now)
+    }
+
+    /// Whether somebody waits for the store to know what was delivered.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        matches!(self.phase, Phase::HandingOver { .. }) && self.flights.is_empty()
+    }
+
+    /// Whether all that was claimed is done with, and the store knows it.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.flights.is_empty() && self.is_told()
     }
 
     /// Drops what is held and loads it again: the store went back, or a claim was refused.
@@ -217,7 +247,7 @@ impl Work {
 
     /// Whether it is this shard's time to claim, and there is something to claim.
     pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
-        let is_time = self.phase == Phase::Active && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
+        let is_time = self.is_taking(now) && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
         is_time && self.schedule.next_due(wall.plus(ahead)).is_some_and(|due| due <= wall.plus(ahead))
     }
 
@@ -234,7 +264,7 @@ impl Work {
             return None;
         }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
-        if self.phase != Phase::Active || room == 0 {
+        if !self.is_taking(now) || room == 0 {
             return None;
         }
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
@@ -314,7 +344,7 @@ impl Work {
     /// When there is something to do for it that no message will announce.
     pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool, ahead: Duration) -> Instant {
         // Of a shard that is being left, or by who is to stop, nothing is asked or taken any more: that wakes nobody up.
-        let is_served = self.phase == Phase::Active && !stopping;
+        let is_served = self.is_taking(now) && !stopping;
         let poll = self.poll.at().filter(|_| is_served);
         let reach = wall.plus(ahead);
         let due = self.schedule.next_due(reach).filter(|_| is_served).map(|due| now + due.since(reach));
@@ -325,16 +355,18 @@ impl Work {
         let late = self.schedule.late_due().filter(|_| is_served).map(late_at);
         let leaving = match self.phase {
             Phase::Active => None,
-            Phase::Leaving { until } => Some(until),
+            Phase::HandingOver { .. } if self.flights.is_empty() => Some(now),
+            Phase::HandingOver { until } | Phase::Leaving { until } => Some(until),
         };
+        // Nobody says when a lease that has run out is renewed.
+        let renewal = (self.term.has_run_out(now) && self.phase == Phase::Active).then(|| now + RESEND_MIN);
         let due = due.map(|due| self.not_before.max(self.ahead_at).map_or(due, |at| due.max(at)));
         // What was due before it is not told by the schedule again.
         let pace = self.not_before.max(self.ahead_at).filter(|at| is_served && *at > now);
         // A target that takes nothing for now need not say when it does.
-        let unsent =
-            self.next_flight().filter(|_| self.phase == Phase::Active).and_then(|(number, _)| self.flights.get(number)?.next_place());
+        let unsent = self.next_flight().filter(|_| self.is_ours(now)).and_then(|(number, _)| self.flights.get(number)?.next_place());
         let unsent = unsent.map(|place| if place.due > wall { now + place.due.since(wall) } else { now + RESEND_MIN });
-        [poll, due, late, pace, self.tell_at, leaving, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        [poll, due, late, pace, self.tell_at, leaving, renewal, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
 
@@ -353,7 +385,8 @@ impl Work {
             quarantined: 0,
         };
         let origins = Origins::new("prod", &shard);
-        let grant = Grant { lease: Lease { shard, token: crate::model::Token(7) }, state, start: Claim::START };
+        let term = Term::new(Instant::now(), Duration::from_secs(3_600));
+        let grant = Grant { lease: Lease { shard, token: crate::model::Token(7) }, term, state, start: Claim::START };
         Self::new(grant, slot, origins, memory.open(), Instant::now())
     }
 }

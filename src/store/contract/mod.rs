@@ -6,6 +6,7 @@ mod append;
 mod birth;
 pub(crate) mod build;
 mod change;
+mod fleet;
 mod lease;
 mod load;
 pub(crate) mod model;
@@ -92,6 +93,11 @@ cases! {
         a_lease_past_its_end_that_nobody_took_is_renewed,
         an_old_holder_is_fenced,
         a_released_lease_is_free_and_anothers_is_left_alone;
+    fleet:
+        a_worker_that_enrols_is_told_of_all_that_live,
+        a_worker_that_is_not_heard_of_any_more_lives_no_longer,
+        a_worker_that_resigns_lives_no_longer_and_no_other_goes_with_it,
+        workers_enrol_on_a_full_store;
     advance:
         delivered_moves_forward_and_never_back,
         delivered_moves_only_to_a_pair_that_includes_it,

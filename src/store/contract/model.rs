@@ -3,7 +3,7 @@
 
 use super::run_of;
 use crate::clock::WallClock;
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark, Worker};
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
 use crate::store::{
@@ -31,6 +31,8 @@ enum Call {
     Advance { token: u8, delivered: Option<Pair>, deletes: Vec<Index>, ids: Vec<(u8, Index)>, claim: Option<Pair> },
     Quarantine { token: u8, runs: Vec<Index> },
     Rewrite { token: u8, inputs: Vec<Index>, messages: Vec<Vec<Message>> },
+    Enrol { worker: u8, lasting: bool },
+    Resign { worker: u8 },
     Erase,
 }
 
@@ -77,6 +79,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
             .prop_map(|(token, delivered, deletes, ids, claim)| Call::Advance { token, delivered, deletes, ids, claim }),
         1 => (token(), runs()).prop_map(|(token, runs)| Call::Quarantine { token, runs }),
         2 => (token(), runs(), messages).prop_map(|(token, inputs, messages)| Call::Rewrite { token, inputs, messages }),
+        2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| Call::Enrol { worker, lasting }),
+        1 => (0..3u8).prop_map(|worker| Call::Resign { worker }),
         1 => Just(Call::Erase),
     ];
     prop::collection::vec(call, 1..40).prop_map(|mut calls| {
@@ -96,6 +100,11 @@ struct World {
 impl World {
     fn lease(&self, token: u8) -> Lease {
         crate::store::lease(&self.shard, Token(token.into()))
+    }
+
+    /// The roll is common to all sequences, which come one after the other: each has workers of its own.
+    fn worker(&self, number: u8) -> Worker {
+        Worker(self.shard.partition.index as u128 * 256 + u128::from(number))
     }
 
     fn named(&self, picks: &[Index]) -> Vec<(Slice, Name)> {
@@ -194,6 +203,12 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, water
             let rewrite = Rewrite { lease: world.lease(*token), inputs: runs(inputs), outputs: new.outputs.clone() };
             format!("{:?}", store.rewrite(&[rewrite]).await)
         }
+        Call::Enrol { worker, lasting } => {
+            let peers = store.enrol(world.worker(*worker), length(*lasting)).await.unwrap();
+            let own = peers.iter().map(|peer| peer.worker).filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
+            format!("{:?}", own.collect::<Vec<_>>())
+        }
+        Call::Resign { worker } => format!("{:?}", store.resign(world.worker(*worker)).await),
         Call::Erase => format!("{:?}", store.erase(&[shard]).await),
     }
 }

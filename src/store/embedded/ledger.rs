@@ -10,11 +10,12 @@ use super::room::Room;
 use super::shard::Shard;
 use crate::clock::Clock;
 use crate::limit;
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
+use crate::store::roll::Roll;
 use crate::store::shard::Holder;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Glance, Opened, Quarantine, Renewed, Rewrite, Rewritten, State,
-    Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Glance, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten,
+    State, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(super) struct Ledger {
     next: Number,
     /// Numbers of erased shards, of which there may be rows.
     garbage: Vec<Number>,
+    /// Not kept on disk, nor through an error of it: whoever lives says so again.
+    roll: Roll,
     draft: Draft,
     failed: Option<Error>,
 }
@@ -71,7 +74,7 @@ impl Ledger {
             };
             shards.insert(shard, entry);
         }
-        Ok(Self { here, shards, next: next.unwrap_or(1), garbage, draft, failed: None })
+        Ok(Self { here, shards, next: next.unwrap_or(1), garbage, roll: Roll::default(), draft, failed: None })
     }
 
     /// Does a call. The answer counts only after a commit that succeeded.
@@ -206,6 +209,15 @@ impl Ledger {
                 shard.holder.release(lease.token);
             }
         }
+    }
+
+    pub(super) fn enrol(&mut self, worker: Worker, length: Duration) -> Vec<Peer> {
+        let now = self.here.clock.now();
+        self.roll.enrol(worker, length, now)
+    }
+
+    pub(super) fn resign(&mut self, worker: Worker) {
+        self.roll.resign(worker);
     }
 
     /// The runs come without their bytes.

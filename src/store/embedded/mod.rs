@@ -11,7 +11,7 @@
 //! | `survey`, `inspection` | what a person asks: of what waits, of the folder |
 //! | `sweep`, `room` | disk that is freed, disk that is left |
 //!
-//! Leases and tails are not kept on disk: who uses them ends with this process.
+//! Leases, tails and the roll of workers are not kept on disk: who uses them ends with this process.
 
 mod draft;
 mod fault;
@@ -32,12 +32,12 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
     Rewritten, State, Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
 use async_trait::async_trait;
 use bytes::Bytes;
 use folder::{Folder, Rows, Sizes};
@@ -264,6 +264,18 @@ impl Store for Embedded {
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let requests = requests.to_vec();
         self.write(move |ledger| ledger.rewrite(&requests)).await
+    }
+
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        self.write(move |ledger| Ok(ledger.enrol(worker, length))).await
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.write(move |ledger| {
+            ledger.resign(worker);
+            Ok(())
+        })
+        .await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -7,11 +7,12 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed,
     Rewrite, Rewritten, State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
-use crate::model::{Cursor, Lease, ShardId};
+use crate::model::{Cursor, Lease, ShardId, Token, Worker};
+use crate::store::roll::Roll;
 use async_trait::async_trait;
 use bytes::Bytes;
 use shard::Shard;
@@ -29,32 +30,36 @@ pub(crate) struct Memory {
 struct Inner {
     clock: Rc<dyn Clock>,
     shards: RefCell<BTreeMap<ShardId, Shard>>,
+    roll: RefCell<Roll>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
 }
 
 /// What the store held at some moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot(BTreeMap<ShardId, Shard>);
+pub(crate) struct Snapshot(BTreeMap<ShardId, Shard>, Roll);
 
 impl Memory {
     /// An empty store whose own time is `clock`'s.
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
-        Self { inner: Rc::new(Inner { clock, shards: RefCell::default(), is_full: Cell::new(false), is_down: Cell::new(false) }) }
+        let (is_full, is_down) = (Cell::new(false), Cell::new(false));
+        Self { inner: Rc::new(Inner { clock, shards: RefCell::default(), roll: RefCell::default(), is_full, is_down }) }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot(self.inner.shards.borrow().clone())
+        Snapshot(self.inner.shards.borrow().clone(), self.inner.roll.borrow().clone())
     }
 
     /// Forgets what was acknowledged since, as a failover may.
     pub(crate) fn roll_back_to(&self, snapshot: &Snapshot) {
         self.inner.shards.replace(snapshot.0.clone());
+        self.inner.roll.replace(snapshot.1.clone());
     }
 
     /// Forgets everything.
     pub(crate) fn wipe(&self) {
         self.inner.shards.take();
+        self.inner.roll.take();
     }
 
     /// While full, births, appends and rewrites answer [`Error::Full`].
@@ -70,6 +75,11 @@ impl Memory {
     /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
     pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
         self.inner.shards.borrow_mut().get_mut(shard).is_some_and(|shard| shard.corrupt(nth))
+    }
+
+    /// Whose lease of the shard has not run out.
+    pub(crate) fn holder(&self, shard: &ShardId) -> Option<Token> {
+        self.inner.shards.borrow().get(shard)?.holder(self.inner.clock.now())
     }
 
     /// The places that are cancelled now and not delivered past.
@@ -189,6 +199,19 @@ impl Store for Memory {
         self.each(requests, |request| &request.lease.shard, answer).await
     }
 
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        self.travel().await?;
+        let alive = self.inner.roll.borrow_mut().enrol(worker, length, self.inner.clock.now());
+        self.travel().await?;
+        Ok(alive)
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.travel().await?;
+        self.inner.roll.borrow_mut().resign(worker);
+        self.travel().await
+    }
+
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         self.travel().await?;
         for shard in shards {
@@ -218,7 +241,7 @@ impl Survey for Memory {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Token, Watermark};
+    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Watermark};
     use crate::mutant::{self, Mutant};
     use crate::store::contract::{self, Subject, run_of};
 

@@ -83,6 +83,10 @@ impl Shard {
         self.holder.release(token);
     }
 
+    pub(super) fn holder(&self, now: Timestamp) -> Option<Token> {
+        self.holder.at(now)
+    }
+
     pub(super) fn is_held(&self, token: Token) -> bool {
         self.holder.is_held(token)
     }

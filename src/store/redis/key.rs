@@ -14,7 +14,10 @@
 //! | `slice:<slice>` | zset | the slice's index: least offset and name of each run, scored by least due |
 //! | `pool:<slice>` | hash | name -> encoded run |
 //!
-//! No key expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
+//! None of them expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
+//!
+//! And one key of the deployment, `pd:{<deployment>}:workers`: a zset of the timer workers, scored by the millisecond until which each counts
+//! as alive. It expires with the last of them.
 
 use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
@@ -57,6 +60,11 @@ impl Keyspace {
     pub(super) fn of(&self, shard: &ShardId) -> Keys {
         let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
         Keys { prefix: format!("pd:{{{}/{route}/{topic}/{}}}:", self.deployment, shard.partition.index) }
+    }
+
+    /// Of no shard: the tag of one has slashes in it.
+    pub(super) fn workers(&self) -> String {
+        format!("pd:{{{}}}:workers", self.deployment)
     }
 
     /// Matches the metas of all shards, and may match more: see [`Self::shard`].
@@ -160,6 +168,7 @@ mod tests {
         assert_eq!(keys.name(Key::Meta), "pd:{prod/orders/orders.delayed/0}:meta");
         assert_eq!(keys.name(Key::Slice("h482913")), "pd:{prod/orders/orders.delayed/0}:slice:h482913");
         assert_eq!(keys.name(Key::Pool("n7")), "pd:{prod/orders/orders.delayed/0}:pool:n7");
+        assert_eq!(Keyspace::new("pr/od").workers(), "pd:{pr%2fod}:workers");
     }
 
     proptest! {

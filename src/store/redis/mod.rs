@@ -18,11 +18,11 @@ mod script;
 mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Quarantine, Renewed, Rewrite,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
     Rewritten, State, Store, Tail, Tailed,
 };
 use crate::limit;
-use crate::model::{Lease, ShardId};
+use crate::model::{Lease, ShardId, Worker};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
@@ -174,6 +174,15 @@ impl Store for Redis {
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let calls = requests.iter().map(|request| Call::rewrite(&self.keyspace.of(&request.lease.shard), request)).collect();
         self.run(calls).await?.into_iter().map(Reply::rewritten).collect()
+    }
+
+    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+        let replies = self.run(vec![Call::enrol(self.keyspace.workers(), worker, length)]).await?;
+        replies.into_iter().next().map_or(Ok(Vec::new()), Reply::peers)
+    }
+
+    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+        self.run(vec![Call::resign(self.keyspace.workers(), worker)]).await.map(drop)
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

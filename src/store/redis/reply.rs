@@ -1,9 +1,10 @@
 //! What the scripts answer, read from the wire: a tag and then its parts, as the head of each script lists them. Decides nothing.
 
 use super::form;
-use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark};
-use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Renewed, Rewritten, SliceCount, State, TailRun, Tailed};
+use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
+use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed};
 use redis::Value;
+use std::time::Duration;
 
 /// A script's reply: its tag, and the parts that are still to be read.
 #[derive(Debug)]
@@ -176,6 +177,21 @@ impl Reply {
             "unknown" => Rewritten::Unknown,
             _ => return self.other(),
         })
+    }
+
+    /// Names that are none of ours were put there by somebody else.
+    pub(super) fn peers(mut self) -> Result<Vec<Peer>, Error> {
+        if self.tag != "workers" {
+            return self.other();
+        }
+        let mut peers = Vec::new();
+        while !self.parts.as_slice().is_empty() {
+            let (name, left) = (self.text()?, self.time()?);
+            let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(0));
+            peers.extend(Worker::parse(&name).map(|worker| Peer { worker, left }));
+        }
+        peers.sort_by_key(|peer| peer.worker);
+        Ok(peers)
     }
 
     pub(super) fn moved(mut self) -> Result<usize, Error> {

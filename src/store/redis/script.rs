@@ -4,7 +4,7 @@
 use super::form;
 use super::key::{self, Key, Keys};
 use crate::limit;
-use crate::model::{Claim, Lease, Slice};
+use crate::model::{Claim, Lease, Slice, Worker};
 use crate::run::{Name, Run};
 use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Rewrite, Tail};
 use redis::{Cmd, ToRedisArgs};
@@ -25,11 +25,13 @@ pub(super) enum Script {
     Rewrite,
     State,
     Tail,
+    Enrol,
+    Resign,
     Erase,
     SetAside,
 }
 
-const ALL: [(Script, &str); 12] = [
+const ALL: [(Script, &str); 14] = [
     (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
     (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
@@ -40,6 +42,8 @@ const ALL: [(Script, &str); 12] = [
     (Script::Rewrite, include_str!("../../../lua/rewrite.lua")),
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
+    (Script::Enrol, include_str!("../../../lua/enrol.lua")),
+    (Script::Resign, include_str!("../../../lua/resign.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
     (Script::SetAside, include_str!("../../../lua/set_aside.lua")),
 ];
@@ -190,6 +194,19 @@ impl Call {
     pub(super) fn tail(keys: &Keys, tail: &Tail) -> Self {
         let mut call = Self::new(Script::Tail, 2, keys.names([Key::Meta, Key::Tail]));
         call.arg(key::LAYOUT).arg(form::watermark_hex(tail.after)).arg(tail.limit.min(limit::ROWS_MAX));
+        call
+    }
+
+    /// The roll is a zset as a slice's index is, and so is set aside like one if somebody overwrote it.
+    pub(super) fn enrol(workers: String, worker: Worker, length: Duration) -> Self {
+        let mut call = Self::new(Script::Enrol, 0, vec![workers]);
+        call.arg(worker.to_string()).arg(millis(length));
+        call
+    }
+
+    pub(super) fn resign(workers: String, worker: Worker) -> Self {
+        let mut call = Self::new(Script::Resign, 0, vec![workers]);
+        call.arg(worker.to_string());
         call
     }
 

@@ -32,6 +32,12 @@ impl Holder {
         }
     }
 
+    /// Who holds the lease, unless it is past its end.
+    #[cfg(test)]
+    pub(crate) fn at(&self, now: Timestamp) -> Option<Token> {
+        self.0.filter(|(_, end)| *end > now).map(|(token, _)| token)
+    }
+
     pub(crate) fn is_held(&self, token: Token) -> bool {
         self.0.is_some_and(|(holder, _)| holder == token)
     }

@@ -1,0 +1,265 @@
+//! Simulated fleets: processes that join, leave as planned, are killed, frozen past their leases and cut off from the store, each with a
+//! clock of its own. At the end all heals, and besides what holds for one process (`checker`) this must: every shard has one holder, the
+//! holders' parts differ by one at most, nobody handed over what another held, and only what was in flight at a fault came twice.
+
+use super::checker;
+use super::member::Member;
+use super::process::{LEASE, Process};
+use super::workload::{Kind, SOON, Sender, Sent};
+use super::world::{Handed, World};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const PARTITIONS: i32 = 7;
+const WORKERS_MAX: usize = 4;
+
+/// How long processes are given to become even: a process that is gone counts as alive for a lease, and another one knows a moment later.
+const SETTLING: Duration = Duration::from_secs(30);
+
+/// What was delivered, and not told to the store, when a process was killed or cut off: what is told is told within so long.
+const UNTOLD: i64 = 1_000;
+
+/// What happens to a fleet besides processes that come and go as planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    None,
+    /// Kills, freezes, cuts and clocks.
+    All,
+}
+
+/// Something that was done to a process, after which what it had in flight may come again.
+struct Fault {
+    process: usize,
+    at: i64,
+}
+
+struct Fleet {
+    world: World,
+    processes: Vec<Process>,
+    faults: Vec<Fault>,
+    joined: usize,
+    random: StdRng,
+}
+
+impl Fleet {
+    fn new(world: &World, random: StdRng) -> Self {
+        let mut fleet = Self { world: world.clone(), processes: Vec::new(), faults: Vec::new(), joined: 0, random };
+        fleet.join();
+        fleet
+    }
+
+    fn join(&mut self) {
+        let member = Member::timed(&self.world, self.joined);
+        self.world.note(format!("process {} joins", self.joined));
+        self.joined += 1;
+        self.processes.push(Process::join(&self.world, member, &mut self.random));
+    }
+
+    fn some(&mut self) -> usize {
+        self.random.random_range(0..self.processes.len())
+    }
+
+    fn fault(&mut self, at: usize, what: &str) {
+        let process = self.processes[at].member.number;
+        self.world.note(format!("process {process} is {what}"));
+        self.world.disturb();
+        self.faults.push(Fault { process, at: self.world.now().as_millis() });
+    }
+
+    async fn step(&mut self, trouble: Trouble) {
+        match self.random.random_range(0..if trouble == Trouble::None { 4 } else { 10 }) {
+            0 | 1 if self.processes.len() < WORKERS_MAX => self.join(),
+            2 if self.processes.len() > 1 => {
+                let at = self.some();
+                let mut leaving = self.processes.remove(at);
+                self.thaw(&leaving);
+                self.world.note(format!("process {} is to stop", leaving.member.number));
+                let number = leaving.member.number;
+                if !leaving.stop().await {
+                    self.world.accuse(format!("process {number} did not stop in time"));
+                }
+            }
+            4 if self.processes.len() > 1 => {
+                let at = self.some();
+                self.fault(at, "killed");
+                let mut dead = self.processes.remove(at);
+                dead.kill(&self.world).await;
+            }
+            5 | 6 => {
+                let at = self.some();
+                self.fault(at, "frozen");
+                self.processes[at].member.freeze(true);
+                self.pause(3_000).await;
+                self.thaw_all();
+            }
+            7 => {
+                let at = self.some();
+                self.fault(at, "cut off");
+                self.processes[at].member.is_cut_off.set(true);
+                self.pause(3_000).await;
+                self.fault(at, "connected again");
+                self.processes[at].member.is_cut_off.set(false);
+            }
+            8 | 9 => {
+                let (at, off) = (self.some(), self.random.random_range(-1_200..1_200));
+                self.world.note(format!("the clock of process {} is {off} ms off", self.processes[at].member.number));
+                self.processes[at].member.clock.set_off(off);
+            }
+            _ => {}
+        }
+    }
+
+    async fn pause(&mut self, most: u64) {
+        tokio::time::sleep(Duration::from_millis(self.random.random_range(20..most))).await;
+    }
+
+    fn thaw(&self, process: &Process) {
+        if process.member.is_frozen() {
+            self.world.note(format!("process {} goes on", process.member.number));
+            process.member.freeze(false);
+        }
+    }
+
+    fn thaw_all(&self) {
+        self.processes.iter().for_each(|process| self.thaw(process));
+    }
+
+    /// How many shards each process holds, and how many nobody.
+    fn parts(&self) -> (BTreeMap<usize, usize>, usize) {
+        let mut parts: BTreeMap<usize, usize> = self.processes.iter().map(|process| (process.member.number, 0)).collect();
+        let mut free = 0;
+        for partition in 0..PARTITIONS {
+            match self.world.holder(partition).and_then(|process| parts.get_mut(&process)) {
+                Some(part) => *part += 1,
+                None => free += 1,
+            }
+        }
+        (parts, free)
+    }
+
+    fn is_even(&self) -> bool {
+        let (parts, free) = self.parts();
+        free == 0 && parts.values().max().zip(parts.values().min()).is_some_and(|(most, least)| most - least <= 1)
+    }
+
+    /// Waits until the shards are shared evenly, and stay so.
+    async fn becomes_even(&self) -> Option<String> {
+        let end = Instant::now() + SETTLING;
+        let mut even_since = None;
+        while Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            even_since = if self.is_even() { even_since.or(Some(Instant::now())) } else { None };
+            if even_since.is_some_and(|since: Instant| since.elapsed() > 3 * LEASE) {
+                return None;
+            }
+        }
+        Some(format!("the shards are not shared evenly: {:?}", self.parts()))
+    }
+
+    /// What came more than once, though nothing of it can have been in flight when something happened to the process.
+    fn repeated(&self, handed: &[Handed]) -> Vec<String> {
+        let mut first: BTreeMap<&str, &Handed> = BTreeMap::new();
+        let mut repeated = Vec::new();
+        for handed in handed {
+            let Some(before) = first.insert(&handed.uid, handed) else { continue };
+            let was_in_flight = |fault: &Fault| {
+                let until = fault.at + i64::try_from(LEASE.as_millis()).expect("a second");
+                fault.process == before.process && (fault.at - UNTOLD..=until).contains(&before.at)
+            };
+            if !self.faults.iter().any(was_in_flight) {
+                repeated.push(format!("twice, and not in flight at a fault: {before:?} {handed:?}"));
+            }
+        }
+        repeated
+    }
+}
+
+/// What was handed over before its due by the clock of the process that did so.
+fn early(handed: &[Handed], sent: &[Sent]) -> Vec<String> {
+    let due = |sent: &Sent| match sent.kind {
+        Kind::Delayed { due, .. } => Some((sent.uid.clone(), due)),
+        _ => None,
+    };
+    let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
+    let is_early = |handed: &&Handed| dues.get(&handed.uid).is_some_and(|due| *due > handed.own_at);
+    handed.iter().filter(is_early).map(|handed| format!("early by its own clock: {handed:?}")).collect()
+}
+
+/// Runs one fleet in a runtime of its own; answers what happened and which promises were broken.
+pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without I/O can always be built");
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let world = World::of(PARTITIONS);
+        let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
+        let sender = Sender::new(&world, StdRng::seed_from_u64(seed ^ 1), SOON).over(PARTITIONS);
+        let sending = tokio::task::spawn_local(sender.send_for(length));
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            fleet.pause(2_500).await;
+            fleet.step(trouble).await;
+        }
+        let sent = sending.await.expect("the sender does not panic");
+        fleet.processes.iter().for_each(|process| process.member.clock.set_off(0));
+        let uneven = fleet.becomes_even().await;
+        let mut broken = checker::check(&world, &sent).await;
+        broken.extend(uneven);
+        let handed = world.handed();
+        broken.extend(early(&handed, &sent).into_iter().chain(fleet.repeated(&handed)));
+        for process in &mut fleet.processes {
+            if !process.stop().await {
+                broken.push(format!("process {} did not stop in time", process.member.number));
+            }
+        }
+        super::Outcome { trace: world.take_trace(), broken }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::{self, Mutant};
+
+    const LENGTH: Duration = Duration::from_secs(20);
+
+    fn broken(seeds: std::ops::Range<u64>, trouble: Trouble) -> Option<(u64, Vec<String>)> {
+        seeds.map(|seed| (seed, run(seed, LENGTH, trouble).broken)).find(|(_, broken)| !broken.is_empty())
+    }
+
+    #[test]
+    fn a_seed_repeats_a_fleet_to_the_letter() {
+        for trouble in [Trouble::None, Trouble::All] {
+            let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
+            assert!(first.trace.len() > 50);
+            assert_eq!(first, second);
+        }
+    }
+
+    #[test]
+    fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
+        assert_eq!(broken(0..25, Trouble::None), None);
+    }
+
+    #[test]
+    fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it() {
+        assert_eq!(broken(1_000..1_040, Trouble::All), None);
+    }
+
+    #[test]
+    fn every_fault_planted_in_a_fleet_is_caught() {
+        let planted = [
+            (Mutant::IgnoresTerm, Trouble::All),
+            (Mutant::HandsOverEarly, Trouble::None),
+            (Mutant::HandsOverUntold, Trouble::None),
+            (Mutant::PlacesByOwnList, Trouble::None),
+            (Mutant::TakesOthers, Trouble::None),
+        ];
+        let is_caught = |mutant, trouble| mutant::with(Some(mutant), || broken(2_000..2_100, trouble)).is_some();
+        let missed: Vec<_> = planted.into_iter().filter(|(mutant, trouble)| !is_caught(*mutant, *trouble)).collect();
+        assert_eq!(missed, []);
+    }
+}

@@ -1,0 +1,112 @@
+//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store, and have a clock that
+//! is off. And a witness of what it hands over.
+
+use super::world::{SimClock, World};
+use crate::broker::{Outgoing, Report, Sent, Target};
+use crate::clock::Clock;
+use crate::model::header_name::ORIGIN;
+use async_trait::async_trait;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A handle; clones are the same process.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) number: usize,
+    pub(crate) clock: Rc<SimClock>,
+    pub(crate) is_cut_off: Rc<Cell<bool>>,
+    frozen: Rc<Frozen>,
+}
+
+#[derive(Default)]
+struct Frozen {
+    is_frozen: Cell<bool>,
+    /// Who was to be polled meanwhile.
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Member {
+    pub(crate) fn new(world: &World, number: usize) -> Self {
+        Self { number, clock: world.clock(), is_cut_off: Rc::default(), frozen: Rc::default() }
+    }
+
+    /// With a clock of its own.
+    pub(crate) fn timed(world: &World, number: usize) -> Self {
+        Self { clock: world.another_clock(), ..Self::new(world, number) }
+    }
+
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        self.frozen.is_frozen.set(is_frozen);
+        if !is_frozen {
+            self.frozen.wakers.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.is_frozen.get()
+    }
+
+    /// A loop of the process: it is not polled while that is frozen.
+    pub(crate) fn run<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
+        Loop { body: Box::pin(body), frozen: self.frozen.clone() }
+    }
+}
+
+struct Loop<F> {
+    body: Pin<Box<F>>,
+    frozen: Rc<Frozen>,
+}
+
+impl<F: Future> Future for Loop<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if self.frozen.is_frozen.get() {
+            self.frozen.wakers.borrow_mut().push(context.waker().clone());
+            return Poll::Pending;
+        }
+        self.body.as_mut().poll(context)
+    }
+}
+
+/// A target that notes what it is handed by whom, and whether it may be.
+pub(crate) struct Witness {
+    pub(crate) world: World,
+    pub(crate) member: Member,
+    pub(crate) target: Box<dyn Target>,
+}
+
+impl Witness {
+    fn see(&self, record: &Outgoing<'_>) {
+        let text = |wanted: &str| {
+            let value = record.out_headers().find(|(name, _)| *name == wanted.as_bytes())?.1?;
+            std::str::from_utf8(value).ok()
+        };
+        let uid = String::from_utf8_lossy(record.payload.unwrap_or_default()).into_owned();
+        if let Some(partition) = text(ORIGIN).and_then(|origin| origin.split('/').nth(3)?.parse().ok()) {
+            self.world.saw_sent(uid, partition, (self.member.number, self.member.clock.now()));
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Target for Witness {
+    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
+        let sent = self.target.send(record, ticket);
+        if sent == Sent::Taken {
+            self.see(record);
+        }
+        sent
+    }
+
+    async fn reports(&mut self) -> Vec<Report> {
+        self.target.reports().await
+    }
+
+    async fn close(&mut self) {
+        self.target.close().await;
+    }
+}
