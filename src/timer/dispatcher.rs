@@ -12,7 +12,7 @@ use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
 use super::rewriter::{Chore, Done};
 use super::rewriting;
-use super::share::Shares;
+use super::share::{Shares, handed_max};
 use super::slot::Slots;
 use super::work::{Phase, Work};
 use crate::broker::Report;
@@ -290,6 +290,7 @@ impl Dispatcher {
     /// Hands over what is claimed, in order, as far as the targets have room.
     fn hand_over(&mut self) {
         let now = self.ports.clock.now();
+        let flying = self.works.values().filter(|work| !work.flights.is_empty()).count();
         for (shard, work) in &mut self.works {
             if work.phase != Phase::Active {
                 // Another may hold the shard by now, and hand over what is claimed and not handed over.
@@ -297,7 +298,8 @@ impl Dispatcher {
             }
             let route = &self.options.routes[&shard.route];
             let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
-            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+            let room = handed_max(flying).saturating_sub(work.handed());
+            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now, room };
             while let Some((number, until)) = work.next_flight() {
                 let Some(aloft) = work.flights.get_mut(number) else { break };
                 let (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
@@ -330,7 +332,7 @@ impl Dispatcher {
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
         let route = &self.options.routes[&shard.route];
         let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
-        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now };
+        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, now, room: 1 };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
             Handed::Taken | Handed::Settled => {}
             Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),
@@ -369,14 +371,14 @@ impl Dispatcher {
     /// Ends the work of shards that were lost, once nothing of them is in flight, or too long.
     fn finish_leaving(&mut self) {
         let now = Instant::now();
-        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.flights.left() == work.unsent() || until <= now);
+        let over = |work: &Work| matches!(work.phase, Phase::Leaving { until } if work.handed() == 0 || until <= now);
         let shards: Vec<_> = self.works.iter().filter(|(_, work)| over(work)).map(|(shard, _)| shard.clone()).collect();
         for shard in shards {
             let Ok(room) = self.ports.gave_up.try_reserve() else { return };
             if let Some(work) = self.works.remove(&shard) {
                 self.slots.remove(work.slot);
                 let route = &self.options.routes[&shard.route];
-                route.metric.possible_duplicates.increment((work.flights.left() - work.unsent()) as u64);
+                route.metric.possible_duplicates.increment(work.handed() as u64);
                 route.outcry.leave(&shard);
                 room.send(GaveUp { shard, finished: work.flights.finished() });
             }
