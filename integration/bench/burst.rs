@@ -43,7 +43,7 @@ impl Bench<'_> {
         let meanwhile: Range<i64> = due..last;
         let lateness = arrivals.lateness(|number| Some(due_of(number)).filter(|due| number >= count && meanwhile.contains(due)));
         let row = Row::service(System::Postdate, Stage::Burst, &usage, arrivals.verdict);
-        let burst = Row { rate: Some(count as f64 * 1e3 / (last - due) as f64), process: Some(process), ..row.clone() };
+        let burst = Row { rate: Some(count as f64 * 1e3 / (last - due) as f64), process: Some(process), ..row };
         let other = Row { stage: Stage::Meanwhile(BESIDE), lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() };
         vec![burst, Row { redis_cpu_us: None, ..other }]
     }

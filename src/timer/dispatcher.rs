@@ -13,7 +13,7 @@ use super::outlet::Outlets;
 use super::parting;
 use super::rewriter::{Chore, Done};
 use super::rewriting;
-use super::share::Shares;
+use super::share::{Shares, handed_max};
 use super::slot::Slots;
 use super::work::Work;
 use crate::broker::Report;
@@ -290,6 +290,7 @@ impl Dispatcher {
     /// Hands over what is claimed, in order, as far as the targets have room.
     fn hand_over(&mut self) {
         let now = self.ports.clock.now();
+        let flying = self.works.values().filter(|work| !work.flights.is_empty()).count();
         for (shard, work) in &mut self.works {
             if !parting::is_ours(work, shard, &self.ports.metric) {
                 // Another may hold the shard by now, and hand over what is claimed and not handed over.
@@ -297,8 +298,8 @@ impl Dispatcher {
             }
             let route = &self.options.routes[&shard.route];
             let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
-            let term = &work.term;
-            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term, now };
+            let (term, room) = (&work.term, handed_max(flying).saturating_sub(work.handed()));
+            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term, now, room };
             while let Some((number, until)) = work.next_flight() {
                 let Some(aloft) = work.flights.get_mut(number) else { break };
                 let (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
@@ -336,7 +337,8 @@ impl Dispatcher {
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
         let route = &self.options.routes[&shard.route];
         let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
-        let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term: &work.term, now };
+        let (origins, term) = (&work.origins, &work.term);
+        let mut hand = Hand { shard, origins, route, outlets, labels, slot: work.slot, term, now, room: 1 };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
             Handed::Taken | Handed::Settled => {}
             Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),

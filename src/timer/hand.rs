@@ -24,6 +24,8 @@ pub(super) struct Hand<'a> {
     pub(super) slot: u16,
     pub(super) term: &'a Term,
     pub(super) now: Timestamp,
+    /// So many more may be handed over now.
+    pub(super) room: usize,
 }
 
 /// What became of handing one record over.
@@ -50,8 +52,11 @@ impl Hand<'_> {
         while let Some(place) = aloft.next_place()
             && until.is_none_or(|until| place <= until)
         {
+            if self.room == 0 {
+                return (settled, true);
+            }
             match self.over(aloft, number) {
-                Handed::Taken => {}
+                Handed::Taken => self.room -= 1,
                 Handed::Settled => settled += 1,
                 Handed::Again(wait) => again.push(Reverse((Instant::now() + wait, self.ticket(number, aloft.next)))),
                 Handed::NotYet => return (settled, true),

@@ -57,7 +57,7 @@ pub(super) fn part(works: &mut Works, routes: &BTreeMap<Arc<str>, RouteOptions>,
         } else if let Some(work) = works.remove(&shard) {
             slots.push(work.slot);
             let route = &routes[&shard.route];
-            route.metric.possible_duplicates.increment((work.flights.left() - work.unsent()) as u64);
+            route.metric.possible_duplicates.increment(work.handed() as u64);
             route.outcry.leave(&shard);
             room.send(GaveUp::Ended { shard, finished: work.flights.finished() });
         }
@@ -71,7 +71,7 @@ fn is_over(work: &Work, now: Instant) -> Option<bool> {
         Phase::Active => None,
         Phase::HandingOver { .. } if is_handed_over(work) => Some(true),
         Phase::HandingOver { until } => (until <= now).then_some(false),
-        Phase::Leaving { until } => (work.flights.left() == work.unsent() || until <= now).then_some(true),
+        Phase::Leaving { until } => (work.handed() == 0 || until <= now).then_some(true),
     }
 }
 

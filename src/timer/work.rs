@@ -329,6 +329,11 @@ impl Work {
         self.flights.iter().map(|aloft| aloft.messages.len() - aloft.next).sum()
     }
 
+    /// Messages that are handed over and not settled.
+    pub(crate) fn handed(&self) -> usize {
+        self.flights.left() - self.unsent()
+    }
+
     /// Takes complete flights off, and notes the ids that are free again.
     pub(crate) fn land(&mut self) {
         while let Some(aloft) = self.flights.land() {
