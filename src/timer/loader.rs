@@ -130,7 +130,13 @@ impl Loader {
     ) -> Result<Option<Vec<Reply>>, Error> {
         let mut wait = STORE_RETRY_MIN;
         loop {
-            match self.answer(batch, decoder).await {
+            // Dropped, it has changed nothing: it only reads.
+            let outcome = tokio::select! {
+                biased;
+                () = give_up.cancelled() => return Ok(None),
+                outcome = self.answer(batch, decoder) => outcome,
+            };
+            match outcome {
                 Ok(replies) => {
                     self.health.ready();
                     return Ok(Some(replies));
