@@ -139,8 +139,9 @@ pub(crate) const IN_FLIGHT_SHARD_MAX: usize = 16_384;
 pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
 /// Messages handed over and not settled, shared by the shards that have any in flight, and what each may have at least: a client sends in order,
-/// so what one shard has handed over is what the next message of another waits for. Some 30 ms at the speed of two cores.
-pub(crate) const HANDED_MAX: usize = 8_192;
+/// so what one shard has handed over is what the next message of another waits for. Some 100 ms at the speed of two cores; a fourth of it cost a
+/// drain a third of its rate.
+pub(crate) const HANDED_MAX: usize = 32_768;
 pub(crate) const HANDED_SHARD_LEAST: usize = 256;
 
 /// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
