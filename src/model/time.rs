@@ -79,23 +79,26 @@ impl fmt::Display for Timestamp {
 /// |---|---|---|---|
 /// | now | `n` | hour of storing | what was due when it was stored |
 /// | far | `f` | day of storing | what is thin over many hours to come |
+/// | day | `d` | day of the dues | what was far, gathered by its day: two small steps instead of one into hundreds of hours |
 /// | hour | `h` | hour of the dues | the unit of a shard's future |
 /// | minute | `m` | minute of the dues | a part of an hour that is too much to load at once |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Level {
     Now,
     Far,
+    Day,
     Hour,
     Minute,
 }
 
 impl Level {
-    pub(crate) const ALL: [Self; 4] = [Self::Now, Self::Far, Self::Hour, Self::Minute];
+    pub(crate) const ALL: [Self; 5] = [Self::Now, Self::Far, Self::Day, Self::Hour, Self::Minute];
 
     pub(crate) const fn letter(self) -> u8 {
         match self {
             Self::Now => b'n',
             Self::Far => b'f',
+            Self::Day => b'd',
             Self::Hour => b'h',
             Self::Minute => b'm',
         }
@@ -110,7 +113,7 @@ impl Level {
     const fn unit(self) -> i64 {
         match self {
             Self::Now | Self::Hour => 60 * MINUTE_MS,
-            Self::Far => 24 * 60 * MINUTE_MS,
+            Self::Far | Self::Day => 24 * 60 * MINUTE_MS,
             Self::Minute => MINUTE_MS,
         }
     }
@@ -118,7 +121,7 @@ impl Level {
 
 const MINUTE_MS: i64 = 60_000;
 
-/// The part of a shard whose dues fall in one hour or minute, or that was stored in one hour or day. Written `h482913`: the level's letter
+/// The part of a shard whose dues fall in one day, hour or minute, or that was stored in one hour or day. Written `h482913`: the level's letter
 /// and the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slice {
@@ -143,7 +146,7 @@ impl Slice {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,
             // What was due when it was stored is in no far slice.
-            Level::Far | Level::Hour | Level::Minute => Timestamp(self.start.saturating_mul(self.level.unit())),
+            Level::Far | Level::Day | Level::Hour | Level::Minute => Timestamp(self.start.saturating_mul(self.level.unit())),
         }
     }
 
@@ -151,7 +154,7 @@ impl Slice {
     pub(crate) fn end(self) -> Option<Timestamp> {
         match self.level {
             Level::Now | Level::Far => None,
-            Level::Hour | Level::Minute => Some(Timestamp(self.start.saturating_add(1).saturating_mul(self.level.unit()))),
+            Level::Day | Level::Hour | Level::Minute => Some(Timestamp(self.start.saturating_add(1).saturating_mul(self.level.unit()))),
         }
     }
 
@@ -184,7 +187,7 @@ mod tests {
         #[test]
         fn a_slice_reads_back_and_never_starts_after_what_it_holds(due in -1_000_000_000_000i64..4_000_000_000_000, now in 0i64..4_000_000_000_000) {
             let (due, now) = (Timestamp::from_millis(due), Timestamp::from_millis(now));
-            let stored = [Slice::of(due, now), Slice::at(Level::Hour, due), Slice::at(Level::Minute, due)];
+            let stored = [Slice::of(due, now), Slice::at(Level::Day, due), Slice::at(Level::Hour, due), Slice::at(Level::Minute, due)];
             let far = (due > now).then(|| Slice::at(Level::Far, now));
             for slice in stored.into_iter().chain(far) {
                 prop_assert_eq!(Slice::parse(&slice.to_string()), Some(slice));

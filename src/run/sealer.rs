@@ -84,11 +84,11 @@ fn are_together(a: &Placed<'_>, b: &Placed<'_>) -> bool {
     a.slice == b.slice
 }
 
-/// Puts thin hours into the far slice, if there is more than one. Answers whether it did.
+/// Puts thin hours and days into the far slice, if there is more than one. Answers whether it did.
 fn gather(messages: &mut [Placed<'_>], far: Far) -> bool {
     let is_thin = |group: &[Placed<'_>]| {
         let slice = group[0].slice;
-        slice.level == Level::Hour && slice.end().is_some_and(|end| end > far.after) && group.len() < far.below
+        matches!(slice.level, Level::Day | Level::Hour) && slice.end().is_some_and(|end| end > far.after) && group.len() < far.below
     };
     if messages.chunk_by(are_together).filter(|group| is_thin(group)).count() < 2 {
         return false;

@@ -189,7 +189,7 @@ impl<'a> Sum<'a> {
         for count in &contents.slices {
             let at = match count.slice.level {
                 Level::Now => &mut self.due_when_stored,
-                Level::Far => &mut self.far,
+                Level::Far | Level::Day => &mut self.far,
                 Level::Hour | Level::Minute => self.hours.entry(start_of(count.slice)).or_default(),
             };
             at.add(Amount { messages: count.messages, bytes: count.bytes, quarantined: 0 });
@@ -245,7 +245,7 @@ impl<'a> Sum<'a> {
 fn start_of(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
-        Level::Far | Level::Hour | Level::Minute => Slice::at(Level::Hour, slice.least_due()).least_due().as_millis(),
+        Level::Far | Level::Day | Level::Hour | Level::Minute => Slice::at(Level::Hour, slice.least_due()).least_due().as_millis(),
     }
 }
 

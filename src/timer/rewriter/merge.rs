@@ -14,7 +14,8 @@ pub(super) fn rewrite(
     shape: &Shape,
     sealer: &mut Sealer,
 ) -> Option<Vec<Run>> {
-    let mut messages = messages(inputs, into, delivered);
+    let after = beyond.plus(shape.far_after);
+    let mut messages = messages(inputs, (into, after), delivered);
     if messages.iter().any(|message| message.place.due <= beyond) {
         return None;
     }
@@ -26,17 +27,23 @@ pub(super) fn rewrite(
         let doubles: Vec<_> = messages.iter().map(|message| Placed { place: later(message), ..*message }).collect();
         messages.extend(doubles);
     }
-    let far = (into == Into::Hours).then(|| far(messages.len(), beyond, shape));
-    Some(sealer.seal(&mut messages, far))
+    let below = below(messages.len(), shape);
+    let coarse = match into {
+        Into::Days => Some(Slice::at(Level::Far, beyond)),
+        Into::Hours => inputs.first().map(Loaded::slice),
+        Into::Fewer | Into::Minutes => None,
+    };
+    Some(sealer.seal(&mut messages, coarse.map(|slice| Far { slice, after, below })))
 }
 
-/// In order, each once: the same message may be in several runs.
-fn messages(inputs: &[Loaded], into: Into, delivered: Claim) -> Vec<Placed<'_>> {
+/// In order, each once: the same message may be in several runs. Hours that end by `after` are told apart in any case.
+fn messages(inputs: &[Loaded], (into, after): (Into, Timestamp), delivered: Claim) -> Vec<Placed<'_>> {
     let of = |run: &'_ Loaded, index| {
         let place = run.place(index);
         let slice = match into {
             Into::Fewer => run.slice(),
-            Into::Hours => Slice::at(Level::Hour, place.due),
+            Into::Days if !ends_by(Slice::at(Level::Hour, place.due), after) => Slice::at(Level::Day, place.due),
+            Into::Days | Into::Hours => Slice::at(Level::Hour, place.due),
             Into::Minutes => Slice::at(Level::Minute, place.due),
         };
         (slice, place)
@@ -53,11 +60,15 @@ fn messages(inputs: &[Loaded], into: Into, delivered: Claim) -> Vec<Placed<'_>> 
     messages
 }
 
-/// Where as much came together as one job may have, nothing is gained by waiting for more: only hours with next to nothing stay far.
-fn far(messages: usize, beyond: Timestamp, shape: &Shape) -> Far {
+fn ends_by(slice: Slice, after: Timestamp) -> bool {
+    slice.end().is_some_and(|end| end <= after)
+}
+
+/// From how many messages on an hour or a day has a run of its own. Where as much came together as one job may have, nothing is gained by
+/// waiting for more: only what is next to nothing stays as it was.
+fn below(messages: usize, shape: &Shape) -> usize {
     let is_most = messages as u64 >= shape.messages_max / 2;
-    let below = if is_most { shape.thin.below.div_ceil(8) } else { shape.thin.below };
-    Far { slice: Slice::at(Level::Far, beyond), after: beyond.plus(shape.far_after), below }
+    if is_most { shape.thin.below.div_ceil(8) } else { shape.thin.below }
 }
 
 #[cfg(test)]
@@ -102,7 +113,7 @@ mod tests {
         #[test]
         fn every_message_that_is_not_delivered_comes_out_once_whatever_runs_it_was_in(
             inputs in prop::collection::vec(prop::collection::btree_set((1i64..20_000_000, 0u64..40), 1..12), 1..6),
-            into in prop::sample::select(&[(Into::Hours, Level::Far), (Into::Fewer, Level::Far), (Into::Minutes, Level::Hour)]),
+            into in prop::sample::select(&[(Into::Days, Level::Far), (Into::Hours, Level::Day), (Into::Fewer, Level::Far), (Into::Minutes, Level::Hour)]),
             delivered in (0i64..20_000_000, 0u64..40),
         ) {
             let (into, level) = into;
@@ -132,10 +143,10 @@ mod tests {
         assert_eq!(useless(&hours, Into::Fewer), Some(Timestamp::MAX), "three hours stay three runs");
         assert_eq!(useless(&[run(1, Level::Hour, 200), run(2, Level::Hour, 201)], Into::Fewer), None, "one of two");
         let days = 24 * 3_600_000;
-        let two_hours = BTreeSet::from([at(2 * days, 1), at(2 * days + 3_600_000, 2)]);
-        let far = [loaded(1, Level::Far, &two_hours)];
+        let two_days = BTreeSet::from([at(2 * days, 1), at(3 * days, 2)]);
+        let far = [loaded(1, Level::Far, &two_days)];
         let until = Timestamp::from_millis(2 * days).minus(SHAPE.far_least);
-        assert_eq!(useless(&far, Into::Hours), Some(until), "one far run stays one, until it begins");
-        assert_eq!(useless(&[run(1, Level::Far, 200), run(2, Level::Far, 2 * days)], Into::Hours), None, "one begins, and is taken apart");
+        assert_eq!(useless(&far, Into::Days), Some(until), "one far run stays one, until it begins");
+        assert_eq!(useless(&[run(1, Level::Far, 200), run(2, Level::Far, 2 * days)], Into::Days), None, "one begins, and is taken apart");
     }
 }

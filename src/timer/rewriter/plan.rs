@@ -18,7 +18,7 @@ pub(crate) struct Shape {
     pub(crate) fan: usize,
     /// A run of so many messages is as good as any: it costs what its messages cost.
     pub(crate) full: u64,
-    /// Far runs that begin sooner are taken apart, for they would be read again for every message that is due,
+    /// Far runs and those of days that begin sooner are taken apart, for they would be read again for every message that is due,
     pub(crate) far_least: Duration,
     /// and hours that end within so long then have runs of their own.
     pub(crate) far_after: Duration,
@@ -51,7 +51,9 @@ pub(crate) struct Job {
 pub(crate) enum Into {
     /// One slice's runs into fewer.
     Fewer,
-    /// Far runs by the hours of their dues; what is still thin into a far run again.
+    /// Far runs by the days of their dues, or the hours if they come soon; what is still thin into a far run again.
+    Days,
+    /// A day's runs by the hours of their dues; what is thin and comes later into a run of the day again.
     Hours,
     /// An hour's runs by the minutes of their dues.
     Minutes,
@@ -72,10 +74,12 @@ impl Shape {
     /// Runs that are full by their bytes may come out as many as they went in, and would for ever. Until when they are left alone then.
     pub(super) fn is_useless(&self, inputs: &[Loaded], outputs: &[Run], into: Into, beyond: Timestamp) -> Option<Timestamp> {
         let least = inputs.iter().map(|run| run.summary().least_due()).min()?;
-        let far = outputs.iter().filter(|run| run.slice.level == Level::Far).count();
+        let coarse = |level| outputs.iter().filter(|run| run.slice.level == level).count() >= inputs.len();
+        let until = || (least > self.soon(beyond)).then(|| least.minus(self.far_least));
         match into {
             Into::Fewer => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
-            Into::Hours => (far >= inputs.len() && least > self.soon(beyond)).then(|| least.minus(self.far_least)),
+            Into::Days => until().filter(|_| coarse(Level::Far)),
+            Into::Hours => until().filter(|_| coarse(Level::Day)),
             Into::Minutes => None,
         }
     }
@@ -84,30 +88,31 @@ impl Shape {
     /// of an hour that can be loaded together.
     pub(crate) fn plan(&self, listed: &[Listing], beyond: Timestamp, hour_max: u64) -> Option<Job> {
         let mut slices: BTreeMap<Slice, Vec<&Listing>> = BTreeMap::new();
-        for run in listed.iter().filter(|run| run.slice.level == Level::Far || run.least_due > beyond) {
+        for run in listed.iter().filter(|run| matches!(run.slice.level, Level::Far | Level::Day) || run.least_due > beyond) {
             slices.entry(run.slice).or_default().push(run);
         }
-        let far: Vec<_> = slices.iter().filter(|(slice, _)| slice.level == Level::Far).flat_map(|(_, runs)| runs.iter().copied()).collect();
-        let hours = || slices.iter().filter(|(slice, _)| matches!(slice.level, Level::Hour | Level::Minute));
-        let too_large = hours().find(|(slice, runs)| slice.level == Level::Hour && messages(runs) > hour_max);
-        if let Some((_, runs)) = too_large {
+        let of = |level| slices.iter().filter(move |(slice, _)| slice.level == level).map(|(_, runs)| runs);
+        if let Some(runs) = of(Level::Hour).find(|runs| messages(runs) > hour_max) {
             return Some(self.job(runs.clone(), Into::Minutes));
         }
-        if let Some(runs) = self.far(far, beyond) {
+        if let Some(runs) = of(Level::Day).map(|runs| self.begun(runs, beyond)).find(|begun| !begun.is_empty()) {
             return Some(self.job(runs, Into::Hours));
         }
-        let mergeable = hours().filter_map(|(_, runs)| self.alike(runs.clone(), self.full));
-        mergeable.max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer))
+        let far: Vec<_> = of(Level::Far).flatten().copied().collect();
+        let begun = self.begun(&far, beyond);
+        if let Some(runs) = if begun.is_empty() { self.alike(far, u64::MAX) } else { Some(begun) } {
+            return Some(self.job(runs, Into::Days));
+        }
+        let fine = [Level::Day, Level::Hour, Level::Minute].into_iter().flat_map(of);
+        fine.filter_map(|runs| self.alike(runs.clone(), self.full)).max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer))
     }
 
-    /// Far runs that begin soon, or enough of one size.
-    fn far<'a>(&self, runs: Vec<&'a Listing>, beyond: Timestamp) -> Option<Vec<&'a Listing>> {
-        let soon = self.soon(beyond);
-        let begun: Vec<_> = runs.iter().copied().filter(|run| run.least_due <= soon).collect();
-        if begun.is_empty() { self.alike(runs, u64::MAX) } else { Some(begun) }
+    /// Those of the runs that begin soon.
+    fn begun<'a>(&self, runs: &[&'a Listing], beyond: Timestamp) -> Vec<&'a Listing> {
+        runs.iter().copied().filter(|run| run.least_due <= self.soon(beyond)).collect()
     }
 
-    /// Far runs that begin by then are taken apart.
+    /// Far runs and those of days that begin by then are taken apart.
     fn soon(&self, beyond: Timestamp) -> Timestamp {
         beyond.plus(self.far_least)
     }
@@ -190,9 +195,20 @@ mod tests {
     fn far_runs_are_taken_apart_when_there_are_enough_or_they_begin_soon() {
         let plan = |counts, least_due| sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX));
         assert_eq!(plan(&[900], 101_001), None);
-        assert_eq!(plan(&[900], 101_000), Some((Into::Hours, vec![900])));
-        assert_eq!(plan(&[100, 90, 80, 70], 200_000), Some((Into::Hours, vec![70, 80, 90, 100])));
-        assert_eq!(plan(&[400, 400, 400, 400], 200_000), Some((Into::Hours, vec![400, 400])), "as many as one job may have");
+        assert_eq!(plan(&[900], 101_000), Some((Into::Days, vec![900])));
+        assert_eq!(plan(&[100, 90, 80, 70], 200_000), Some((Into::Days, vec![70, 80, 90, 100])));
+        assert_eq!(plan(&[400, 400, 400, 400], 200_000), Some((Into::Days, vec![400, 400])), "as many as one job may have");
+    }
+
+    #[test]
+    fn the_runs_of_a_day_are_taken_apart_when_it_begins_soon_and_else_only_merged() {
+        let plan = |counts, least_due| sizes(SHAPE.plan(&listings(Level::Day, counts, least_due), BEYOND, u64::MAX));
+        assert_eq!(plan(&[900, 50], 101_000), Some((Into::Hours, vec![900, 50])));
+        assert_eq!(plan(&[900, 70, 80, 90, 100], 101_001), None, "they are full");
+        assert_eq!(plan(&[900, 20, 30, 40, 50], 101_001), Some((Into::Fewer, vec![20, 30, 40, 50])));
+        let mut days = listings(Level::Day, &[5], 100_000);
+        days.push(Listing { slice: Slice { level: Level::Day, start: 1 }, ..listing(Level::Day, 9, 6, 100_000) });
+        assert_eq!(sizes(SHAPE.plan(&days, BEYOND, u64::MAX)), Some((Into::Hours, vec![5])), "one day at a time");
     }
 
     #[test]
@@ -200,7 +216,7 @@ mod tests {
         let mut runs = listings(Level::Hour, &[500, 500, 100], 5_000);
         runs.extend(listings(Level::Far, &[1, 1, 1, 1], 5_000));
         assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_099)), Some((Into::Minutes, vec![500, 500])));
-        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_100)), Some((Into::Hours, vec![1, 1, 1, 1])));
+        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_100)), Some((Into::Days, vec![1, 1, 1, 1])));
         let minute = listings(Level::Minute, &[500, 500, 100], 5_000);
         assert_eq!(SHAPE.plan(&minute, BEYOND, 1), None, "there is nothing finer");
     }
