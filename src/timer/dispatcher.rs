@@ -12,7 +12,7 @@ use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
 use super::parting;
 use super::rewriter::{Chore, Done};
-use super::rewriting;
+use super::rewriting::News;
 use super::share::{Shares, handed_max};
 use super::slot::Slots;
 use super::work::Work;
@@ -66,8 +66,6 @@ pub(crate) struct Dispatcher {
     /// Records to hand over again, by when.
     again: BinaryHeap<Reverse<(Instant, u64)>>,
     labels: Labels,
-    /// What the rewriter has found, to be done in the next tick.
-    found: Vec<Done>,
 }
 
 impl Dispatcher {
@@ -86,7 +84,6 @@ impl Dispatcher {
             ticked: Instant::now(),
             again: BinaryHeap::new(),
             labels: Labels::default(),
-            found: Vec::new(),
         }
     }
 
@@ -122,7 +119,7 @@ impl Dispatcher {
             reports = self.ports.outlets.reports() => self.land(&reports),
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(hint) = self.ports.hints.recv() => self.hint(&hint),
-            Some(done) = self.ports.looked.recv() => self.found.push(done),
+            Some(done) = self.ports.looked.recv() => self.rewriter_did(done),
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -132,7 +129,7 @@ impl Dispatcher {
             self.hint(&hint);
         }
         while let Ok(done) = self.ports.looked.try_recv() {
-            self.found.push(done);
+            self.rewriter_did(done);
         }
     }
 
@@ -176,8 +173,6 @@ impl Dispatcher {
         self.ticked = Instant::now();
         self.resend();
         if !stopping {
-            // First of all, so that what is asked for afterwards is what is there then.
-            self.rewrite().await?;
             self.request();
             self.hand_out_chores();
         }
@@ -215,7 +210,7 @@ impl Dispatcher {
         }
     }
 
-    /// Lets the rewriter look at shards, as far as it has room, each shard in its turn the first.
+    /// Lets the rewriter look at shards, and put in its place what it has found, as far as it has room, each shard in its turn the first.
     fn hand_out_chores(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         for (_, work) in in_turn(&mut self.works, self.turn) {
@@ -226,12 +221,14 @@ impl Dispatcher {
         }
     }
 
-    /// Does what the rewriter has found.
-    async fn rewrite(&mut self) -> Result<(), Error> {
-        let (wall, found) = (self.ports.clock.now(), std::mem::take(&mut self.found));
-        let lost = rewriting::rewrite(&*self.ports.store, &mut self.works, &self.options.routes, found, wall).await?;
-        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
-        Ok(())
+    /// The rewriter has looked, or swapped.
+    fn rewriter_did(&mut self, Done { shard, tag, found }: Done) {
+        let Some(work) = self.works.get_mut(&shard).filter(|work| work.tag() == tag) else { return };
+        match work.rewriter_did(found, Instant::now()) {
+            News::None => {}
+            News::Rewritten(runs) => self.options.routes[&shard.route].metric.rewritten_runs.increment(runs as u64),
+            News::Lost => parting::leave(&mut self.works, &shard),
+        }
     }
 
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
