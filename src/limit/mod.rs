@@ -369,6 +369,9 @@ const _: () = assert!(
 const _: () = assert!(ROLL_INTERVAL.as_millis() + DEPART_SPARE.as_millis() + HAND_OVER_MAX.as_millis() < DEPART_MAX.as_millis());
 const _: () = assert!(DEPART_MAX.as_millis() + 2 * HAND_OVER_MAX.as_millis() < DRAIN_MAX.as_millis());
 
+/// What is claimed of a shard is due, and handed over, well before a shard that is to be handed over would go on.
+const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HAND_OVER_MAX.as_millis());
+
 /// The same where a broker is away: an answer that was under way, the last commit, and the end of the client.
 const _: () = assert!(2 * FAREWELL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
 
