@@ -138,11 +138,15 @@ pub(crate) const CLAIM_MAX: usize = 4_096;
 pub(crate) const IN_FLIGHT_SHARD_MAX: usize = 16_384;
 pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
-/// Messages handed over and not settled, shared by the shards that have any in flight, and what each may have at least: a client sends in order,
-/// so what one shard has handed over is what the next message of another waits for. Some 100 ms at the speed of two cores; a fourth of it cost a
-/// drain a third of its rate.
-pub(crate) const HANDED_MAX: usize = 32_768;
+/// Messages in a client's queue, shared by the shards that have any in flight, and what each may have at least: a client sends in order, so what
+/// one shard has handed over is what the next message of another waits for. The short queue holds some 30 ms at the speed of two cores. With no
+/// more than that a drain took a third longer, so those that have more to hand over have a queue of their own.
+pub(crate) const HANDED_SHORT_MAX: usize = 8_192;
+pub(crate) const HANDED_LONG_MAX: usize = 32_768;
 pub(crate) const HANDED_SHARD_LEAST: usize = 256;
+
+/// Messages of one shard that are handed over in one turn: some 1.5 ms.
+pub(crate) const HAND_TURN_MAX: usize = 1_024;
 
 /// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
 /// whatever it holds, and nobody waits for its answer when the message is due. What is claimed can no longer be cancelled.

@@ -13,7 +13,7 @@ use crate::model::{AllowList, Rules, WithoutDelay};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
-use crate::timer::{self, Claimable, Claimer, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
+use crate::timer::{self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
 use anyhow::{Context, Result};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -154,12 +154,15 @@ impl Plan {
         for route in self.config.routes.values() {
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
-        let target = |name: &str| -> Result<(String, Box<dyn Target>)> {
-            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, self.health.part(format!("target client of kafka.{name}")))
-                .with_context(|| format!("kafka.{name}"))?;
-            Ok((name.to_owned(), Box::new(target)))
+        let client = |name: &str, what: &str| -> Result<Box<dyn Target>> {
+            let part = self.health.part(format!("{what} of kafka.{name}"));
+            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, part).with_context(|| format!("kafka.{name}"))?;
+            Ok(Box::new(target))
         };
-        let targets: Result<BTreeMap<_, _>> = names.into_iter().map(target).collect();
+        let clients = |name: &str| -> Result<(String, Clients)> {
+            Ok((name.to_owned(), Clients { short: client(name, "target client")?, long: client(name, "target client for floods")? }))
+        };
+        let targets: Result<BTreeMap<_, _>> = names.into_iter().map(clients).collect();
         Ok(Outlets::new(targets?))
     }
 }

@@ -65,10 +65,6 @@ impl<T> Flights<T> {
         self.numbers().zip(self.iter())
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.queue.get(number.wrapping_sub(self.first) as usize).map(|flight| &flight.load)
-    }
-
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.queue.get_mut(number.wrapping_sub(self.first) as usize).map(|flight| &mut flight.load)
     }

@@ -11,7 +11,7 @@ use crate::metric;
 use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
 use crate::run::Thin;
 use crate::store::Store;
-use crate::timer::{self, Claimable, Claimer, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
+use crate::timer::{self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,15 +136,16 @@ impl Process {
             holdings: holdings_out,
             gave_up: gave_up_in,
         };
-        let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
-        let target: Box<dyn Target> = Box::new(Witness { world: world.clone(), member: self.member.clone(), target });
+        let client = || -> Box<dyn Target> {
+            Box::new(Witness { world: world.clone(), member: self.member.clone(), target: Box::new(world.cluster().target(1_000)) })
+        };
         let ports = timer::Ports {
             store: store.clone(),
             clock: self.member.clock.clone(),
             claims: health.part("claims"),
             clock_ahead: health.part("clock ahead"),
             metric: metric::Timer::new(),
-            outlets: Outlets::new(BTreeMap::from([(CLUSTER.to_owned(), target)])),
+            outlets: Outlets::new(BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })])),
             holdings,
             gave_up,
             requests,

@@ -200,7 +200,7 @@ impl Claimer {
             self.renewed(wanted, lease, outcome, asked).await;
         }
         if is_to_renew {
-            dates.renewal = asked + self.lease / 5;
+            dates.renewal = asked + self.lease / 3;
         }
         if let Some(peers) = peers? {
             dates.roll = self.meet(wanted, &peers, asked);

@@ -11,9 +11,10 @@ use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
 use super::outlet::Outlets;
 use super::parting;
+use super::queue::Queue;
 use super::rewriter::{Chore, Done};
 use super::rewriting::News;
-use super::share::{Shares, handed_max};
+use super::share::Shares;
 use super::slot::Slots;
 use super::work::Work;
 use crate::broker::Report;
@@ -284,29 +285,34 @@ impl Dispatcher {
         }
     }
 
-    /// Hands over what is claimed, in order, as far as the targets have room.
+    /// Hands over what is claimed, in order, as far as the targets have room; those that have a flood come last.
     fn hand_over(&mut self) {
         let now = self.ports.clock.now();
-        let flying = self.works.values().filter(|work| !work.flights.is_empty()).count();
-        for (shard, work) in &mut self.works {
-            if !parting::is_ours(work, shard, &self.ports.metric) {
-                // Another may hold the shard by now, and hand over what is claimed and not handed over.
-                continue;
-            }
-            let route = &self.options.routes[&shard.route];
-            let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
-            let (term, room) = (&work.term, handed_max(flying).saturating_sub(work.handed()));
-            let mut hand = Hand { shard, origins: &work.origins, route, outlets, labels, slot: work.slot, term, now, room };
-            while let Some((number, until)) = work.next_flight() {
-                let Some(aloft) = work.flights.get_mut(number) else { break };
-                let (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
-                work.flights.settle(number, settled);
-                if is_stuck {
-                    // What comes after it must not overtake it (G4).
-                    break;
+        self.works.values_mut().for_each(|work| work.queued.choose());
+        for queue in Queue::ALL {
+            let flying = self.works.values().filter(|work| work.queued.queue() == queue && !work.flights.is_empty());
+            let share = queue.share(flying.count());
+            for (shard, work) in self.works.iter_mut().filter(|(_, work)| work.queued.queue() == queue) {
+                if !parting::is_ours(work, shard, &self.ports.metric) {
+                    // Another may hold the shard by now, and hand over what is claimed and not handed over.
+                    continue;
                 }
+                let route = &self.options.routes[&shard.route];
+                let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
+                let (term, room) = (&work.term, work.queued.room(share));
+                let mut hand = Hand { shard, origins: &work.origins, route, outlets, queue, labels, slot: work.slot, term, now, room };
+                let mut is_stuck = false;
+                while let Some((number, until)) = work.next_flight().filter(|_| !is_stuck) {
+                    let Some(aloft) = work.flights.get_mut(number) else { break };
+                    let settled;
+                    // What comes after one that is stuck must not overtake it (G4).
+                    (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
+                    work.flights.settle(number, settled);
+                }
+                let count = room - hand.room;
+                work.queued.handed(count, share, work.next_place().is_some_and(|place| place.due <= now));
+                work.land();
             }
-            work.land();
         }
     }
 
@@ -334,10 +340,11 @@ impl Dispatcher {
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
         let route = &self.options.routes[&shard.route];
         let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
-        let (origins, term) = (&work.origins, &work.term);
-        let mut hand = Hand { shard, origins, route, outlets, labels, slot: work.slot, term, now, room: 1 };
+        let (origins, term, queue) = (&work.origins, &work.term, work.queued.queue());
+        let mut hand = Hand { shard, origins, route, outlets, queue, labels, slot: work.slot, term, now, room: 1 };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
-            Handed::Taken | Handed::Settled => {}
+            Handed::Taken => work.queued.again(),
+            Handed::Settled => {}
             Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),
             Handed::NotYet => self.again.push(Reverse((Instant::now() + RESEND_MIN, packed))),
         }
@@ -351,6 +358,7 @@ impl Dispatcher {
             let Ticket { slot, flight, .. } = Ticket::unpack(reports[0].ticket);
             let Some(shard) = self.slots.get(slot) else { continue };
             let Some(work) = self.works.get_mut(shard) else { continue };
+            work.queued.reported(reports.len());
             let Some(aloft) = work.flights.get_mut(flight) else { continue };
             let (route, mut settled) = (&self.options.routes[&shard.route], 0);
             for Report { ticket, outcome, .. } in reports {

@@ -3,6 +3,7 @@
 use super::RouteOptions;
 use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
 use super::outlet::Outlets;
+use super::queue::Queue;
 use super::retrier::{self, Next};
 use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
@@ -20,6 +21,7 @@ pub(super) struct Hand<'a> {
     pub(super) origins: &'a Origins,
     pub(super) route: &'a RouteOptions,
     pub(super) outlets: &'a mut Outlets,
+    pub(super) queue: Queue,
     pub(super) labels: &'a mut Labels,
     pub(super) slot: u16,
     pub(super) term: &'a Term,
@@ -100,7 +102,7 @@ impl Hand<'_> {
         let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
         let ways = Ways { shard: self.shard, origins: self.origins, target, dead_letter: &self.route.dead_letter };
         let ticket = self.ticket(flight, index);
-        let outlet = self.outlets.get(self.route, stage);
+        let outlet = self.outlets.get(self.route, stage, self.queue);
         let sent = self.labels.record(ways, &message, diverted, |record| outlet.send(record, ticket));
         if let Some(refused) = refused {
             self.route.outcry.mention(self.shard, aloft.place(index).offset, &refused);

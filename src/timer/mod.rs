@@ -23,6 +23,7 @@ mod outlet;
 mod parting;
 mod placement;
 mod poll;
+mod queue;
 mod retrier;
 mod rewriter;
 mod rewriting;
@@ -44,7 +45,7 @@ pub(crate) use claimer::{Claimer, GaveUp, Holding, Stops};
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use loader::Loader;
 pub(crate) use outcry::Outcry;
-pub(crate) use outlet::Outlets;
+pub(crate) use outlet::{Clients, Outlets};
 pub(crate) use retrier::Policy;
 pub(crate) use rewriter::{Rewriter, Shape};
 

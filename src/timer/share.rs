@@ -1,7 +1,6 @@
-//! How the bounds on messages under way are shared: routes share what may be in flight, so that one whose target is away leaves the others room,
-//! and shards what may be in a client's hands, so that one's flood is not in front of the others. Pure.
+//! How the bound on messages in flight is shared between routes, so that one whose target is away leaves the others room. Pure.
 
-use crate::limit::{HANDED_MAX, HANDED_SHARD_LEAST, IN_FLIGHT_MAX};
+use crate::limit::IN_FLIGHT_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,11 +32,6 @@ impl Shares {
         let taken: usize = others.map(|(_, used)| (*used).max(self.kept)).sum();
         IN_FLIGHT_MAX.saturating_sub(taken + self.used.get(route).copied().unwrap_or(IN_FLIGHT_MAX))
     }
-}
-
-/// Messages handed over and not settled that each of so many shards may have, of those that have any in flight.
-pub(super) fn handed_max(flying: usize) -> usize {
-    (HANDED_MAX / flying.max(1)).max(HANDED_SHARD_LEAST)
 }
 
 #[cfg(test)]
@@ -78,15 +72,6 @@ mod tests {
         }
         assert!(together <= IN_FLIGHT_MAX, "{together}");
         assert!(together > IN_FLIGHT_MAX / 2, "{together}");
-    }
-
-    #[test]
-    fn what_clients_hold_does_not_grow_with_the_shards_that_have_a_flood() {
-        assert_eq!((handed_max(0), handed_max(1)), (HANDED_MAX, HANDED_MAX), "one alone has all of it");
-        for flying in 2..=HANDED_MAX / HANDED_SHARD_LEAST {
-            assert!(handed_max(flying) * flying <= HANDED_MAX, "{flying}");
-        }
-        assert_eq!(handed_max(10_000), HANDED_SHARD_LEAST, "each goes on");
     }
 
     #[test]

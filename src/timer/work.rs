@@ -7,6 +7,7 @@ use super::flying::Aloft;
 use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
 use super::poll::Poll;
+use super::queue::Queued;
 use super::rewriting::Rewriting;
 use super::term::Term;
 use crate::limit::{
@@ -32,6 +33,7 @@ pub(crate) struct Work {
     /// Its term has run out, and that was said.
     pub(super) is_out: bool,
     pub(crate) flights: Flights<Aloft>,
+    pub(super) queued: Queued,
     pub(crate) schedule: Schedule<Resident>,
     pub(super) inventory: Inventory,
     pub(super) memory: Rc<Account>,
@@ -84,6 +86,7 @@ impl Work {
             term,
             is_out: false,
             flights: Flights::new(start),
+            queued: Queued::new(),
             schedule: Schedule::new(start, state.watermark),
             inventory: Inventory::default(),
             memory,
@@ -324,6 +327,11 @@ impl Work {
         first.map(|(_, number)| (number, second))
     }
 
+    /// The least place of what is claimed and not handed over yet.
+    pub(super) fn next_place(&self) -> Option<Cursor> {
+        self.flights.iter().filter_map(Aloft::next_place).min()
+    }
+
     /// Messages that are claimed and not handed over yet.
     pub(crate) fn unsent(&self) -> usize {
         self.flights.iter().map(|aloft| aloft.messages.len() - aloft.next).sum()
@@ -369,8 +377,12 @@ impl Work {
         // What was due before it is not told by the schedule again.
         let pace = self.not_before.max(self.ahead_at).filter(|at| is_served && *at > now);
         // A target that takes nothing for now need not say when it does.
-        let unsent = self.next_flight().filter(|_| self.is_ours(now)).and_then(|(number, _)| self.flights.get(number)?.next_place());
-        let unsent = unsent.map(|place| if place.due > wall { now + place.due.since(wall) } else { now + RESEND_MIN });
+        let unsent = self.next_place().filter(|_| self.is_ours(now));
+        let unsent = unsent.map(|place| match place.due {
+            due if due > wall => now + due.since(wall),
+            _ if self.queued.is_cut() => now,
+            _ => now + RESEND_MIN,
+        });
         [poll, due, late, pace, self.tell_at, leaving, renewal, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
