@@ -13,7 +13,7 @@
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 TESTS := --features test-support
 .DEFAULT_GOAL := help
-.PHONY: help demo build test integration lint bench servers packages up down
+.PHONY: help demo build test integration lint bench chaos servers packages up down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ $(SERVERS)/tools/bin/cargo-deny: | packages
 # The program as it is shipped, hence without the tests' feature.
 bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
+
+chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m MODE=exactly-once REPORT=file.md
+	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 up: servers ## a Kafka and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

@@ -1,0 +1,62 @@
+//! What the command line asks for.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AtLeastOnce => "at-least-once",
+            Self::ExactlyOnce => "exactly-once",
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) length: Duration,
+    pub(crate) mode: Mode,
+    /// Messages a second.
+    pub(crate) rate: u32,
+    pub(crate) seed: u64,
+    pub(crate) report: Option<PathBuf>,
+}
+
+impl Asked {
+    pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut asked = Self { length: Duration::from_secs(60), mode: Mode::AtLeastOnce, rate: 500, seed: 1, report: None };
+        // Cargo adds `--bench`.
+        for word in words.filter(|word| word != "--bench") {
+            let wrong = || format!("{word}: write for=30m, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or report=FILE");
+            let (key, value) = word.split_once('=').ok_or_else(wrong)?;
+            match key {
+                "for" => asked.length = length(value).ok_or_else(wrong)?,
+                "mode" if value == "at-least-once" => asked.mode = Mode::AtLeastOnce,
+                "mode" if value == "exactly-once" => asked.mode = Mode::ExactlyOnce,
+                "rate" => asked.rate = value.parse().ok().filter(|rate| (1..=5_000).contains(rate)).ok_or_else(wrong)?,
+                "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
+                "report" => asked.report = Some(value.into()),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+fn length(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.parse::<u64>().ok()? * seconds)).filter(|length| !length.is_zero())
+}

@@ -1,0 +1,104 @@
+//! What can be done to a fleet and its servers: each fault begins, lasts a while, and is mended.
+
+use std::ops::Range;
+
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+
+/// See the module's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    KillTimer,
+    FreezeTimer,
+    StopTimer,
+    AddTimer,
+    KillIngress,
+    FreezeIngress,
+    StopIngress,
+    KillAll,
+    KillRedis,
+    FreezeRedis,
+    RollBackRedis,
+    EmptyRedis,
+    KillKafka,
+    FreezeKafka,
+    StopKafka,
+}
+
+/// What a fault happens to: two faults at once happen to different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Timers,
+    Ingresses,
+    Redis,
+    Kafka,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::KillTimer,
+        Self::FreezeTimer,
+        Self::StopTimer,
+        Self::AddTimer,
+        Self::KillIngress,
+        Self::FreezeIngress,
+        Self::StopIngress,
+        Self::KillAll,
+        Self::KillRedis,
+        Self::FreezeRedis,
+        Self::RollBackRedis,
+        Self::EmptyRedis,
+        Self::KillKafka,
+        Self::FreezeKafka,
+        Self::StopKafka,
+    ];
+
+    /// One, or two at once, of different subjects.
+    pub(crate) fn some(random: &mut StdRng) -> Vec<Self> {
+        let mut pick = || Self::ALL[random.random_range(0..Self::ALL.len())];
+        let (first, second) = (pick(), pick());
+        let apart = first.subjects().iter().all(|subject| !second.subjects().contains(subject));
+        if apart && random.random_bool(0.3) { vec![first, second] } else { vec![first] }
+    }
+
+    pub(crate) fn subjects(self) -> &'static [Subject] {
+        match self {
+            Self::KillTimer | Self::FreezeTimer | Self::StopTimer | Self::AddTimer => &[Subject::Timers],
+            Self::KillIngress | Self::FreezeIngress | Self::StopIngress => &[Subject::Ingresses],
+            Self::KillAll => &[Subject::Timers, Subject::Ingresses],
+            Self::KillRedis | Self::FreezeRedis | Self::RollBackRedis | Self::EmptyRedis => &[Subject::Redis],
+            Self::KillKafka | Self::FreezeKafka | Self::StopKafka => &[Subject::Kafka],
+        }
+    }
+
+    /// How long it lasts, in milliseconds. A frozen worker is to outlive its lease, mostly.
+    pub(crate) fn length(self) -> Range<u64> {
+        match self {
+            Self::FreezeTimer | Self::FreezeIngress => 2_000..14_000,
+            Self::RollBackRedis | Self::EmptyRedis => 100..200,
+            Self::FreezeRedis | Self::FreezeKafka => 500..8_000,
+            Self::AddTimer => 4_000..12_000,
+            _ => 200..9_000,
+        }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::KillTimer => "a timer killed (kill -9)",
+            Self::FreezeTimer => "a timer frozen (SIGSTOP), woken 2 to 14 s later",
+            Self::StopTimer => "a timer asked to end (SIGTERM), started again",
+            Self::AddTimer => "a timer added, later asked to end",
+            Self::KillIngress => "an ingress killed (kill -9)",
+            Self::FreezeIngress => "an ingress frozen (SIGSTOP), woken 2 to 14 s later",
+            Self::StopIngress => "an ingress asked to end (SIGTERM), started again",
+            Self::KillAll => "all processes of Postdate killed at once (kill -9)",
+            Self::KillRedis => "Redis killed (kill -9)",
+            Self::FreezeRedis => "Redis frozen (SIGSTOP)",
+            Self::RollBackRedis => "Redis killed and put back to an older copy",
+            Self::EmptyRedis => "Redis emptied (FLUSHALL)",
+            Self::KillKafka => "Kafka killed (kill -9)",
+            Self::FreezeKafka => "Kafka frozen (SIGSTOP)",
+            Self::StopKafka => "Kafka asked to end, started again",
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The report, as a page of Markdown.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::asked::Asked;
+use crate::fault::Fault;
+use crate::storm::Outcome;
+
+pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
+    let mut page = String::new();
+    let minutes = outcome.took.as_secs_f64() / 60.0;
+    let Asked { mode, rate, seed, .. } = asked;
+    let verdict = if outcome.is_kept(*mode) { "Every promise was kept." } else { "A PROMISE WAS BROKEN." };
+    let _ = write!(
+        page,
+        "# Chaos: {mode}\n\n{verdict}\n\n{minutes:.0} minutes, {rate} messages a second with delays of 0 to 60 s over 8 partitions, 3 timers and 2 \
+         ingresses, one Kafka, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. Beside the load transactions \
+         that are aborted, 20\nrecords a second.\n\n"
+    );
+    totals(&mut page, outcome);
+    lost(&mut page, outcome);
+    lateness(&mut page, outcome);
+    faults(&mut page, outcome);
+    page
+}
+
+fn totals(page: &mut String, outcome: &Outcome) {
+    let unsure = outcome.sent.iter().filter(|sent| sent.place.is_none()).count();
+    let rows = [
+        ("messages sent", outcome.sent.len()),
+        ("of these not acknowledged by the source, so that they may be missing", unsure),
+        ("arrived", outcome.arrived.count()),
+        ("**lost**", outcome.lost().count()),
+        ("**early**", outcome.early()),
+        ("came again (duplicates)", outcome.arrived.doubled),
+        ("possible duplicates, as the processes told before they were killed", outcome.possible_duplicates),
+        ("dead letters, where none belongs", outcome.arrived.dead),
+        ("records that nobody sent, or of an aborted transaction", outcome.foreign()),
+        ("processes that crashed", outcome.crashed),
+    ];
+    page.push_str("| | |\n| --- | ---: |\n");
+    for (what, count) in rows {
+        let _ = writeln!(page, "| {what} | {count} |");
+    }
+}
+
+fn lost(page: &mut String, outcome: &Outcome) {
+    let mut by_partition: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
+    outcome.lost().for_each(|(partition, offset)| by_partition.entry(partition).or_default().push(offset));
+    for (partition, offsets) in by_partition {
+        let (count, first, last) = (offsets.len(), offsets.iter().min(), offsets.iter().max());
+        let _ = writeln!(page, "\nLost of source partition {partition}: {count}, from offset {first:?} to {last:?}.");
+    }
+}
+
+fn lateness(page: &mut String, outcome: &Outcome) {
+    page.push_str("\n| after the due, ms | messages | p50 | p99 | p99.9 | greatest |\n| --- | ---: | ---: | ---: | ---: | ---: |\n");
+    let calm = outcome.lateness(|due| outcome.is_calm(due));
+    for (what, late) in [("all", outcome.lateness(|_| true)), ("due when no fault was near (15 s after one, 1 s before)", calm)] {
+        if late.is_empty() {
+            continue;
+        }
+        let at = |share: usize| late[(late.len() - 1) * share / 1_000];
+        let _ = writeln!(page, "| {what} | {} | {} | {} | {} | {} |", late.len(), at(500), at(990), at(999), at(1_000));
+    }
+}
+
+fn faults(page: &mut String, outcome: &Outcome) {
+    let together = outcome.injected.iter().filter(|injected| injected.faults.len() > 1).count();
+    let _ = write!(
+        page,
+        "\n{} rounds of faults, {together} of them two at once. Until every shard had an owner again, where that was all that happened:\n\n\
+         | fault | times | owner again after, s: median | greatest |\n| --- | ---: | ---: | ---: |\n",
+        outcome.injected.len()
+    );
+    for fault in Fault::ALL {
+        let of: Vec<_> = outcome.injected.iter().filter(|injected| injected.faults.contains(&fault)).collect();
+        let mut took: Vec<Duration> = of.iter().filter_map(|injected| injected.took).collect();
+        took.sort_unstable();
+        let seconds = |took: Option<&Duration>| took.map(|took| format!("{:.1}", took.as_secs_f64())).unwrap_or_default();
+        let _ = writeln!(page, "| {} | {} | {} | {} |", fault.words(), of.len(), seconds(took.get(took.len() / 2)), seconds(took.last()));
+    }
+}

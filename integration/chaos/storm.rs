@@ -1,0 +1,238 @@
+//! The storm: faults, one after the other and two at once, with moments of calm between them, and what came of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::asked::{Asked, Mode};
+use crate::env::{Kafka, Redis, Snapshot, now_ms};
+use crate::fault::Fault;
+use crate::fleet::Fleet;
+use crate::sender::{Sender, Sent};
+use crate::tally::{Arrived, Tally};
+
+/// So long after a fault what is late is its doing: a lease, a group's session and a backlog.
+const AFTERMATH: i64 = 15_000;
+
+/// Nothing new arrives for so long, though something should: it never will.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A fault that was injected.
+pub(crate) struct Injected {
+    pub(crate) faults: Vec<Fault>,
+    /// In epoch milliseconds, from its beginning until it was mended.
+    pub(crate) during: Range<i64>,
+    /// How long shards were without an owner that answers, where a worker went and nothing else happened.
+    pub(crate) took: Option<Duration>,
+}
+
+pub(crate) struct Outcome {
+    pub(crate) sent: Vec<Sent>,
+    pub(crate) arrived: Arrived,
+    pub(crate) injected: Vec<Injected>,
+    pub(crate) possible_duplicates: usize,
+    pub(crate) crashed: usize,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    /// Acknowledged by the source, and never arrived: where they lie there.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (i32, i64)> {
+        let came = |number: usize| self.arrived.by_number.get(number).is_some_and(|came| came.times > 0);
+        let missing = self.sent.iter().enumerate().filter(move |(number, _)| !came(*number));
+        missing.filter_map(|(_, sent)| sent.place)
+    }
+
+    pub(crate) fn early(&self) -> usize {
+        self.lateness(|_| true).iter().filter(|late| **late < 0).count()
+    }
+
+    /// Milliseconds after their due, ascending, of those whose due is so.
+    pub(crate) fn lateness(&self, due_is: impl Fn(i64) -> bool) -> Vec<i64> {
+        let came = self.sent.iter().zip(&self.arrived.by_number).filter(|(sent, came)| came.times > 0 && due_is(sent.due));
+        let mut lateness: Vec<_> = came.map(|(sent, came)| came.first - sent.due).collect();
+        lateness.sort_unstable();
+        lateness
+    }
+
+    /// Whether nothing was amiss at that instant, or just before.
+    pub(crate) fn is_calm(&self, at: i64) -> bool {
+        self.injected.iter().all(|injected| at < injected.during.start - 1_000 || at > injected.during.end + AFTERMATH)
+    }
+
+    pub(crate) fn foreign(&self) -> usize {
+        self.arrived.foreign + self.arrived.by_number.len().saturating_sub(self.sent.len())
+    }
+
+    pub(crate) fn is_kept(&self, mode: Mode) -> bool {
+        let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed;
+        broken == 0 && (mode == Mode::AtLeastOnce || self.arrived.doubled == 0)
+    }
+}
+
+pub(crate) struct Storm {
+    kafka: Kafka,
+    redis: Redis,
+    fleet: Fleet,
+    sender: Sender,
+    tally: Tally,
+    random: StdRng,
+    snapshot: Option<(Instant, Snapshot)>,
+    injected: Vec<Injected>,
+    began: Instant,
+    length: Duration,
+    mode: Mode,
+}
+
+impl Storm {
+    pub(crate) fn begin(asked: &Asked) -> Self {
+        let (kafka, redis) = (Kafka::start_with(&[("group.min.session.timeout.ms", "500")]), Redis::start());
+        let fleet = Fleet::start(&kafka, &redis, asked.mode);
+        let (tally, sender) = (Tally::start(kafka.addr()), Sender::start(kafka.addr(), asked.rate, asked.seed ^ 1));
+        let random = StdRng::seed_from_u64(asked.seed);
+        Self {
+            kafka,
+            redis,
+            fleet,
+            sender,
+            tally,
+            random,
+            snapshot: None,
+            injected: Vec::new(),
+            began: Instant::now(),
+            length: asked.length,
+            mode: asked.mode,
+        }
+    }
+
+    /// Injects faults until the time is over, lets all heal, and waits for what is still to come.
+    pub(crate) fn rage(mut self) -> Outcome {
+        while self.began.elapsed() < self.length {
+            self.calm();
+            self.strike();
+            self.say();
+        }
+        self.fleet.heal();
+        let (tally, sent) = (self.tally, self.sender.end());
+        let last = sent.iter().map(|sent| sent.due).max().unwrap_or(0);
+        let (mut count, mut moved) = (0, Instant::now());
+        let acknowledged = sent.iter().filter(|sent| sent.place.is_some()).count();
+        while now_ms() < last + 5_000 || (count < acknowledged && moved.elapsed() < SILENCE) {
+            std::thread::sleep(Duration::from_millis(500));
+            let now = tally.so_far(Arrived::count);
+            moved = if now > count { Instant::now() } else { moved };
+            count = now;
+        }
+        let outcome = Outcome {
+            sent,
+            arrived: tally.end(),
+            injected: self.injected,
+            possible_duplicates: self.fleet.possible_duplicates(),
+            crashed: self.fleet.crashed(),
+            took: self.began.elapsed(),
+        };
+        if !outcome.is_kept(self.mode) {
+            eprintln!("chaos: what the processes wrote lies in {}", self.fleet.keep_logs().display());
+        }
+        outcome
+    }
+
+    /// Some seconds in which nothing happens; mostly long enough for all to be well again.
+    fn calm(&mut self) {
+        let length = Duration::from_millis(self.random.random_range(1_000..20_000));
+        std::thread::sleep(length);
+        if self.random.random_bool(0.5) {
+            self.snapshot = Some((Instant::now(), self.redis.snapshot()));
+        }
+    }
+
+    fn strike(&mut self) {
+        let (faults, began) = (Fault::some(&mut self.random), Instant::now());
+        let start = now_ms();
+        let victims: BTreeMap<_, _> = faults.iter().map(|fault| (*fault, self.begin_one(*fault))).collect();
+        let longest = faults.iter().map(|fault| self.random.random_range(fault.length())).max().unwrap_or(0);
+        let is_parting = matches!(faults[..], [Fault::KillTimer | Fault::FreezeTimer | Fault::StopTimer]);
+        // A worker that went comes back only after the others have taken over.
+        let took = is_parting.then(|| self.fleet.wait_until_whole(began));
+        std::thread::sleep(Duration::from_millis(longest).saturating_sub(began.elapsed()));
+        victims.into_iter().for_each(|(fault, victim)| self.end_one(fault, victim));
+        self.injected.push(Injected { faults, during: start..now_ms(), took });
+    }
+
+    /// Answers which process it happened to.
+    fn begin_one(&mut self, fault: Fault) -> usize {
+        let timer = self.random.random_range(0..self.fleet.timers.len());
+        let ingress = self.random.random_range(0..self.fleet.ingresses.len());
+        match fault {
+            Fault::KillTimer => {
+                self.fleet.note(timer);
+                self.fleet.timers[timer].kill();
+            }
+            Fault::FreezeTimer => self.fleet.timers[timer].pause(),
+            Fault::StopTimer => {
+                self.fleet.note(timer);
+                self.fleet.timers[timer].terminate();
+            }
+            Fault::AddTimer => self.fleet.add_timer(),
+            Fault::KillIngress => self.fleet.ingresses[ingress].kill(),
+            Fault::FreezeIngress => self.fleet.ingresses[ingress].pause(),
+            Fault::StopIngress => drop(self.fleet.ingresses[ingress].terminate()),
+            Fault::KillAll => {
+                (0..self.fleet.timers.len()).for_each(|timer| self.fleet.note(timer));
+                self.fleet.timers.iter_mut().chain(&mut self.fleet.ingresses).for_each(|process| process.kill());
+            }
+            Fault::KillRedis => self.redis.kill(),
+            Fault::FreezeRedis => self.redis.pause(),
+            Fault::RollBackRedis => match self.snapshot.take().filter(|(taken, _)| taken.elapsed() < Duration::from_secs(60)) {
+                Some((_, snapshot)) => self.redis.roll_back_to(&snapshot),
+                None => self.redis.restart(),
+            },
+            Fault::EmptyRedis => self.redis.flush_all(),
+            Fault::KillKafka => self.kafka.kill(),
+            Fault::FreezeKafka => self.kafka.pause(),
+            Fault::StopKafka => self.kafka.stop(),
+        }
+        match fault {
+            Fault::KillIngress | Fault::FreezeIngress | Fault::StopIngress => ingress,
+            _ => timer,
+        }
+    }
+
+    fn end_one(&mut self, fault: Fault, victim: usize) {
+        match fault {
+            Fault::KillTimer | Fault::StopTimer => self.fleet.timers[victim].restart(),
+            Fault::FreezeTimer => self.fleet.timers[victim].resume(),
+            Fault::AddTimer => {
+                self.fleet.note(self.fleet.timers.len() - 1);
+                if let Some(mut timer) = self.fleet.timers.pop() {
+                    timer.terminate();
+                }
+            }
+            Fault::KillIngress | Fault::StopIngress => self.fleet.ingresses[victim].restart(),
+            Fault::FreezeIngress => self.fleet.ingresses[victim].resume(),
+            Fault::KillAll => self.fleet.heal(),
+            Fault::KillRedis => self.redis.restart(),
+            Fault::FreezeRedis => self.redis.resume(),
+            Fault::RollBackRedis | Fault::EmptyRedis => {}
+            Fault::KillKafka | Fault::StopKafka => self.kafka.restart(),
+            Fault::FreezeKafka => self.kafka.resume(),
+        }
+    }
+
+    fn say(&self) {
+        let Some(last) = self.injected.last() else { return };
+        let words: Vec<_> = last.faults.iter().map(|fault| fault.words()).collect();
+        let took = last.took.map(|took| format!(", taken over after {:.1} s", took.as_secs_f64())).unwrap_or_default();
+        let (arrived, doubled) = self.tally.so_far(|arrived| (arrived.count(), arrived.doubled));
+        eprintln!(
+            "chaos: {:>5.0} s: {}, for {:.1} s{took}; {} sent, {arrived} arrived, {doubled} of them again",
+            self.began.elapsed().as_secs_f64(),
+            words.join(" and "),
+            (last.during.end - last.during.start) as f64 / 1_000.0,
+            self.sender.count(),
+        );
+    }
+}
