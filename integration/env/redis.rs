@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::process::{Process, Signal, folder, free_port};
+use super::{PATIENCE, eventually};
 
 pub(crate) struct Redis {
     port: u16,
@@ -59,8 +60,14 @@ impl Redis {
         self.process.signal(Signal::CONT);
     }
 
-    /// Everything acknowledged so far: Redis hands a write to the kernel before it answers.
+    /// Everything acknowledged so far. Redis hands a write to the kernel before it answers, but for those that come while it syncs its file:
+    /// these may follow up to two seconds later.
     pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut client = self.client();
+        eventually("Redis has written what it acknowledged", PATIENCE, || {
+            let info: String = redis::cmd("INFO").arg("persistence").query(&mut client).ok()?;
+            info.lines().any(|line| line == "aof_buffer_length:0").then_some(())
+        });
         let copy = folder("snapshot").join("data");
         copy_folder(&self.folder.join("data"), &copy);
         Snapshot(copy)
