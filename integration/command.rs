@@ -117,8 +117,20 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
     let check = document(&run(&postdate, &["check", "--json"]), 0);
     assert!(item(&check, "folder").1.ends_with("a service runs"), "{check:#}");
 
+    let ledger = document(&run(&postdate, &["ledger", "--json"]), 0);
+    let accepted = ledger["total"]["accepted"].as_u64().unwrap();
+    assert!(ledger["balances"] == true && accepted >= 3, "{ledger:#}");
+    let (_, served) = postdate.get("/ledger").unwrap();
+    let served: Value = serde_json::from_str(&served).unwrap();
+    assert_eq!((&served["total"], postdate.get("/ledger?id=x").unwrap().0), (&ledger["total"], 400));
+    let shown = || postdate.metrics().sum_where("postdate_ledger_messages", &[("count", "accepted")]) as u64;
+    eventually("the metrics show the ledger", PATIENCE, || (shown() == accepted).then_some(()));
+    assert!(postdate.metrics().contains("postdate_ledger_difference_messages"));
+
     // Nobody has it any more: it is looked into.
     postdate.terminate();
+    assert!(told(&run(&postdate, &["ledger"]), 0).contains(&format!("r {}/0", scene.source)));
+    told(&run(&postdate, &["ledger", "--route", "nobody"]), 2);
     assert_eq!(document(&run(&postdate, &["pending", "--json"]), 0)["total"], printed["total"]);
     told(&run(&postdate, &["pending", "--id", "stays"]), 0);
 }

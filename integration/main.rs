@@ -19,6 +19,7 @@ mod demo;
 mod dialect;
 mod embedded;
 mod env;
+mod exactly_once;
 mod fleet;
 mod foreign;
 mod levels;

@@ -25,6 +25,7 @@ fn redis_killed_and_started_again_costs_nothing() {
     // An append-only file loses nothing with its process; the same timer goes on, and knows what it delivered.
     assert!(duplicates <= 100, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -44,6 +45,7 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
     // The timer is the same, and knows what it delivered since.
     assert!(duplicates <= delivered, "{duplicates} duplicates, more than the {delivered} that had been delivered");
     wait_until_ready(&postdate);
+    scene.ledger(&postdate);
 }
 
 #[test]
@@ -60,6 +62,7 @@ fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered + 600, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+    scene.ledger(&postdate);
 }
 
 #[test]
@@ -80,6 +83,7 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     let duplicates = scene.all_arrive(&sink);
     // What was delivered since the last commit, a second before at most: here that may be all of it.
     assert!(duplicates <= delivered, "{duplicates} duplicates");
+    scene.ledger(&postdate);
 }
 
 #[test]
@@ -100,6 +104,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
     redis.set_maxmemory(0);
     scene.all_arrive(&sink);
     wait_until_ready(&postdate);
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -123,6 +128,7 @@ fn kafka_killed_and_started_again_costs_nothing() {
     // What was on its way when the broker died.
     assert!(duplicates <= 300, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -144,6 +150,7 @@ fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
     for diverted in ["postdate_retried_total", "postdate_dead_lettered_total"] {
         assert!(postdate.metrics().sum(diverted) < 0.5, "{diverted}");
     }
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -195,6 +202,7 @@ fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_fo
     assert_eq!(outages.count(), 1, "an outage is said once");
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= 600, "{duplicates} duplicates");
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -229,6 +237,7 @@ fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
     let sink = scene.sink();
     assert_eq!(scene.all_arrive(&sink), 0);
     eventually("nothing is amiss any more", LIMIT, || degraded().is_none().then_some(()));
+    scene.ledger(&postdate);
 }
 
 #[test]
@@ -250,6 +259,7 @@ fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() 
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+    scene.ledger(&postdate);
 }
 
 #[test]
@@ -266,4 +276,5 @@ fn a_redis_that_is_silent_for_a_while_costs_nothing() {
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= 100, "{duplicates} duplicates");
     wait_until_ready(&postdate);
+    scene.ledger_says_all_once(&postdate);
 }

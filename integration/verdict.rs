@@ -8,6 +8,7 @@ use std::time::Duration;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use serde_json::Value;
 
 use crate::env::{Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique};
 
@@ -162,6 +163,31 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.judge(&records)
     }
 
+    /// For the end of a test, when all has arrived: nothing is pending, and what was accepted is accounted for. Answers the sums; after a
+    /// store went back they may be unsure.
+    pub(crate) fn ledger(&self, postdate: &Postdate) -> Value {
+        let mut last = String::new();
+        let settled = || {
+            let output = postdate.command(&["ledger", "--json"]);
+            let sheet: Value = serde_json::from_slice(&output.stdout).ok()?;
+            let total = &sheet["total"];
+            let fine = output.status.success() && (total["pending"] == 0 || total["unsure"] == true);
+            let shown = total.to_string();
+            if shown != last {
+                eprintln!("{}: ledger {shown}", self.deployment);
+                last = shown;
+            }
+            fine.then(|| total.clone())
+        };
+        eventually("the ledger balances, and nothing is pending", LIMIT, settled)
+    }
+
+    /// As `ledger`, where no message was diverted, and the store lost nothing: each was accepted and delivered once, however often it came.
+    pub(crate) fn ledger_says_all_once(&self, postdate: &Postdate) {
+        let (total, sent) = (self.ledger(postdate), self.sent.len() as u64);
+        assert_eq!((&total["accepted"], &total["delivered"], &total["unsure"]), (&sent.into(), &sent.into(), &false.into()), "{total}");
+    }
+
     /// Kills the process again and again, each time while it reads some messages and hands over others: nothing is lost.
     pub(crate) fn survives_kills(&mut self, sink: &Sink, postdate: &mut Postdate) {
         const KILLS: usize = 6;
@@ -180,6 +206,7 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         // Only what was in flight at a kill: some ten milliseconds' worth, or all of the round on a machine that falls behind, but nothing
         // of the rounds before it.
         assert!(duplicates <= KILLS * ROUND, "{duplicates} duplicates");
+        self.ledger_says_all_once(postdate);
     }
 
     /// For the end, when nothing can come any more: what the topic holds, to its last record.

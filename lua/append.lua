@@ -28,9 +28,11 @@ for _ = 1, tonumber(ARGV[5]) do
   at = at + 2
 end
 
+local l = ledger(s)
 while at < #ARGV do
   local key, slice, member, messages, score, bytes = tonumber(ARGV[at]), unpack(ARGV, at + 1, at + 5)
   add(key, slice, member, messages, score, bytes)
+  l[1] = l[1] + tonumber(messages)
   redis.call('ZADD', KEYS[3], 0, table.concat({ ARGV[3], member, score, slice }, ' '))
   at = at + 6
 end
@@ -42,5 +44,6 @@ if surplus > 0 then
   redis.call('ZREMRANGEBYRANK', KEYS[3], 0, surplus - 1)
   redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))
 end
-redis.call('HSET', KEYS[1], 'watermark', ARGV[3])
+s.watermark = ARGV[3]
+redis.call('HSET', KEYS[1], 'watermark', s.watermark, 'ledger', written(l, s))
 return { 'done', cancelled, missed }

@@ -10,7 +10,7 @@ local tag = 'found'
 if redis.call('EXISTS', KEYS[1]) == 0 then
   tag = 'born'
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'identity', ARGV[2], 'watermark', ARGV[3], 'claimed', ARGV[4], 'delivered', ARGV[4],
-    'tail_from', ARGV[3])
+    'tail_from', ARGV[3], 'ledger', '0 0 0 0 0 0 0 ' .. ARGV[3] .. ARGV[4])
 end
 local s = shard()
 if not s then return { 'version', redis.call('HGET', KEYS[1], 'version') or '' } end

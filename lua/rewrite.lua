@@ -17,10 +17,15 @@ if ARGV[first] and redis.call('ZSCORE', KEYS[tonumber(ARGV[first])], ARGV[first 
 for at = 4, first - 1, 4 do
   if not redis.call('ZSCORE', KEYS[tonumber(ARGV[at])], ARGV[at + 2]) then return { 'changed' } end
 end
+local l = ledger(s)
 for at = 4, first - 1, 4 do
-  remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]))
+  local messages = tonumber(ARGV[at + 3])
+  if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
 end
 for at = first, #ARGV, 6 do
   add(tonumber(ARGV[at]), unpack(ARGV, at + 1, at + 5))
+  l[6] = l[6] - tonumber(ARGV[at + 3])
 end
+l[6] = math.max(l[6], 0)
+redis.call('HSET', KEYS[1], 'ledger', written(l, s))
 return { 'done' }

@@ -22,7 +22,7 @@ Signals:
 
 Exit codes:
   0    done, or stopped as asked
-  1    failed; the reason is the last thing that was said. `check`: an item failed
+  1    failed; the reason is the last thing that was said. `check`: an item failed. `ledger`: one does not balance
   2    wrong usage or configuration; nothing was started or changed
   3    `pending --id`: nothing waits under that id";
 
@@ -39,6 +39,19 @@ Exit codes:
   1    the store, or the service that has it, cannot be asked
   2    wrong usage or configuration
   3    with --id: nothing waits under it";
+
+const LEDGER_AFTER: &str =
+    "For each shard: accepted = delivered + cancelled + dead letters + set aside + sent back + pending. With the embedded store and a
+running service, the service is asked, at `admin.listen`.
+
+Examples:
+  postdate ledger --config postdate.toml
+  postdate ledger --config postdate.toml --json | jq '.shards[] | select(.balances | not)'
+
+Exit codes:
+  0    every ledger balances, as far as can be known: one that a loss of the store made unsure counts as balanced
+  1    one does not balance; or the store, or the service that has it, cannot be asked
+  2    wrong usage or configuration";
 
 const SEND_AFTER: &str = "What the service would refuse is refused here, with the same code and the same words, before anything is sent.
 
@@ -111,6 +124,11 @@ pub enum Command {
     /// has; what was set aside. With --id: the message that waits under that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
     Pending(Pending),
+    /// Tells what became of the messages that were accepted, and whether it adds up
+    ///
+    /// The store keeps a ledger of each shard (a source partition) beside its messages, through restarts and takeovers.
+    #[command(after_long_help = LEDGER_AFTER)]
+    Ledger(Ledger),
     /// Sends one delayed message, or cancels one
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
@@ -192,6 +210,20 @@ pub struct Pending {
     /// Look for the message that waits under this `postdate-id`
     #[arg(long)]
     pub id: Option<String>,
+    /// Print one JSON document, which docs/commands.md describes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See [`Command::Ledger`].
+#[derive(Debug, Args)]
+pub struct Ledger {
+    /// The configuration file (TOML) of the service
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only this route, whether or not the configuration still has it
+    #[arg(long)]
+    pub route: Option<String>,
     /// Print one JSON document, which docs/commands.md describes
     #[arg(long)]
     pub json: bool,

@@ -27,6 +27,9 @@
 //!
 //! Any number of processes share the shards: by leases, of which `timer/placement` says whose they are to be.
 //!
+//! Where a route delivers exactly once, what is handed over goes in transactions of the broker, along with the pair that says so: `timer/exactly`
+//! over the port `broker/transact`. What the store knows of it then only saves work.
+//!
 //! ## Invariants, cited by number
 //! - **I1** A source offset is committed only after the watermark covers it.
 //! - **I2** The watermark moves only by compare-and-append, together with the runs it covers.
@@ -77,7 +80,7 @@ mod telemetry;
 mod timer;
 mod wheel;
 
-pub use cli::{Check, Cli, Command, Completion, Demo, Pending, Reset, Run, Send};
+pub use cli::{Check, Cli, Command, Completion, Demo, Ledger, Pending, Reset, Run, Send};
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
@@ -100,6 +103,11 @@ pub fn reset(config: &Config, reset: &Reset) -> anyhow::Result<()> {
 /// Tells what waits, or where one message does.
 pub fn pending(config: &Config, pending: &Pending) -> anyhow::Result<Outcome> {
     command::pending(config, pending)
+}
+
+/// Tells what became of what was accepted, and whether it adds up.
+pub fn ledger(config: &Config, ledger: &Ledger) -> anyhow::Result<Outcome> {
+    command::ledger(config, ledger)
 }
 
 /// Sends one delayed message, or cancels one.

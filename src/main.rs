@@ -39,6 +39,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             postdate::reset(&config, &reset).map(|()| Outcome::Done)
         }
         Command::Pending(pending) => postdate::pending(&prepare_quietly(&pending.config)?, &pending),
+        Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),
         Command::Completion(completion) => postdate::complete(&completion),

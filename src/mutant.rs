@@ -23,6 +23,10 @@ pub(crate) enum Mutant {
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
+    /// What was told of a shard's messages is told again with the next pair.
+    TalliesTwice,
+    /// A takeover counts nothing of what it delivers.
+    TalliesNothing,
     /// A rewrite leaves a message out.
     RewriteDrops,
     /// A rewrite writes messages twice.
@@ -39,6 +43,20 @@ pub(crate) enum Mutant {
     HandsOverUntold,
     /// A worker takes what another is to have.
     TakesOthers,
+    /// Exactly-once: a new owner reads the marker before it has fenced the old one.
+    MarkerBeforeFence,
+    /// Exactly-once: the marker is not in the transaction of the delivery.
+    SeparateMarker,
+    /// Exactly-once: the marker holds the cursor without the watermark.
+    PlainCursor,
+    /// A timer goes on claiming while the store is behind its own watermark.
+    NoWait,
+    /// Ingress itself sends what need not wait, beside the shard.
+    IngressRelays,
+    /// Exactly-once: the work goes on from the store's pair, not from the marker.
+    IgnoresMarker,
+    /// Exactly-once: what was claimed is handed over again after a commit of unknown end, without a look at the marker.
+    KeepsFlights,
 }
 
 #[cfg(not(test))]

@@ -50,7 +50,7 @@ delivery = "{mode}"
         for process in fleet.timers.iter_mut().chain(&mut fleet.ingresses) {
             process.wait_until_ready();
         }
-        fleet.wait_until_whole(Instant::now());
+        fleet.wait_until_whole(None, Instant::now());
         fleet
     }
 
@@ -62,15 +62,16 @@ delivery = "{mode}"
         self.timers.push(self.process("timer"));
     }
 
-    /// Every shard is held by a worker that answers; how long that took since `began`.
-    pub(crate) fn wait_until_whole(&mut self, began: Instant) -> Duration {
-        eventually("every shard has an owner", LIMIT, || (self.held() >= PARTITIONS as usize).then_some(()));
+    /// Every shard is held by a worker that answers, one of them left aside; how long that took since `began`.
+    pub(crate) fn wait_until_whole(&mut self, aside: Option<usize>, began: Instant) -> Duration {
+        eventually("every shard has an owner", LIMIT, || (self.held(aside) >= PARTITIONS as usize).then_some(()));
         began.elapsed()
     }
 
-    /// Shards that are held. A process that is dead or frozen holds none.
-    pub(crate) fn held(&self) -> usize {
-        self.timers.iter().filter(|timer| timer.ready()).map(|timer| timer.metrics().sum("postdate_leases_held") as usize).sum()
+    /// Shards that are held by others than `aside`: one that is frozen would keep its caller waiting.
+    fn held(&self, aside: Option<usize>) -> usize {
+        let others = self.timers.iter().enumerate().filter(|(at, _)| Some(*at) != aside).map(|(_, timer)| timer);
+        others.filter(|timer| timer.ready()).map(|timer| timer.metrics().sum("postdate_leases_held") as usize).sum()
     }
 
     /// Notes what the processes say, before one of them is killed and cannot be asked any more.
@@ -84,6 +85,13 @@ delivery = "{mode}"
     pub(crate) fn possible_duplicates(&self) -> usize {
         let now: f64 = self.timers.iter().filter(|timer| timer.ready()).map(possible).sum();
         (self.possible + now) as usize
+    }
+
+    /// What the ledgers say is missing, and how many of them cannot say.
+    pub(crate) fn ledgers(&self) -> (f64, usize) {
+        let all: Vec<_> = self.timers.iter().chain(&self.ingresses).map(Postdate::metrics).collect();
+        let sum = |name| all.iter().map(|metrics| metrics.sum(name).abs()).sum::<f64>();
+        (sum("postdate_ledger_difference_messages"), sum("postdate_ledger_unsure") as usize)
     }
 
     /// Whatever was done to them: all run again.

@@ -39,6 +39,8 @@ fn totals(page: &mut String, outcome: &Outcome) {
         ("dead letters, where none belongs", outcome.arrived.dead),
         ("records that nobody sent, or of an aborted transaction", outcome.foreign()),
         ("processes that crashed", outcome.crashed),
+        ("messages that the ledgers miss at the end", outcome.ledgers.0 as usize),
+        ("ledgers that cannot say, for the store lost what it had", outcome.ledgers.1),
     ];
     page.push_str("| | |\n| --- | ---: |\n");
     for (what, count) in rows {

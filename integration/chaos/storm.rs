@@ -35,6 +35,8 @@ pub(crate) struct Outcome {
     pub(crate) injected: Vec<Injected>,
     pub(crate) possible_duplicates: usize,
     pub(crate) crashed: usize,
+    /// Messages that the ledgers miss, and ledgers that cannot say.
+    pub(crate) ledgers: (f64, usize),
     pub(crate) took: Duration,
 }
 
@@ -69,7 +71,7 @@ impl Outcome {
 
     pub(crate) fn is_kept(&self, mode: Mode) -> bool {
         let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed;
-        broken == 0 && (mode == Mode::AtLeastOnce || self.arrived.doubled == 0)
+        broken == 0 && self.ledgers.0 == 0.0 && (mode == Mode::AtLeastOnce || self.arrived.doubled == 0)
     }
 }
 
@@ -132,6 +134,7 @@ impl Storm {
             injected: self.injected,
             possible_duplicates: self.fleet.possible_duplicates(),
             crashed: self.fleet.crashed(),
+            ledgers: self.fleet.ledgers(),
             took: self.began.elapsed(),
         };
         if !outcome.is_kept(self.mode) {
@@ -156,7 +159,7 @@ impl Storm {
         let longest = faults.iter().map(|fault| self.random.random_range(fault.length())).max().unwrap_or(0);
         let is_parting = matches!(faults[..], [Fault::KillTimer | Fault::FreezeTimer | Fault::StopTimer]);
         // A worker that went comes back only after the others have taken over.
-        let took = is_parting.then(|| self.fleet.wait_until_whole(began));
+        let took = is_parting.then(|| self.fleet.wait_until_whole(victims.values().next().copied(), began));
         std::thread::sleep(Duration::from_millis(longest).saturating_sub(began.elapsed()));
         victims.into_iter().for_each(|(fault, victim)| self.end_one(fault, victim));
         self.injected.push(Injected { faults, during: start..now_ms(), took });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
 
 use super::process::{Process, Signal, folder, free_port};
@@ -100,10 +100,19 @@ impl Postdate {
         self.process.until("the service is ready", || http_get(port, "/readyz").is_ok_and(|(status, _)| status == 200).then_some(()));
     }
 
+    /// What it counts. Waits until it answers: just started, it does not listen yet.
     pub(crate) fn metrics(&self) -> Metrics {
-        let (status, text) = http_get(self.port, "/metrics").expect("the service answers");
+        let (status, text) = super::eventually("the service answers", super::PATIENCE, || self.get("/metrics"));
         assert_eq!(status, 200, "{text}");
         Metrics::parse(&text)
+    }
+
+    /// What a command says, with its configuration, beside it or after it.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = bare(&self.folder);
+        command.arg(arguments[0]).arg("--config").arg("config.toml").args(&arguments[1..]);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.output().unwrap()
     }
 
     /// All that it wrote to its standard output and error, over all its lives.
@@ -112,12 +121,18 @@ impl Postdate {
     }
 }
 
-fn program(folder: &Path, variables: &[(String, String)]) -> Command {
+fn bare(folder: &Path) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
         program.env_remove(name);
     }
-    program.args(["run", "--config"]).arg(folder.join("config.toml")).current_dir(folder);
+    program.current_dir(folder);
+    program
+}
+
+fn program(folder: &Path, variables: &[(String, String)]) -> Command {
+    let mut program = bare(folder);
+    program.args(["run", "--config"]).arg(folder.join("config.toml"));
     program.envs(variables.iter().map(|(name, value)| (name, value)));
     program
 }

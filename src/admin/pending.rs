@@ -1,10 +1,10 @@
-//! `/pending`: what waits, for `postdate pending` beside a service that has the store to itself. The questions are put to a loop of its own, so
+//! `/pending` and `/ledger`: what waits, and what became of the rest, for the commands beside a service that has the store to itself. The questions are put to a loop of its own, so
 //! that a slow survey holds no probe back; few may be under way, and each has its time.
 
 use crate::clock::Clock;
 use crate::limit::{SURVEY_PATIENCE, SURVEY_QUESTIONS_MAX};
 use crate::store::Error;
-use crate::store::survey::{Known, Survey, found, report};
+use crate::store::survey::{Known, Survey, found, report, sheet};
 use crate::task::Token;
 use axum::Router;
 use axum::extract::RawQuery;
@@ -24,6 +24,8 @@ pub(crate) struct Question {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ask {
+    /// For the ledgers, not for what waits.
+    is_of_ledger: bool,
     id: Option<String>,
     route: Option<String>,
 }
@@ -59,6 +61,7 @@ pub(crate) async fn serve(
 async fn answer(survey: &dyn Survey, known: &Known, ask: &Ask, clock: &impl Clock) -> Result<String, Error> {
     let route = ask.route.as_deref();
     let document = match &ask.id {
+        _ if ask.is_of_ledger => serde_json::to_string(&sheet(survey, known, route, clock.now()).await?),
         Some(id) => serde_json::to_string(&found(survey, known, (id, route), clock.now()).await?),
         None => serde_json::to_string(&report(survey, known, route, clock.now()).await?),
     };
@@ -66,16 +69,19 @@ async fn answer(survey: &dyn Survey, known: &Known, ask: &Ask, clock: &impl Cloc
 }
 
 pub(super) fn router(questions: mpsc::Sender<Question>) -> Router {
-    let handle = move |RawQuery(query): RawQuery| {
+    let handle = move |is_of_ledger| {
         let questions = questions.clone();
-        async move { respond(&questions, query.as_deref().unwrap_or_default()).await }
+        move |RawQuery(query): RawQuery| {
+            let questions = questions.clone();
+            async move { respond(&questions, Ask::parse(query.as_deref().unwrap_or_default(), is_of_ledger)).await }
+        }
     };
-    Router::new().route("/pending", get(handle))
+    Router::new().route("/pending", get(handle(false))).route("/ledger", get(handle(true)))
 }
 
-async fn respond(questions: &mpsc::Sender<Question>, query: &str) -> Response {
-    let Some(ask) = Ask::parse(query) else {
-        return refused(StatusCode::BAD_REQUEST, "it takes id=ID and route=ROUTE, each at most once, and nothing else");
+async fn respond(questions: &mpsc::Sender<Question>, ask: Option<Ask>) -> Response {
+    let Some(ask) = ask else {
+        return refused(StatusCode::BAD_REQUEST, "it takes route=ROUTE, /pending also id=ID, each at most once, and nothing else");
     };
     let (reply, answer) = oneshot::channel();
     if questions.try_send(Question { ask, reply }).is_err() {
@@ -94,11 +100,11 @@ fn refused(status: StatusCode, error: &str) -> Response {
 }
 
 impl Ask {
-    fn parse(query: &str) -> Option<Self> {
-        let mut ask = Self::default();
+    fn parse(query: &str, is_of_ledger: bool) -> Option<Self> {
+        let mut ask = Self { is_of_ledger, ..Self::default() };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             let place = match &*name {
-                "id" => &mut ask.id,
+                "id" if !is_of_ledger => &mut ask.id,
                 "route" => &mut ask.route,
                 _ => return None,
             };
@@ -116,7 +122,9 @@ mod tests {
 
     #[test]
     fn a_question_is_an_id_or_a_route_or_nothing() {
-        let ask = |id: Option<&str>, route: Option<&str>| Some(Ask { id: id.map(str::to_owned), route: route.map(str::to_owned) });
+        let ask = |id: Option<&str>, route: Option<&str>| {
+            Some(Ask { is_of_ledger: false, id: id.map(str::to_owned), route: route.map(str::to_owned) })
+        };
         for (query, expected) in [
             ("", ask(None, None)),
             ("id=a%3Ab", ask(Some("a:b"), None)),
@@ -124,7 +132,8 @@ mod tests {
             ("id=a&id=b", None),
             ("ids=a", None),
         ] {
-            assert_eq!(Ask::parse(query), expected, "{query}");
+            assert_eq!(Ask::parse(query, false), expected, "{query}");
         }
+        assert_eq!((Ask::parse("id=a", true), Ask::parse("route=a", true).is_some()), (None, true));
     }
 }

@@ -9,6 +9,9 @@ pub(crate) mod inspection;
 pub(crate) mod kafka;
 #[cfg(test)]
 pub(crate) mod memory;
+mod transact;
+
+pub(crate) use transact::{Happened, Marker, Transactional, Transactors};
 
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};

@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod ledger;
 mod page;
 mod pending;
 mod reset;
@@ -9,6 +10,7 @@ mod send;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;
+pub(crate) use ledger::ledger;
 pub(crate) use pending::pending;
 pub(crate) use reset::reset;
 pub(crate) use send::send;

@@ -22,7 +22,7 @@ pub use problem::Error;
 pub(crate) use {
     kafka::Kafka,
     redis::Redis,
-    route::{OnSourceGap, Retry, Route, Source, Topic, WithoutDelay},
+    route::{Delivery, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
     store::{Embedded, Store},
 };

@@ -2,7 +2,7 @@
 
 use super::key::nearest;
 use super::read::Reader;
-use super::route::{BACKOFF, BACKOFF_MAX, Route, Topic};
+use super::route::{BACKOFF, BACKOFF_MAX, Delivery, Overdue, Route, Topic};
 use super::unit::Quantity;
 use super::{Config, Roles, Store};
 use std::collections::BTreeSet;
@@ -24,10 +24,12 @@ pub(super) fn check(config: &Config, reader: &Reader) {
             }
         }
         check_allow(name, config, reader);
+        check_delivery(name, config, reader);
         if route.target.as_ref().is_some_and(|target| config.is_same_topic(target, &route.dead_letter)) {
             let what = "the dead letters would go to the target, and its consumers would take them for messages";
             refuse(&["dead_letter", "topic"], what.to_owned(), "choose a topic of their own for the dead letters".to_owned());
         }
+        check_overdue(name, route, reader);
         if route.retry.backoff > route.retry.backoff_max {
             let keys: &[&str] = if at(&["retry", "backoff"]).is_some() { &["retry", "backoff"] } else { &["retry", "backoff_max"] };
             let fix = format!(
@@ -50,6 +52,20 @@ fn check_roles(config: &Config, reader: &Reader) {
     }
 }
 
+/// A time without what follows from it, and the other way round, is half of a wish.
+fn check_overdue(name: &str, route: &Route, reader: &Reader) {
+    match (route.overdue, reader.find(&["route", name, "overdue_after"])) {
+        (Overdue::DeadLetter, None) => {
+            let fix = "say from when on a message is too late: overdue_after = \"1h\"";
+            reader.root().table("route").table(name).missing("overdue_after", fix);
+        }
+        (Overdue::Deliver, Some(field)) if reader.find(&["route", name, "overdue"]).is_none() => {
+            field.refuse("without overdue it means nothing", "add overdue = \"dead-letter\", or remove it");
+        }
+        _ => {}
+    }
+}
+
 fn check_allow(name: &str, config: &Config, reader: &Reader) {
     let route = &config.routes[name];
     let patterns = route.allow.as_deref().unwrap_or_default();
@@ -61,6 +77,21 @@ fn check_allow(name: &str, config: &Config, reader: &Reader) {
     for entry in entries.into_iter().flatten() {
         if let Some(reader) = entry.text().and_then(|pattern| config.reader_of(route.target_cluster(), pattern)) {
             entry.refuse(format!("route {reader} reads this topic, so what is sent there would come back: a loop"), "remove it");
+        }
+    }
+}
+
+/// A transaction spans one cluster, and what a route names twice may be two.
+fn check_delivery(name: &str, config: &Config, reader: &Reader) {
+    let route = &config.routes[name];
+    let source = &route.source.cluster;
+    let other = clusters(route).find(|(_, cluster)| cluster != source);
+    if let Some((key, cluster)) = other.filter(|_| route.delivery == Delivery::ExactlyOnce) {
+        let what =
+            format!("exactly-once needs one cluster, and the source is on {source:?}, the {key} on {cluster:?}: no transaction spans both");
+        if let Some(field) = reader.find(&["route", name, "delivery"]) {
+            let fix = format!("write {}, or name topics of kafka = {source:?}", field.example("\"at-least-once\""));
+            field.refuse(what, fix);
         }
     }
 }

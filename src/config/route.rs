@@ -4,7 +4,6 @@
 use super::field::Field;
 use super::name;
 use super::read::{Range, Table};
-use super::unsupported;
 use crate::model::{Dialect, Dialects};
 use std::time::Duration;
 
@@ -17,10 +16,16 @@ pub(crate) struct Route {
     /// What `postdate-to` may name, `*` for any characters; `None`: only the default target.
     pub(crate) allow: Option<Vec<String>>,
     pub(crate) dead_letter: Topic,
+    pub(crate) delivery: Delivery,
     pub(crate) max_delay: Duration,
     pub(crate) without_delay: WithoutDelay,
     pub(crate) dialects: Dialects,
     pub(crate) on_source_gap: OnSourceGap,
+    pub(crate) overdue: Overdue,
+    /// From so long after its due on a message is overdue.
+    pub(crate) overdue_after: Option<Duration>,
+    /// Messages a second, of those that are behind.
+    pub(crate) catch_up_rate: Option<u32>,
     pub(crate) retry: Retry,
 }
 
@@ -45,6 +50,14 @@ pub(crate) struct Topic {
     pub(crate) topic: String,
 }
 
+/// What consumers may count on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    AtLeastOnce,
+    /// In transactions, for consumers that read what is committed.
+    ExactlyOnce,
+}
+
 /// What becomes of a record without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithoutDelay {
@@ -57,6 +70,13 @@ pub(crate) enum WithoutDelay {
 pub(crate) enum OnSourceGap {
     Continue,
     Stop,
+}
+
+/// What becomes of a message that is overdue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overdue {
+    Deliver,
+    DeadLetter,
 }
 
 /// How often and when a delivery that failed for now is tried again.
@@ -73,14 +93,18 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Ten years: a due time beyond it is a mistake in the producer, such as microseconds sent as milliseconds.
 const MAX_DELAY: Range<Duration> =
     Range { default: DAY.saturating_mul(30), least: Duration::from_millis(1), greatest: DAY.saturating_mul(3650) };
+/// Shorter than a takeover or a restart takes, it would set aside what nobody did wrong.
+const OVERDUE_AFTER: Range<Duration> =
+    Range { default: Duration::from_secs(3600), least: Duration::from_secs(1), greatest: DAY.saturating_mul(3650) };
+const CATCH_UP_RATE: Range<u32> = Range { default: 5_000, least: 1, greatest: 10_000_000 };
 const MAX_ATTEMPTS: Range<u32> = Range { default: 10, least: 1, greatest: 1000 };
 pub(super) const BACKOFF: Range<Duration> = Range { default: Duration::from_secs(1), least: Duration::from_millis(100), greatest: DAY };
 pub(super) const BACKOFF_MAX: Range<Duration> =
     Range { default: Duration::from_secs(300), least: Duration::from_millis(100), greatest: DAY };
 
 pub(super) fn read(table: &Table<'_>) -> Route {
-    table.field("delivery").iter().for_each(unsupported::delivery);
     Route {
+        delivery: table.choice("delivery", &[("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce)]),
         source: source(table),
         target: topic(table, "target"),
         allow: table.field("allow").and_then(|field| allow(&field)),
@@ -92,6 +116,9 @@ pub(super) fn read(table: &Table<'_>) -> Route {
         without_delay: table.choice("without_delay", &[("relay", WithoutDelay::Relay), ("dead-letter", WithoutDelay::DeadLetter)]),
         dialects: table.field("dialects").map(|field| dialects(&field)).unwrap_or_default(),
         on_source_gap: table.choice("on_source_gap", &[("continue", OnSourceGap::Continue), ("stop", OnSourceGap::Stop)]),
+        overdue: table.choice("overdue", &[("deliver", Overdue::Deliver), ("dead-letter", Overdue::DeadLetter)]),
+        overdue_after: table.field("overdue_after").and_then(|field| field.quantity(&OVERDUE_AFTER)),
+        catch_up_rate: table.field("catch_up_rate").and_then(|field| field.integer(&CATCH_UP_RATE)),
         retry: retry(&table.table("retry")),
     }
 }

@@ -66,9 +66,13 @@ fn the_smallest_file_gives_the_documented_defaults() {
         allow: None,
         dead_letter: topic("orders.dead"),
         max_delay: Duration::from_secs(30 * 86_400),
+        delivery: Delivery::AtLeastOnce,
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
         on_source_gap: OnSourceGap::Continue,
+        overdue: Overdue::Deliver,
+        overdue_after: None,
+        catch_up_rate: None,
         retry: Retry { max_attempts: 10, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(300) },
     };
     let expected = Config {
@@ -85,6 +89,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a list of all that there is")]
 fn every_option_reaches_its_place_from_the_environment() {
     let config = smallest(&[
         ("POSTDATE_DEPLOYMENT", "prod-eu"),
@@ -109,6 +114,9 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF", "2s"),
         ("POSTDATE_ROUTE__ORDERS__RETRY__BACKOFF_MAX", "4s"),
         ("POSTDATE_TIMER__MEMORY", "1GiB"),
+        ("POSTDATE_ROUTE__ORDERS__OVERDUE", "dead-letter"),
+        ("POSTDATE_ROUTE__ORDERS__OVERDUE_AFTER", "90s"),
+        ("POSTDATE_ROUTE__ORDERS__CATCH_UP_RATE", "700"),
         ("POSTDATE_TIMER__LEASE", "7s"),
         ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
         ("POSTDATE_ADMIN__LISTEN", "[::]:9000"),
@@ -141,9 +149,13 @@ fn every_option_reaches_its_place_from_the_environment() {
                 allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
                 dead_letter: Topic { cluster: "main".to_owned(), topic: "dead".to_owned() },
                 max_delay: Duration::from_secs(5400),
+                delivery: Delivery::AtLeastOnce,
                 without_delay: WithoutDelay::DeadLetter,
                 dialects: [Dialect::Etf1, Dialect::RabbitMq].into_iter().collect(),
                 on_source_gap: OnSourceGap::Stop,
+                overdue: Overdue::DeadLetter,
+                overdue_after: Some(Duration::from_secs(90)),
+                catch_up_rate: Some(700),
                 retry: Retry { max_attempts: 3, backoff: Duration::from_secs(2), backoff_max: Duration::from_secs(4) },
             },
         )]),

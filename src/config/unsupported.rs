@@ -1,6 +1,5 @@
 //! What the contract promises and this version does not do: refused in one place, so that lifting a refusal is deleting its line here.
 
-use super::field::Field;
 use super::key::Path;
 
 /// Keys that are not read. The keys of NATS sources are refused once, by `nats`.
@@ -33,10 +32,4 @@ pub(super) const REDIS_SCHEMES: &[(&str, &str)] = &[
 /// The refusal of a key, as what and fix.
 pub(super) fn refusal(path: &Path) -> Option<(&'static str, &'static str)> {
     KEYS.iter().find(|(pattern, ..)| path.matches(pattern)).map(|(_, what, fix)| (*what, *fix))
-}
-
-pub(super) fn delivery(field: &Field<'_>) {
-    if field.choice(&[("at-least-once", false), ("exactly-once", true)]) == Some(true) {
-        field.refuse("exactly-once delivery is not supported by this version", format!("write {}", field.example("\"at-least-once\"")));
-    }
 }

@@ -99,6 +99,7 @@ mod tests {
             lowest_pending: Offset(0),
             pending: 0,
             quarantined: 0,
+            ledger: crate::store::Ledger::default(),
         })
     }
 

@@ -267,6 +267,7 @@ mod tests {
             lowest_pending: Offset(3),
             pending: 0,
             quarantined: 0,
+            ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuilt::new(&born(Claim::new(place(5, 2), Watermark(4))), Offset(9), Timestamp::from_millis(1_000));
         let covers = |due, offset| rebuilt.is_some_and(|rebuilt| rebuilt.covers(place(due, offset)));

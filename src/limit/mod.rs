@@ -1,14 +1,18 @@
 //! Every hard bound, with its unit and the reason for its size (I6). What an operator can sensibly choose is an option in `config/`;
 //! what nobody could choose well stands here.
 
+mod demo;
 mod embedded;
 mod fleet;
 mod rewrite;
+mod transaction;
 
+pub(crate) use demo::*;
 pub(crate) use embedded::*;
 pub(crate) use fleet::*;
 pub(crate) use rewrite::*;
 use std::time::Duration;
+pub(crate) use transaction::*;
 
 /// Headers on one record, and bytes of them, beyond which a record is refused to the dead letters: a client that needs more than this
 /// has a fault, and every reader of the target would pay for it.
@@ -156,6 +160,12 @@ pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Between a claim and the next one of messages that were stored when the cursor had passed them; and between two moments at which messages that
 /// have become due are handed over. What comes meanwhile goes together.
 pub(crate) const CLAIM_PACE: Duration = Duration::from_millis(3);
+
+/// A message that is so late is behind: a route's catch-up rate holds for it. More than any claim, load or hand-over takes.
+pub(crate) const CATCH_UP_BEHIND: Duration = Duration::from_secs(1);
+
+/// What is behind is claimed in portions of so long at the route's catch-up rate.
+pub(crate) const CATCH_UP_STEP: Duration = Duration::from_millis(50);
 pub(crate) const HAND_PACE: Duration = Duration::from_millis(2);
 
 /// How long delivered messages wait for the next claim to tell the store along with it.
@@ -296,6 +306,8 @@ pub(crate) const KAFKA_SEND_MAX: Duration = Duration::from_secs(300);
 
 /// How long a producer takes a topic that it does not find for one that is just being made.
 pub(crate) const KAFKA_NEW_TOPIC_MAX: Duration = Duration::from_secs(5);
+const _: () = assert!(KAFKA_TRANSACTION_NEW_TOPIC_MAX.as_secs() < TRANSACTION_OPEN_MAX.as_secs());
+const _: () = assert!(TRANSACTION_OPEN_MAX.as_secs() < KAFKA_TRANSACTION_MAX.as_secs());
 
 /// Topics whose handles a producer keeps. Messages may name any number of topics; a handle that is gone is made again.
 pub(crate) const KAFKA_TOPICS_MAX: usize = 1_024;
@@ -312,43 +324,6 @@ pub(crate) const KAFKA_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long the in-process broker of the demo waits for more members of a new group: there is only one, and somebody waits for the picture.
 pub(crate) const KAFKA_MOCK_REBALANCE_DELAY: Duration = Duration::from_millis(50);
-
-/// How long `postdate demo` may last, and how short it may be: a message or two must have the time to wait. What it sends in that time is
-/// all that it can have to remember.
-pub(crate) const DEMO_MIN: Duration = Duration::from_secs(5);
-pub(crate) const DEMO_MAX: Duration = Duration::from_secs(3_600);
-
-/// How often the demo sends and draws, and how many messages it sends at once at most.
-pub(crate) const DEMO_BEAT: Duration = Duration::from_millis(100);
-pub(crate) const DEMO_LETTERS_MAX: usize = 32;
-
-/// Messages of the demo on their way to the broker: some seconds' worth.
-pub(crate) const DEMO_IN_FLIGHT_MAX: usize = 1_000;
-
-/// News between the demo's loops: a few batches of arrivals.
-pub(crate) const DEMO_NEWS_MAX: usize = 1_024;
-
-/// Arrivals that the demo shows, latenesses that it tells apart, and of a foreign message's texts how many characters it keeps.
-pub(crate) const DEMO_LATEST_MAX: usize = 16;
-pub(crate) const DEMO_LATENESS_MAX: Duration = Duration::from_secs(10);
-pub(crate) const DEMO_TEXT_MAX: usize = 200;
-
-/// How long the demo waits for the service to begin, and at the end for messages that are overdue.
-pub(crate) const DEMO_START_MAX: Duration = Duration::from_secs(30);
-pub(crate) const DEMO_OVERDUE_MAX: Duration = Duration::from_secs(10);
-
-/// How long the demo looks for duplicates after all has arrived.
-pub(crate) const DEMO_SETTLE: Duration = Duration::from_millis(500);
-
-/// How soon the demo asks a broker again that did not answer.
-pub(crate) const DEMO_RETRY: Duration = Duration::from_millis(500);
-
-/// Warnings and errors that the demo keeps for its end while it draws, the latest ones, and bytes of each.
-pub(crate) const DEMO_NOTES_MAX: usize = 20;
-pub(crate) const DEMO_NOTE_BYTES_MAX: usize = 1_000;
-
-/// How long the demo shows one of them, if no other comes.
-pub(crate) const DEMO_NOTE_SHOWN: Duration = Duration::from_secs(8);
 
 /// A ticket numbers the messages of one claim with 16 bits.
 const _: () = assert!(CLAIM_MAX <= u16::MAX as usize);

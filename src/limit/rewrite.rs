@@ -30,8 +30,8 @@ pub(crate) const REWRITE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const REWRITE_IDLE: Duration = Duration::from_secs(1800);
 pub(crate) const REWRITE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many times as long as it took to look at a shard, or to swap, the rewriter rests then: it takes a fourth of a core, of the service and
-/// its store together, however much there is to do.
+/// How many times as long as it took to look at a shard the rewriter rests then: it takes a fourth of a core, of the service and its store
+/// together, however much there is to do.
 pub(crate) const REWRITE_REST: u32 = 3;
 
 /// Shards that wait for the rewriter, and rewrites that wait for the dispatcher.

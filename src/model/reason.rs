@@ -82,6 +82,8 @@ reasons! {
     UnknownTarget = "unknown_target",
     /// the target did not answer in time through all attempts
     TimedOut = "timed_out",
+    /// the message would have been delivered later after its due than the route's overdue_after allows
+    Overdue = "overdue",
 }
 
 impl fmt::Display for Reason {

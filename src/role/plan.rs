@@ -1,8 +1,8 @@
 //! What every loop of a process is built from: the configuration, turned into the roles' options and into adapters.
 
 use super::Storage;
-use crate::broker::Target;
-use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactors};
+use crate::broker::{Target, Transactors};
 use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::{Health, Part};
@@ -99,9 +99,12 @@ impl Plan {
                     backoff: route.retry.backoff,
                     backoff_max: route.retry.backoff_max,
                 },
+                overdue_after: route.overdue_after.filter(|_| route.overdue == config::Overdue::DeadLetter),
+                catch_up_rate: route.catch_up_rate,
                 source_cluster: route.source.cluster.clone(),
                 target_cluster: route.target_cluster().to_owned(),
                 dead_letter_cluster: route.dead_letter.cluster.clone(),
+                markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| format!("{}.delivered", group(&self.config, name))),
                 metric: metric::Route::new(name),
                 outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
             };
@@ -148,10 +151,15 @@ impl Plan {
         })
     }
 
-    /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources.
+    /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources. Transactors for those of exactly-once
+    /// routes, of which all goes by them.
     pub(super) fn outlets(&self) -> Result<Outlets> {
-        let mut names = BTreeSet::new();
+        let (mut names, mut exact) = (BTreeSet::new(), BTreeSet::new());
         for route in self.config.routes.values() {
+            if route.delivery == config::Delivery::ExactlyOnce {
+                exact.insert(route.source.cluster.as_str());
+                continue;
+            }
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
         let client = |name: &str, what: &str| -> Result<Box<dyn Target>> {
@@ -163,7 +171,13 @@ impl Plan {
             Ok((name.to_owned(), Clients { short: client(name, "target client")?, long: client(name, "target client for floods")? }))
         };
         let targets: Result<BTreeMap<_, _>> = names.into_iter().map(clients).collect();
-        Ok(Outlets::new(targets?))
+        let transactors = |name: &str| -> Result<(String, Box<dyn Transactors>)> {
+            let part = self.health.part(format!("transactions client of kafka.{name}"));
+            let transactors = KafkaTransactors::new(&self.cluster(name), part).with_context(|| format!("kafka.{name}"))?;
+            Ok((name.to_owned(), Box::new(transactors)))
+        };
+        let transactors: Result<BTreeMap<_, _>> = exact.into_iter().map(transactors).collect();
+        Ok(Outlets::new(targets?, transactors?))
     }
 }
 

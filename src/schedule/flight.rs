@@ -57,6 +57,15 @@ impl<T> Flights<T> {
         (0..count).map(move |at| first.wrapping_add(at))
     }
 
+    /// The claims of the flights, in order.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
+        self.queue.iter().map(|flight| flight.claim)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.queue.iter_mut().map(|flight| &mut flight.load)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.queue.iter().map(|flight| &flight.load)
     }
@@ -74,6 +83,13 @@ impl<T> Flights<T> {
         if let Some(flight) = self.queue.get_mut(number.wrapping_sub(self.first) as usize) {
             flight.left = flight.left.checked_sub(count).expect("a message is settled once");
             self.left -= count;
+        }
+    }
+
+    /// The fates of all messages of the first `flights` are settled.
+    pub(crate) fn complete(&mut self, flights: usize) {
+        for flight in self.queue.iter_mut().take(flights) {
+            self.left -= std::mem::take(&mut flight.left);
         }
     }
 

@@ -236,7 +236,7 @@ impl<R: Places> Schedule<R> {
     ///
     /// Nothing is taken while the store is behind the pair's own watermark, and nothing fresh before everything up to the cursor is in memory.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<Take<R>> {
-        if self.late_end() < self.taken.watermark {
+        if self.late_end() < self.taken.watermark && !mutant::active(Mutant::NoWait) {
             return None;
         }
         let mut messages = Vec::new();
@@ -304,8 +304,16 @@ impl<R: Places> Schedule<R> {
         cursor
     }
 
-    /// The next message in order that is due and loaded; its run stands again at the message after it.
-    fn pop_before(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+    /// The least due of what waits to be taken at `now`, but for what is due at once; of late messages only the first is looked at.
+    pub(crate) fn least_due(&mut self, now: Timestamp) -> Option<Timestamp> {
+        self.rise(now);
+        let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
+        let late = self.late.peek().map(|late| late.place.due).filter(|due| !due.is_at_once());
+        [ready, late].into_iter().flatten().filter(|due| *due <= now).min()
+    }
+
+    /// Runs whose next message is due leave the wheel.
+    fn rise(&mut self, now: Timestamp) {
         self.wheel.advance(now, &mut self.risen);
         for (_, handle) in self.risen.drain(..) {
             match self.runs[handle as usize].as_ref().and_then(Standing::next_place) {
@@ -316,6 +324,11 @@ impl<R: Places> Schedule<R> {
                 }
             }
         }
+    }
+
+    /// The next message in order that is due and loaded; its run stands again at the message after it.
+    fn pop_before(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+        self.rise(now);
         loop {
             let mut head = self.ready.peek_mut()?;
             let Reverse((place, handle)) = *head;

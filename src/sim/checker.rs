@@ -1,7 +1,9 @@
-//! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults).
+//! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults, and everywhere in exactly-once). It sees
+//! what a reader of committed records does.
 
 use super::workload::{Kind, Sent};
-use super::world::{Arrival, World};
+use super::world::{ABORTED, Arrival, World};
+use crate::store::{Balance, Tally};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,12 +20,39 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     tokio::time::sleep(Duration::from_secs(15)).await;
     let arrivals = by_uid(world);
     let mut broken = missing(world, sent);
+    world.audit();
+    if !world.store_lost_writes() {
+        broken.extend(ledgers(world, sent));
+    }
     broken.extend(world.take_accusations());
+    broken.extend(arrivals.get(ABORTED).map(|came| format!("of an aborted transaction: {came:?}")));
     for message in sent {
         let came = arrivals.get(message.uid.as_str()).map_or(&[][..], Vec::as_slice);
         broken.extend(wrong(world, message, came));
     }
     broken
+}
+
+/// When all is settled nothing is pending, and the ledgers say what arrived.
+pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
+    let balances = world.balances();
+    let is_closed = |balance: &Balance| balance.difference == 0 && balance.pending == 0 && !balance.is_unsure;
+    let mut wrong: Vec<_> =
+        balances.iter().filter(|balance| !is_closed(balance)).map(|balance| format!("a ledger is open: {balance:?}")).collect();
+    if !world.was_disturbed() {
+        let mut told = Tally::default();
+        balances.iter().for_each(|balance| told.add(balance.settled));
+        let accepted: u64 = balances.iter().map(|balance| balance.accepted).sum();
+        let (dead, delivered): (Vec<_>, Vec<_>) = world.arrivals().into_iter().partition(|arrival| arrival.is_dead);
+        let messages = sent.iter().filter(|sent| !matches!(sent.kind, Kind::Cancel { .. })).count();
+        let cancelled = sent.iter().filter(|sent| world.was_cancelled(sent)).count();
+        let ledger = [told.delivered, told.dead_lettered, told.cancelled, accepted - told.sent_back];
+        let seen = [delivered.len(), dead.len(), cancelled, messages].map(|count| count as u64);
+        if ledger != seen {
+            wrong.push(format!("the ledgers tell {ledger:?} (delivered, dead-lettered, cancelled, accepted), and there were {seen:?}"));
+        }
+    }
+    wrong
 }
 
 fn by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
@@ -52,12 +81,19 @@ fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
             wrong.extend(early.map(|arrival| format!("early: {message:?} {arrival:?}")));
             wrong.extend(came.iter().filter(|arrival| arrival.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")));
         }
+        Kind::Large { due } => {
+            let early = came.iter().filter(|arrival| arrival.at < *due && !world.clocks_differ());
+            wrong.extend(early.map(|arrival| format!("early: {message:?} {arrival:?}")));
+            wrong.extend(came.iter().filter(|arrival| !arrival.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}")));
+        }
         Kind::Relay => wrong.extend(came.iter().filter(|a| a.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}"))),
         Kind::Refused => wrong.extend(came.iter().filter(|a| !a.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}"))),
         Kind::Cancel { .. } => wrong.extend(came.iter().map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}"))),
     }
     if !world.was_disturbed() && came.len() > 1 {
         wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
+    } else if world.is_exactly_once() && came.len() > 1 {
+        wrong.push(format!("twice: {message:?} {came:?}"));
     }
     if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {
         wrong.push(format!("delivered after its cancel was confirmed: {message:?} {came:?}"));

@@ -65,9 +65,29 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
                 world.hold_reports(false);
             }
             8 if faults.outages => {
+                // So what was committed is not heard of.
+                let is_unheard = world.is_exactly_once() && random.random_bool(0.5);
+                if is_unheard {
+                    world.hold_reports(true);
+                    tokio::time::sleep(Duration::from_millis(random.random_range(10..300))).await;
+                }
                 world.producers_failed(true);
                 tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
                 world.producers_failed(false);
+                if is_unheard {
+                    world.hold_reports(false);
+                }
+            }
+            9 if faults.outages && world.is_exactly_once() => {
+                world.hold_sends(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+                if faults.kills && random.random_bool(0.7) {
+                    world.note("kill, with sends in the network");
+                    process.kill(world).await;
+                    process.ensure_running(world, random);
+                    tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+                }
+                world.hold_sends(false);
             }
             _ => {}
         }

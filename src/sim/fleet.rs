@@ -28,6 +28,8 @@ pub(crate) enum Trouble {
     None,
     /// Kills, freezes, cuts and clocks.
     All,
+    /// These, a store that forgets and a network that holds what is sent, where messages are delivered exactly once.
+    ExactlyOnce,
 }
 
 /// Something that was done to a process, after which what it had in flight may come again.
@@ -70,7 +72,13 @@ impl Fleet {
     }
 
     async fn step(&mut self, trouble: Trouble) {
-        match self.random.random_range(0..if trouble == Trouble::None { 4 } else { 10 }) {
+        let kinds = match trouble {
+            Trouble::None => 4,
+            Trouble::All => 10,
+            Trouble::ExactlyOnce => 14,
+        };
+        self.world.remember();
+        match self.random.random_range(0..kinds) {
             0 | 1 if self.processes.len() < WORKERS_MAX => self.join(),
             2 if self.processes.len() > 1 => {
                 let at = self.some();
@@ -108,8 +116,36 @@ impl Fleet {
                 self.world.note(format!("the clock of process {} is {off} ms off", self.processes[at].member.number));
                 self.processes[at].member.clock.set_off(off);
             }
+            10 => self.world.roll_back(&mut self.random),
+            11 if self.random.random_bool(0.4) => self.world.wipe(),
+            12 => self.hold_sends().await,
+            13 => self.freeze_with_reports_under_way().await,
             _ => {}
         }
+    }
+
+    async fn hold_sends(&mut self) {
+        self.world.hold_sends(true);
+        self.pause(1_000).await;
+        if self.processes.len() > 1 && self.random.random_bool(0.5) {
+            let at = self.some();
+            self.fault(at, "killed, with sends in the network");
+            let mut dead = self.processes.remove(at);
+            dead.kill(&self.world).await;
+            self.pause(2_000).await;
+        }
+        self.world.hold_sends(false);
+    }
+
+    async fn freeze_with_reports_under_way(&mut self) {
+        self.world.hold_reports(true);
+        self.pause(1_000).await;
+        let at = self.some();
+        self.fault(at, "frozen, with reports under way");
+        self.processes[at].member.freeze(true);
+        self.pause(3_000).await;
+        self.world.hold_reports(false);
+        self.thaw_all();
     }
 
     async fn pause(&mut self, most: u64) {
@@ -195,6 +231,7 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let world = World::of(PARTITIONS);
+        let world = if trouble == Trouble::ExactlyOnce { world.delivering_exactly_once() } else { world };
         let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
         let sender = Sender::new(&world, StdRng::seed_from_u64(seed ^ 1), SOON).over(PARTITIONS);
         let sending = tokio::task::spawn_local(sender.send_for(length));
@@ -209,7 +246,10 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
         let mut broken = checker::check(&world, &sent).await;
         broken.extend(uneven);
         let handed = world.handed();
-        broken.extend(early(&handed, &sent).into_iter().chain(fleet.repeated(&handed)));
+        broken.extend(early(&handed, &sent));
+        if !world.is_exactly_once() {
+            broken.extend(fleet.repeated(&handed));
+        }
         for process in &mut fleet.processes {
             if !process.stop().await {
                 broken.push(format!("process {} did not stop in time", process.member.number));
@@ -221,14 +261,14 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
 
 #[cfg(test)]
 mod tests {
+    use super::super::seeds::{assert_kept, is_broken_by};
     use super::*;
-    use crate::mutant::{self, Mutant};
+    use crate::mutant::Mutant;
 
     const LENGTH: Duration = Duration::from_secs(20);
 
-    fn broken(seeds: std::ops::Range<u64>, trouble: Trouble) -> Option<(u64, Vec<String>)> {
-        seeds.map(|seed| (seed, run(seed, LENGTH, trouble).broken)).find(|(_, broken)| !broken.is_empty())
-    }
+    /// Few steps each, so that many can be run.
+    const SHORT: Duration = Duration::from_secs(7);
 
     #[test]
     fn a_seed_repeats_a_fleet_to_the_letter() {
@@ -241,12 +281,20 @@ mod tests {
 
     #[test]
     fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
-        assert_eq!(broken(0..25, Trouble::None), None);
+        assert_kept(0..20, |seed| run(seed, LENGTH, Trouble::None));
+        assert_kept(10_000..10_100, |seed| run(seed, SHORT, Trouble::None));
     }
 
     #[test]
     fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it() {
-        assert_eq!(broken(1_000..1_040, Trouble::All), None);
+        assert_kept(1_000..1_040, |seed| run(seed, LENGTH, Trouble::All));
+        assert_kept(20_000..20_220, |seed| run(seed, SHORT, Trouble::All));
+    }
+
+    #[test]
+    fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake_and_the_store_forgets() {
+        assert_kept(4_000..4_016, |seed| run(seed, LENGTH, Trouble::ExactlyOnce));
+        assert_kept(40_000..40_220, |seed| run(seed, SHORT, Trouble::ExactlyOnce));
     }
 
     #[test]
@@ -258,7 +306,7 @@ mod tests {
             (Mutant::PlacesByOwnList, Trouble::None),
             (Mutant::TakesOthers, Trouble::None),
         ];
-        let is_caught = |mutant, trouble| mutant::with(Some(mutant), || broken(2_000..2_100, trouble)).is_some();
+        let is_caught = |mutant, trouble| is_broken_by(mutant, 2_000..2_100, |seed| run(seed, LENGTH, trouble));
         let missed: Vec<_> = planted.into_iter().filter(|(mutant, trouble)| !is_caught(*mutant, *trouble)).collect();
         assert_eq!(missed, []);
     }

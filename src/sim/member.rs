@@ -2,7 +2,7 @@
 //! is off. And a witness of what it hands over.
 
 use super::world::{SimClock, World};
-use crate::broker::{Outgoing, Report, Sent, Target};
+use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use crate::clock::Clock;
 use crate::model::header_name::ORIGIN;
 use async_trait::async_trait;
@@ -72,14 +72,14 @@ impl<F: Future> Future for Loop<F> {
     }
 }
 
-/// A target that notes what it is handed by whom, and whether it may be.
-pub(crate) struct Witness {
+/// A target, or transactors, that note what they are handed by whom, and whether they may be.
+pub(crate) struct Witness<T: ?Sized> {
     pub(crate) world: World,
     pub(crate) member: Member,
-    pub(crate) target: Box<dyn Target>,
+    pub(crate) target: Box<T>,
 }
 
-impl Witness {
+impl<T: ?Sized> Witness<T> {
     fn see(&self, record: &Outgoing<'_>) {
         let text = |wanted: &str| {
             let value = record.out_headers().find(|(name, _)| *name == wanted.as_bytes())?.1?;
@@ -93,7 +93,7 @@ impl Witness {
 }
 
 #[async_trait(?Send)]
-impl Target for Witness {
+impl Target for Witness<dyn Target> {
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
         let sent = self.target.send(record, ticket);
         if sent == Sent::Taken {
@@ -104,6 +104,41 @@ impl Target for Witness {
 
     async fn reports(&mut self) -> Vec<Report> {
         self.target.reports().await
+    }
+
+    async fn close(&mut self) {
+        self.target.close().await;
+    }
+}
+
+#[async_trait(?Send)]
+impl Transactors for Witness<dyn Transactors> {
+    fn open(&mut self, number: u64, name: &Transactional) {
+        self.target.open(number, name);
+    }
+
+    fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
+        let sent = self.target.send(number, record, ticket);
+        if sent == Sent::Taken {
+            self.see(record);
+        }
+        sent
+    }
+
+    fn commit(&mut self, number: u64, marker: Marker) {
+        self.target.commit(number, marker);
+    }
+
+    fn abort(&mut self, number: u64) {
+        self.target.abort(number);
+    }
+
+    fn end(&mut self, number: u64) {
+        self.target.end(number);
+    }
+
+    async fn happened(&mut self) -> Vec<(u64, Happened)> {
+        self.target.happened().await
     }
 
     async fn close(&mut self) {

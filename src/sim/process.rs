@@ -1,14 +1,16 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
 use super::member::{Member, Witness};
+use super::relaying::Relaying;
 use super::slow::Slow;
-use super::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
-use crate::broker::Target;
+use super::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
+use crate::broker::{Source, Target, Transactors};
 use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX};
 use crate::metric;
 use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
+use crate::mutant::{self, Mutant};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::timer::{self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
@@ -96,6 +98,22 @@ impl Process {
         })));
     }
 
+    /// What it sends by, each under the eyes of a witness.
+    fn outlets(&self, world: &World) -> Outlets {
+        let client = || -> Box<dyn Target> {
+            let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
+            Box::new(Witness { world: world.clone(), member: self.member.clone(), target })
+        };
+        let transactors: Box<dyn Transactors> = Box::new(Witness {
+            world: world.clone(),
+            member: self.member.clone(),
+            target: Box::new(world.cluster().transactors()) as Box<dyn Transactors>,
+        });
+        let clients = BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })]);
+        let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
+        Outlets::new(clients, transactors)
+    }
+
     fn run(&mut self, world: &World, random: &mut StdRng) {
         let health = Health::new();
         let (hint, hints) = mpsc::channel(HINTS_MAX);
@@ -103,7 +121,7 @@ impl Process {
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
         let store: Rc<dyn Store> = Rc::new(Slow::new(world, &self.member, random.random()));
         let ports = ingress::Ports {
-            source: Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()])),
+            source: source(world),
             store: store.clone(),
             clock: self.member.clock.clone(),
             health: ingress::Parts::new(&health, ROUTE),
@@ -136,16 +154,13 @@ impl Process {
             holdings: holdings_out,
             gave_up: gave_up_in,
         };
-        let client = || -> Box<dyn Target> {
-            Box::new(Witness { world: world.clone(), member: self.member.clone(), target: Box::new(world.cluster().target(1_000)) })
-        };
         let ports = timer::Ports {
             store: store.clone(),
             clock: self.member.clock.clone(),
             claims: health.part("claims"),
             clock_ahead: health.part("clock ahead"),
             metric: metric::Timer::new(),
-            outlets: Outlets::new(BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })])),
+            outlets: self.outlets(world),
             holdings,
             gave_up,
             requests,
@@ -154,7 +169,7 @@ impl Process {
             chores,
             looked,
         };
-        let dispatcher = Dispatcher::new(timer_options(&health), ports);
+        let dispatcher = Dispatcher::new(timer_options(world, &health), ports);
         let served = timer::serve(claimer, dispatcher, timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone()));
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();
@@ -179,6 +194,11 @@ fn rules() -> Rules {
     }
 }
 
+fn source(world: &World) -> Box<dyn Source> {
+    let source = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
+    if mutant::active(Mutant::IngressRelays) { Box::new(Relaying { world: world.clone(), source }) } else { source }
+}
+
 fn claimable(world: &World, health: &Health) -> Claimable {
     Claimable {
         route: ROUTE.into(),
@@ -189,21 +209,26 @@ fn claimable(world: &World, health: &Health) -> Claimable {
     }
 }
 
-fn timer_options(health: &Health) -> timer::Options {
+fn timer_options(world: &World, health: &Health) -> timer::Options {
+    let (overdue_after, catch_up_rate) = world.late();
     let route = RouteOptions {
         rules: rules(),
         dead_letter: DEAD.to_owned(),
         retry: Policy { max_attempts: 1_000, backoff: Duration::from_millis(200), backoff_max: Duration::from_secs(1) },
+        overdue_after,
+        catch_up_rate,
         source_cluster: CLUSTER.to_owned(),
         target_cluster: CLUSTER.to_owned(),
         dead_letter_cluster: CLUSTER.to_owned(),
+        markers: world.is_exactly_once().then(|| MARKERS.to_owned()),
         metric: metric::Route::new(ROUTE),
         outcry: Outcry::new(health.part("outlets")),
     };
     timer::Options {
         deployment: "sim".to_owned(),
         routes: BTreeMap::from([(ROUTE.into(), route)]),
-        memory: MEMORY,
+        // More piles up behind a transaction that waits, and a backlog far beyond the budget passes through it slowly.
+        memory: if world.is_exactly_once() { 8 * MEMORY } else { MEMORY },
         skew_max: CLOCK_SKEW_MAX,
     }
 }

@@ -24,6 +24,10 @@ pub(crate) enum Kind {
         due: i64,
         id: Option<String>,
     },
+    /// As above, but too large for its target.
+    Large {
+        due: i64,
+    },
     Relay,
     Refused,
     Cancel {
@@ -75,12 +79,20 @@ impl Sender {
         let now = self.world.now().as_millis();
         let mut headers: Vec<(&str, String)> = vec![("uid", uid.clone())];
         let mut partition = self.random.random_range(0..self.partitions);
+        if self.world.is_exactly_once() && self.random.random_bool(0.05) {
+            self.world.produce_in_vain(&Partition::new(SOURCE, partition));
+        }
         let kind = match self.random.random_range(0..20) {
             0 => {
                 headers.push(("postdate-after", "soon".into()));
                 Kind::Refused
             }
             1 | 2 => Kind::Relay,
+            5 if self.world.is_exactly_once() && self.random.random_bool(0.1) => {
+                let due = now + self.delays[self.random.random_range(0..self.delays.len())];
+                headers.extend([("postdate-at", due.to_string()), ("padding", "x".repeat(160))]);
+                Kind::Large { due }
+            }
             3 | 4 if !self.ids.is_empty() => {
                 let (id, of) = self.ids[self.random.random_range(self.ids.len().saturating_sub(6)..self.ids.len())].clone();
                 partition = of;

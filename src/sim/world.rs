@@ -5,13 +5,14 @@ use crate::broker::memory::MemoryCluster;
 use crate::broker::{Catalog, Failure, FailureKind};
 use crate::clock::Clock;
 use crate::model::{Claim, Committed, Offset, Partition, Reason, ShardId, Timestamp, Token};
-use crate::store::Store;
 use crate::store::memory::{Memory, Snapshot};
+use crate::store::{Balance, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) const ROUTE: &str = "r";
@@ -19,9 +20,16 @@ pub(crate) const GROUP: &str = "sim.r";
 pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
+pub(crate) const MARKERS: &str = "sim.r.delivered";
+
+/// Records beyond it the target refuses, where messages are delivered exactly once.
+const TARGET_BYTES_MAX: usize = 160;
 
 /// 2026-11-20T00:59:50Z, so that a simulation's dues look like dues, and lie in two hours.
 const EPOCH: i64 = 1_795_136_390_000;
+
+/// What is in transactions that are aborted.
+pub(crate) const ABORTED: &str = "aborted";
 
 /// Snapshots of the store that a rollback may choose from.
 const SNAPSHOTS_MAX: usize = 8;
@@ -62,6 +70,10 @@ struct Inner {
     store_lost: Cell<bool>,
     disturbed: Cell<bool>,
     clocks_differ: Cell<bool>,
+    exactly_once: Cell<bool>,
+    /// What the route says of what is late.
+    overdue_after: Cell<Option<Duration>>,
+    catch_up_rate: Cell<Option<u32>>,
     /// Which process made a lease's token.
     tokens: RefCell<BTreeMap<u128, usize>>,
     handed: RefCell<Vec<Handed>>,
@@ -110,10 +122,24 @@ impl World {
             store_lost: Cell::new(false),
             disturbed: Cell::new(false),
             clocks_differ: Cell::new(false),
+            exactly_once: Cell::new(false),
+            overdue_after: Cell::new(None),
+            catch_up_rate: Cell::new(None),
             tokens: RefCell::default(),
             handed: RefCell::default(),
             accusations: RefCell::default(),
         }))
+    }
+
+    /// Its processes deliver exactly once from here on.
+    pub(crate) fn delivering_exactly_once(self) -> Self {
+        self.0.exactly_once.set(true);
+        self.0.cluster.limit_size(TARGET, Some(TARGET_BYTES_MAX));
+        self
+    }
+
+    pub(crate) fn is_exactly_once(&self) -> bool {
+        self.0.exactly_once.get()
     }
 
     pub(crate) fn clock(&self) -> Rc<SimClock> {
@@ -163,6 +189,16 @@ impl World {
         self.0.tokens.borrow().get(&token.0).copied()
     }
 
+    /// For processes that start from now on.
+    pub(crate) fn set_late(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
+        self.0.overdue_after.set(overdue_after);
+        self.0.catch_up_rate.set(catch_up_rate);
+    }
+
+    pub(crate) fn late(&self) -> (Option<Duration>, Option<u32>) {
+        (self.0.overdue_after.get(), self.0.catch_up_rate.get())
+    }
+
     pub(crate) fn cluster(&self) -> &MemoryCluster {
         &self.0.cluster
     }
@@ -186,8 +222,26 @@ impl World {
         self.0.cluster.produce(partition, Some(self.now()), parts, headers)
     }
 
+    /// Some producer's transaction that is aborted.
+    pub(crate) fn produce_in_vain(&self, partition: &Partition) {
+        self.0.cluster.produce_in_vain(partition, ABORTED.as_bytes());
+    }
+
+    /// At every moment what was accepted is settled or there, as far as the store can know.
+    pub(crate) fn audit(&self) {
+        for (shard, balance) in self.0.store.balances_now().into_iter().filter(|(_, balance)| !balance.holds()) {
+            self.accuse(format!("the ledger of {shard} does not balance: {balance:?}"));
+        }
+    }
+
+    /// The ledgers of all shards.
+    pub(crate) fn balances(&self) -> Vec<Balance> {
+        self.0.store.balances_now().into_iter().map(|(_, balance)| balance).collect()
+    }
+
     /// Keeps the store as it is now for a later rollback.
     pub(crate) fn remember(&self) {
+        self.audit();
         let mut snapshots = self.0.snapshots.borrow_mut();
         snapshots.push_back(self.0.store.snapshot());
         if snapshots.len() > SNAPSHOTS_MAX {
@@ -246,6 +300,11 @@ impl World {
         self.0.cluster.hold_reports(hold);
     }
 
+    pub(crate) fn hold_sends(&self, hold: bool) {
+        self.note(if hold { "the network holds what is sent" } else { "the network lets go what is sent" });
+        self.0.cluster.hold_sends(hold);
+    }
+
     pub(crate) fn producers_failed(&self, failed: bool) {
         self.note(if failed { "the producers fail for good" } else { "the producers are replaced" });
         self.0.cluster.fail_producers(failed);
@@ -258,6 +317,7 @@ impl World {
         self.0.store.set_down(false);
         self.0.cluster.refuse(TARGET, None);
         self.0.cluster.hold_reports(false);
+        self.0.cluster.hold_sends(false);
         self.0.cluster.fail_producers(false);
     }
 

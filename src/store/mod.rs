@@ -10,6 +10,7 @@
 #[cfg(test)]
 pub(crate) mod contract;
 pub(crate) mod embedded;
+mod ledger;
 #[cfg(test)]
 pub(crate) mod memory;
 pub(crate) mod metered;
@@ -22,6 +23,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Times
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
+pub(crate) use ledger::{Balance, Ledger, Tally};
 use std::time::Duration;
 pub(crate) use survey::{Contents, SliceCount, Survey};
 
@@ -126,6 +128,7 @@ pub(crate) struct State {
     pub(crate) pending: u64,
     /// Messages in quarantine.
     pub(crate) quarantined: u64,
+    pub(crate) ledger: Ledger,
 }
 
 /// A batch that covers the source offsets `from..to`; without runs and changes it only moves the watermark.
@@ -269,6 +272,9 @@ pub(crate) struct TailRun {
 pub(crate) struct Advance {
     pub(crate) lease: Lease,
     pub(crate) delivered: Option<Claim>,
+    /// The pair that was told before, and what was settled between it and `delivered`: for the ledger.
+    pub(crate) since: Claim,
+    pub(crate) tally: Tally,
     /// Runs wholly inside `delivered` (of this or an earlier call).
     pub(crate) deletes: Vec<(Slice, Name)>,
     /// Ids of delivered messages; an id goes only if it still names that place.
@@ -276,6 +282,13 @@ pub(crate) struct Advance {
     pub(crate) claim: Option<Claim>,
     /// How far `claim`'s due may lie past the store's time.
     pub(crate) skew_max: Duration,
+}
+
+impl Advance {
+    /// Whether it changes what is known to be done.
+    fn tells(&self) -> bool {
+        self.delivered.is_some() || !self.deletes.is_empty()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 /// What the dispatcher is told.
 #[derive(Debug)]
 pub(crate) enum Holding {
-    Granted(Grant),
+    Granted(Box<Grant>),
     /// Another worker is to have it: its work is to be finished.
     HandOver(ShardId),
     /// Somebody else holds it, or the store forgot it: its work is to be dropped.
@@ -277,7 +277,7 @@ impl Claimer {
             self.metric.leases_taken.increment(1);
             wanted.own.insert(lease.shard.clone(), (state.identity.clone(), start));
             wanted.take(lease.clone(), term.clone());
-            let _dispatcher_gone = self.holdings.send(Holding::Granted(Grant { lease, term, state, start })).await;
+            let _dispatcher_gone = self.holdings.send(Holding::Granted(Box::new(Grant { lease, term, state, start }))).await;
         }
     }
 

@@ -5,22 +5,21 @@ use super::Options;
 use super::advancing::advance;
 use super::aside::set_aside;
 use super::claimer::{GaveUp, Holding};
-use super::flying::{Aloft, Labels, Ticket};
-use super::hand::{Hand, Handed, arrived, failed};
+use super::exactly::{self, Desk};
+use super::flying::{Aloft, Labels};
 use super::loader::{Reply, Request};
 use super::memory::{Memory, Resident};
-use super::outlet::Outlets;
+use super::outlet::{Outlets, Told};
+use super::pace::Paces;
 use super::parting;
-use super::queue::Queue;
 use super::rewriter::{Chore, Done};
-use super::rewriting::News;
+use super::rewriting;
 use super::share::Shares;
 use super::slot::Slots;
 use super::work::Work;
-use crate::broker::Report;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE, RESEND_MIN};
+use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE};
 use crate::metric;
 use crate::model::{Hint, Origins, ShardId};
 use crate::schedule::Take;
@@ -53,25 +52,29 @@ pub(crate) struct Ports {
 
 /// See the module's page.
 pub(crate) struct Dispatcher {
-    options: Options,
-    ports: Ports,
+    pub(super) options: Options,
+    pub(super) ports: Ports,
     memory: Rc<Memory>,
-    works: BTreeMap<ShardId, Work>,
-    slots: Slots,
+    pub(super) works: BTreeMap<ShardId, Work>,
+    pub(super) slots: Slots,
     /// Who takes first in the next tick, so that all get their turn.
     turn: usize,
+    paces: Paces,
     /// How far ahead of now messages are claimed: the store allows less if clocks are to agree more closely.
     ahead: Duration,
     /// The last tick.
     ticked: Instant,
     /// Records to hand over again, by when.
-    again: BinaryHeap<Reverse<(Instant, u64)>>,
-    labels: Labels,
+    pub(super) again: BinaryHeap<Reverse<(Instant, u64)>>,
+    pub(super) labels: Labels,
+    /// What the rewriter has found, to be done in the next tick.
+    found: Vec<Done>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports) -> Self {
         let memory = Memory::new(options.memory);
+        let paces = Paces::new(&options.routes, Instant::now());
         let ahead = CLAIM_AHEAD.min(options.skew_max / 2);
         ports.metric.memory_budget.set(options.memory as f64);
         Self {
@@ -81,10 +84,12 @@ impl Dispatcher {
             works: BTreeMap::new(),
             slots: Slots::default(),
             turn: 0,
+            paces,
             ahead,
             ticked: Instant::now(),
             again: BinaryHeap::new(),
             labels: Labels::default(),
+            found: Vec::new(),
         }
     }
 
@@ -111,16 +116,20 @@ impl Dispatcher {
     /// Waits until something happens, and takes in all that has happened.
     async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) {
         let wake = self.next_wake(stopping);
-        // Every arm is safe to drop: receiving, and `Outlets::reports`, keep what they did not hand out.
+        // Every arm is safe to drop: receiving, and `Outlets::told`, keep what they did not hand out.
         tokio::select! {
             biased;
             () = give_up.cancelled() => {}
             () = stop.cancelled(), if !stopping => {}
             Some(holding) = self.ports.holdings.recv() => self.hold(holding),
-            reports = self.ports.outlets.reports() => self.land(&reports),
+            Told { reports, happened } = self.ports.outlets.told() => {
+                self.land(&reports);
+                let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), stopping);
+                desk.hear_all(&self.slots, &mut self.works, happened);
+            }
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(hint) = self.ports.hints.recv() => self.hint(&hint),
-            Some(done) = self.ports.looked.recv() => self.rewriter_did(done),
+            Some(done) = self.ports.looked.recv() => self.found.push(done),
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -130,15 +139,17 @@ impl Dispatcher {
             self.hint(&hint);
         }
         while let Ok(done) = self.ports.looked.try_recv() {
-            self.rewriter_did(done);
+            self.found.push(done);
         }
     }
 
     fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping, self.ahead));
-        let wake = works.chain(again).min().unwrap_or(now + Duration::from_secs(1));
+        let works =
+            self.works.values().map(|work| work.next_wake(wall, now, stopping, exactly::ahead(work, (self.ahead, Duration::ZERO)).0));
+        let exact = self.works.values().filter_map(|work| exactly::wake(work, wall, now, stopping));
+        let wake = works.chain(exact).chain(again).min().unwrap_or(now + Duration::from_secs(1));
         wake.max(self.ticked + HAND_PACE)
     }
 
@@ -149,7 +160,9 @@ impl Dispatcher {
                 let shard = grant.lease.shard.clone();
                 let slot = self.slots.add(shard.clone());
                 let origins = Origins::new(&self.options.deployment, &shard);
-                self.works.insert(shard, Work::new(grant, slot, origins, self.memory.open(), now));
+                let work = Work::new(*grant, slot, origins, self.memory.open(), now);
+                let is_exact = self.options.routes[&shard.route].markers.is_some();
+                self.works.insert(shard, if is_exact { work.exactly_once(now) } else { work });
             }
             Holding::HandOver(shard) => parting::hand_over(&mut self.works, &shard, now),
             Holding::Lost(shard) => parting::leave(&mut self.works, &shard),
@@ -174,6 +187,8 @@ impl Dispatcher {
         self.ticked = Instant::now();
         self.resend();
         if !stopping {
+            // First of all, so that what is asked for afterwards is what is there then.
+            self.rewrite().await?;
             self.request();
             self.hand_out_chores();
         }
@@ -187,8 +202,12 @@ impl Dispatcher {
             }
         }
         self.hand_over();
-        let ended = parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up);
-        ended.into_iter().for_each(|slot| self.slots.remove(slot));
+        let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), stopping);
+        self.works.iter_mut().for_each(|(shard, work)| desk.serve(shard, work));
+        for ended in parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up) {
+            self.slots.remove(ended.slot);
+            desk.leave(&ended);
+        }
         self.ports.metric.memory_used.set(self.memory.used() as f64);
         self.ports.metric.loaded_messages.set(self.memory.messages() as f64);
         self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);
@@ -211,7 +230,7 @@ impl Dispatcher {
         }
     }
 
-    /// Lets the rewriter look at shards, and put in its place what it has found, as far as it has room, each shard in its turn the first.
+    /// Lets the rewriter look at shards, as far as it has room, each shard in its turn the first.
     fn hand_out_chores(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         for (_, work) in in_turn(&mut self.works, self.turn) {
@@ -222,14 +241,12 @@ impl Dispatcher {
         }
     }
 
-    /// The rewriter has looked, or swapped.
-    fn rewriter_did(&mut self, Done { shard, tag, found }: Done) {
-        let Some(work) = self.works.get_mut(&shard).filter(|work| work.tag() == tag) else { return };
-        match work.rewriter_did(found, Instant::now()) {
-            News::None => {}
-            News::Rewritten(runs) => self.options.routes[&shard.route].metric.rewritten_runs.increment(runs as u64),
-            News::Lost => parting::leave(&mut self.works, &shard),
-        }
+    /// Does what the rewriter has found.
+    async fn rewrite(&mut self) -> Result<(), Error> {
+        let (wall, found) = (self.ports.clock.now(), std::mem::take(&mut self.found));
+        let lost = rewriting::rewrite(&*self.ports.store, &mut self.works, &self.options.routes, found, wall).await?;
+        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
+        Ok(())
     }
 
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
@@ -238,14 +255,16 @@ impl Dispatcher {
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.
-        let is_claiming = self.works.values().any(|work| work.is_claiming(wall, now, self.ahead));
-        let sooner = if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO };
+        let is_claiming = self.works.values().any(|work| work.exact.is_none() && work.is_claiming(wall, now, self.ahead));
+        let ahead = (self.ahead, if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO });
         let (mut advances, mut takes) = (Vec::new(), Vec::new());
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         for (shard, work) in in_turn(&mut self.works, self.turn) {
-            let room = shares.room(&shard.route);
-            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), (self.ahead, sooner)) };
+            let room = work.paced(&mut self.paces, shares.room(&shard.route), wall, now);
+            let ahead = exactly::ahead(work, ahead);
+            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), ahead) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
+            take.iter().for_each(|take| work.spend(&mut self.paces, take, wall));
             if let Some(advance) =
                 work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping || work.is_to_be_told())
             {
@@ -282,100 +301,6 @@ impl Dispatcher {
                 work.refused(watermark, now);
             }
             Advanced::Fenced | Advanced::Unknown => parting::leave(&mut self.works, shard),
-        }
-    }
-
-    /// Hands over what is claimed, in order, as far as the targets have room; those that have a flood come last.
-    fn hand_over(&mut self) {
-        let now = self.ports.clock.now();
-        self.works.values_mut().for_each(|work| work.queued.choose());
-        for queue in Queue::ALL {
-            let flying = self.works.values().filter(|work| work.queued.queue() == queue && !work.flights.is_empty());
-            let share = queue.share(flying.count());
-            for (shard, work) in self.works.iter_mut().filter(|(_, work)| work.queued.queue() == queue) {
-                if !parting::is_ours(work, shard, &self.ports.metric) {
-                    // Another may hold the shard by now, and hand over what is claimed and not handed over.
-                    continue;
-                }
-                let route = &self.options.routes[&shard.route];
-                let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
-                let (term, room) = (&work.term, work.queued.room(share));
-                let mut hand = Hand { shard, origins: &work.origins, route, outlets, queue, labels, slot: work.slot, term, now, room };
-                let mut is_stuck = false;
-                while let Some((number, until)) = work.next_flight().filter(|_| !is_stuck) {
-                    let Some(aloft) = work.flights.get_mut(number) else { break };
-                    let settled;
-                    // What comes after one that is stuck must not overtake it (G4).
-                    (settled, is_stuck) = hand.flight((aloft, number), until, &mut self.again);
-                    work.flights.settle(number, settled);
-                }
-                let count = room - hand.room;
-                work.queued.handed(count, share, work.next_place().is_some_and(|place| place.due <= now));
-                work.land();
-            }
-        }
-    }
-
-    /// Sends again what had to wait.
-    fn resend(&mut self) {
-        let now = Instant::now();
-        while let Some(Reverse((at, ticket))) = self.again.peek().copied() {
-            if at > now {
-                return;
-            }
-            self.again.pop();
-            self.send_again(ticket);
-        }
-    }
-
-    fn send_again(&mut self, packed: u64) {
-        let ticket = Ticket::unpack(packed);
-        let Some(shard) = self.slots.get(ticket.slot) else { return };
-        let Some(work) = self.works.get_mut(shard) else { return };
-        if !work.is_ours(Instant::now()) {
-            // If another holds the shard it hands this over itself.
-            self.again.push(Reverse((Instant::now() + RESEND_MIN, packed)));
-            return;
-        }
-        let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
-        let route = &self.options.routes[&shard.route];
-        let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
-        let (origins, term, queue) = (&work.origins, &work.term, work.queued.queue());
-        let mut hand = Hand { shard, origins, route, outlets, queue, labels, slot: work.slot, term, now, room: 1 };
-        match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
-            Handed::Taken => work.queued.again(),
-            Handed::Settled => {}
-            Handed::Again(wait) => self.again.push(Reverse((Instant::now() + wait, packed))),
-            Handed::NotYet => self.again.push(Reverse((Instant::now() + RESEND_MIN, packed))),
-        }
-    }
-
-    /// Learns what became of records.
-    fn land(&mut self, reports: &[Report]) {
-        let (wall, now) = (self.ports.clock.now(), Instant::now());
-        // Those of one claim mostly come one after the other: whose they are is looked up once for all of them.
-        for reports in reports.chunk_by(|a, b| Ticket::unpack(a.ticket).is_of_flight_of(Ticket::unpack(b.ticket))) {
-            let Ticket { slot, flight, .. } = Ticket::unpack(reports[0].ticket);
-            let Some(shard) = self.slots.get(slot) else { continue };
-            let Some(work) = self.works.get_mut(shard) else { continue };
-            work.queued.reported(reports.len());
-            let Some(aloft) = work.flights.get_mut(flight) else { continue };
-            let (route, mut settled) = (&self.options.routes[&shard.route], 0);
-            for Report { ticket, outcome, .. } in reports {
-                let index = usize::from(Ticket::unpack(*ticket).index);
-                match outcome {
-                    Ok(()) => {
-                        arrived(route, (shard, &work.origins), (aloft, index), wall);
-                        settled += 1;
-                    }
-                    Err(failure) => {
-                        let wait = failed(route, shard, (aloft, index), failure, wall);
-                        self.again.push(Reverse((now + wait, *ticket)));
-                    }
-                }
-            }
-            work.flights.settle(flight, settled);
-            work.land();
         }
     }
 }

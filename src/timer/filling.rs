@@ -46,9 +46,6 @@ impl Work {
                 return None;
             }
             let until = wall.plus(LOOKAHEAD).max(self.horizon);
-            if !self.rewriting.may_load(until) {
-                return None;
-            }
             // Raised before the list is read: from here on the tail's runs up to it are kept.
             self.horizon = until;
             self.fill = Fill::Listing { until };

@@ -4,6 +4,7 @@ use super::memory::Resident;
 use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
 use crate::model::{Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
+use crate::store::Tally;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -17,6 +18,8 @@ pub(crate) struct Aloft {
     pub(crate) cancelled: Vec<Cursor>,
     /// The few whose way is another, by index.
     pub(crate) diverted: BTreeMap<usize, Diverted>,
+    /// What those that are settled came to.
+    pub(crate) tally: Tally,
 }
 
 /// Where a message goes instead of its target, and why.
@@ -53,7 +56,7 @@ impl Aloft {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        Self { messages, next: 0, cancelled, diverted: BTreeMap::new() }
+        Self { messages, next: 0, cancelled, diverted: BTreeMap::new(), tally: Tally::default() }
     }
 
     /// The place of the first message that was not handed over yet.
@@ -86,6 +89,27 @@ impl Aloft {
             return None;
         }
         if resident.run.is_to_deliver(*at as usize) { Some(self.place(index).due) } else { told_due(&self.message(index)?) }
+    }
+
+    /// Whether it is to be delivered at its due, and not for the second time.
+    pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
+        let (resident, at) = &self.messages[index];
+        resident.run.is_to_deliver(*at as usize)
+    }
+
+    /// What its messages come to, as things stand.
+    pub(crate) fn outcome(&self) -> Tally {
+        let mut tally = Tally::default();
+        for index in 0..self.messages.len() {
+            let count = match self.diverted.get(&index).map(|diverted| diverted.stage) {
+                _ if self.is_cancelled(self.place(index)) => &mut tally.cancelled,
+                None | Some(Stage::Target) => &mut tally.delivered,
+                Some(Stage::Back { .. }) => &mut tally.sent_back,
+                Some(_) => &mut tally.dead_lettered,
+            };
+            *count += 1;
+        }
+        tally
     }
 
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {

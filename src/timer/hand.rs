@@ -2,8 +2,7 @@
 
 use super::RouteOptions;
 use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
-use super::outlet::Outlets;
-use super::queue::Queue;
+use super::outlet::{By, Outlets};
 use super::retrier::{self, Next};
 use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
@@ -21,7 +20,7 @@ pub(super) struct Hand<'a> {
     pub(super) origins: &'a Origins,
     pub(super) route: &'a RouteOptions,
     pub(super) outlets: &'a mut Outlets,
-    pub(super) queue: Queue,
+    pub(super) by: By,
     pub(super) labels: &'a mut Labels,
     pub(super) slot: u16,
     pub(super) term: &'a Term,
@@ -74,16 +73,32 @@ impl Hand<'_> {
     }
 
     /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
-    fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
+    pub(super) fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
         let place = aloft.place(aloft.next);
         // A process may be frozen between any two messages.
         if place.due > self.now && !mutant::active(Mutant::NoLastLook) || self.term.has_run_out(Instant::now()) {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
+            aloft.tally.cancelled += 1;
             return Handed::Settled;
         }
+        self.set_aside_overdue(aloft, place);
         self.send(aloft, flight, aloft.next)
+    }
+
+    /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
+    fn set_aside_overdue(&self, aloft: &mut Aloft, place: Cursor) {
+        let Some(after) = self.route.overdue_after else { return };
+        let (index, late) = (aloft.next, self.now.since(place.due));
+        if late < after || !aloft.is_to_deliver(index) || aloft.diverted.contains_key(&index) {
+            return;
+        }
+        let detail =
+            format!("it was due {} and is {} s late; overdue_after is {} s", place.due.to_rfc3339(), late.as_secs(), after.as_secs());
+        let diverted = Diverted { stage: Stage::DeadLetter, reason: Reason::Overdue, detail, failures: 0 };
+        self.route.outcry.mention(self.shard, place.offset, &diverted);
+        aloft.diverted.insert(index, diverted);
     }
 
     pub(super) fn send(&mut self, aloft: &mut Aloft, flight: u32, index: usize) -> Handed {
@@ -102,8 +117,8 @@ impl Hand<'_> {
         let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
         let ways = Ways { shard: self.shard, origins: self.origins, target, dead_letter: &self.route.dead_letter };
         let ticket = self.ticket(flight, index);
-        let outlet = self.outlets.get(self.route, stage, self.queue);
-        let sent = self.labels.record(ways, &message, diverted, |record| outlet.send(record, ticket));
+        let (outlets, way, by) = (&mut *self.outlets, (self.route, stage), self.by);
+        let sent = self.labels.record(ways, &message, diverted, |record| outlets.send(way, by, record, ticket));
         if let Some(refused) = refused {
             self.route.outcry.mention(self.shard, aloft.place(index).offset, &refused);
             aloft.diverted.insert(index, refused);
@@ -129,10 +144,11 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&mut Aloft, usize), now: Timestamp) {
     route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
+            aloft.tally.delivered += 1;
             route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
@@ -145,8 +161,12 @@ pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origin
             }
         }
         Some(diverted @ Diverted { stage, reason, .. }) => match stage {
-            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
+            Stage::Back { .. } => {
+                aloft.tally.sent_back += 1;
+                route.metric.retried.of(*reason).increment(1);
+            }
             _ => {
+                aloft.tally.dead_lettered += 1;
                 route.metric.dead_lettered.of(*reason).increment(1);
                 audit(origins, (aloft, index), diverted);
             }

@@ -12,14 +12,17 @@ mod aside;
 mod catalogs;
 mod claimer;
 mod dispatcher;
+mod exactly;
 mod filling;
 mod fleet;
 mod flying;
 mod hand;
+mod handing;
 mod loader;
 mod memory;
 mod outcry;
 mod outlet;
+mod pace;
 mod parting;
 mod placement;
 mod poll;
@@ -30,7 +33,9 @@ mod rewriting;
 mod share;
 mod slot;
 mod term;
+mod transacting;
 mod tries;
+mod waking;
 mod wanted;
 mod work;
 
@@ -64,9 +69,15 @@ pub(crate) struct RouteOptions {
     pub(crate) rules: Rules,
     pub(crate) dead_letter: String,
     pub(crate) retry: Policy,
+    /// A message that is handed over for the first time so long after its due, or longer, goes to the dead letters.
+    pub(crate) overdue_after: Option<Duration>,
+    /// How many messages a second are taken of those that are behind.
+    pub(crate) catch_up_rate: Option<u32>,
     pub(crate) source_cluster: String,
     pub(crate) target_cluster: String,
     pub(crate) dead_letter_cluster: String,
+    /// Exactly-once: the group in which its shards' markers are committed.
+    pub(crate) markers: Option<String>,
     pub(crate) metric: metric::Route,
     pub(crate) outcry: Outcry,
 }

@@ -45,9 +45,9 @@ pub(super) fn is_ours(work: &mut Work, shard: &ShardId, metric: &metric::Timer) 
 }
 
 /// Ends works that are to be handed over and are finished, and those of shards that were lost, once nothing of them is in flight, or too
-/// long; and lets those go on whose end takes too long. Answers the slots that are free.
-pub(super) fn part(works: &mut Works, routes: &BTreeMap<Arc<str>, RouteOptions>, gave_up: &mpsc::Sender<GaveUp>) -> Vec<u16> {
-    let (now, mut slots) = (Instant::now(), Vec::new());
+/// long; and lets those go on whose end takes too long. Answers those that have ended.
+pub(super) fn part(works: &mut Works, routes: &BTreeMap<Arc<str>, RouteOptions>, gave_up: &mpsc::Sender<GaveUp>) -> Vec<Work> {
+    let (now, mut ended) = (Instant::now(), Vec::new());
     let due: Vec<_> = works.iter().filter_map(|(shard, work)| Some((shard.clone(), is_over(work, now)?))).collect();
     for (shard, is_over) in due {
         let Ok(room) = gave_up.try_reserve() else { break };
@@ -55,14 +55,16 @@ pub(super) fn part(works: &mut Works, routes: &BTreeMap<Arc<str>, RouteOptions>,
             works.get_mut(&shard).expect("it was just found there").phase = Phase::Active;
             room.send(GaveUp::PutOff(shard));
         } else if let Some(work) = works.remove(&shard) {
-            slots.push(work.slot);
             let route = &routes[&shard.route];
-            route.metric.possible_duplicates.increment(work.handed() as u64);
+            if work.exact.is_none() {
+                route.metric.possible_duplicates.increment(work.handed() as u64);
+            }
             route.outcry.leave(&shard);
             room.send(GaveUp::Ended { shard, finished: work.flights.finished() });
+            ended.push(work);
         }
     }
-    slots
+    ended
 }
 
 /// Whether a work ends, or goes on; `None`: that is not known yet.
@@ -71,8 +73,13 @@ fn is_over(work: &Work, now: Instant) -> Option<bool> {
         Phase::Active => None,
         Phase::HandingOver { .. } if is_handed_over(work) => Some(true),
         Phase::HandingOver { until } => (until <= now).then_some(false),
-        Phase::Leaving { until } => (work.handed() == 0 || until <= now).then_some(true),
+        Phase::Leaving { until } => (has_landed(work) || until <= now).then_some(true),
     }
+}
+
+/// Whether nothing of it is under way. What is in a transaction that is not committed is undone.
+fn has_landed(work: &Work) -> bool {
+    work.exact.as_ref().map_or_else(|| work.handed() == 0, |exact| !exact.is_committing())
 }
 
 fn is_handed_over(work: &Work) -> bool {

@@ -22,6 +22,8 @@ pub(crate) struct Queued {
     is_more: bool,
     /// It was, and the queue had no room for it.
     is_full: bool,
+    /// It was, and what a turn may hand over was.
+    is_cut: bool,
 }
 
 impl Queue {
@@ -39,16 +41,16 @@ impl Queue {
 
 impl Queued {
     pub(super) fn new() -> Self {
-        Self { queue: Queue::Short, inside: 0, is_more: false, is_full: false }
+        Self { queue: Queue::Short, inside: 0, is_more: false, is_full: false, is_cut: false }
     }
 
     pub(super) fn queue(&self) -> Queue {
         self.queue
     }
 
-    /// Whether there is more that could be handed over now.
+    /// Whether more could be handed over at once: a client that takes nothing for now is not asked again so soon.
     pub(super) fn is_cut(&self) -> bool {
-        self.is_more && !self.is_full
+        self.is_cut
     }
 
     /// A turn of handing over begins: where it has the choice, the shard goes where it fits.
@@ -73,6 +75,7 @@ impl Queued {
         self.inside += count;
         self.is_more = is_more;
         self.is_full = is_more && (self.is_full || self.inside >= share);
+        self.is_cut = is_more && !self.is_full && count == HAND_TURN_MAX;
     }
 
     /// One that waited to be sent again is handed over, whatever room there is: they are few.
@@ -130,6 +133,8 @@ mod tests {
         assert!(queued.is_cut());
         assert_eq!(turn(&mut queued, 0, 50_000), (0, Queue::Short));
         assert!(!queued.is_cut());
+        queued.handed(3, 50_000, true);
+        assert!(!queued.is_cut(), "the client took no more");
     }
 
     #[test]

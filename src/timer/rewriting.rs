@@ -1,11 +1,15 @@
 //! The lane that has the outer levels of a shard rewritten: when its runs are looked at, and whether what came of it may still be done.
 
-use super::rewriter::{Chore, Found, Look, Swap};
+use super::RouteOptions;
+use super::rewriter::{Chore, Done, Found, Swap};
 use super::work::{Phase, Work};
 use crate::limit::{REWRITE_FIRST, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
-use crate::model::{Timestamp, Watermark};
+use crate::model::{ShardId, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
-use crate::store::Rewritten;
+use crate::run::Name;
+use crate::store::{Error, Rewrite, Rewritten, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Where the looking stands.
@@ -18,61 +22,19 @@ pub(super) struct Rewriting {
     /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
-    /// What was found, and is to be put in its place.
-    found: Option<Swap>,
-    /// As long as the store is told to swap: nothing that is due from then on may be asked for.
-    before: Option<Timestamp>,
-}
-
-/// What became of a look or a swap, for the dispatcher.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
-    None,
-    /// So many runs are replaced.
-    Rewritten(usize),
-    /// The shard is not ours any more.
-    Lost,
 }
 
 impl Rewriting {
     pub(super) fn new(now: Instant) -> Self {
-        Self {
-            under_way: false,
-            at: now + REWRITE_FIRST,
-            from: Timestamp::AT_ONCE,
-            begun: Watermark(0),
-            clean: None,
-            found: None,
-            before: None,
-        }
-    }
-
-    /// Whether what is due up to `until` may be asked for: nothing of it is just being replaced.
-    pub(super) fn may_load(&self, until: Timestamp) -> bool {
-        self.before.is_none_or(|before| until < before)
+        Self { under_way: false, at: now + REWRITE_FIRST, from: Timestamp::AT_ONCE, begun: Watermark(0), clean: None }
     }
 }
 
 impl Work {
-    /// What the rewriter is to do now, if anything.
+    /// What the rewriter is to look at now, if anything.
     pub(crate) fn next_chore(&mut self, wall: Timestamp, now: Instant) -> Option<Chore> {
-        if self.phase != Phase::Active {
-            return None;
-        }
-        if let Some(swap) = self.rewriting.found.take() {
-            if self.may_swap(&swap, wall) {
-                self.rewriting.before = Some(swap.before);
-                swap.inputs.iter().for_each(|(_, name)| self.inventory.replaced(name));
-                return Some(Chore::Swap { lease: self.lease.clone(), tag: self.tag(), swap });
-            }
-            self.rewriting.under_way = false;
-        }
-        self.next_look(wall, now).map(Chore::Look)
-    }
-
-    fn next_look(&mut self, wall: Timestamp, now: Instant) -> Option<Look> {
         let (seen, lane) = (self.schedule.seen(), &mut self.rewriting);
-        if lane.under_way || lane.at > now || self.horizon.is_at_once() {
+        if self.phase != Phase::Active || lane.under_way || lane.at > now || self.horizon.is_at_once() {
             return None;
         }
         if lane.from.is_at_once() {
@@ -85,37 +47,71 @@ impl Work {
         lane.under_way = true;
         let (from, hour_max) = (lane.from, self.memory.fits(4));
         let loaded = if mutant::active(Mutant::RewriteRaces) { Timestamp::AT_ONCE } else { self.horizon.max(wall) };
-        Some(Look { shard: self.lease.shard.clone(), tag: self.tag(), loaded, from, hour_max })
+        Some(Chore { shard: self.lease.shard.clone(), tag: self.tag(), loaded, from, hour_max })
     }
 
-    /// The rewriter has looked, or swapped.
-    pub(super) fn rewriter_did(&mut self, found: Found, now: Instant) -> News {
+    /// The rewriter has looked. Answers what is to be done about it, if it may still be done.
+    fn looked(&mut self, found: Found, wall: Timestamp, now: Instant) -> Option<Swap> {
         let lane = &mut self.rewriting;
-        (lane.under_way, lane.before) = (false, None);
+        lane.under_way = false;
         lane.at = now + REWRITE_INTERVAL;
         match found {
-            Found::Swap(swap) => (lane.under_way, lane.found) = (true, Some(swap)),
-            Found::Swapped { inputs, outcome: Rewritten::Done } => {
-                lane.at = now + REWRITE_PAUSE;
-                return News::Rewritten(inputs.len());
-            }
-            Found::Swapped { outcome: Rewritten::Fenced | Rewritten::Unknown, .. } => return News::Lost,
-            Found::Swapped { outcome: Rewritten::Changed, .. } | Found::NoAnswer => {}
+            Found::Swap(swap) => return self.may_swap(&swap, wall).then_some(swap),
             Found::Nothing { more: None } => (lane.from, lane.clean) = (Timestamp::AT_ONCE, Some((lane.begun, now))),
             Found::Nothing { more: Some(from) } => (lane.from, lane.at) = (from, now + REWRITE_PAUSE),
             Found::Useless => lane.at = now + REWRITE_PAUSE,
+            Found::NoAnswer => {}
         }
-        News::None
+        None
     }
 
     /// Nothing of the new runs is loaded, or about to be.
     fn may_swap(&self, swap: &Swap, wall: Timestamp) -> bool {
-        self.horizon.max(wall) < swap.before || mutant::active(Mutant::RewriteRaces)
+        self.phase == Phase::Active && (self.horizon.max(wall) < swap.before || mutant::active(Mutant::RewriteRaces))
     }
+
+    /// The store has put others in the place of these runs.
+    fn swapped(&mut self, inputs: &[(Slice, Name)], now: Instant) {
+        self.rewriting.at = now + REWRITE_PAUSE;
+        inputs.iter().for_each(|(_, name)| self.inventory.replaced(name));
+    }
+}
+
+/// Puts runs in the place of others, for those shards of which this may still be done, and answers which are not ours any more.
+///
+/// The call is waited for, so that nothing is asked for meanwhile. What comes of one that fails is not known, and need not be: whichever runs
+/// are there when they are needed are found by listing, and a run that is found gone makes the shard load again.
+pub(super) async fn rewrite(
+    store: &dyn Store,
+    works: &mut BTreeMap<ShardId, Work>,
+    routes: &BTreeMap<Arc<str>, RouteOptions>,
+    found: Vec<Done>,
+    wall: Timestamp,
+) -> Result<Vec<ShardId>, Error> {
+    let mut lost = Vec::new();
+    for Done { shard, tag, found } in found {
+        let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else { continue };
+        let Some(Swap { inputs, outputs, .. }) = work.looked(found, wall, Instant::now()) else { continue };
+        let request = Rewrite { lease: work.lease.clone(), inputs, outputs };
+        match store.rewrite(std::slice::from_ref(&request)).await {
+            Ok(outcomes) => match outcomes.first() {
+                Some(Rewritten::Done) => {
+                    work.swapped(&request.inputs, Instant::now());
+                    routes[&shard.route].metric.rewritten_runs.increment(request.inputs.len() as u64);
+                }
+                Some(Rewritten::Fenced | Rewritten::Unknown) => lost.push(shard),
+                Some(Rewritten::Changed) | None => {}
+            },
+            Err(error) if error.is_transient() => tracing::debug!(%shard, %error, "runs were not rewritten"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lost)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::loader::What;
     use super::super::memory::Memory;
     use super::*;
     use std::time::Duration;
@@ -126,8 +122,8 @@ mod tests {
     fn looking() -> Work {
         let mut work = Work::begun(1, &Memory::new(1 << 20), Watermark(9));
         work.horizon = Timestamp::from_millis(5_000);
-        let look = work.next_look(WALL, Instant::now() + REWRITE_FIRST).unwrap();
-        assert_eq!(look.loaded, work.horizon);
+        let chore = work.next_chore(WALL, Instant::now() + REWRITE_FIRST).unwrap();
+        assert_eq!(chore.loaded, work.horizon);
         work
     }
 
@@ -135,52 +131,38 @@ mod tests {
         Found::Swap(Swap { inputs: Vec::new(), outputs: Vec::new(), before: Timestamp::from_millis(before) })
     }
 
-    fn swapped(outcome: Rewritten) -> Found {
-        Found::Swapped { inputs: Vec::new(), outcome }
-    }
-
     #[test]
     fn runs_are_put_in_their_place_only_as_long_as_nothing_of_them_is_loaded() {
-        let is_told = |before, horizon, wall| {
-            let (mut work, now) = (looking(), Instant::now());
-            assert_eq!(work.rewriter_did(swap(before), now), News::None);
-            work.horizon = Timestamp::from_millis(horizon);
-            matches!(work.next_chore(Timestamp::from_millis(wall), now), Some(Chore::Swap { .. }))
-        };
-        assert!(is_told(5_001, 5_000, 1_000));
-        assert!(!is_told(5_000, 5_000, 1_000), "it is loaded");
-        assert!(!is_told(5_001, 5_000, 5_001), "it is due");
-        assert!(!is_told(5_001, 6_000, 1_000), "it was loaded meanwhile");
+        let now = Instant::now();
+        assert!(looking().looked(swap(5_001), WALL, now).is_some());
+        assert!(looking().looked(swap(5_000), WALL, now).is_none(), "it is loaded");
+        assert!(looking().looked(swap(5_001), Timestamp::from_millis(5_001), now).is_none(), "it is due");
+        let mut risen = looking();
+        risen.horizon = Timestamp::from_millis(6_000);
+        assert!(risen.looked(swap(5_001), WALL, now).is_none(), "it was loaded meanwhile");
     }
 
     #[test]
-    fn nothing_that_is_just_being_replaced_is_asked_for() {
-        let (mut work, now) = (looking(), Instant::now());
-        work.rewriter_did(swap(9_000), now);
-        assert!(work.rewriting.may_load(Timestamp::MAX), "nobody was told to swap yet");
-        work.next_chore(WALL, now).unwrap();
-        let may = |work: &Work, until| work.rewriting.may_load(Timestamp::from_millis(until));
-        assert_eq!((may(&work, 8_999), may(&work, 9_000)), (true, false));
-        assert!(work.next_chore(WALL, now + REWRITE_IDLE).is_none(), "one at a time");
-        assert_eq!(work.rewriter_did(swapped(Rewritten::Done), now), News::Rewritten(0));
-        assert!(may(&work, 9_000));
-        assert_eq!(looking().rewriter_did(swapped(Rewritten::Fenced), now), News::Lost);
+    fn a_rewriter_that_stands_still_keeps_nothing_from_being_loaded() {
+        let mut work = looking();
+        let soon = WALL.plus(Duration::from_secs(3_600));
+        assert!(work.next_chore(soon, Instant::now() + REWRITE_IDLE).is_none(), "it has not answered the first");
+        assert!(matches!(work.next_fill(soon), Some(What::List { until, .. }) if until > soon));
     }
 
     #[test]
     fn a_shard_rests_only_after_its_list_was_seen_to_the_end() {
         let again = |found, after| {
             let (mut work, now) = (looking(), Instant::now());
-            work.rewriter_did(found, now);
-            assert!(work.next_look(WALL, now + REWRITE_PAUSE.min(after) - Duration::from_millis(1)).is_none(), "not before");
-            work.next_look(WALL, now + after).map(|look| look.from)
+            work.looked(found, WALL, now);
+            assert!(work.next_chore(WALL, now + REWRITE_PAUSE.min(after) - Duration::from_millis(1)).is_none(), "not before");
+            work.next_chore(WALL, now + after).map(|chore| chore.from)
         };
         let page = Timestamp::from_millis(7_000);
         assert_eq!(again(Found::Nothing { more: Some(page) }, REWRITE_PAUSE), Some(page));
         assert_eq!(again(Found::Useless, REWRITE_PAUSE), Some(Timestamp::AT_ONCE));
         assert_eq!(again(Found::NoAnswer, REWRITE_INTERVAL), Some(Timestamp::AT_ONCE));
-        assert_eq!(again(swapped(Rewritten::Done), REWRITE_PAUSE), Some(Timestamp::AT_ONCE));
-        assert_eq!(again(swapped(Rewritten::Changed), REWRITE_INTERVAL), Some(Timestamp::AT_ONCE));
+        assert_eq!(again(swap(0), REWRITE_INTERVAL), Some(Timestamp::AT_ONCE), "one that came too late");
         assert_eq!(again(Found::Nothing { more: None }, REWRITE_INTERVAL), None);
         assert_eq!(again(Found::Nothing { more: None }, REWRITE_IDLE), Some(Timestamp::AT_ONCE));
     }

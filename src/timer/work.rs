@@ -10,14 +10,15 @@ use super::poll::Poll;
 use super::queue::Queued;
 use super::rewriting::Rewriting;
 use super::term::Term;
+use super::transacting::Transacting;
 use crate::limit::{
-    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, RESEND_MIN, TAIL_LIMIT, TELL_AFTER,
+    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER,
 };
-use crate::model::{Claim, Cursor, Lease, Offset, Origins, Slice, Timestamp, Watermark};
+use crate::model::{Claim, Cursor, Identity, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::schedule::{Flights, Inventory, Schedule, Take};
-use crate::store::Advance;
+use crate::store::{Advance, Tally};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,7 +29,11 @@ pub(crate) struct Work {
     /// Names this incarnation of the work to the loader and in tickets.
     pub(crate) slot: u16,
     pub(crate) origins: Origins,
+    /// The incarnation of the source that it was granted for.
+    pub(super) identity: Identity,
     pub(crate) phase: Phase,
+    /// Of an exactly-once shard.
+    pub(super) exact: Option<Transacting>,
     pub(super) term: Term,
     /// Its term has run out, and that was said.
     pub(super) is_out: bool,
@@ -44,16 +49,19 @@ pub(crate) struct Work {
     tag: u64,
     pub(super) fill: Fill,
     /// The lane that follows what is appended.
-    poll: Poll,
+    pub(super) poll: Poll,
     /// The due up to which runs are asked for; what is appended up to it is kept.
     pub(super) horizon: Timestamp,
     /// The pair that the store knows to be delivered, and what else it is to be told.
-    told: Claim,
+    pub(super) told: Claim,
     /// Nothing is taken before it: the last claim was just now, or was refused.
-    not_before: Option<Instant>,
+    pub(super) not_before: Option<Instant>,
     /// Nothing but late messages is taken before it: what is due soon is claimed.
-    ahead_at: Option<Instant>,
-    tell_at: Option<Instant>,
+    pub(super) ahead_at: Option<Instant>,
+    pub(super) tell_at: Option<Instant>,
+    /// The pair up to which the ledger has it, and what was settled since.
+    pub(super) counted: Claim,
+    pub(super) tally: Tally,
     deletes: Vec<(Slice, Name)>,
     ids: Vec<(Box<str>, Cursor)>,
     /// Unreadable runs, to be set aside.
@@ -82,7 +90,9 @@ impl Work {
             lease,
             slot,
             origins,
+            identity: state.identity,
             phase: Phase::Active,
+            exact: None,
             term,
             is_out: false,
             flights: Flights::new(start),
@@ -101,6 +111,8 @@ impl Work {
             not_before: None,
             ahead_at: None,
             tell_at: None,
+            counted: start,
+            tally: Tally::default(),
             deletes: Vec::new(),
             ids: Vec::new(),
             corrupt: Vec::new(),
@@ -118,7 +130,7 @@ impl Work {
     }
 
     /// Whether more may be taken.
-    fn is_taking(&self, now: Instant) -> bool {
+    pub(super) fn is_taking(&self, now: Instant) -> bool {
         self.phase == Phase::Active && !self.term.has_run_out(now)
     }
 
@@ -248,10 +260,15 @@ impl Work {
         }
     }
 
+    /// Whether claims may be asked for.
+    fn is_open(&self) -> bool {
+        self.exact.as_ref().is_none_or(Transacting::is_open)
+    }
+
     /// Whether it is this shard's time to claim, and there is something to claim.
     pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
         let is_time = self.is_taking(now) && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
-        is_time && self.schedule.next_due(wall.plus(ahead)).is_some_and(|due| due <= wall.plus(ahead))
+        is_time && self.is_open() && self.schedule.next_due(wall.plus(ahead)).is_some_and(|due| due <= wall.plus(ahead))
     }
 
     /// Takes what is due, and what is within `ahead`, if there is room for it in flight. It may do so `sooner` than it would by itself.
@@ -267,7 +284,7 @@ impl Work {
             return None;
         }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
-        if !self.is_taking(now) || room == 0 {
+        if !self.is_taking(now) || !self.is_open() || room == 0 {
             return None;
         }
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
@@ -298,9 +315,18 @@ impl Work {
         }
         self.tell_at = None;
         let ids = self.ids.drain(..self.ids.len().min(DELETES_MAX)).collect();
+        let (since, delivered) = (self.counted, self.flights.finished());
+        // It is told until the store answers, so it counts as told.
+        self.counted = if has_news { delivered } else { since };
+        let tally = if has_news { self.tally } else { Tally::default() };
+        if has_news && !mutant::active(Mutant::TalliesTwice) {
+            self.tally = Tally::default();
+        }
         Some(Advance {
             lease: self.lease.clone(),
-            delivered: has_news.then(|| self.flights.finished()),
+            delivered: has_news.then_some(delivered),
+            since,
+            tally,
             deletes: std::mem::take(&mut self.deletes),
             ids,
             claim,
@@ -346,44 +372,15 @@ impl Work {
     pub(crate) fn land(&mut self) {
         while let Some(aloft) = self.flights.land() {
             self.ids.extend(aloft.ids());
+            if !(mutant::active(Mutant::TalliesNothing) && self.suspect != Claim::START) {
+                self.tally.add(aloft.tally);
+            }
         }
     }
 
     /// Whether the store has been told everything.
     pub(crate) fn is_told(&self) -> bool {
         self.flights.finished() == self.told && self.deletes.is_empty() && self.ids.is_empty()
-    }
-
-    /// When there is something to do for it that no message will announce.
-    pub(crate) fn next_wake(&self, wall: Timestamp, now: Instant, stopping: bool, ahead: Duration) -> Instant {
-        // Of a shard that is being left, or by who is to stop, nothing is asked or taken any more: that wakes nobody up.
-        let is_served = self.is_taking(now) && !stopping;
-        let poll = self.poll.at().filter(|_| is_served);
-        let reach = wall.plus(ahead);
-        let due = self.schedule.next_due(reach).filter(|_| is_served).map(|due| now + due.since(reach));
-        // One that waits already was not taken in the tick before this: it waits for room, which a report announces.
-        let late_at = |due: Timestamp| {
-            if due > reach { now + due.since(reach) } else { self.not_before.filter(|at| *at > now).unwrap_or(now + RESEND_MIN) }
-        };
-        let late = self.schedule.late_due().filter(|_| is_served).map(late_at);
-        let leaving = match self.phase {
-            Phase::Active => None,
-            Phase::HandingOver { .. } if self.flights.is_empty() => Some(now),
-            Phase::HandingOver { until } | Phase::Leaving { until } => Some(until),
-        };
-        // Nobody says when a lease that has run out is renewed.
-        let renewal = (self.term.has_run_out(now) && self.phase == Phase::Active).then(|| now + RESEND_MIN);
-        let due = due.map(|due| self.not_before.max(self.ahead_at).map_or(due, |at| due.max(at)));
-        // What was due before it is not told by the schedule again.
-        let pace = self.not_before.max(self.ahead_at).filter(|at| is_served && *at > now);
-        // A target that takes nothing for now need not say when it does.
-        let unsent = self.next_place().filter(|_| self.is_ours(now));
-        let unsent = unsent.map(|place| match place.due {
-            due if due > wall => now + due.since(wall),
-            _ if self.queued.is_cut() => now,
-            _ => now + RESEND_MIN,
-        });
-        [poll, due, late, pace, self.tell_at, leaving, renewal, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }
 
@@ -393,13 +390,14 @@ impl Work {
     pub(super) fn begun(slot: u16, memory: &Rc<super::memory::Memory>, watermark: Watermark) -> Self {
         let shard = crate::model::ShardId::new("orders", crate::model::Partition::new("orders.delayed", 0));
         let state = crate::store::State {
-            identity: crate::model::Identity("a".into()),
+            identity: Identity("a".into()),
             watermark,
             claimed: Claim::START,
             delivered: Claim::START,
             lowest_pending: Offset(0),
             pending: watermark.0,
             quarantined: 0,
+            ledger: crate::store::Ledger::default(),
         };
         let origins = Origins::new("prod", &shard);
         let term = Term::new(Instant::now(), Duration::from_secs(3_600));

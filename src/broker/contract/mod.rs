@@ -4,8 +4,9 @@
 
 mod source;
 mod target;
+mod transact;
 
-use super::{Batch, Catalog, Event, Outgoing, Report, Sent, Source, Target};
+use super::{Batch, Catalog, Event, Outgoing, Report, Sent, Source, Target, Transactors};
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Offset, Partition, Timestamp};
 use async_trait::async_trait;
@@ -20,6 +21,7 @@ pub(crate) trait World {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
     fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
     fn catalog(&self) -> Box<dyn Catalog>;
+    fn transactors(&self) -> Box<dyn Transactors>;
 
     /// A part of every name, so that runs on one broker do not meet.
     fn run(&self) -> String;
@@ -41,6 +43,7 @@ pub(crate) trait World {
 pub(crate) async fn all(world: &dyn World) {
     source::all(world).await;
     target::all(world).await;
+    transact::all(world).await;
 }
 
 /// The cases that need the broker for themselves.

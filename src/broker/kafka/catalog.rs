@@ -24,11 +24,15 @@ pub(crate) struct KafkaCatalog {
 impl KafkaCatalog {
     /// `part` tells of its cluster.
     pub(crate) fn new(cluster: &Cluster, part: Part) -> Result<Self, Error> {
-        let health = Health::new(&cluster.name, part);
-        let config = cluster.config(&SIDE, &[]);
-        let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
-        Ok(Self { inquiry: Inquiry::start(native, health, Chores::serving(config))? })
+        Ok(Self { inquiry: inquiry(cluster, Health::new(&cluster.name, part))? })
     }
+}
+
+/// By a client of its own, which reads what is committed only.
+pub(super) fn inquiry(cluster: &Cluster, health: Health) -> Result<Inquiry, Error> {
+    let config = cluster.config(&SIDE, &[]);
+    let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
+    Inquiry::start(native, health, Chores::serving(config))
 }
 
 #[async_trait(?Send)]

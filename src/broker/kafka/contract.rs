@@ -1,9 +1,9 @@
 //! A real Kafka as the contract's world: topics, retention and transactions by plain clients. For the integration tests, which have the
 //! broker.
 
-use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
+use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactors};
 use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, Failure, FailureKind, Outgoing, Sent, Source, Target};
+use crate::broker::{Catalog, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors};
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::KAFKA_ANSWER_MAX;
 use crate::model::{Headers, Offset, Partition};
@@ -81,6 +81,10 @@ impl World for KafkaWorld {
 
     fn catalog(&self) -> Box<dyn Catalog> {
         Box::new(KafkaCatalog::new(&self.cluster, part()).expect("a valid configuration"))
+    }
+
+    fn transactors(&self) -> Box<dyn Transactors> {
+        Box::new(KafkaTransactors::new(&self.cluster, part()).expect("a valid configuration"))
     }
 
     fn run(&self) -> String {

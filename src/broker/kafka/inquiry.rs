@@ -29,6 +29,27 @@ pub(super) struct Inquiry {
     thread: Thread,
 }
 
+/// Asks from a thread that may wait.
+#[derive(Clone)]
+pub(super) struct Asker(SyncSender<Question>);
+
+impl Asker {
+    /// What a group committed for one partition.
+    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Option<String>, Error> {
+        let (reply, answer) = oneshot::channel();
+        let question = Question::Committed(group.to_owned(), vec![partition.clone()], reply);
+        if self.0.try_send(question).is_err() {
+            return Err(busy());
+        }
+        let found = answer.blocking_recv().unwrap_or_else(|_| Err(Error::Fatal("the thread that asks has ended".into())))?;
+        Ok(found.into_iter().next().flatten())
+    }
+}
+
+fn busy() -> Error {
+    Error::Unavailable("earlier questions are not answered yet".into())
+}
+
 enum Question {
     Partitions(Vec<String>, Reply<Vec<Partition>>),
     Describe(Vec<Partition>, Reply<Vec<Described>>),
@@ -115,9 +136,14 @@ impl Inquiry {
         let (reply, answer) = oneshot::channel();
         let asked = self.questions.as_ref().is_some_and(|questions| questions.try_send(question(reply)).is_ok());
         if !asked {
-            return Err(Error::Unavailable("earlier questions are not answered yet".into()));
+            return Err(busy());
         }
         answer.await.unwrap_or_else(|_| Err(Error::Fatal("the thread that asks has ended".into())))
+    }
+
+    /// For another thread. Its own thread ends only when all of these are gone.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        self.questions.clone().map(Asker)
     }
 
     pub(super) async fn end(&mut self) {

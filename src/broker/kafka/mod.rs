@@ -11,6 +11,8 @@
 //! | `target` | the [`Target`](super::Target) port |
 //! | `succession` | producers that replace each other when one failed for good |
 //! | `lane` | one producer and the thread that serves its reports |
+//! | `transact` | the [`Transactors`](super::Transactors) port |
+//! | `transactor` | one transactional producer and its thread |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
 //! | `mock` | a broker in this process, where there is no other |
@@ -33,6 +35,8 @@ mod source;
 mod succession;
 mod target;
 mod thread;
+mod transact;
+mod transactor;
 
 pub(crate) use catalog::KafkaCatalog;
 #[cfg(feature = "test-support")]
@@ -40,6 +44,7 @@ pub use contract::{kafka_contract, kafka_outage_contract};
 pub(crate) use mock::InProcess;
 pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
+pub(crate) use transact::KafkaTransactors;
 
 use super::Error;
 use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX};

@@ -57,6 +57,11 @@ impl Group {
         true
     }
 
+    /// Of a group without members, by a transaction.
+    pub(super) fn mark(&mut self, partition: Partition, offset: Offset, text: String) {
+        self.commits.insert(partition, (offset, text));
+    }
+
     pub(super) fn commit(&self, partition: &Partition) -> Option<&(Offset, String)> {
         self.commits.get(partition)
     }

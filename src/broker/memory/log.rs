@@ -10,6 +10,8 @@ pub(super) struct Log {
     first: u64,
     end: u64,
     records: BTreeMap<u64, Stored>,
+    /// The first record of each transaction that is under way, by whose it is.
+    open: BTreeMap<u64, u64>,
 }
 
 pub(super) struct Stored {
@@ -18,6 +20,8 @@ pub(super) struct Stored {
     pub(super) key: Option<Vec<u8>>,
     pub(super) payload: Option<Vec<u8>>,
     headers: Vec<u8>,
+    /// Whose transaction it is in, while that is under way.
+    writer: Option<u64>,
 }
 
 impl Stored {
@@ -31,7 +35,7 @@ impl Stored {
         for (name, value) in headers {
             push_header(&mut block, name, value);
         }
-        Self { at, timestamp, key: key.map(<[u8]>::to_vec), payload: payload.map(<[u8]>::to_vec), headers: block }
+        Self { at, timestamp, key: key.map(<[u8]>::to_vec), payload: payload.map(<[u8]>::to_vec), headers: block, writer: None }
     }
 
     /// It may have waited for long; its timestamp is its producer's and stays.
@@ -56,6 +60,33 @@ impl Log {
         Offset(offset)
     }
 
+    /// In a transaction of `writer`.
+    pub(super) fn append_openly(&mut self, mut stored: Stored, writer: u64) -> Offset {
+        self.open.entry(writer).or_insert(self.end);
+        stored.writer = Some(writer);
+        self.append(stored)
+    }
+
+    /// Ends what `writer` has under way here, by a mark that takes an offset of its own.
+    pub(super) fn finish(&mut self, writer: u64, is_committed: bool) {
+        let Some(first) = self.open.remove(&writer) else { return };
+        let mine: Vec<u64> =
+            self.records.range(first..).filter(|(_, stored)| stored.writer == Some(writer)).map(|(offset, _)| *offset).collect();
+        for offset in mine {
+            if is_committed {
+                self.records.get_mut(&offset).expect("it was just found there").writer = None;
+            } else {
+                self.records.remove(&offset);
+            }
+        }
+        self.skip(1);
+    }
+
+    /// One past the last offset of which nothing before is under way: so far readers of what is committed come.
+    pub(super) fn stable_end(&self) -> u64 {
+        self.open.values().min().copied().unwrap_or(self.end)
+    }
+
     pub(super) fn skip(&mut self, count: u64) {
         self.end += count;
     }
@@ -73,14 +104,15 @@ impl Log {
         self.end
     }
 
+    /// What a reader of what is committed is handed.
     pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = (u64, &Stored)> {
-        self.records.range(offset..).map(|(offset, stored)| (*offset, stored))
+        self.records.range(offset..self.stable_end().max(offset)).map(|(offset, stored)| (*offset, stored))
     }
 
     pub(super) fn arrived(&self, partition: i32) -> impl Iterator<Item = Arrived> + use<'_> {
-        self.records.iter().map(move |(offset, stored)| Arrived {
+        self.from(self.first).map(move |(offset, stored)| Arrived {
             partition,
-            offset: Offset(*offset),
+            offset: Offset(offset),
             at: stored.at,
             key: stored.key.clone(),
             payload: stored.payload.clone(),

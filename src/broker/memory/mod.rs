@@ -8,9 +8,11 @@ mod group;
 mod log;
 mod source;
 mod target;
+mod transact;
 
 pub(crate) use source::MemorySource;
 pub(crate) use target::MemoryTarget;
+pub(crate) use transact::MemoryTransactors;
 
 use super::{Catalog, Error, Failure};
 use crate::clock::Clock;
@@ -25,6 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use target::Outbox;
 use tokio::sync::Notify;
+use transact::Transactions;
 
 /// A handle on the cluster; clones are the same cluster.
 #[derive(Clone)]
@@ -39,6 +42,7 @@ struct State {
     topics: BTreeMap<Arc<str>, Topic>,
     groups: BTreeMap<String, Group>,
     outboxes: BTreeMap<u64, Outbox>,
+    transactions: Transactions,
     /// Names members, targets and the incarnations of topics.
     counter: u64,
     faults: Faults,
@@ -90,7 +94,15 @@ impl MemoryCluster {
             lost_reports: Vec::new(),
             batch_max: 500,
         };
-        let state = State { clock, topics: BTreeMap::new(), groups: BTreeMap::new(), outboxes: BTreeMap::new(), counter: 0, faults };
+        let state = State {
+            clock,
+            topics: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
+            transactions: Transactions::default(),
+            counter: 0,
+            faults,
+        };
         Self { state: Rc::new(RefCell::new(state)), changed: Rc::default() }
     }
 
@@ -100,6 +112,10 @@ impl MemoryCluster {
 
     pub(crate) fn target(&self, in_flight_max: usize) -> MemoryTarget {
         MemoryTarget::open(self.clone(), in_flight_max)
+    }
+
+    pub(crate) fn transactors(&self) -> MemoryTransactors {
+        MemoryTransactors::new(self.clone())
     }
 
     pub(crate) fn catalog(&self) -> MemoryCatalog {
@@ -168,7 +184,17 @@ impl MemoryCluster {
         })
     }
 
-    /// All that a topic holds, by partition and offset.
+    /// Writes a record in a transaction that is aborted.
+    pub(crate) fn produce_in_vain(&self, partition: &Partition, payload: &[u8]) {
+        self.change(|state| {
+            let (stored, writer) = (Stored::new(state.clock.now(), None, (None, Some(payload)), []), state.count());
+            let log = state.log(partition).expect("a partition that exists");
+            log.append_openly(stored, writer);
+            log.finish(writer, false);
+        });
+    }
+
+    /// All that a topic holds for a reader of what is committed, by partition and offset.
     pub(crate) fn records(&self, topic: &str) -> Vec<Arrived> {
         let state = self.state();
         let logs = state.topics.get(topic).map(|topic| topic.partitions.as_slice()).unwrap_or_default();
@@ -211,7 +237,10 @@ impl MemoryCluster {
 
     /// Loses what the network holds of senders that died.
     pub(crate) fn lose_sends_of_the_dead(&self) {
-        self.change(|state| state.outboxes.retain(|_, outbox| !outbox.is_dead()));
+        self.change(|state| {
+            state.outboxes.retain(|_, outbox| !outbox.is_dead());
+            state.transactions.lose_the_dead();
+        });
     }
 
     /// Holds reports back, though their records arrive.
@@ -234,7 +263,10 @@ impl MemoryCluster {
 
     /// Producers have failed for good, and are not replaced yet.
     pub(crate) fn fail_producers(&self, failed: bool) {
-        self.change(|state| state.faults.producers_failed = failed);
+        self.change(|state| {
+            state.faults.producers_failed = failed;
+            state.deliver();
+        });
     }
 
     /// Keeps the partitions of members that die until [`MemoryCluster::expire_dead`], as a session timeout does.

@@ -93,9 +93,10 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
         reading.ended = false;
         return Some(Event::Records(batch));
     }
-    if reading.next < log.end() || !reading.ended {
-        (reading.next, reading.ended) = (log.end(), true);
-        return Some(Event::End { partition: partition.clone(), epoch: reading.epoch, at: Offset(log.end()) });
+    let end = log.stable_end();
+    if reading.next < end || !reading.ended {
+        (reading.next, reading.ended) = (end.max(reading.next), true);
+        return Some(Event::End { partition: partition.clone(), epoch: reading.epoch, at: Offset(reading.next) });
     }
     None
 }

@@ -27,11 +27,11 @@ pub(super) struct Outbox {
     dead: bool,
 }
 
-struct Send {
-    topic: Arc<str>,
-    partition: Option<i32>,
-    record: Stored,
-    ticket: u64,
+pub(super) struct Send {
+    pub(super) topic: Arc<str>,
+    pub(super) partition: Option<i32>,
+    pub(super) record: Stored,
+    pub(super) ticket: u64,
 }
 
 impl Outbox {
@@ -63,6 +63,7 @@ impl State {
         }
         outboxes.retain(|_, outbox| !outbox.dead);
         self.outboxes = outboxes;
+        self.transact();
     }
 
     fn arrive(&mut self, send: Send) -> Report {
@@ -70,13 +71,14 @@ impl State {
         let ticket = send.ticket;
         let outcome = match lost {
             Some(false) => Err(unknown()),
-            Some(true) => self.store(send).and(Err(unknown())),
-            None => self.store(send),
+            Some(true) => self.store(send, None).and(Err(unknown())),
+            None => self.store(send, None).map(drop),
         };
         Report { ticket, place: None, outcome }
     }
 
-    fn store(&mut self, send: Send) -> Result<(), Failure> {
+    /// `writer`: in whose transaction.
+    pub(super) fn store(&mut self, send: Send, writer: Option<u64>) -> Result<Partition, Failure> {
         let now = self.clock.now();
         let Send { topic: name, partition, mut record, .. } = send;
         let topic = self.topics.get_mut(&name).ok_or_else(|| not_now(&format!("the topic `{name}` does not exist")))?;
@@ -87,10 +89,14 @@ impl State {
             return Err(failure(FailureKind::Refused, Reason::TooLarge, "the record is larger than the topic takes"));
         }
         let index = partition.unwrap_or_else(|| topic.partition_of(record.key.as_deref()));
-        let log = self.log(&Partition::new(name, index)).ok_or_else(|| not_now("the topic has no such partition"))?;
+        let partition = Partition::new(name, index);
+        let log = self.log(&partition).ok_or_else(|| not_now("the topic has no such partition"))?;
         record.arrive(now);
-        log.append(record);
-        Ok(())
+        match writer {
+            Some(writer) => log.append_openly(record, writer),
+            None => log.append(record),
+        };
+        Ok(partition)
     }
 }
 
@@ -127,7 +133,7 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-fn failure(kind: FailureKind, reason: Reason, detail: &str) -> Failure {
+pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> Failure {
     Failure { kind, reason, detail: detail.to_owned() }
 }
 
@@ -140,7 +146,7 @@ fn unknown() -> Failure {
 }
 
 /// What Kafka takes for a topic's name.
-fn is_name(topic: &str) -> bool {
+pub(super) fn is_name(topic: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=249).contains(&topic.len()) && topic.bytes().all(fits) && topic != "." && topic != ".."
 }

@@ -2,7 +2,7 @@
 
 use super::{MemoryCluster, MemorySource};
 use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, Error, Event, Failure, FailureKind, Outgoing, Sent, Source, Target};
+use crate::broker::{Catalog, Error, Event, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors};
 use crate::clock::Clock;
 use crate::model::{Headers, Offset, Partition, Reason, Timestamp};
 use async_trait::async_trait;
@@ -41,6 +41,10 @@ impl World for MemoryWorld {
 
     fn catalog(&self) -> Box<dyn Catalog> {
         Box::new(self.0.catalog())
+    }
+
+    fn transactors(&self) -> Box<dyn Transactors> {
+        Box::new(self.0.transactors())
     }
 
     fn run(&self) -> String {

@@ -6,8 +6,8 @@ use crate::limit::{ANSWER_BYTES_MAX, SURVEY_PATIENCE};
 use crate::model::{Cursor, ShardId};
 use crate::role::{Storage, known};
 use crate::store::embedded::{Inspection, Use};
-use crate::store::survey::{Known, Report, Search, Survey, found, report};
-use crate::store::{self, Contents};
+use crate::store::survey::{Known, Report, Search, Sheet, Survey, found, report, sheet};
+use crate::store::{self, Balance, Contents};
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
@@ -57,10 +57,21 @@ impl Source {
         match self {
             Self::Store(survey, known) => Ok(report(&**survey, known, route, WallClock.now()).await?),
             Self::Service(address, known) => {
-                let answer: Report = ask(*address, &[("route", route)], known)?;
+                let answer: Report = ask(*address, "/pending", &[("route", route)], known)?;
                 same(*address, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(report(&Empty, known, route, WallClock.now()).await?),
+        }
+    }
+
+    pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<Sheet> {
+        match self {
+            Self::Store(survey, known) => Ok(sheet(&**survey, known, route, WallClock.now()).await?),
+            Self::Service(address, known) => {
+                let answer: Sheet = ask(*address, "/ledger", &[("route", route)], known)?;
+                same(*address, &answer.deployment, known).map(|()| answer)
+            }
+            Self::Nothing(known) => Ok(sheet(&Empty, known, route, WallClock.now()).await?),
         }
     }
 
@@ -69,7 +80,7 @@ impl Source {
         match self {
             Self::Store(survey, known) => Ok(found(&**survey, known, asked, WallClock.now()).await?),
             Self::Service(address, known) => {
-                let answer: Search = ask(*address, &[("id", Some(id)), ("route", route)], known)?;
+                let answer: Search = ask(*address, "/pending", &[("id", Some(id)), ("route", route)], known)?;
                 same(*address, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(found(&Empty, known, asked, WallClock.now()).await?),
@@ -98,7 +109,7 @@ fn same(address: SocketAddr, deployment: &str, known: &Known) -> Result<()> {
 }
 
 /// Asks the service that uses the folder.
-fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
+fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
     let store = &known.store;
     let context = || {
         format!(
@@ -106,7 +117,7 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)],
              and with this configuration?"
         )
     };
-    let body = get(address, query).with_context(context)?;
+    let body = get(address, path, query).with_context(context)?;
     serde_json::from_slice(&body)
         .context("the answer is not of this version: use the `postdate` that the service runs")
         .with_context(context)
@@ -114,10 +125,10 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, query: &[(&str, Option<&str>)],
 
 /// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
 /// is to be done meanwhile.
-fn get(address: SocketAddr, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+fn get(address: SocketAddr, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
     let mut line = Serializer::new(String::new());
     line.extend_pairs(query.iter().filter_map(|(name, value)| Some((name, (*value)?))));
-    let request = format!("GET /pending?{} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", line.finish());
+    let request = format!("GET {path}?{} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", line.finish());
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
     // A little more than the service gives itself.
     stream.set_read_timeout(Some(SURVEY_PATIENCE + CONNECT_MAX))?;
@@ -129,7 +140,7 @@ fn get(address: SocketAddr, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
     let status = std::str::from_utf8(&answer).ok().and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3)).unwrap_or_default();
     match status {
         "200" => Ok(body),
-        "404" => bail!("what answers there knows no /pending: it is another program, or an older postdate"),
+        "404" => bail!("what answers there knows no {path}: it is another program, or an older postdate"),
         _ => bail!("it answers {status}: {}", error_of(&body)),
     }
 }
@@ -151,6 +162,10 @@ impl Survey for Empty {
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, store::Error> {
         Ok(vec![Contents::default(); shards.len()])
+    }
+
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, store::Error> {
+        Ok(vec![None; shards.len()])
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, store::Error> {

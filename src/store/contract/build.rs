@@ -2,7 +2,7 @@
 
 use super::run_of;
 use crate::model::{Claim, Cursor, Identity, Lease, Partition, ShardId, Timestamp, Token, Watermark};
-use crate::store::{Advance, Append, Birth, Change, ChangeKind, List};
+use crate::store::{Advance, Append, Birth, Change, ChangeKind, List, Tally};
 use std::time::Duration;
 
 pub(crate) fn shard(topic: &str) -> ShardId {
@@ -26,7 +26,17 @@ pub(crate) fn lease(topic: &str) -> Lease {
 }
 
 pub(crate) fn advance(topic: &str, claim: Claim) -> Advance {
-    Advance { lease: lease(topic), delivered: None, deletes: vec![], ids: vec![], claim: Some(claim), skew_max: Duration::ZERO }
+    let (since, tally) = (Claim::START, Tally::default());
+    Advance {
+        lease: lease(topic),
+        delivered: None,
+        since,
+        tally,
+        deletes: vec![],
+        ids: vec![],
+        claim: Some(claim),
+        skew_max: Duration::ZERO,
+    }
 }
 
 pub(crate) fn everything(topic: &str) -> List {

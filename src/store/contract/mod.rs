@@ -8,6 +8,7 @@ pub(crate) mod build;
 mod change;
 mod fleet;
 mod lease;
+mod ledger;
 mod load;
 pub(crate) mod model;
 mod rewrite;
@@ -117,6 +118,16 @@ cases! {
         a_rewrite_of_what_is_partly_gone_writes_nothing,
         only_the_holder_rewrites,
         what_was_all_delivered_is_rewritten_to_nothing;
+    ledger:
+        what_is_accepted_is_settled_or_pending_at_every_moment,
+        what_is_told_twice_is_counted_once,
+        an_old_holder_counts_nothing,
+        what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_settled,
+        a_rewrite_without_what_is_delivered_balances,
+        what_was_settled_before_a_loss_leaves_the_ledger_with_its_runs,
+        what_was_settled_and_is_not_stored_again_is_counted_once_all_is_delivered,
+        a_message_that_nobody_settled_is_missing_once_its_run_is_gone,
+        a_ledger_goes_with_its_shard;
     survey:
         a_shard_is_listed_from_its_birth_to_its_erasure,
         what_waits_is_counted_by_slice,

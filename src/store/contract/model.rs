@@ -7,7 +7,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, S
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail,
+    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail, Tally,
 };
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -20,19 +20,65 @@ use std::time::Duration;
 /// One call, in terms of what the sequence has done so far.
 #[derive(Clone, Debug)]
 enum Call {
-    Open { watermark: u64, delivered: Pair },
-    Append { ahead: i64, messages: Vec<Vec<Message>>, cancels: Vec<u8>, gap: u64 },
-    Acquire { token: u8, lasting: bool },
-    Renew { token: u8, lasting: bool },
-    Release { token: u8 },
-    List { from: Due, until: Due, limit: usize },
-    Fetch { runs: Vec<Index> },
-    Tail { after: i64, until: Due, limit: usize },
-    Advance { token: u8, delivered: Option<Pair>, deletes: Vec<Index>, ids: Vec<(u8, Index)>, claim: Option<Pair> },
-    Quarantine { token: u8, runs: Vec<Index> },
-    Rewrite { token: u8, inputs: Vec<Index>, messages: Vec<Vec<Message>> },
-    Enrol { worker: u8, lasting: bool },
-    Resign { worker: u8 },
+    Open {
+        watermark: u64,
+        delivered: Pair,
+    },
+    Append {
+        ahead: i64,
+        messages: Vec<Vec<Message>>,
+        cancels: Vec<u8>,
+        gap: u64,
+    },
+    Acquire {
+        token: u8,
+        lasting: bool,
+    },
+    Renew {
+        token: u8,
+        lasting: bool,
+    },
+    Release {
+        token: u8,
+    },
+    List {
+        from: Due,
+        until: Due,
+        limit: usize,
+    },
+    Fetch {
+        runs: Vec<Index>,
+    },
+    Tail {
+        after: i64,
+        until: Due,
+        limit: usize,
+    },
+    Advance {
+        token: u8,
+        delivered: Option<Pair>,
+        since: Option<Pair>,
+        tally: u64,
+        deletes: Vec<Index>,
+        ids: Vec<(u8, Index)>,
+        claim: Option<Pair>,
+    },
+    Quarantine {
+        token: u8,
+        runs: Vec<Index>,
+    },
+    Rewrite {
+        token: u8,
+        inputs: Vec<Index>,
+        messages: Vec<Vec<Message>>,
+    },
+    Enrol {
+        worker: u8,
+        lasting: bool,
+    },
+    Resign {
+        worker: u8,
+    },
     Erase,
 }
 
@@ -75,8 +121,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| Call::List { from, until, limit }),
         2 => runs().prop_map(|runs| Call::Fetch { runs }),
         3 => (-9..2i64, due(), 0..9usize).prop_map(|(after, until, limit)| Call::Tail { after, until, limit }),
-        6 => (token(), prop::option::of(pair()), runs(), ids, prop::option::of(pair()))
-            .prop_map(|(token, delivered, deletes, ids, claim)| Call::Advance { token, delivered, deletes, ids, claim }),
+        6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
+            .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| Call::Advance { token, delivered, since, tally, deletes, ids, claim }),
         1 => (token(), runs()).prop_map(|(token, runs)| Call::Quarantine { token, runs }),
         2 => (token(), runs(), messages).prop_map(|(token, inputs, messages)| Call::Rewrite { token, inputs, messages }),
         2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| Call::Enrol { worker, lasting }),
@@ -154,7 +200,7 @@ struct New {
 }
 
 /// Makes the call and answers its outcome as text, without the store's time.
-async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, watermark: u64) -> String {
+async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (watermark, known): (u64, Claim)) -> String {
     let shard = world.shard.clone();
     let runs = |picks: &[Index]| world.named(picks);
     match call {
@@ -182,10 +228,12 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, water
             let after = Watermark(watermark.saturating_add_signed(*after));
             format!("{:?}", store.tail(&[Tail { shard, after, until: timestamp(*until, 1), limit: *limit }]).await)
         }
-        Call::Advance { token, delivered, deletes, ids, claim: next } => {
+        Call::Advance { token, delivered, since, tally, deletes, ids, claim: next } => {
             let advance = Advance {
                 lease: world.lease(*token),
                 delivered: delivered.map(claim),
+                since: since.map_or(known, claim),
+                tally: Tally { delivered: *tally, cancelled: tally / 2, dead_lettered: 0, sent_back: tally % 2 },
                 deletes: runs(deletes),
                 ids: ids.iter().map(|(id, pick)| (format!("id{id}").into(), world.place(*pick))).collect(),
                 claim: next.map(claim),
@@ -241,7 +289,8 @@ async fn hidden(store: &dyn Store, world: &World) -> String {
     store.acquire(&[world.lease(1)], length(true)).await.unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
     let skew_max = Duration::ZERO;
-    let advance = Advance { lease: world.lease(1), delivered: None, deletes: Vec::new(), ids: Vec::new(), claim, skew_max };
+    let (since, tally) = (Claim::START, Tally::default());
+    let advance = Advance { lease: world.lease(1), delivered: None, since, tally, deletes: Vec::new(), ids: Vec::new(), claim, skew_max };
     format!("{appended:?} {:?}", store.advance(&[advance]).await.unwrap())
 }
 
@@ -258,7 +307,8 @@ async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, cal
     let mut world = World { shard, runs: Vec::new(), places: Vec::new() };
     for call in calls {
         let known = memory.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
-        let watermark = known.map_or(0, |state| state.watermark.0);
+        let stands = known.map_or((0, Claim::START), |state| (state.watermark.0, state.delivered));
+        let watermark = stands.0;
         let new = match call {
             Call::Append { ahead, messages, cancels, gap } => {
                 let append = world.append(watermark.saturating_add_signed(*ahead), messages, cancels, *gap);
@@ -267,8 +317,8 @@ async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, cal
             Call::Rewrite { messages, .. } => New { outputs: world.runs(watermark, messages, &mut Vec::new()).0, ..New::default() },
             _ => New::default(),
         };
-        let in_memory = outcome(memory, call, &world, &new, watermark).await;
-        let in_other = outcome(other.store(), call, &world, &new, watermark).await;
+        let in_memory = outcome(memory, call, &world, &new, stands).await;
+        let in_other = outcome(other.store(), call, &world, &new, stands).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
         prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after {:?}", call);
     }

@@ -5,7 +5,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Times
 use crate::run::{Name, Run, Summary};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, Glance, List, Listed, Listing, Opened,
-    Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed,
+    Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -178,6 +178,8 @@ impl Trial<'_> {
         Advance {
             lease: self.lease(token),
             delivered: None,
+            since: Claim::START,
+            tally: Tally::default(),
             deletes: Vec::new(),
             ids: Vec::new(),
             claim: None,
@@ -201,6 +203,12 @@ impl Trial<'_> {
         let watermark = self.state().await.watermark;
         let advanced = self.advance(Advance { delivered: Some(delivered), ..self.tick(token) }).await;
         assert_eq!(advanced, Advanced::Done { watermark, cancelled: Vec::new() });
+    }
+
+    /// Tells that delivered is at the pair now, and what was settled since the other, and deletes runs.
+    pub(super) async fn settled(&self, (since, to): (Claim, Claim), tally: Tally, deletes: &[&Run]) -> Advanced {
+        let deletes = deletes.iter().map(|run| named(run)).collect();
+        self.advance(Advance { delivered: Some(to), since, tally, deletes, ..self.tick(1) }).await
     }
 
     pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {

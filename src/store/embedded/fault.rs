@@ -3,7 +3,7 @@
 use crate::store::Error;
 use bytes::Bytes;
 
-/// Why a call on the ledger did not answer.
+/// Why a call on the registry did not answer.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// There is no room for what is new. Nothing was changed.

@@ -4,6 +4,7 @@
 use super::key::Number;
 use crate::model::{Claim, Cursor, Identity, Level, Offset, Slice, Timestamp, Watermark};
 use crate::store::shard::{Count, Positions};
+use crate::store::{Ledger, Tally};
 
 /// What a meta row holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub(super) struct Meta {
 const META_LENGTH: usize = 4 + 8 + 24 + 24;
 
 pub(super) fn meta(meta: &Meta) -> Vec<u8> {
-    let Positions { identity, watermark, claimed, delivered } = &meta.positions;
+    let Positions { identity, watermark, claimed, delivered, .. } = &meta.positions;
     let mut bytes = Vec::with_capacity(META_LENGTH + identity.0.len());
     bytes.extend(meta.number.to_be_bytes());
     bytes.extend(watermark.0.to_be_bytes());
@@ -26,7 +27,7 @@ pub(super) fn meta(meta: &Meta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: nothing that this version writes.
+/// `None`: nothing that this version writes. The ledger has a row of its own.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<Meta> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
     let (number, rest) = fixed.split_first_chunk::<4>()?;
@@ -37,6 +38,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<Meta> {
         watermark: Watermark(u64::from_be_bytes(*watermark)),
         claimed: to_claim(claimed)?,
         delivered: to_claim(delivered)?,
+        ledger: Ledger::default(),
     };
     Some(Meta { number: Number::from_be_bytes(*number), positions })
 }
@@ -90,6 +92,29 @@ pub(super) fn to_count(bytes: &[u8]) -> Option<Count> {
     let (parts, []) = bytes.as_chunks::<8>() else { return None };
     let [runs, messages, bytes, least] = <[[u8; 8]; 4]>::try_from(parts).ok()?.map(u64::from_be_bytes);
     Some(Count { runs, messages, bytes, least_offset: Offset(least) })
+}
+
+/// Accepted, delivered, cancelled, dead-lettered, sent back, gone, and 1 if it is unsure; behind them the W and the delivered pair that it
+/// belongs to.
+pub(super) fn ledger(positions: &Positions) -> Vec<u8> {
+    let Ledger { accepted, settled, gone, is_unsure } = positions.ledger;
+    let Tally { delivered, cancelled, dead_lettered, sent_back } = settled;
+    let mut bytes = [accepted, delivered, cancelled, dead_lettered, sent_back, gone, u64::from(is_unsure)].map(u64::to_be_bytes).concat();
+    bytes.extend(positions.watermark.0.to_be_bytes());
+    bytes.extend(claim(positions.delivered));
+    bytes
+}
+
+/// `None`: not of these positions, so that a version without ledgers has been at work.
+pub(super) fn to_ledger(bytes: &[u8], positions: &Positions) -> Option<Ledger> {
+    let (numbers, of) = bytes.split_at_checked(7 * 8)?;
+    if of != [&positions.watermark.0.to_be_bytes()[..], &claim(positions.delivered)].concat() {
+        return None;
+    }
+    let (parts, []) = numbers.as_chunks::<8>() else { return None };
+    let parts = <[[u8; 8]; 7]>::try_from(parts).ok()?.map(u64::from_be_bytes);
+    let [accepted, delivered, cancelled, dead_lettered, sent_back, gone, unsure] = parts;
+    Some(Ledger { accepted, settled: Tally { delivered, cancelled, dead_lettered, sent_back }, gone, is_unsure: unsure > 0 })
 }
 
 /// What a run row says: the least due, and how many bytes the run has.

@@ -8,6 +8,7 @@
 //! | next | index | | the number that the next birth is given |
 //! | meta | index | deployment, route, topic (each with its length), partition | number, positions, identity |
 //! | garbage | index | number | nothing: rows of this number are still to be deleted |
+//! | ledger | index | number | accepted, delivered, cancelled, dead-lettered, sent back, gone, unsure; W and delivered; an older version writes none |
 //! | count | index | number, slice; no slice: the quarantine | runs, messages, bytes, least offset |
 //! | order | index | number, least due, least offset, name | slice: so runs are listed |
 //! | run | index | number, slice, name | least due, bytes: so runs are found by name |
@@ -33,6 +34,7 @@ pub(super) enum Key<'a> {
     Next,
     Meta { deployment: &'a str, shard: &'a ShardId },
     Garbage(Number),
+    Ledger(Number),
     Count(Number, Option<Slice>),
     Order(Number, Timestamp, &'a Name),
     Run(Number, Slice, &'a Name),
@@ -47,6 +49,7 @@ pub(super) enum Key<'a> {
 const NEXT: u8 = b'n';
 const META: u8 = b'm';
 const GARBAGE: u8 = b'g';
+const LEDGER: u8 = b'l';
 const COUNT: u8 = b'c';
 const ORDER: u8 = b'o';
 const RUN: u8 = b'r';
@@ -55,7 +58,7 @@ const CANCELLED: u8 = b'x';
 const BYTES: u8 = b'p';
 const ASIDE: u8 = b'q';
 const SWEEP: u8 = b's';
-const OF_A_SHARD: [u8; 5] = [COUNT, ORDER, RUN, ID, CANCELLED];
+const OF_A_SHARD: [u8; 6] = [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED];
 
 impl Key<'_> {
     pub(super) fn is_of_pool(self) -> bool {
@@ -73,6 +76,7 @@ impl Key<'_> {
                 key.extend(shard.partition.index.to_be_bytes());
             }
             Self::Garbage(number) => push_number(&mut key, GARBAGE, number),
+            Self::Ledger(number) => push_number(&mut key, LEDGER, number),
             Self::Count(number, slice) => {
                 push_number(&mut key, COUNT, number);
                 slice.into_iter().for_each(|slice| push_slice(&mut key, slice));
@@ -154,7 +158,7 @@ pub(super) fn all_cancelled(number: Number) -> Vec<u8> {
 }
 
 /// What the index rows of a shard begin with. The runs come last: by them the bytes are found.
-pub(super) fn all_of_a_shard(number: Number) -> [Vec<u8>; 5] {
+pub(super) fn all_of_a_shard(number: Number) -> [Vec<u8>; 6] {
     OF_A_SHARD.map(|letter| prefix(letter, number))
 }
 

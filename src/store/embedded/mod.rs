@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `folder`, `journal` | lock, format version and database of the folder |
 //! | `key`, `form` | rows: their keys, their values |
-//! | `writer`, `ledger`, `shard`, `draft` | the thread that writes: calls, shards, changes of rows |
+//! | `writer`, `registry`, `shard`, `draft` | the thread that writes: calls, shards, changes of rows |
 //! | `reader` | the thread that reads runs |
 //! | `survey`, `inspection` | what a person asks: of what waits, of the folder |
 //! | `sweep`, `room` | disk that is freed, disk that is left |
@@ -20,8 +20,8 @@ mod form;
 mod inspection;
 mod journal;
 mod key;
-mod ledger;
 mod reader;
+mod registry;
 mod room;
 mod shard;
 mod shared;
@@ -42,8 +42,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use folder::{Folder, Rows, Sizes};
 pub(crate) use inspection::{Inspection, Use};
-use ledger::{Ledger, Surroundings};
 use reader::{Reading, View};
+use registry::{Registry, Surroundings};
 use room::Room;
 use shared::Shared;
 use std::collections::BTreeMap;
@@ -99,15 +99,15 @@ impl Embedded {
         let folder = Folder::take(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
         let here = Surroundings { deployment: options.deployment.as_str().into(), clock: Arc::new(clock), room };
         let holders = BTreeMap::new();
-        let opened = folder.open(&sizes).and_then(|rows| Ok((rows.clone(), Ledger::load(rows, here.clone(), &holders)?)));
-        let (rows, ledger) = opened.map_err(|error| Error::Unusable(damaged(options, &error)))?;
+        let opened = folder.open(&sizes).and_then(|rows| Ok((rows.clone(), Registry::load(rows, here.clone(), &holders)?)));
+        let (rows, registry) = opened.map_err(|error| Error::Unusable(damaged(options, &error)))?;
         let shared = Arc::new(Shared::new(rows));
-        shared.set_size(ledger.size());
+        shared.set_size(registry.size());
         let (write, calls) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
         let (read, readings) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
         let (sweep, stop) = sync_channel(1);
         let deployment = here.deployment.clone();
-        let writer = Writer { folder, sizes, here, calls, shared: shared.clone(), ledger: Some(ledger), holders };
+        let writer = Writer { folder, sizes, here, calls, shared: shared.clone(), registry: Some(registry), holders };
         let (reading, sweeping) = (shared.clone(), shared);
         let (ends, ended) = sync_channel(1);
         let ended = Mutex::new(ended);
@@ -122,11 +122,11 @@ impl Embedded {
     /// Does a call on the writer's thread; answers when its changes are on disk.
     async fn write<A: Send + 'static>(
         &self,
-        call: impl FnOnce(&mut Ledger) -> Result<A, fault::Fault> + Send + 'static,
+        call: impl FnOnce(&mut Registry) -> Result<A, fault::Fault> + Send + 'static,
     ) -> Result<A, Error> {
         let (reply, answer) = oneshot::channel();
-        let call: Call = Box::new(move |ledger| {
-            let outcome = ledger.and_then(|ledger| ledger.attempt(call));
+        let call: Call = Box::new(move |registry| {
+            let outcome = registry.and_then(|registry| registry.attempt(call));
             // Nobody waits any more: the caller was dropped, and what is done is done.
             let settle: Settle = Box::new(move |written| _ = reply.send(written.clone().and(outcome)));
             settle
@@ -197,38 +197,38 @@ impl Drop for Threads {
 impl Store for Embedded {
     async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
         let births = births.to_vec();
-        self.write(move |ledger| ledger.open(&births)).await
+        self.write(move |registry| registry.open(&births)).await
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         let appends = appends.to_vec();
-        self.write(move |ledger| ledger.append(&appends)).await
+        self.write(move |registry| registry.append(&appends)).await
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         let shards = shards.to_vec();
-        self.write(move |ledger| Ok(ledger.state(&shards))).await
+        self.write(move |registry| Ok(registry.state(&shards))).await
     }
 
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
         let shards = shards.to_vec();
-        self.write(move |ledger| Ok(ledger.glance(&shards))).await
+        self.write(move |registry| Ok(registry.glance(&shards))).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         let leases = leases.to_vec();
-        self.write(move |ledger| Ok(ledger.acquire(&leases, length))).await
+        self.write(move |registry| Ok(registry.acquire(&leases, length))).await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
         let leases = leases.to_vec();
-        self.write(move |ledger| Ok(ledger.renew(&leases, length))).await
+        self.write(move |registry| Ok(registry.renew(&leases, length))).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         let leases = leases.to_vec();
-        self.write(move |ledger| {
-            ledger.release(&leases);
+        self.write(move |registry| {
+            registry.release(&leases);
             Ok(())
         })
         .await
@@ -246,33 +246,33 @@ impl Store for Embedded {
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         let asked = requests.to_vec();
-        let mut tails = self.write(move |ledger| Ok(ledger.tail(&asked))).await?;
+        let mut tails = self.write(move |registry| Ok(registry.tail(&asked))).await?;
         super::fetch_tails(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let requests = requests.to_vec();
-        self.write(move |ledger| ledger.advance(&requests)).await
+        self.write(move |registry| registry.advance(&requests)).await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let requests = requests.to_vec();
-        self.write(move |ledger| ledger.quarantine(&requests)).await
+        self.write(move |registry| registry.quarantine(&requests)).await
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let requests = requests.to_vec();
-        self.write(move |ledger| ledger.rewrite(&requests)).await
+        self.write(move |registry| registry.rewrite(&requests)).await
     }
 
     async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.write(move |ledger| Ok(ledger.enrol(worker, length))).await
+        self.write(move |registry| Ok(registry.enrol(worker, length))).await
     }
 
     async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.write(move |ledger| {
-            ledger.resign(worker);
+        self.write(move |registry| {
+            registry.resign(worker);
             Ok(())
         })
         .await
@@ -280,8 +280,8 @@ impl Store for Embedded {
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         let shards = shards.to_vec();
-        self.write(move |ledger| {
-            ledger.erase(&shards);
+        self.write(move |registry| {
+            registry.erase(&shards);
             Ok(())
         })
         .await

@@ -12,7 +12,7 @@ use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Glance, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Glance, Ledger, Quarantine, Renewed, Rewrite, Rewritten, State,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -51,6 +51,8 @@ impl Shard {
             };
             shard.counts.restore(slice, count);
         }
+        let ledger = draft.get(Key::Ledger(meta.number))?.and_then(|value| form::to_ledger(&value, &shard.positions));
+        shard.positions.ledger = ledger.unwrap_or_else(|| Ledger::of_unknown(shard.counts.pending() + shard.counts.quarantined()));
         if let Some(first) = draft.written(&key::all_cancelled(meta.number), false, 1)?.first() {
             let Some(place) = key::cancelled(first) else { return Ok(Err("a cancelled place that cannot be read")) };
             shard.cancelled_from = place;
@@ -79,10 +81,11 @@ impl Shard {
         self.counts.size()
     }
 
-    /// Writes the meta row.
+    /// Writes where it stands: meta and ledger.
     pub(super) fn write(&self, deployment: &str, shard: &ShardId, draft: &mut Draft) {
         let meta = Meta { number: self.number, positions: self.positions.clone() };
         draft.put(Key::Meta { deployment, shard }, form::meta(&meta));
+        draft.put(Key::Ledger(self.number), form::ledger(&self.positions));
     }
 
     pub(super) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> Acquired {
@@ -102,7 +105,7 @@ impl Shard {
         append.runs.iter().for_each(|run| self.add(run, draft));
         self.write_counts(append.runs.iter().map(|run| Some(run.slice)), draft);
         self.recent.add(append.to, &append.runs);
-        self.positions.appended(append.to);
+        self.positions.appended(append);
         Ok(Appended::Done { cancelled, missed })
     }
 
@@ -156,10 +159,9 @@ impl Shard {
         if !self.holder.is_held(request.lease.token) {
             return Ok(Advanced::Fenced);
         }
-        self.positions.deliver(request.delivered);
-        for (slice, name) in &request.deletes {
-            self.remove(*slice, name, draft)?;
-        }
+        self.positions.deliver(request);
+        let left = self.remove_all(&request.deletes, draft)?;
+        self.positions.done(request, left, &self.counts);
         self.write_counts(request.deletes.iter().map(|(slice, _)| Some(*slice)), draft);
         for (id, place) in &request.ids {
             if self.waits(id, draft)? == Some(*place) {
@@ -199,6 +201,15 @@ impl Shard {
         Ok(true)
     }
 
+    /// Answers how many messages left with them.
+    fn remove_all(&mut self, runs: &[(Slice, Name)], draft: &mut Draft) -> fjall::Result<u64> {
+        let mut left = 0;
+        for (slice, name) in runs {
+            left += if self.remove(*slice, name, draft)? { u64::from(name.count()) } else { 0 };
+        }
+        Ok(left)
+    }
+
     pub(super) fn rewrite(&mut self, request: &Rewrite, draft: &mut Draft) -> fjall::Result<Rewritten> {
         if !self.holder.is_held(request.lease.token) {
             return Ok(Rewritten::Fenced);
@@ -213,10 +224,9 @@ impl Shard {
                 return Ok(Rewritten::Changed);
             }
         }
-        for (slice, name) in &request.inputs {
-            self.remove(*slice, name, draft)?;
-        }
+        let left = self.remove_all(&request.inputs, draft)?;
         request.outputs.iter().for_each(|run| self.add(run, draft));
+        self.positions.ledger.replace(left, request.outputs.iter().map(|run| u64::from(run.name.count())).sum());
         let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
         self.write_counts(inputs.chain(request.outputs.iter().map(|run| Some(run.slice))), draft);
         Ok(Rewritten::Done)

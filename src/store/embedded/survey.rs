@@ -2,18 +2,22 @@
 
 use super::Embedded;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Contents, Error, Survey};
+use crate::store::{Balance, Contents, Error, Store, Survey};
 use async_trait::async_trait;
 
 #[async_trait(?Send)]
 impl Survey for Embedded {
     async fn shards(&self) -> Result<Vec<ShardId>, Error> {
-        self.write(|ledger| Ok(ledger.names())).await
+        self.write(|registry| Ok(registry.names())).await
     }
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
         let shards = shards.to_vec();
-        self.write(move |ledger| Ok(ledger.contents(&shards))).await
+        self.write(move |registry| Ok(registry.contents(&shards))).await
+    }
+
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
+        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

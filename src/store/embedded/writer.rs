@@ -5,7 +5,7 @@
 
 use super::fault::{describe, unavailable};
 use super::folder::{Folder, Sizes};
-use super::ledger::{Ledger, Surroundings};
+use super::registry::{Registry, Surroundings};
 use super::shared::Shared;
 use crate::model::ShardId;
 use crate::store::Error;
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 /// Does a call, and says what to tell the caller once it is known whether the changes are on disk.
-pub(super) type Call = Box<dyn FnOnce(Result<&mut Ledger, Error>) -> Settle + Send>;
+pub(super) type Call = Box<dyn FnOnce(Result<&mut Registry, Error>) -> Settle + Send>;
 pub(super) type Settle = Box<dyn FnOnce(&Result<(), Error>)>;
 
 /// See the module's page.
@@ -27,7 +27,7 @@ pub(super) struct Writer {
     pub(super) calls: Receiver<Call>,
     pub(super) shared: Arc<Shared>,
     /// `None`: the folder is to be opened.
-    pub(super) ledger: Option<Ledger>,
+    pub(super) registry: Option<Registry>,
     pub(super) holders: BTreeMap<ShardId, Holder>,
 }
 
@@ -41,7 +41,7 @@ impl Writer {
 
     /// The next call. While there is none, what erased shards have left is deleted.
     fn next(&mut self) -> Option<Call> {
-        while self.ledger.as_ref().is_some_and(Ledger::has_garbage) {
+        while self.registry.as_ref().is_some_and(Registry::has_garbage) {
             match self.calls.try_recv() {
                 Ok(call) => return Some(call),
                 Err(TryRecvError::Disconnected) => return None,
@@ -52,8 +52,8 @@ impl Writer {
     }
 
     fn clean(&mut self) {
-        let Some(ledger) = &mut self.ledger else { return };
-        let cleaned = ledger.attempt(Ledger::clean).and_then(|()| ledger.commit());
+        let Some(registry) = &mut self.registry else { return };
+        let cleaned = registry.attempt(Registry::clean).and_then(|()| registry.commit());
         if cleaned.is_err() {
             self.close();
         }
@@ -64,15 +64,15 @@ impl Writer {
             first(Err(error))(&Ok(()));
             return;
         }
-        let ledger = self.ledger.as_mut().expect("it is open");
-        let mut settles = vec![first(Ok(ledger))];
-        while ledger.has_room()
+        let registry = self.registry.as_mut().expect("it is open");
+        let mut settles = vec![first(Ok(registry))];
+        while registry.has_room()
             && let Ok(call) = self.calls.try_recv()
         {
-            settles.push(call(Ok(ledger)));
+            settles.push(call(Ok(registry)));
         }
-        let written = ledger.commit();
-        self.shared.set_size(ledger.size());
+        let written = registry.commit();
+        self.shared.set_size(registry.size());
         settles.into_iter().for_each(|settle| settle(&written));
         if written.is_err() {
             self.close();
@@ -81,13 +81,13 @@ impl Writer {
 
     /// Opens the folder, unless it is open.
     fn reopen(&mut self) -> Result<(), Error> {
-        if self.ledger.is_none() {
+        if self.registry.is_none() {
             let failed = |error: fjall::Error| {
                 tracing::warn!(error = describe(&error), "the embedded store's folder cannot be opened");
                 unavailable(&error)
             };
             let rows = self.folder.open(&self.sizes).map_err(failed)?;
-            self.ledger = Some(Ledger::load(rows.clone(), self.here.clone(), &self.holders).map_err(failed)?);
+            self.registry = Some(Registry::load(rows.clone(), self.here.clone(), &self.holders).map_err(failed)?);
             self.shared.set_rows(Some(rows));
         }
         Ok(())
@@ -95,8 +95,8 @@ impl Writer {
 
     /// Lets go of the database, so that it can be opened again. Who reads from it is waited for.
     fn close(&mut self) {
-        if let Some(ledger) = self.ledger.take() {
-            self.holders = ledger.holders();
+        if let Some(registry) = self.registry.take() {
+            self.holders = registry.holders();
         }
         self.shared.set_rows(None);
     }

@@ -7,8 +7,8 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed,
-    Rewrite, Rewritten, State, Store, Survey, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Balance, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine,
+    Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId, Token, Worker};
@@ -86,6 +86,12 @@ impl Memory {
     pub(crate) fn cancelled(&self) -> Vec<(ShardId, Cursor)> {
         let shards = self.inner.shards.borrow();
         shards.iter().flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place))).collect()
+    }
+
+    /// Every shard's ledger, as it is now.
+    pub(crate) fn balances_now(&self) -> Vec<(ShardId, Balance)> {
+        let shards = self.inner.shards.borrow();
+        shards.iter().map(|(id, shard)| (id.clone(), Balance::of(&shard.state()))).collect()
     }
 
     async fn travel(&self) -> Result<(), Error> {
@@ -232,6 +238,10 @@ impl Survey for Memory {
         self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default()).await
     }
 
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
+        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
+    }
+
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
         self.each(ids, |(shard, _)| shard, |(_, id), shard| shard.and_then(|shard| shard.place(id))).await
     }
@@ -243,6 +253,7 @@ mod tests {
     use crate::clock::WallClock;
     use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Watermark};
     use crate::mutant::{self, Mutant};
+    use crate::store::Tally;
     use crate::store::contract::{self, Subject, run_of};
 
     #[async_trait(?Send)]
@@ -378,7 +389,8 @@ mod tests {
                 for watermark in [5, 3] {
                     let claim = Some(Claim::new(place(watermark), Watermark(watermark)));
                     let skew_max = Duration::ZERO;
-                    let advance = Advance { lease: lease.clone(), delivered: None, deletes: vec![], ids: vec![], claim, skew_max };
+                    let (lease, since, tally) = (lease.clone(), Claim::START, Tally::default());
+                    let advance = Advance { lease, delivered: None, since, tally, deletes: vec![], ids: vec![], claim, skew_max };
                     store.advance(&[advance]).await.unwrap();
                 }
                 let claimed = store.state(&[shard()]).await.unwrap()[0].as_ref().map(|state| state.claimed);

@@ -67,7 +67,7 @@ impl Shard {
         self.cancelled.extend(changed.cancelled);
         append.runs.iter().for_each(|run| self.add(run));
         self.recent.add(append.to, &append.runs);
-        self.positions.appended(append.to);
+        self.positions.appended(append);
         Appended::Done { cancelled, missed: changed.missed }
     }
 
@@ -131,10 +131,9 @@ impl Shard {
         if !self.is_held(request.lease.token) {
             return Advanced::Fenced;
         }
-        self.positions.deliver(request.delivered);
-        for (slice, name) in &request.deletes {
-            self.remove(*slice, name);
-        }
+        self.positions.deliver(request);
+        let left = self.remove_all(&request.deletes);
+        self.positions.done(request, left, &self.counts);
         for (id, place) in &request.ids {
             if self.ids.get(id) == Some(place) {
                 self.ids.remove(id);
@@ -161,6 +160,11 @@ impl Shard {
         Some(bytes)
     }
 
+    /// Answers how many messages left with them.
+    fn remove_all(&mut self, runs: &[(Slice, Name)]) -> u64 {
+        runs.iter().map(|(slice, name)| if self.remove(*slice, name).is_some() { u64::from(name.count()) } else { 0 }).sum()
+    }
+
     pub(super) fn rewrite(&mut self, request: &Rewrite) -> Rewritten {
         if !self.is_held(request.lease.token) {
             return Rewritten::Fenced;
@@ -171,10 +175,9 @@ impl Shard {
         if !request.inputs.iter().all(|run| self.runs.contains_key(run)) {
             return Rewritten::Changed;
         }
-        for (slice, name) in &request.inputs {
-            self.remove(*slice, name);
-        }
+        let left = self.remove_all(&request.inputs);
         request.outputs.iter().for_each(|run| self.add(run));
+        self.positions.ledger.replace(left, request.outputs.iter().map(|run| u64::from(run.name.count())).sum());
         Rewritten::Done
     }
 

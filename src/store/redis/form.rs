@@ -2,7 +2,7 @@
 
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::Name;
-use crate::store::{Listing, State};
+use crate::store::{Ledger, Listing, State, Tally};
 
 /// Greatest whole number whose neighbours a zset score, a double, still tells apart.
 const SCORE_MAX: i64 = (1 << 53) - 1;
@@ -48,6 +48,17 @@ pub(super) fn watermark(text: &str) -> Option<Watermark> {
         return None;
     }
     Some(Watermark(u64::from_str_radix(text, 16).ok()?))
+}
+
+/// The ledger in a field of meta; one that is not of this state was left behind by a version without ledgers.
+pub(super) fn ledger(text: &str, state: &State) -> Ledger {
+    let of = format!("{}{}", watermark_hex(state.watermark), state.delivered.to_hex());
+    let numbers = text.strip_suffix(&of).map(|numbers| numbers.split_ascii_whitespace().map(str::parse).collect());
+    let parts = numbers.and_then(|numbers: Result<Vec<u64>, _>| <[u64; 7]>::try_from(numbers.ok()?).ok());
+    let Some([accepted, delivered, cancelled, dead_lettered, sent_back, gone, unsure]) = parts else {
+        return Ledger::of_unknown(state.pending + state.quarantined);
+    };
+    Ledger { accepted, settled: Tally { delivered, cancelled, dead_lettered, sent_back }, gone, is_unsure: unsure > 0 }
 }
 
 /// What one field of `counts` says.

@@ -2,7 +2,9 @@
 
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
-use crate::store::{Acquired, Advanced, Appended, Contents, Error, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed};
+use crate::store::{
+    Acquired, Advanced, Appended, Contents, Error, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
+};
 use redis::Value;
 use std::time::Duration;
 
@@ -203,14 +205,14 @@ impl Reply {
     }
 }
 
-/// The five parts of a state: identity, watermark, claimed, delivered, counts.
-fn state_parts(value: Value) -> Option<[Value; 5]> {
+/// The six parts of a state: identity, watermark, claimed, delivered, ledger, counts.
+fn state_parts(value: Value) -> Option<[Value; 6]> {
     let Value::Array(parts) = value else { return None };
-    <[Value; 5]>::try_from(parts).ok()
+    <[Value; 6]>::try_from(parts).ok()
 }
 
 fn state(value: Value) -> Option<State> {
-    let [identity, watermark, claimed, delivered, counts] = state_parts(value)?;
+    let [identity, watermark, claimed, delivered, ledger, counts] = state_parts(value)?;
     let watermark = form::watermark(&text(watermark)?)?;
     let mut state = State {
         identity: Identity(text(identity)?.into()),
@@ -220,15 +222,17 @@ fn state(value: Value) -> Option<State> {
         lowest_pending: watermark.offset(),
         pending: 0,
         quarantined: 0,
+        ledger: Ledger::default(),
     };
     for (field, count) in fields(counts)? {
         form::Count::parse(&count).add_to(&mut state, &field);
     }
+    state.ledger = form::ledger(&text(ledger)?, &state);
     Some(state)
 }
 
 fn slices(value: Value) -> Option<(Watermark, Vec<Slice>)> {
-    let [_, watermark, _, _, counts] = state_parts(value)?;
+    let [_, watermark, _, _, _, counts] = state_parts(value)?;
     let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
     Some((form::watermark(&text(watermark)?)?, slices))
 }

@@ -6,7 +6,7 @@ use super::key::{self, Key, Keys};
 use crate::limit;
 use crate::model::{Claim, Lease, Slice, Worker};
 use crate::run::{Name, Run};
-use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Rewrite, Tail};
+use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Rewrite, Tail, Tally};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -48,7 +48,11 @@ const ALL: [(Script, &str); 14] = [
     (Script::SetAside, include_str!("../../../lua/set_aside.lua")),
 ];
 
-const INCLUDES: &str = concat!(include_str!("../../../lua/include/shard.lua"), include_str!("../../../lua/include/slice.lua"));
+const INCLUDES: &str = concat!(
+    include_str!("../../../lua/include/shard.lua"),
+    include_str!("../../../lua/include/slice.lua"),
+    include_str!("../../../lua/include/ledger.lua")
+);
 
 /// A script as the server gets it, and the hash that it is called by.
 struct Source {
@@ -155,6 +159,8 @@ impl Call {
         let due = advance.claim.map_or(0, |claim| claim.cursor.due.as_millis());
         call.arg(key::LAYOUT).arg(advance.lease.token.to_string()).arg(optional_hex(advance.delivered)).arg(optional_hex(advance.claim));
         call.arg(due).arg(millis(advance.skew_max)).arg(limit::CANCELLED_DROPS_MAX).arg(advance.deletes.len());
+        let Tally { delivered, cancelled, dead_lettered, sent_back } = advance.tally;
+        call.arg(advance.since.to_hex()).arg(delivered).arg(cancelled).arg(dead_lettered).arg(sent_back);
         for (slice, name) in &advance.deletes {
             call.arg_run(&at, *slice, name);
         }

@@ -7,7 +7,7 @@ use super::reply::text;
 use super::script::Call;
 use crate::limit::SCAN_ROWS;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Contents, Error, Store, Survey};
+use crate::store::{Balance, Contents, Error, Store, Survey};
 use async_trait::async_trait;
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
@@ -36,6 +36,10 @@ impl Survey for Redis {
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
         let calls = shards.iter().map(|shard| Call::state(&self.keyspace.of(shard))).collect();
         self.run(calls).await?.into_iter().map(super::reply::Reply::contents).collect()
+    }
+
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
+        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

@@ -80,7 +80,22 @@ impl Counts {
 
     pub(crate) fn contents(&self) -> Contents {
         let slice = |(slice, count): (&Slice, &Count)| SliceCount { slice: *slice, messages: count.messages, bytes: count.bytes };
-        Contents { slices: self.slices.iter().map(slice).collect(), quarantined: self.quarantine.map_or(0, |count| count.messages) }
+        Contents { slices: self.slices.iter().map(slice).collect(), quarantined: self.quarantined() }
+    }
+
+    /// Whether there is no run but in quarantine.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.slices.is_empty()
+    }
+
+    /// Messages in quarantine.
+    pub(crate) fn quarantined(&self) -> u64 {
+        self.quarantine.map_or(0, |count| count.messages)
+    }
+
+    /// Messages in runs.
+    pub(crate) fn pending(&self) -> u64 {
+        self.slices.values().map(|count| count.messages).sum()
     }
 
     /// The state of a shard that stands at `positions`.
@@ -91,8 +106,9 @@ impl Counts {
             claimed: positions.claimed,
             delivered: positions.delivered,
             lowest_pending: self.lowest_pending(positions.watermark),
-            pending: self.slices.values().map(|count| count.messages).sum(),
-            quarantined: self.quarantine.map_or(0, |count| count.messages),
+            pending: self.pending(),
+            quarantined: self.quarantined(),
+            ledger: positions.ledger,
         }
     }
 

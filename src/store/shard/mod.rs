@@ -10,7 +10,7 @@ pub(crate) use count::{Count, Counts};
 pub(crate) use holder::Holder;
 pub(crate) use recent::Recent;
 
-use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance};
+use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, Ledger};
 use crate::model::{Claim, Cursor, Identity, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub(crate) struct Positions {
     pub(crate) watermark: Watermark,
     pub(crate) claimed: Claim,
     pub(crate) delivered: Claim,
+    pub(crate) ledger: Ledger,
 }
 
 /// What the changes of one append came to, but for the ids.
@@ -44,7 +45,8 @@ pub(crate) struct Sifted {
 
 impl Positions {
     pub(crate) fn new(birth: &Birth) -> Self {
-        Self { identity: birth.identity.clone(), watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered }
+        let (identity, ledger) = (birth.identity.clone(), Ledger::default());
+        Self { identity, watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered, ledger }
     }
 
     pub(crate) fn glance(&self) -> Glance {
@@ -59,9 +61,10 @@ impl Positions {
     }
 
     /// The batch is stored.
-    pub(crate) fn appended(&mut self, to: Watermark) {
+    pub(crate) fn appended(&mut self, append: &Append) {
         // The greater of the two can only be another one with a mutant planted.
-        self.watermark = self.watermark.max(to);
+        self.watermark = self.watermark.max(append.to);
+        self.ledger.accepted += append.runs.iter().map(|run| u64::from(run.name.count())).sum::<u64>();
     }
 
     /// Applies changes in their order to `ids`, which holds what waits under each id that they name.
@@ -91,10 +94,24 @@ impl Positions {
         self.claimed.covers(place) || self.delivered.covers(place)
     }
 
-    /// Moves delivered to a pair that includes it, and to no other (I4).
-    pub(crate) fn deliver(&mut self, delivered: Option<Claim>) {
-        if let Some(delivered) = delivered.filter(|delivered| delivered.includes(self.delivered)) {
+    /// Moves delivered to a pair that includes it, and to no other (I4). A repeat finds it there, and counts nothing.
+    pub(crate) fn deliver(&mut self, request: &Advance) {
+        let Some(delivered) = request.delivered.filter(|delivered| *delivered != self.delivered) else { return };
+        if delivered.includes(self.delivered) {
+            let is_known = request.since == self.delivered && delivered.watermark <= self.watermark;
+            self.ledger.moved(request.tally, is_known);
             self.delivered = delivered;
+        } else {
+            self.ledger.doubt();
+        }
+    }
+
+    /// What an advance tells has been done, runs with so many messages deleted among it.
+    pub(crate) fn done(&mut self, request: &Advance, left: u64, counts: &Counts) {
+        if request.tells() {
+            self.ledger.replace(left, 0);
+            let is_empty = counts.are_empty() && self.delivered.watermark <= self.watermark;
+            self.ledger.right(is_empty, counts.quarantined());
         }
     }
 

@@ -1,14 +1,16 @@
 //! What a person asks of a store, by commands beside the service. Reads only; the roles never ask it, so it may be slow. What is asked
-//! most is put together in `report`.
+//! most is put together in `report` and `sheet`.
 
 mod report;
+mod sheet;
 
-use super::Error;
+use super::{Balance, Error};
 use crate::model::{Cursor, ShardId, Slice};
 use async_trait::async_trait;
 #[cfg(test)]
 pub(crate) use report::{Amount, Hour, Place, Route};
 pub(crate) use report::{Known, Report, Search, Shard, found, report};
+pub(crate) use sheet::{Line, Sheet, Sum, sheet};
 
 /// See the module's page. Every call may be repeated; none is one step with anything else.
 #[async_trait(?Send)]
@@ -18,6 +20,9 @@ pub(crate) trait Survey {
 
     /// What each shard holds. An unborn shard holds nothing.
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error>;
+
+    /// Each shard's ledger, taken in one step with what waits. `None`: unborn.
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error>;
 
     /// The place of the message that waits under each id; `None`: none does, or it was delivered.
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error>;

@@ -159,7 +159,7 @@ pub(crate) async fn found(survey: &dyn Survey, known: &Known, (id, route): (&str
     Ok(Search { deployment, store, at_ms: now.as_millis(), id: id.to_owned(), found })
 }
 
-async fn shards(survey: &dyn Survey, route: Option<&str>) -> Result<Vec<ShardId>, Error> {
+pub(super) async fn shards(survey: &dyn Survey, route: Option<&str>) -> Result<Vec<ShardId>, Error> {
     let mut shards = survey.shards().await?;
     shards.retain(|shard| route.is_none_or(|route| *shard.route == *route));
     Ok(shards)
@@ -268,6 +268,10 @@ mod tests {
         async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
             let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).map(|(_, contents, _)| contents.clone());
             Ok(shards.iter().map(|shard| of(shard).unwrap_or_default()).collect())
+        }
+
+        async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<crate::store::Balance>>, Error> {
+            Ok(vec![None; shards.len()])
         }
 
         async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

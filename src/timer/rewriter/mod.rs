@@ -1,16 +1,16 @@
 //! The rewriter: the work of the outer levels. It makes of runs that are thin, or too much to be loaded at once, runs that are neither, as long
 //! as nothing of them is due soon. `plan` says which, `merge` makes them.
 //!
-//! It puts nothing in place by itself: the dispatcher, which alone knows what is loaded, tells it to, or leaves it. So a rewriter that is late,
-//! or stands still, costs memory of the store and never a message.
+//! It writes nothing itself: the dispatcher, which alone knows what is loaded, puts the new runs in the place of the old ones, or leaves it.
+//! So a rewriter that is late, or stands still, costs memory of the store and never a message.
 
 mod merge;
 mod plan;
 
 use crate::limit::{LIST_MAX, LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_LEFT_MAX, REWRITE_REST};
-use crate::model::{Claim, Lease, ShardId, Slice, Timestamp};
+use crate::model::{Claim, ShardId, Slice, Timestamp};
 use crate::run::{Decoder, Loaded, Name, Run, Sealer};
-use crate::store::{Error, Fetch, List, Listed, Rewrite, Rewritten, Store};
+use crate::store::{Error, Fetch, List, Listed, Store};
 use plan::Job;
 pub(crate) use plan::Shape;
 use std::collections::BTreeMap;
@@ -20,21 +20,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What the rewriter is to do.
-#[derive(Debug)]
-pub(crate) enum Chore {
-    Look(Look),
-    /// Something that it found may be put in its place.
-    Swap {
-        lease: Lease,
-        tag: u64,
-        swap: Swap,
-    },
-}
-
 /// A shard to look at.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Chore {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
     /// What is due by then is loaded, or about to be.
@@ -56,11 +44,6 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) enum Found {
     Swap(Swap),
-    /// What became of a swap.
-    Swapped {
-        inputs: Vec<(Slice, Name)>,
-        outcome: Rewritten,
-    },
     /// There is nothing to do in this part of the list. It goes on there; `None`: it was seen to its end.
     Nothing {
         more: Option<Timestamp>,
@@ -78,16 +61,6 @@ pub(crate) struct Swap {
     pub(crate) outputs: Vec<Run>,
     /// It may be done until the shard is loaded so far.
     pub(crate) before: Timestamp,
-}
-
-impl Chore {
-    /// Of which work it is.
-    fn of(&self) -> (ShardId, u64) {
-        match self {
-            Self::Look(look) => (look.shard.clone(), look.tag),
-            Self::Swap { lease, tag, .. } => (lease.shard.clone(), *tag),
-        }
-    }
 }
 
 /// See the module's page.
@@ -114,7 +87,7 @@ impl Rewriter {
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut tools = Tools { decoder: Decoder::new(), sealer: Sealer::new(self.writer), left: BTreeMap::new() };
         loop {
-            // Both arms are safe to drop.
+            // Dropped at any await it has changed nothing: it only reads.
             let chore = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -122,22 +95,17 @@ impl Rewriter {
             };
             let Some(chore) = chore else { return Ok(()) };
             let begun = Instant::now();
-            let (shard, tag) = chore.of();
-            // Dropped at any await it has changed nothing, or has told the store to swap: whether it did is not known, and need not be.
             let outcome = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                outcome = self.work(chore, &mut tools) => outcome,
+                outcome = self.work(&chore, &mut tools) => outcome,
             };
             let found = match outcome {
                 Ok(found) => found,
-                Err(error) if error.is_transient() => {
-                    tracing::debug!(%shard, %error, "runs were not rewritten");
-                    Found::NoAnswer
-                }
+                Err(error) if error.is_transient() => Found::NoAnswer,
                 Err(error) => return Err(error),
             };
-            if self.done.send(Done { shard, tag, found }).await.is_err() {
+            if self.done.send(Done { shard: chore.shard, tag: chore.tag, found }).await.is_err() {
                 return Ok(());
             }
             tokio::select! {
@@ -148,21 +116,7 @@ impl Rewriter {
         }
     }
 
-    async fn work(&self, chore: Chore, tools: &mut Tools) -> Result<Found, Error> {
-        match chore {
-            Chore::Look(look) => self.look(&look, tools).await,
-            Chore::Swap { lease, swap, .. } => self.put(lease, swap).await,
-        }
-    }
-
-    /// Puts the new runs in the place of the old ones.
-    async fn put(&self, lease: Lease, Swap { inputs, outputs, .. }: Swap) -> Result<Found, Error> {
-        let request = Rewrite { lease, inputs, outputs };
-        let outcome = self.store.rewrite(std::slice::from_ref(&request)).await?.pop().unwrap_or(Rewritten::Changed);
-        Ok(Found::Swapped { inputs: request.inputs, outcome })
-    }
-
-    async fn look(&self, chore: &Look, tools: &mut Tools) -> Result<Found, Error> {
+    async fn work(&self, chore: &Chore, tools: &mut Tools) -> Result<Found, Error> {
         let list = List { shard: chore.shard.clone(), from: chore.from, until: Timestamp::MAX, limit: LIST_MAX };
         let delivered = self.store.state(std::slice::from_ref(&chore.shard)).await?.pop().flatten().map(|state| state.delivered);
         let (mut runs, is_cut) = match self.store.list(&[list]).await?.pop() {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `read` | batches from a consumer's queue; header names as bytes |
 //! | `send` | header names as bytes; delivery reports a batch at a time, with their status |
+//! | `transact` | markers of a group without members; what may follow on an error |
 //! | `ask` | topic ids; offsets of many partitions at once; commit metadata as bytes; whether anybody is there |
 //! | `inspect` | a wait for settings and rights that can be given up |
 //! | `commit` | commits that do not wait, each with its answer |
@@ -23,6 +24,7 @@ mod inspect;
 mod mock;
 mod read;
 mod send;
+mod transact;
 
 pub(super) use ask::{Asking, Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
 pub(super) use commit::Commits;
@@ -30,6 +32,7 @@ pub(super) use inspect::{Values, Whose, brokers, rights, settings};
 pub(super) use mock::MockBroker;
 pub(super) use read::{Message, Reader};
 pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
+pub(super) use transact::{After, Undone};
 
 use crate::limit::KAFKA_PROBE_MAX;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};

@@ -125,9 +125,9 @@ async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
     let folder = Folder::take(kept.folder.path()).unwrap();
     let rows = folder.open(&Sizes::DEFAULT).unwrap();
     let here = Surroundings { deployment: "test".into(), clock: Arc::new(WallClock), room: Room::new(kept.folder.path().to_owned()) };
-    let mut ledger = Ledger::load(rows.clone(), here, &BTreeMap::new()).unwrap();
-    while ledger.has_garbage() {
-        ledger.attempt(Ledger::clean).and_then(|()| ledger.commit()).unwrap();
+    let mut registry = Registry::load(rows.clone(), here, &BTreeMap::new()).unwrap();
+    while registry.has_garbage() {
+        registry.attempt(Registry::clean).and_then(|()| registry.commit()).unwrap();
     }
     let keys = |keyspace: &fjall::Keyspace| keyspace.iter().map(|row| row.key().unwrap().to_vec()).collect::<Vec<_>>();
     // The number stands behind the letter, but for the bytes, where it stands behind the slice.

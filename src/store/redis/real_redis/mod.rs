@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject};
-use crate::store::{Change, ChangeKind, Survey};
+use crate::store::{Balance, Change, ChangeKind, Survey, Tally};
 use server::Server;
 
 struct RealRedis {
@@ -121,6 +121,31 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     assert_eq!(real.server.keys().await, [key("t", "meta"), key("t", "tail")]);
     real.redis.erase(&[shard("t")]).await.unwrap();
     assert_eq!(real.server.keys().await, [""; 0]);
+}
+
+/// What a version without ledgers left, or changed beside this one.
+#[tokio::test]
+async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_again_once_the_shard_is_empty() {
+    let real = RealRedis::start().await;
+    let balance = async || real.redis.balances(&[shard("t")]).await.unwrap().remove(0).expect("it was born");
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[append("t", 0)]).await.unwrap();
+    let meta = key("t", "meta");
+    let watermark = format!("HSET {meta} watermark {:016x}", 5);
+    for (lost, from, accepted) in [(format!("HDEL {meta} ledger"), 1, 2), (watermark, 5, 3)] {
+        real.server.command(&lost).await;
+        assert!(balance().await.is_unsure && balance().await.holds(), "{lost}");
+        real.redis.append(&[append("t", from)]).await.unwrap();
+        assert_eq!((balance().await.accepted, balance().await.is_unsure), (accepted, true), "{lost}");
+    }
+    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let all = Claim::new(place(5), Watermark(6));
+    let deletes = [0, 1, 5].map(|offset| append("t", offset).runs.remove(0)).map(|run| (run.slice, run.name)).to_vec();
+    // One of the three was delivered before, by the other version.
+    let tally = Tally { delivered: 2, ..Tally::default() };
+    real.redis.advance(&[Advance { delivered: Some(all), tally, deletes, ..advance("t", all) }]).await.unwrap();
+    let wanted = Balance { accepted: 2, settled: tally, ..Balance::default() };
+    assert_eq!(balance().await, wanted);
 }
 
 #[tokio::test]

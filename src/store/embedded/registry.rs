@@ -1,5 +1,5 @@
 //! All shards of a deployment, and the calls that change them. What a call changes is in memory at once, on disk with the next commit, and
-//! told to nobody before; a commit that fails makes an end of the whole ledger, and the next one begins from what is on disk.
+//! told to nobody before; a commit that fails makes an end of the whole registry, and the next one begins from what is on disk.
 
 use super::draft::Draft;
 use super::fault::{Fault, describe, unavailable};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a ledger needs besides the rows.
+/// What a registry needs besides the rows.
 #[derive(Clone)]
 pub(super) struct Surroundings {
     pub(super) deployment: Arc<str>,
@@ -30,7 +30,7 @@ pub(super) struct Surroundings {
 }
 
 /// See the module's page.
-pub(super) struct Ledger {
+pub(super) struct Registry {
     here: Surroundings,
     shards: BTreeMap<ShardId, Entry>,
     /// The number of the next birth.
@@ -49,8 +49,8 @@ enum Entry {
     Foreign(String),
 }
 
-impl Ledger {
-    /// Reads what the folder knows of the deployment. The leases are those of the ledger before it, in this same process.
+impl Registry {
+    /// Reads what the folder knows of the deployment. The leases are those of the registry before it, in this same process.
     pub(super) fn load(rows: Rows, here: Surroundings, holders: &BTreeMap<ShardId, Holder>) -> fjall::Result<Self> {
         let draft = Draft::new(rows);
         let next = draft.get(Key::Next)?.and_then(|value| Some(Number::from_be_bytes(value[..].try_into().ok()?)));
@@ -90,7 +90,7 @@ impl Ledger {
         self.failed.is_none() && self.draft.size() < limit::EMBEDDED_COMMIT_BYTES_MAX
     }
 
-    /// Writes all changes in one step, and returns when they are on disk. After an error the ledger is not to be used again.
+    /// Writes all changes in one step, and returns when they are on disk. After an error the registry is not to be used again.
     pub(super) fn commit(&mut self) -> Result<(), Error> {
         match self.failed.take() {
             Some(failed) => Err(failed),

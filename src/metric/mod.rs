@@ -3,10 +3,12 @@
 //!
 //! Labels have closed lists of values or come from the configuration and the brokers' partitions; never from messages (I6).
 
+mod store;
+
 use crate::model::{Reason, ShardId};
 use metrics::Label;
 pub(crate) use metrics::{Counter, Gauge, Histogram};
-use std::time::Duration;
+pub(crate) use store::{Operation, Store};
 
 /// What is measured, and what to do about it. `docs/metrics.md` is this list.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +74,18 @@ instruments! {
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "messages handed over again whose first outcome is unknown; after a loss of the store an upper bound"
         "After crashes and takeovers: expected. Steadily: a shard changes hands, or a target times out."
+    TRANSACTIONS_COMMITTED "postdate_transactions_committed_total" Kind::Counter, ["route"]
+        "exactly-once: transactions that were committed, each with what it delivers and the marker of it"
+        "At most 50 a second and shard; flat while messages are due: see /readyz and the logs."
+    TRANSACTIONS_ABORTED "postdate_transactions_aborted_total" Kind::Counter, ["route"]
+        "exactly-once: transactions that were undone, for a record in them was not taken; what was in them is delivered by the next"
+        "Along with dead letters and retries: expected. Else the target's cluster is slow or was away."
+    COMMIT_SECONDS "postdate_commit_seconds" LATENCY, ["route"]
+        "exactly-once: how long a commit took, from the last acknowledgement of what is in it"
+        "Rises: the cluster's transaction coordinators are busy. Lateness follows."
+    TRANSACTORS_FENCED "postdate_transactors_fenced_total" Kind::Counter, ["route"]
+        "exactly-once: transactional producers that ended because another took their place, or their transaction lasted too long"
+        "After takeovers: expected. Steadily: two deployments have one name, or the cluster stalls for seconds."
     QUARANTINED_RUNS "postdate_quarantined_runs_total" Kind::Counter, ["route"]
         "stored runs that could not be read and were set aside"
         "Act: messages are held back. Find out who else writes to this Redis; keep the quarantine."
@@ -93,6 +107,15 @@ instruments! {
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in the runs of a shard that were set aside, as its holder knows; 0 from other processes"
         "Act while it is above 0: these are not delivered. The log names each run."
+    LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
+        "a shard's ledger as its holder knows it, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending; 0 from other processes"
+        "Accepted is the sum of the others. It may fall: see the page on the store for what each means after a loss."
+    LEDGER_DIFFERENCE "postdate_ledger_difference_messages" Kind::Gauge, ["route", "topic", "partition"]
+        "accepted less all other counts of the ledger; 0 while a loss of the store makes it unsure"
+        "Act while it is not 0. Above: messages are missing. Below: more came to an end than were accepted. `postdate ledger` tells."
+    LEDGER_UNSURE "postdate_ledger_unsure" Kind::Gauge, ["route", "topic", "partition"]
+        "1 while a shard's ledger cannot be exact: the store lost data, or a timer its lease; else 0"
+        "After such a loss: expected, until nothing of the shard is pending."
     LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process holds the shard's lease, else 0"
         "The sum over all processes is 1 a shard; 0 for longer than the lease: nobody delivers it."
@@ -194,6 +217,11 @@ pub(crate) struct Route {
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
     pub(crate) possible_duplicates: Counter,
+    pub(crate) transactions_committed: Counter,
+    pub(crate) transactions_aborted: Counter,
+    /// In seconds.
+    pub(crate) commit_time: Histogram,
+    pub(crate) transactors_fenced: Counter,
     pub(crate) quarantined_runs: Counter,
     pub(crate) rewritten_runs: Counter,
     pub(crate) source_gap_messages: Counter,
@@ -215,6 +243,10 @@ impl Route {
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
+            transactions_committed: counter(TRANSACTIONS_COMMITTED),
+            transactions_aborted: counter(TRANSACTIONS_ABORTED),
+            commit_time: COMMIT_SECONDS.histogram(&[route]),
+            transactors_fenced: counter(TRANSACTORS_FENCED),
             quarantined_runs: counter(QUARANTINED_RUNS),
             rewritten_runs: counter(REWRITTEN_RUNS),
             source_gap_messages: counter(SOURCE_GAP_MESSAGES),
@@ -243,25 +275,34 @@ impl ByReason {
 /// one for each shard.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pending: Gauge,
-    quarantined: Gauge,
+    /// Messages in runs and in quarantine, the ledger's difference, and whether it is unsure.
+    gauges: [Gauge; 4],
+    /// By [`COUNTS`].
+    ledger: [Gauge; COUNTS.len()],
 }
+
+/// What a ledger counts, as the label says it.
+const COUNTS: [&str; 7] = ["accepted", "delivered", "cancelled", "dead_lettered", "quarantined", "sent_back", "pending"];
 
 impl Waiting {
     pub(crate) fn new(shard: &ShardId) -> Self {
-        Self { pending: shard_gauge(PENDING, shard), quarantined: shard_gauge(QUARANTINED, shard) }
+        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+        let gauges = [PENDING, QUARANTINED, LEDGER_DIFFERENCE, LEDGER_UNSURE].map(|instrument| shard_gauge(instrument, shard));
+        Self { gauges, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
     }
 
-    /// In messages.
-    pub(crate) fn set(&self, pending: u64, quarantined: u64) {
-        self.pending.set(pending as f64);
-        self.quarantined.set(quarantined as f64);
+    /// In messages; of the ledger the counts in the order of [`COUNTS`], and the difference, if it says anything.
+    pub(crate) fn set(&self, (pending, quarantined): (u64, u64), ledger: [u64; COUNTS.len()], difference: Option<i64>) {
+        let unsure = if difference.is_none() { 1.0 } else { 0.0 };
+        let values = [pending as f64, quarantined as f64, difference.unwrap_or(0) as f64, unsure];
+        self.gauges.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
+        self.ledger.iter().zip(ledger).for_each(|(gauge, count)| gauge.set(count as f64));
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.set(0, 0);
+        self.set((0, 0), [0; COUNTS.len()], Some(0));
     }
 }
 
@@ -325,70 +366,12 @@ impl Timer {
     }
 }
 
-/// A call of the store port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Open,
-    Append,
-    State,
-    Glance,
-    Acquire,
-    Renew,
-    Release,
-    List,
-    Fetch,
-    Tail,
-    Advance,
-    Quarantine,
-    Rewrite,
-    Enrol,
-    Resign,
-    Erase,
-}
-
-impl Operation {
-    const ALL: &[(Self, &str)] = &[
-        (Self::Open, "open"),
-        (Self::Append, "append"),
-        (Self::State, "state"),
-        (Self::Glance, "glance"),
-        (Self::Acquire, "acquire"),
-        (Self::Renew, "renew"),
-        (Self::Release, "release"),
-        (Self::List, "list"),
-        (Self::Fetch, "fetch"),
-        (Self::Tail, "tail"),
-        (Self::Advance, "advance"),
-        (Self::Quarantine, "quarantine"),
-        (Self::Rewrite, "rewrite"),
-        (Self::Enrol, "enrol"),
-        (Self::Resign, "resign"),
-        (Self::Erase, "erase"),
-    ];
-}
-
-/// What is counted of the store.
-#[derive(Clone, Debug)]
-pub(crate) struct Store(Vec<(Histogram, Counter)>);
-
-impl Store {
-    pub(crate) fn new() -> Self {
-        Self(Operation::ALL.iter().map(|(_, name)| (STORE_LATENCY_SECONDS.histogram(&[name]), STORE_ERRORS.counter(&[name]))).collect())
-    }
-
-    /// A call was answered, or not, after `latency`.
-    pub(crate) fn called<T, E>(&self, operation: Operation, latency: Duration, outcome: &Result<T, E>) {
-        let (latencies, errors) = &self.0[operation as usize];
-        latencies.record(latency);
-        errors.increment(u64::from(outcome.is_err()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::Partition;
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     /// What a scraper reads after `body`, comments included.
     fn scraped(body: impl FnOnce()) -> BTreeSet<String> {
@@ -428,7 +411,7 @@ mod tests {
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
             let waiting = Waiting::new(&shard());
-            waiting.set(7, 2);
+            waiting.set((7, 2), [9, 1, 0, 0, 2, 0, 7], Some(-1));
             Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
             std::mem::forget((waiting, LeaseHeld::new(&shard())));
         });
@@ -438,6 +421,9 @@ mod tests {
             "postdate_dead_lettered_total{route=\"orders\",reason=\"no_target\"} 0",
             "postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 7",
             "postdate_quarantined_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 2",
+            "postdate_ledger_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\",count=\"accepted\"} 9",
+            "postdate_ledger_difference_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} -1",
+            "postdate_ledger_unsure{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0",
             "postdate_lease_held{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 1",
             "postdate_store_errors_total{operation=\"advance\"} 1",
             "postdate_store_errors_total{operation=\"append\"} 0",
@@ -448,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Waiting::new(&shard()).set(7, 2));
+        let lines = scraped(|| Waiting::new(&shard()).set((7, 2), [9, 0, 0, 0, 2, 0, 7], Some(0)));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 
@@ -476,7 +462,7 @@ mod tests {
         let instruments: String = ALL.iter().map(row).collect();
         let reasons: String = Reason::ALL.iter().map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning())).collect();
         let operations = Operation::ALL.iter().map(|(_, name)| format!("`{name}`")).collect::<Vec<_>>().join(" ");
-        let page = include_str!("../docs/metrics.md");
+        let page = include_str!("../../docs/metrics.md");
         for part in [&instruments, &reasons, &operations] {
             assert!(page.contains(part), "docs/metrics.md should hold:\n{part}");
         }

@@ -1,0 +1,169 @@
+//! `delivery = "exactly-once"`: a consumer that reads what is committed sees every message once, whatever happens meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms, redis};
+use crate::verdict::{LIMIT, Scene, number, wait_until_ready};
+
+const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
+
+#[test]
+fn a_process_that_is_killed_again_and_again_repeats_nothing() {
+    let mut scene = Scene::new(kafka(), "exact_killed", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    scene.survives_kills(&sink, &mut postdate);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
+fn a_worker_that_wakes_up_past_its_lease_commits_nothing_that_another_has_delivered() {
+    let mut scene = Scene::new(kafka(), "exact_frozen", 8);
+    let sink = scene.sink();
+    let config = scene.config_with(redis(), &format!("{EXACTLY_ONCE}[timer]\nlease = \"2s\""));
+    let (first, second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
+    let held = |postdate: &Postdate| postdate.metrics().sum("postdate_leases_held");
+    eventually("both have their part", LIMIT, || (held(&first) == 4.0 && held(&second) == 4.0).then_some(()));
+    for _ in 0..2 {
+        let arrived = sink.records().len();
+        scene.send(4_000, 1_000..9_000);
+        sink.wait_for(arrived + 400, LIMIT);
+        second.pause();
+        eventually("its shards are taken", LIMIT, || (held(&first) == 8.0).then_some(()));
+        sink.wait_for(arrived + 2_000, LIMIT);
+        second.resume();
+        eventually("it has its part again", LIMIT, || (held(&second) == 4.0).then_some(()));
+        assert_eq!(scene.all_arrive(&sink), 0);
+    }
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
+fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
+    let mut redis = Redis::start();
+    let mut scene = Scene::new(kafka(), "exact_redis", 2);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_with(&redis, EXACTLY_ONCE));
+    scene.send(600, 0..6_000);
+    sink.wait_for(100, LIMIT);
+    let snapshot = redis.snapshot();
+    scene.send(600, 0..6_000);
+    scene.wait_until_stored(&postdate, 1_200);
+    sink.wait_for(300, LIMIT);
+    redis.roll_back_to(&snapshot);
+    assert_eq!(scene.all_arrive(&sink), 0, "after a rollback");
+    wait_until_ready(&postdate);
+    scene.send(600, 0..4_000);
+    scene.wait_until_stored(&postdate, 1_800);
+    sink.wait_for(1_400, LIMIT);
+    // Along with the process: nothing is left but what the brokers keep.
+    postdate.kill();
+    redis.flush_all();
+    scene.send(200, 0..1_000);
+    postdate.restart();
+    assert_eq!(scene.all_arrive(&sink), 0, "after the loss of everything");
+    redis.flush_all();
+    scene.send(600, 0..4_000);
+    assert_eq!(scene.all_arrive(&sink), 0, "after another loss");
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+#[test]
+fn a_kafka_that_is_killed_has_nothing_delivered_again() {
+    let mut kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "exact_kafka", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    for round in 1..=2 {
+        scene.send(600, 0..6_000);
+        sink.wait_for(round * 600 - 500, LIMIT);
+        kafka.kill();
+        kafka.restart();
+        assert_eq!(scene.all_arrive(&sink), 0);
+    }
+    wait_until_ready(&postdate);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+/// Some program whose transaction is aborted.
+fn produce_in_vain(scene: &Scene, addr: &str) {
+    let producer = Producer::transactional(addr, &format!("{}-in-vain", scene.deployment));
+    producer.begin();
+    for _ in 0..10 {
+        producer.send(&Outgoing::to(&scene.source).partition(0).header("uid", "never").header("postdate-after", "100ms"));
+    }
+    producer.flush();
+    producer.abort();
+}
+
+#[test]
+fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhere() {
+    let mut scene = Scene::new(kafka(), "exact_refused", 2);
+    let sink = scene.sink();
+    let (small, missing, dead) =
+        (format!("{}.small", scene.deployment), format!("{}.missing", scene.deployment), format!("{}.dead", scene.deployment));
+    kafka().create_topic(&small, 1, &[("max.message.bytes", "2000")]);
+    let more = format!("{EXACTLY_ONCE}allow = [\"{small}\", \"{missing}\"]\nretry = {{ max_attempts = 2, backoff = \"200ms\" }}");
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), &more));
+    let producer = Producer::start(kafka().addr());
+    let due = now_ms() + 3_000;
+    let wanted = 200;
+    for index in 0..wanted {
+        let record =
+            Outgoing::to(&scene.source).partition(index % 2).header("uid", index.to_string()).header("postdate-at", due.to_string());
+        let record = match index % 20 {
+            7 => record.header("postdate-to", &small).payload([b'x'; 4_000]),
+            13 => record.header("postdate-to", &missing),
+            _ => record.header("postdate-to", &small),
+        };
+        producer.send(&record);
+        if index == 50 {
+            producer.flush();
+            produce_in_vain(&scene, kafka().addr());
+        }
+    }
+    producer.flush();
+    scene.send(400, 2_000..6_000);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    let count = |topic: &str| {
+        let mut times: BTreeMap<usize, usize> = BTreeMap::new();
+        Sink::read_to_end(kafka().addr(), topic).iter().for_each(|record| *times.entry(number(record)).or_default() += 1);
+        times
+    };
+    let expected = |goes: fn(usize) -> bool| (0..wanted as usize).filter(|index| goes(index % 20)).map(|index| (index, 1)).collect();
+    let (taken, refused): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        (expected(|kind| kind != 7 && kind != 13), expected(|kind| kind == 7 || kind == 13));
+    eventually("all went their way", LIMIT, || (count(&small).len() >= taken.len() && count(&dead).len() >= refused.len()).then_some(()));
+    assert_eq!((count(&small), count(&dead)), (taken, refused));
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+    let metrics = postdate.metrics();
+    assert!(metrics.sum("postdate_transactions_aborted_total") > 0.0 && metrics.sum("postdate_transactions_committed_total") > 0.0);
+}
+
+#[test]
+fn a_route_over_two_clusters_is_refused_at_start() {
+    let scene = Scene::new(kafka(), "exact_two", 1);
+    let config = scene.config_with(redis(), &format!("{EXACTLY_ONCE}[kafka.other]\nbrokers = [\"127.0.0.1:1\"]"));
+    let target = format!("target = {{ kafka = \"main\", topic = \"{}\" }}", scene.target);
+    assert!(config.contains(&target));
+    let mut postdate = Postdate::start(&config.replace(&target, &target.replace("main", "other")));
+    assert!(!postdate.wait_until_ended().success());
+    let logs = postdate.logs();
+    assert!(logs.contains("exactly-once needs one cluster") && logs.contains("no transaction spans both"), "{logs}");
+}
+
+#[test]
+fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() {
+    let mut scene = Scene::new(kafka(), "exact_idle", 4);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    scene.send(400, 500..3_000);
+    sink.wait_for(100, LIMIT);
+    let (status, took) = postdate.terminate();
+    assert_eq!(status.code(), Some(0), "{}", postdate.logs());
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    postdate.restart();
+    assert_eq!(scene.all_arrive(&sink), 0);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}

@@ -1,0 +1,313 @@
+//! What transactors must do.
+
+use super::{PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, topic, within};
+use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors};
+use crate::model::{Headers, Offset, Partition, Reason};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) async fn all(world: &dyn World) {
+    what_is_committed_is_there_once_with_its_marker(world).await;
+    what_is_aborted_is_never_seen_and_its_marker_neither(world).await;
+    nothing_is_seen_before_the_commit_nor_what_follows_it(world).await;
+    the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(world).await;
+    a_marker_can_be_committed_alone(world).await;
+    what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(world).await;
+    a_missing_topic_is_told_and_the_transaction_can_be_aborted(world).await;
+    an_impossible_name_is_refused(world).await;
+    many_names_keep_their_order_side_by_side(world).await;
+    what_has_ended_is_heard_of_no_more(world).await;
+}
+
+/// Transactors, and what was heard of them and not looked at.
+struct Desk {
+    transactors: Box<dyn Transactors>,
+    heard: BTreeMap<u64, Vec<Happened>>,
+}
+
+impl Desk {
+    fn new(world: &dyn World) -> Self {
+        Self { transactors: world.transactors(), heard: BTreeMap::new() }
+    }
+
+    async fn next(&mut self, number: u64) -> Happened {
+        loop {
+            let waiting = self.heard.entry(number).or_default();
+            if !waiting.is_empty() {
+                return waiting.remove(0);
+            }
+            for (of, happened) in within(PATIENCE, "what happened", self.transactors.happened()).await {
+                self.heard.entry(of).or_default().push(happened);
+            }
+        }
+    }
+
+    async fn opened(&mut self, number: u64, name: &Transactional) -> Option<String> {
+        self.transactors.open(number, name);
+        match self.next(number).await {
+            Happened::Opened(marker) => marker,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn send(&mut self, number: u64, place: (&str, Option<i32>), whole: &Whole, ticket: u64) -> Sent {
+        let (topic, partition) = place;
+        let (key, payload, headers) = (whole.key.as_deref(), whole.payload.as_deref(), Headers::default());
+        self.transactors.send(number, &Outgoing { topic, partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
+    }
+
+    /// The outcomes of so many records, by ticket.
+    async fn outcomes(&mut self, number: u64, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
+        let mut found = BTreeMap::new();
+        while found.len() < count {
+            let Happened::Reports(reports) = self.next(number).await else { panic!("something else than reports") };
+            for Report { ticket, outcome, .. } in reports {
+                assert!(found.insert(ticket, outcome).is_none(), "reported twice");
+            }
+        }
+        found
+    }
+
+    /// Sends all to one partition, and wants each taken.
+    async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[Whole]) {
+        for (ticket, whole) in (0..).zip(all) {
+            assert_eq!(self.send(number, (topic, Some(index)), whole, ticket), Sent::Taken);
+        }
+        self.outcomes(number, all.len()).await.values().for_each(|outcome| assert_eq!(*outcome, Ok(())));
+    }
+
+    async fn commit(&mut self, number: u64, text: &str) {
+        self.transactors.commit(number, marker(text));
+        assert_eq!(self.next(number).await, Happened::Committed);
+    }
+
+    /// What comes before the end of an abort are reports.
+    async fn abort(&mut self, number: u64) {
+        self.transactors.abort(number);
+        loop {
+            match self.next(number).await {
+                Happened::Reports(_) => {}
+                other => return assert_eq!(other, Happened::Aborted),
+            }
+        }
+    }
+}
+
+fn marker(text: &str) -> Marker {
+    Marker { offset: Offset(7), text: text.to_owned() }
+}
+
+fn transactional(world: &dyn World, topic: &str) -> Transactional {
+    Transactional { id: name(world, "transactor"), group: name(world, "markers"), partition: Partition::new(topic, 0) }
+}
+
+async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> Vec<u64> {
+    let (mut source, partition) = (member(world, topic, partitions).await, Partition::new(topic, index));
+    source.start(&partition, Offset(0), 1);
+    let read = read_to_end(&mut *source, &partition, 1).await.0.iter().map(number).collect();
+    source.close().await;
+    read
+}
+
+async fn what_is_committed_is_there_once_with_its_marker(world: &dyn World) {
+    let topic = topic(world, "committed", 2).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    assert_eq!(desk.opened(1, &name).await, None, "nobody has committed one");
+    for round in 0..3 {
+        desk.deliver(1, &topic, 0, &texts(round * 10..round * 10 + 10)).await;
+        desk.deliver(1, &topic, 1, &texts(round..round + 1)).await;
+        desk.commit(1, &format!("marker {round}")).await;
+    }
+    assert_eq!(read(world, &topic, 0, 2).await, (0..30).collect::<Vec<_>>());
+    assert_eq!(read(world, &topic, 1, 2).await, [0, 1, 2]);
+    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("marker 2"));
+    desk.transactors.close().await;
+}
+
+async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn World) {
+    let topic = topic(world, "aborted", 1).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    desk.deliver(1, &topic, 0, &texts(0..5)).await;
+    desk.commit(1, "first").await;
+    for unreported in [false, true] {
+        if unreported {
+            assert_eq!(desk.send(1, (&topic, Some(0)), &Whole::text("99"), 0), Sent::Taken);
+        } else {
+            desk.deliver(1, &topic, 0, &texts(90..99)).await;
+        }
+        desk.abort(1).await;
+    }
+    desk.deliver(1, &topic, 0, &texts(5..6)).await;
+    desk.commit(1, "second").await;
+    assert_eq!(read(world, &topic, 0, 1).await, (0..6).collect::<Vec<_>>());
+    desk.deliver(1, &topic, 0, &texts(90..99)).await;
+    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("second"));
+    assert_eq!(read(world, &topic, 0, 1).await, (0..6).collect::<Vec<_>>());
+    desk.transactors.close().await;
+}
+
+async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn World) {
+    let topic = topic(world, "hidden", 1).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    desk.deliver(1, &topic, 0, &texts(0..3)).await;
+    deliver(&mut *world.target(10), &topic, Some(0), &texts(3..4)).await;
+    assert_eq!(read(world, &topic, 0, 1).await, Vec::<u64>::new());
+    desk.commit(1, "").await;
+    assert_eq!(read(world, &topic, 0, 1).await, [0, 1, 2, 3]);
+    desk.transactors.close().await;
+}
+
+async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(world: &dyn World) {
+    let topic = topic(world, "fenced", 1).await;
+    let (mut old, mut new, name) = (Desk::new(world), Desk::new(world), transactional(world, &topic));
+    old.opened(1, &name).await;
+    old.deliver(1, &topic, 0, &texts(0..1)).await;
+    old.commit(1, "of the old").await;
+    old.deliver(1, &topic, 0, &texts(90..99)).await;
+    assert_eq!(new.opened(1, &name).await.as_deref(), Some("of the old"));
+    old.transactors.commit(1, marker("too late"));
+    assert!(matches!(old.next(1).await, Happened::Lost { is_fenced: true, .. }));
+    match old.send(1, (&topic, None), &Whole::text("99"), 1) {
+        Sent::Failed(failure) => assert_eq!(failure.kind, FailureKind::Closed),
+        other => panic!("{other:?}"),
+    }
+    new.deliver(1, &topic, 0, &texts(1..2)).await;
+    new.commit(1, "of the new").await;
+    assert_eq!(read(world, &topic, 0, 1).await, [0, 1]);
+    assert_eq!(old.opened(2, &name).await.as_deref(), Some("of the new"), "who was fenced may come again");
+    old.transactors.close().await;
+    new.transactors.close().await;
+}
+
+async fn a_marker_can_be_committed_alone(world: &dyn World) {
+    let topic = topic(world, "alone", 1).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    desk.commit(1, "nothing else").await;
+    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("nothing else"));
+    desk.transactors.close().await;
+}
+
+/// A transactor that cannot tell which of several records was refused is lost, and the next of its name can.
+async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(world: &dyn World) {
+    let topic = name(world, "large");
+    world.create_topic(&topic, 1, Some(2_000)).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    let large = Whole { payload: Some(vec![1; 3_000]), ..Whole::default() };
+    let (mut opening, mut refused) = (1, None);
+    desk.opened(opening, &name).await;
+    'rounds: for round in 0.. {
+        assert!(round < 6, "it comes to an end");
+        let tickets: Vec<u64> = (0..50).filter(|ticket| refused != Some(*ticket)).collect();
+        for ticket in &tickets {
+            let small = Whole::text(ticket.to_string());
+            desk.send(opening, (&topic, Some(0)), if *ticket == 25 { &large } else { &small }, *ticket);
+        }
+        let (mut left, mut asked) = (tickets.len(), false);
+        loop {
+            match desk.next(opening).await {
+                Happened::Reports(reports) => {
+                    let is_large = |report: &&Report| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
+                    refused = refused.or(reports.iter().find(is_large).map(|report| report.ticket));
+                    left -= reports.iter().filter(|report| report.outcome.is_ok()).count();
+                    if left == 0 {
+                        desk.commit(opening, "all but one").await;
+                        break 'rounds;
+                    } else if !asked && reports.iter().any(|report| report.outcome.is_err()) {
+                        // Nothing more of it need be sent, or reported on.
+                        desk.transactors.abort(opening);
+                        asked = true;
+                    }
+                }
+                Happened::Aborted if asked => break,
+                Happened::Lost { is_fenced: false, .. } => {
+                    opening += 1;
+                    desk.opened(opening, &name).await;
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(refused, Some(25));
+    assert_eq!(read(world, &topic, 0, 1).await, (0..50).filter(|number| *number != 25).collect::<Vec<_>>());
+    desk.transactors.close().await;
+}
+
+async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn World) {
+    let (topic, missing) = (topic(world, "there", 1).await, name(world, "missing"));
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    let asked = async {
+        match desk.send(1, (&missing, None), &Whole::text("1"), 1) {
+            Sent::Taken => desk.outcomes(1, 1).await.remove(&1).expect("its report"),
+            Sent::Failed(failure) => Err(failure),
+            Sent::Full => panic!("full of one record"),
+        }
+    };
+    let failure = within(Duration::from_secs(15), "word of a missing topic", asked).await.expect_err("there is no such topic");
+    assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+    desk.abort(1).await;
+    desk.deliver(1, &topic, 0, &texts(0..1)).await;
+    desk.commit(1, "").await;
+    assert_eq!(read(world, &topic, 0, 1).await, [0]);
+    desk.transactors.close().await;
+}
+
+async fn an_impossible_name_is_refused(world: &dyn World) {
+    let topic = topic(world, "possible", 1).await;
+    let (mut desk, transactional) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &transactional).await;
+    for name in ["no spaces", "", "^.*"] {
+        match desk.send(1, (name, None), &Whole::text("1"), 1) {
+            Sent::Failed(failure) => assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::InvalidTarget)),
+            other => panic!("{other:?}"),
+        }
+    }
+    desk.deliver(1, &topic, 0, &texts(0..1)).await;
+    desk.commit(1, "it does no harm").await;
+    desk.transactors.close().await;
+}
+
+async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
+    const NAMES: u64 = 4;
+    let topic = topic(world, "many", NAMES as i32).await;
+    let mut desk = Desk::new(world);
+    for number in 0..NAMES {
+        desk.opened(number, &transactional(world, &topic)).await;
+    }
+    for round in 0..3 {
+        for number in 0..NAMES {
+            for text in texts(round * 2_000..(round + 1) * 2_000) {
+                assert_eq!(desk.send(number, (&topic, Some(number as i32)), &text, round * 2_000 + super::number(&text)), Sent::Taken);
+            }
+        }
+        for number in 0..NAMES {
+            desk.outcomes(number, 2_000).await.values().for_each(|outcome| assert_eq!(*outcome, Ok(())));
+            desk.transactors.commit(number, marker(""));
+        }
+        for number in 0..NAMES {
+            assert_eq!(desk.next(number).await, Happened::Committed);
+        }
+    }
+    for number in 0..NAMES {
+        assert!(read(world, &topic, number as i32, NAMES as usize).await.into_iter().eq(0..6_000));
+    }
+    desk.transactors.close().await;
+}
+
+async fn what_has_ended_is_heard_of_no_more(world: &dyn World) {
+    let topic = topic(world, "ended", 1).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    desk.send(1, (&topic, Some(0)), &Whole::text("90"), 1);
+    desk.transactors.commit(1, marker("never"));
+    desk.transactors.end(1);
+    desk.opened(2, &name).await;
+    desk.deliver(2, &topic, 0, &texts(0..1)).await;
+    desk.commit(2, "").await;
+    assert!(!desk.heard.contains_key(&1) || desk.heard[&1].is_empty());
+    desk.transactors.close().await;
+}

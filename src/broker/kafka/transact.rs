@@ -1,0 +1,243 @@
+//! Kafka's transactions: a producer for each transactor, named by its transactional id, which the brokers let only the latest bearer use.
+//!
+//! The calls that make, commit and abort transactions block, so each producer has a thread (`transactor`). Which record of a refused batch
+//! was at fault the broker does not say, and within a transaction no other producer can try: so the producer is lost, and the next ones of
+//! its name send each record in a batch of its own for [`KAFKA_ALONE`](crate::limit::KAFKA_ALONE).
+
+use super::catalog;
+use super::health::Health;
+use super::inquiry::Inquiry;
+use super::raw::{Outbound, Sender, Status, Topic};
+use super::thread::Thread;
+use super::transactor::{Alone, Desk, Heard, Order};
+use super::{Cluster, Side, failure, is_topic_name, kbytes, millis, no_topic_name, unmade};
+use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Transactors};
+use crate::health::Part;
+use crate::limit::{
+    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TOPICS_MAX, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
+};
+use crate::model::Reason;
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use rdkafka::config::ClientConfig;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+const SIDE: Side = Side {
+    defaults: &[
+        ("socket.nagle.disable", "true"),
+        // As of a target.
+        ("max.in.flight.requests.per.connection", "1"),
+        // While the coordinator ends the last transaction it answers the first request of the next that it is busy.
+        ("retry.backoff.ms", "5"),
+    ],
+    bounds: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
+    owned: &[
+        ("enable.idempotence", "true"),
+        ("request.required.acks", "all"),
+        ("partitioner", "murmur2_random"),
+        ("message.max.bytes", "1000000000"),
+        ("delivery.report.only.error", "false"),
+    ],
+};
+
+/// The port of transactions on one cluster.
+pub(crate) struct KafkaTransactors {
+    cluster: Cluster,
+    health: Health,
+    heard: Arc<Heard>,
+    alone: Arc<Alone>,
+    lines: BTreeMap<u64, Line>,
+    /// Ended, and not gone yet.
+    retired: Vec<Line>,
+    /// Declared after the lines, which ask it.
+    inquiry: Inquiry,
+}
+
+/// One producer. Dropping it joins its thread.
+struct Line {
+    topics: BTreeMap<Box<str>, Topic>,
+    /// Given up before the thread is waited for: the last to hold it ends the client, which blocks.
+    sender: Option<Arc<Sender>>,
+    orders: Option<SyncSender<Order>>,
+    stop: Arc<AtomicBool>,
+    thread: Thread,
+    in_flight: usize,
+}
+
+impl KafkaTransactors {
+    /// `part` tells of the cluster.
+    pub(crate) fn new(cluster: &Cluster, part: Part) -> Result<Self, Error> {
+        let health = Health::new(&cluster.name, part);
+        let inquiry = catalog::inquiry(cluster, health.clone())?;
+        let (heard, alone) = Default::default();
+        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines: BTreeMap::new(), retired: Vec::new(), inquiry })
+    }
+
+    fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
+        let lasts = millis(KAFKA_TRANSACTION_MAX).to_string();
+        let mut config = self.cluster.config(
+            &SIDE,
+            &[
+                ("transactional.id", id.to_owned()),
+                ("transaction.timeout.ms", lasts.clone()),
+                ("message.timeout.ms", lasts),
+                ("topic.metadata.propagation.max.ms", millis(KAFKA_TRANSACTION_NEW_TOPIC_MAX).to_string()),
+                ("queue.buffering.max.messages", HANDED_LONG_MAX.to_string()),
+                ("queue.buffering.max.kbytes", kbytes(KAFKA_SEND_BYTES_MAX).to_string()),
+            ],
+        );
+        if is_alone {
+            config.set("batch.num.messages", "1").set("queue.buffering.max.ms", "0").set("max.in.flight.requests.per.connection", "5");
+        }
+        config
+    }
+
+    fn line(&self, number: u64, name: &Transactional) -> Result<Line, Error> {
+        let alone_until = self.alone.until(&name.id);
+        let sender = Sender::new(&self.config(&name.id, alone_until.is_some())).map_err(|error| unmade(&error))?;
+        let (sender, stop) = (Arc::new(sender), Arc::new(AtomicBool::new(false)));
+        // One is asked for at a time; a second of room, so that asking never waits.
+        let (orders, asked) = sync_channel(2);
+        let asker = self.inquiry.asker().ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
+        let desk = Desk {
+            number,
+            name: name.clone(),
+            sender: sender.clone(),
+            orders: asked,
+            stop: stop.clone(),
+            heard: self.heard.clone(),
+            health: self.health.clone(),
+            asker,
+            alone: self.alone.clone(),
+            alone_until,
+            is_mixed: false,
+        };
+        let thread = Thread::start("kafka-transact", move || desk.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Line { topics: BTreeMap::new(), sender: Some(sender), orders: Some(orders), stop, thread, in_flight: 0 })
+    }
+
+    fn order(&mut self, number: u64, order: Order) {
+        let Some(line) = self.lines.get(&number) else { return };
+        let (Some(orders), Some(sender)) = (&line.orders, &line.sender) else { return };
+        // Its thread has ended, and that was told.
+        let _told = orders.try_send(order);
+        sender.interrupt();
+    }
+
+    fn prune(&mut self) {
+        self.retired.retain(|line| !line.thread.has_ended());
+    }
+}
+
+impl Line {
+    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
+        let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
+        if !self.topics.contains_key(record.topic) {
+            if !is_topic_name(record.topic) {
+                return Err(Code::InvalidTopic);
+            }
+            if self.topics.len() >= KAFKA_TOPICS_MAX {
+                self.topics.clear();
+            }
+            let handle = sender.topic(record.topic).ok_or(Code::InvalidTopic)?;
+            self.topics.insert(record.topic.into(), handle);
+        }
+        let outbound = Outbound { partition: record.partition, key: record.key, payload: record.payload, ticket };
+        sender.send(&self.topics[record.topic], &outbound, record.out_headers())
+    }
+
+    fn retire(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.topics.clear();
+        self.orders = None;
+        if let Some(sender) = self.sender.take() {
+            sender.interrupt();
+        }
+    }
+
+    async fn end(&mut self) {
+        self.retire();
+        self.thread.end().await;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+#[async_trait(?Send)]
+impl Transactors for KafkaTransactors {
+    fn open(&mut self, number: u64, name: &Transactional) {
+        self.prune();
+        match self.line(number, name) {
+            Ok(line) => _ = self.lines.insert(number, line),
+            Err(error) => self.heard.put(number, Happened::Lost { is_fenced: false, reason: error.to_string() }),
+        }
+    }
+
+    fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
+        let closed = |detail: String| Sent::Failed(failure::closed(detail));
+        let Some(line) = self.lines.get_mut(&number) else { return closed("the transactor is gone".to_owned()) };
+        match line.send(record, ticket) {
+            Ok(()) => {
+                line.in_flight += 1;
+                Sent::Taken
+            }
+            Err(Code::QueueFull) if line.in_flight > 0 => Sent::Full,
+            Err(Code::QueueFull) => Sent::Failed(failure::of_record(Code::MessageSizeTooLarge, Status::NotPersisted, String::new())),
+            Err(code @ Code::InvalidTopic) => Sent::Failed(failure::of_record(code, Status::NotPersisted, no_topic_name(record.topic))),
+            Err(code) => {
+                let failure = failure::of_record(code, Status::NotPersisted, String::new());
+                // Of a transaction that is to be aborted, or a client that has failed, nothing is known of the record.
+                if failure.reason == Reason::TimedOut { closed(failure.detail) } else { Sent::Failed(failure) }
+            }
+        }
+    }
+
+    fn commit(&mut self, number: u64, marker: Marker) {
+        self.order(number, Order::Commit(marker));
+    }
+
+    fn abort(&mut self, number: u64) {
+        self.order(number, Order::Abort);
+    }
+
+    fn end(&mut self, number: u64) {
+        self.prune();
+        if let Some(mut line) = self.lines.remove(&number) {
+            line.retire();
+            self.retired.push(line);
+        }
+    }
+
+    /// Dropping it loses nothing: what happened leaves only with the answer.
+    async fn happened(&mut self) -> Vec<(u64, Happened)> {
+        loop {
+            let mut happened = self.heard.take().await;
+            let is_failed_opening = |happened: &Happened| matches!(happened, Happened::Lost { .. });
+            happened.retain(|(number, happened)| self.lines.contains_key(number) || is_failed_opening(happened));
+            for (number, happened) in &happened {
+                if let (Happened::Reports(reports), Some(line)) = (happened, self.lines.get_mut(number)) {
+                    line.in_flight -= reports.len();
+                }
+            }
+            if !happened.is_empty() {
+                return happened;
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        let lines = std::mem::take(&mut self.lines).into_values().chain(self.retired.drain(..));
+        let mut lines: Vec<_> = lines.collect();
+        join_all(lines.iter_mut().map(Line::end)).await;
+        drop(lines);
+        self.inquiry.end().await;
+    }
+}

@@ -1,0 +1,244 @@
+//! One transactional producer, and the thread that serves its reports and makes the calls that block. What is in its transactions is the
+//! caller's affair.
+
+use super::failure;
+use super::health::Health;
+use super::inquiry::Asker;
+use super::raw::{After, Delivery, Notice, Sender, Undone};
+use crate::broker::{Error, Happened, Marker, Report, Transactional};
+use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_TRANSACTION_TURN};
+use crate::model::Offset;
+use rdkafka::TopicPartitionList;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// What happened to transactors, on its way to the port's caller. Bounded by what the caller hands over and asks for.
+#[derive(Default)]
+pub(super) struct Heard {
+    waiting: Mutex<Vec<(u64, Happened)>>,
+    came: Notify,
+}
+
+impl Heard {
+    pub(super) fn put(&self, number: u64, happened: Happened) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((number, happened));
+        self.came.notify_one();
+    }
+
+    /// Dropped early, it loses nothing: what happened leaves only with the answer.
+    pub(super) async fn take(&self) -> Vec<(u64, Happened)> {
+        loop {
+            let happened = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            if !happened.is_empty() {
+                return happened;
+            }
+            self.came.notified().await;
+        }
+    }
+}
+
+/// Names whose records are sent one a batch until an instant, for a batch of theirs was refused: only so it is known which record was it.
+#[derive(Default)]
+pub(super) struct Alone(Mutex<BTreeMap<String, Instant>>);
+
+impl Alone {
+    /// Until when, if it is now.
+    pub(super) fn until(&self, id: &str) -> Option<Instant> {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        names.retain(|_, until| *until > now);
+        names.get(id).copied()
+    }
+
+    fn begin(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), Instant::now() + KAFKA_ALONE);
+    }
+}
+
+/// What the thread is asked to do.
+pub(super) enum Order {
+    Commit(Marker),
+    Abort,
+}
+
+/// What runs on the thread.
+pub(super) struct Desk {
+    pub(super) number: u64,
+    pub(super) name: Transactional,
+    pub(super) sender: Arc<Sender>,
+    pub(super) orders: Receiver<Order>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) heard: Arc<Heard>,
+    pub(super) health: Health,
+    pub(super) asker: Asker,
+    pub(super) alone: Arc<Alone>,
+    /// Its batches hold one record, until then.
+    pub(super) alone_until: Option<Instant>,
+    /// Some record of a batch was refused.
+    pub(super) is_mixed: bool,
+}
+
+/// Why the thread ends.
+enum End {
+    Asked,
+    Lost { is_fenced: bool, reason: String },
+}
+
+fn lost(reason: impl Into<String>) -> End {
+    End::Lost { is_fenced: false, reason: reason.into() }
+}
+
+impl Desk {
+    pub(super) fn serve(mut self) {
+        if let Err(End::Lost { is_fenced, reason }) = self.work() {
+            self.heard.put(self.number, Happened::Lost { is_fenced, reason });
+        }
+        self.sender.purge();
+        while self.sender.waiting() > 0 && self.turn(KAFKA_IDLE) > 0 {}
+    }
+
+    fn work(&mut self) -> Result<(), End> {
+        self.insist(Sender::init_transactions)?;
+        let marker = self.marker()?;
+        self.begin()?;
+        self.heard.put(self.number, Happened::Opened(marker));
+        loop {
+            self.look()?;
+            match self.orders.try_recv() {
+                Ok(Order::Commit(marker)) => self.commit(&marker)?,
+                Ok(Order::Abort) => self.abort()?,
+                Err(TryRecvError::Empty) => _ = self.turn(KAFKA_IDLE),
+                Err(TryRecvError::Disconnected) => return Err(End::Asked),
+            }
+        }
+    }
+
+    /// Whether it can go on.
+    fn look(&self) -> Result<(), End> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(End::Asked);
+        }
+        if let Some((code, words)) = self.sender.fatal_error() {
+            return Err(End::Lost { is_fenced: is_fenced(code), reason: words });
+        }
+        if self.is_mixed {
+            self.alone.begin(&self.name.id);
+            return Err(lost("a batch was refused for one of its records: they are sent one by one for a while, to see which"));
+        }
+        Ok(())
+    }
+
+    /// What was committed last; waits for what is about to be.
+    fn marker(&mut self) -> Result<Option<String>, End> {
+        loop {
+            match self.asker.committed(&self.name.group, &self.name.partition) {
+                Ok(marker) => return Ok(marker),
+                Err(Error::Unavailable(_)) => {
+                    self.look()?;
+                    self.turn(KAFKA_TRANSACTION_TURN);
+                }
+                Err(error) => return Err(lost(format!("its marker cannot be read: {error}"))),
+            }
+        }
+    }
+
+    fn begin(&self) -> Result<(), End> {
+        self.sender.begin_transaction().map_err(end)
+    }
+
+    fn commit(&mut self, marker: &Marker) -> Result<(), End> {
+        let offsets = offsets(&self.name, marker);
+        let group = self.name.group.clone();
+        let done = self.call(|sender, patience| sender.send_offsets(&group, &offsets, patience));
+        let done = done.and_then(|done| if done { self.call(Sender::commit_transaction) } else { Ok(false) })?;
+        if !done {
+            return self.abort();
+        }
+        self.health.answered();
+        let has_been_alone = self.alone_until.is_some_and(|until| until <= Instant::now());
+        let begun = if has_been_alone { Err(lost("records are sent in batches again")) } else { self.begin() };
+        // Who hears it may send at once.
+        self.heard.put(self.number, Happened::Committed);
+        begun
+    }
+
+    fn abort(&mut self) -> Result<(), End> {
+        self.insist(Sender::abort_transaction)?;
+        while self.turn(Duration::ZERO) > 0 {}
+        self.begin()?;
+        // That a batch was refused is told only now: what was in it may have been the least of it.
+        self.look()?;
+        self.heard.put(self.number, Happened::Aborted);
+        Ok(())
+    }
+
+    fn insist(&mut self, call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<(), End> {
+        if self.call(call)? { Ok(()) } else { Err(lost("a transaction that should be aborted cannot be")) }
+    }
+
+    /// Calls until it is done; `false`: the transaction can only be aborted.
+    fn call(&mut self, mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<bool, End> {
+        loop {
+            match call(&self.sender, KAFKA_TRANSACTION_TURN) {
+                Ok(()) => return Ok(true),
+                Err(Undone { after: After::Abort, .. }) => return Ok(false),
+                Err(Undone { after: After::Again, .. }) => {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return Err(End::Asked);
+                    }
+                    while self.turn(Duration::ZERO) > 0 {}
+                }
+                Err(undone) => return Err(end(undone)),
+            }
+        }
+    }
+
+    fn turn(&mut self, patience: Duration) -> usize {
+        let Self { sender, health, alone_until, is_mixed, number, heard, .. } = self;
+        let mut reports = Vec::new();
+        let served = sender.serve(patience, &mut |notice: Notice| health.heard(notice), |delivery| {
+            reports.push(judge(delivery, health, alone_until.is_some(), is_mixed));
+        });
+        if !reports.is_empty() {
+            heard.put(*number, Happened::Reports(reports));
+        }
+        served
+    }
+}
+
+fn judge(delivery: &Delivery<'_>, health: &Health, is_alone: bool, is_mixed: &mut bool) -> Report {
+    let Some(code) = delivery.error else {
+        health.answered();
+        let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
+        return Report { ticket: delivery.ticket, place: offset.map(|offset| (delivery.message.partition(), offset)), outcome: Ok(()) };
+    };
+    let mut failure = failure::of_record(code, delivery.status(), delivery.words());
+    if !is_alone && failure::is_of_batch(code) {
+        *is_mixed = true;
+        failure = failure::closed(format!("it was refused with its batch: {}", failure.detail));
+    }
+    Report { ticket: delivery.ticket, place: None, outcome: Err(failure) }
+}
+
+fn end(Undone { code, words, .. }: Undone) -> End {
+    End::Lost { is_fenced: is_fenced(code), reason: words }
+}
+
+fn is_fenced(code: Code) -> bool {
+    matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
+}
+
+fn offsets(name: &Transactional, marker: &Marker) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(1);
+    let mut element = list.add_partition(&name.partition.topic, name.partition.index);
+    let offset = i64::try_from(marker.offset.0).unwrap_or(i64::MAX);
+    element.set_offset(rdkafka::Offset::Offset(offset)).expect("an offset that is not negative");
+    element.set_metadata(&marker.text);
+    list
+}

@@ -1,0 +1,34 @@
+//! Bounds of transactions, in which messages are delivered exactly once.
+
+use std::time::Duration;
+
+/// The least time between two commits of a shard that has not stood idle, so that claims go together; and the messages from
+/// which on a transaction takes no more of them.
+pub(crate) const TRANSACTION_PACE: Duration = Duration::from_millis(20);
+pub(crate) const TRANSACTION_MESSAGES_MAX: usize = 16_384;
+
+/// How long nothing may be reported of a transaction under way before it is undone. Readers of what is committed wait behind it in every
+/// partition that it wrote to. Longer than a missing topic takes to be told ([`KAFKA_TRANSACTION_NEW_TOPIC_MAX`]).
+pub(crate) const TRANSACTION_OPEN_MAX: Duration = Duration::from_secs(8);
+
+/// A transactor of which nothing is heard for so long is given up, and another opened.
+pub(crate) const TRANSACTION_ANSWER_MAX: Duration = Duration::from_secs(45);
+
+/// So long before a message is due its shard's transactor is opened, and so long after the last one it is ended.
+pub(crate) const TRANSACTOR_AHEAD: Duration = Duration::from_secs(2);
+pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
+
+/// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the
+/// first time soon after the shard was taken, for who took it does not know how old it is.
+pub(crate) const MARKER_REFRESH: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MARKER_REFRESH_FIRST: Duration = Duration::from_secs(3600);
+
+/// A topic that does not exist is told after so long where others wait with it; and after how long the broker itself ends a transaction of a
+/// process that died, if nobody takes its shard: longer than [`TRANSACTION_OPEN_MAX`], with some time for the end of it.
+pub(crate) const KAFKA_TRANSACTION_NEW_TOPIC_MAX: Duration = Duration::from_secs(2);
+pub(crate) const KAFKA_TRANSACTION_MAX: Duration = Duration::from_secs(60);
+
+/// How long a call that begins or ends a transaction blocks before reports are served and it is called again; and how long a producer sends
+/// each record in a batch of its own after a batch was refused for one of its records.
+pub(crate) const KAFKA_TRANSACTION_TURN: Duration = Duration::from_millis(100);
+pub(crate) const KAFKA_ALONE: Duration = Duration::from_secs(30);

@@ -1,0 +1,63 @@
+//! What is counted of the store.
+
+use super::{Counter, Histogram, STORE_ERRORS, STORE_LATENCY_SECONDS};
+use std::time::Duration;
+
+/// A call of the store port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Open,
+    Append,
+    State,
+    Glance,
+    Acquire,
+    Renew,
+    Release,
+    List,
+    Fetch,
+    Tail,
+    Advance,
+    Quarantine,
+    Rewrite,
+    Enrol,
+    Resign,
+    Erase,
+}
+
+impl Operation {
+    pub(super) const ALL: &[(Self, &str)] = &[
+        (Self::Open, "open"),
+        (Self::Append, "append"),
+        (Self::State, "state"),
+        (Self::Glance, "glance"),
+        (Self::Acquire, "acquire"),
+        (Self::Renew, "renew"),
+        (Self::Release, "release"),
+        (Self::List, "list"),
+        (Self::Fetch, "fetch"),
+        (Self::Tail, "tail"),
+        (Self::Advance, "advance"),
+        (Self::Quarantine, "quarantine"),
+        (Self::Rewrite, "rewrite"),
+        (Self::Enrol, "enrol"),
+        (Self::Resign, "resign"),
+        (Self::Erase, "erase"),
+    ];
+}
+
+/// What is counted of the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store(Vec<(Histogram, Counter)>);
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        Self(Operation::ALL.iter().map(|(_, name)| (STORE_LATENCY_SECONDS.histogram(&[name]), STORE_ERRORS.counter(&[name]))).collect())
+    }
+
+    /// A call was answered, or not, after `latency`.
+    pub(crate) fn called<T, E>(&self, operation: Operation, latency: Duration, outcome: &Result<T, E>) {
+        let (latencies, errors) = &self.0[operation as usize];
+        latencies.record(latency);
+        errors.increment(u64::from(outcome.is_err()));
+    }
+}

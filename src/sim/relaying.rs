@@ -1,0 +1,69 @@
+//! A planted fault as a source: what need not wait is sent to the target as it is read, beside the shard.
+
+use super::world::{TARGET, World};
+use crate::broker::{Batch, Commit, Described, Error, Event, Source};
+use crate::model::{Offset, Partition};
+use async_trait::async_trait;
+
+/// See the module's page.
+pub(super) struct Relaying {
+    pub(super) world: World,
+    pub(super) source: Box<dyn Source>,
+}
+
+impl Relaying {
+    /// The records of a batch that are left.
+    fn relay(&self, batch: &Batch) -> Batch {
+        let mut rest = Batch::new(batch.partition.clone(), batch.epoch);
+        for record in batch.iter() {
+            if record.headers.iter().any(|(name, _)| name.starts_with(b"postdate-")) {
+                rest.push((record.offset, record.timestamp), record.key, record.payload, record.headers);
+            } else {
+                let to = Partition::new(TARGET, 0);
+                self.world.cluster().produce(&to, record.timestamp, (record.key, record.payload), record.headers);
+            }
+        }
+        rest
+    }
+}
+
+#[async_trait(?Send)]
+impl Source for Relaying {
+    async fn next(&mut self) -> Result<Event, Error> {
+        loop {
+            match self.source.next().await? {
+                Event::Records(batch) => {
+                    let rest = self.relay(&batch);
+                    if rest.len() > 0 {
+                        return Ok(Event::Records(rest));
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
+        self.source.describe(partitions).await
+    }
+
+    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+        self.source.committed(partitions).await
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        self.source.start(partition, from, epoch);
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        self.source.stop(partition);
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
+        self.source.commit(commits).await
+    }
+
+    async fn close(&mut self) {
+        self.source.close().await;
+    }
+}

@@ -1,0 +1,368 @@
+//! What an exactly-once shard knows of its transactor and of the transaction under way. A transaction holds whole claims, first to last, and
+//! is committed with the pair of its last. Decides; `exactly` does.
+//!
+//! | phase | what may follow |
+//! |---|---|
+//! | closed | opened when something is due soon, or the marker is to be refreshed |
+//! | opening | open, with the marker; until then nothing is claimed |
+//! | open | what is claimed is handed over; then committed, or aborted if some of it was not taken |
+//! | committing, aborting | open again; what is claimed meanwhile waits |
+//!
+//! From each it may be lost: then it is opened anew, and the work begins anew behind the marker, which says how the last commit ended.
+
+use crate::limit::{
+    MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX, TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX,
+    TRANSACTION_PACE, TRANSACTOR_IDLE,
+};
+use crate::model::Claim;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// See the module's page.
+pub(crate) struct Transacting {
+    phase: Phase,
+    /// Names the opening; what is heard of another number is of an earlier one.
+    number: u64,
+    /// When its phase began.
+    since: Instant,
+    /// When the first of the transaction was handed over, or one of it was reported on last; `None`: there is nothing in it.
+    begun: Option<Instant>,
+    sent: usize,
+    reported: usize,
+    /// It can only be aborted.
+    has_failed: bool,
+    /// When the last commit began.
+    committed: Instant,
+    /// Nothing is opened or handed over before.
+    not_before: Instant,
+    /// How often it was lost since the last commit.
+    losses: u32,
+    refresh: Instant,
+    /// The pair of the last commit that is known of.
+    marker: Claim,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Closed,
+    Opening,
+    Open,
+    /// So many flights, which `pair` says to be delivered.
+    Committing {
+        flights: usize,
+        pair: Claim,
+    },
+    Aborting,
+}
+
+/// What is seen of the work it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// Something is claimed, or is due soon.
+    pub(super) is_wanted: bool,
+    /// Nothing more comes: what there is, is to be committed now.
+    pub(super) is_hurried: bool,
+    /// Flights that are handed over as a whole, and the pair of the last of them.
+    pub(super) whole: Option<(usize, Claim)>,
+    /// One more is handed over in part.
+    pub(super) is_partial: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    None,
+    Open,
+    Commit {
+        flights: usize,
+        pair: Claim,
+    },
+    Abort,
+    /// Nobody needs it.
+    End,
+    /// It does not answer.
+    GiveUp,
+}
+
+impl Transacting {
+    pub(super) fn new(start: Claim, now: Instant) -> Self {
+        Self {
+            phase: Phase::Closed,
+            number: 0,
+            since: now,
+            begun: None,
+            sent: 0,
+            reported: 0,
+            has_failed: false,
+            committed: now - TRANSACTION_PACE,
+            not_before: now,
+            losses: 0,
+            refresh: now + MARKER_REFRESH_FIRST,
+            marker: start,
+        }
+    }
+
+    /// The number of the opening, if there is one.
+    pub(super) fn number(&self) -> Option<u64> {
+        (self.phase != Phase::Closed).then_some(self.number)
+    }
+
+    /// Whether the shard may be claimed of: the marker is known, and who had the shard before is fenced.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self.phase, Phase::Closed | Phase::Opening)
+    }
+
+    pub(super) fn is_committing(&self) -> bool {
+        matches!(self.phase, Phase::Committing { .. })
+    }
+
+    pub(super) fn marker(&self) -> Claim {
+        self.marker
+    }
+
+    /// Handed to the client and not reported on.
+    pub(super) fn in_client(&self) -> usize {
+        self.sent - self.reported
+    }
+
+    /// Whether what is claimed may be handed over.
+    pub(super) fn is_taking(&self, now: Instant) -> bool {
+        self.phase == Phase::Open && !self.has_failed && self.not_before <= now
+    }
+
+    /// Whether the transaction takes no more claims than it has begun with. A first one is committed at once; others so soon after it wait
+    /// a moment, for each other.
+    pub(super) fn is_sealed(&self, now: Instant) -> bool {
+        self.begun.is_some_and(|begun| begun < now) && (self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX)
+    }
+
+    pub(super) fn step(&self, sight: Sight, now: Instant) -> Step {
+        let is_silent = self.since + TRANSACTION_ANSWER_MAX <= now;
+        match self.phase {
+            Phase::Closed if self.not_before <= now && (sight.is_wanted || self.is_to_refresh(now)) => Step::Open,
+            Phase::Closed => Step::None,
+            Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
+            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
+            Phase::Open if self.has_failed => Step::Abort,
+            Phase::Open if self.begun.is_none() && self.is_to_refresh(now) => Step::Commit { flights: 0, pair: self.marker },
+            Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + TRANSACTOR_IDLE <= now => Step::End,
+            Phase::Open => self.step_on(sight, now),
+        }
+    }
+
+    /// Of a transaction under way.
+    fn step_on(&self, sight: Sight, now: Instant) -> Step {
+        let Some(begun) = self.begun else { return Step::None };
+        let is_due = sight.is_hurried || self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX;
+        match sight.whole {
+            Some((flights, pair)) if self.in_client() == 0 && !sight.is_partial && is_due => Step::Commit { flights, pair },
+            _ if begun + TRANSACTION_OPEN_MAX <= now => Step::Abort,
+            _ => Step::None,
+        }
+    }
+
+    /// Whether the marker is so old that brokers may soon forget it.
+    fn is_to_refresh(&self, now: Instant) -> bool {
+        self.refresh <= now && self.marker != Claim::START
+    }
+
+    /// When there is something to do that nothing will announce.
+    pub(super) fn wake(&self, is_wanted: bool, now: Instant) -> Option<Instant> {
+        let refresh = (self.marker != Claim::START).then_some(self.refresh);
+        let pause = Some(self.not_before).filter(|at| *at > now);
+        match self.phase {
+            Phase::Closed if is_wanted => pause.or(Some(now)),
+            Phase::Closed => refresh,
+            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Some(self.since + TRANSACTION_ANSWER_MAX),
+            Phase::Open if self.has_failed => Some(now),
+            Phase::Open => {
+                let commit = self.begun.map(|_| self.committed + TRANSACTION_PACE).filter(|at| *at > now);
+                let end = self.begun.map_or(self.since + TRANSACTOR_IDLE, |begun| begun + TRANSACTION_OPEN_MAX);
+                let end = Some(end).filter(|_| self.begun.is_some() || !is_wanted);
+                [refresh, pause, commit, end].into_iter().flatten().min()
+            }
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, now: Instant) {
+        (self.phase, self.since) = (phase, now);
+    }
+
+    fn clear(&mut self) {
+        (self.begun, self.sent, self.reported, self.has_failed) = (None, 0, 0, false);
+    }
+
+    pub(super) fn opening(&mut self, number: u64, now: Instant) {
+        self.number = number;
+        self.clear();
+        self.enter(Phase::Opening, now);
+    }
+
+    pub(super) fn opened(&mut self, marker: Claim, now: Instant) {
+        self.marker = marker;
+        self.enter(Phase::Open, now);
+    }
+
+    /// A message was handed over, or need not be.
+    pub(super) fn handed(&mut self, is_sent: bool, now: Instant) {
+        self.begun.get_or_insert(now);
+        self.sent += usize::from(is_sent);
+    }
+
+    /// What is in the transaction is to be handed over again then.
+    pub(super) fn fail(&mut self, again: Instant) {
+        self.has_failed = true;
+        self.not_before = self.not_before.max(again);
+    }
+
+    /// One was reported on: it goes on, however slowly.
+    pub(super) fn reported(&mut self, now: Instant) {
+        self.reported += 1;
+        self.begun = self.begun.map(|_| now);
+    }
+
+    pub(super) fn committing(&mut self, flights: usize, pair: Claim, now: Instant) {
+        self.committed = now;
+        self.enter(Phase::Committing { flights, pair }, now);
+    }
+
+    /// How many flights are delivered with that, and how long it took; `None`: nothing was being committed.
+    pub(super) fn committed(&mut self, now: Instant) -> Option<(usize, Duration)> {
+        let Phase::Committing { flights, pair } = self.phase else { return None };
+        let took = now - self.since;
+        (self.marker, self.losses, self.refresh) = (pair, 0, now + MARKER_REFRESH);
+        self.clear();
+        self.enter(Phase::Open, now);
+        Some((flights, took))
+    }
+
+    pub(super) fn aborting(&mut self, now: Instant) {
+        self.enter(Phase::Aborting, now);
+    }
+
+    pub(super) fn aborted(&mut self, now: Instant) {
+        self.clear();
+        self.enter(Phase::Open, now);
+    }
+
+    pub(super) fn lost(&mut self, now: Instant) {
+        let wait = RESEND_MIN.saturating_mul(1 << self.losses.min(10)).min(RESEND_MAX);
+        self.losses += 1;
+        self.not_before = self.not_before.max(now + wait);
+        self.ended(now);
+    }
+
+    pub(super) fn ended(&mut self, now: Instant) {
+        self.clear();
+        self.enter(Phase::Closed, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cursor, Offset, Timestamp, Watermark};
+
+    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, whole: None, is_partial: false };
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    fn pair(at: u64) -> Claim {
+        Claim::new(Cursor::new(Timestamp::from_millis(at as i64), Offset(at)), Watermark(at + 1))
+    }
+
+    fn open(now: Instant) -> Transacting {
+        let mut exact = Transacting::new(pair(1), now);
+        exact.opening(7, now);
+        exact.opened(pair(1), now);
+        exact
+    }
+
+    fn whole(flights: usize) -> Sight {
+        Sight { is_wanted: true, whole: Some((flights, pair(9))), ..IDLE }
+    }
+
+    #[test]
+    fn one_alone_is_committed_at_once_and_many_wait_for_each_other_a_moment() {
+        let mut now = Instant::now();
+        let mut exact = open(now);
+        exact.handed(true, now);
+        assert_eq!(exact.step(whole(1), now), Step::None, "nobody knows what became of it");
+        exact.reported(now);
+        assert_eq!(exact.step(whole(1), now), Step::Commit { flights: 1, pair: pair(9) });
+        exact.committing(1, pair(9), now);
+        now += MOMENT;
+        assert_eq!(exact.committed(now), Some((1, MOMENT)));
+        exact.handed(true, now);
+        exact.reported(now);
+        assert_eq!(exact.step(whole(1), now), Step::None);
+        assert_eq!(exact.wake(true, now), Some(now - MOMENT + TRANSACTION_PACE));
+        assert_eq!(exact.step(whole(1), now + TRANSACTION_PACE), Step::Commit { flights: 1, pair: pair(9) });
+        assert_eq!(exact.step(Sight { is_hurried: true, ..whole(1) }, now), Step::Commit { flights: 1, pair: pair(9) });
+    }
+
+    #[test]
+    fn a_claim_that_is_handed_over_in_part_is_not_committed() {
+        let now = Instant::now();
+        let mut exact = open(now);
+        exact.handed(true, now);
+        exact.reported(now);
+        let partial = Sight { is_partial: true, ..whole(1) };
+        assert_eq!(exact.step(partial, now), Step::None);
+        assert_eq!(exact.step(partial, now + TRANSACTION_OPEN_MAX), Step::Abort, "others wait behind it in the target");
+    }
+
+    #[test]
+    fn nothing_of_a_transaction_that_failed_is_committed() {
+        let now = Instant::now();
+        let mut exact = open(now);
+        exact.handed(true, now);
+        exact.reported(now);
+        exact.fail(now + MOMENT);
+        assert_eq!(exact.step(whole(1), now), Step::Abort);
+        exact.aborting(now);
+        exact.aborted(now);
+        assert!(!exact.is_taking(now) && exact.is_taking(now + MOMENT));
+    }
+
+    #[test]
+    fn it_is_opened_when_it_is_needed_and_ended_when_it_is_not() {
+        let now = Instant::now();
+        let mut exact = Transacting::new(Claim::START, now);
+        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, None));
+        assert_eq!(exact.step(Sight { is_wanted: true, ..IDLE }, now), Step::Open);
+        exact.opening(1, now);
+        assert!(!exact.is_open());
+        exact.opened(Claim::START, now);
+        assert!(exact.is_open());
+        assert_eq!((exact.step(IDLE, now), exact.step(IDLE, now + TRANSACTOR_IDLE)), (Step::None, Step::End));
+    }
+
+    #[test]
+    fn a_marker_is_refreshed_before_brokers_forget_it() {
+        let now = Instant::now();
+        let exact = Transacting::new(pair(3), now);
+        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
+        let exact = open(now);
+        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Commit { flights: 0, pair: pair(1) });
+        let none = Transacting::new(Claim::START, now);
+        assert_eq!(none.step(IDLE, now + MARKER_REFRESH), Step::None, "nothing is delivered yet");
+    }
+
+    #[test]
+    fn who_does_not_answer_is_given_up_and_opened_again_more_and_more_slowly() {
+        let mut now = Instant::now();
+        let (mut exact, mut last) = (Transacting::new(pair(1), now), Duration::ZERO);
+        for number in 1..9 {
+            exact.opening(number, now);
+            assert_eq!(exact.step(IDLE, now), Step::None);
+            now += TRANSACTION_ANSWER_MAX;
+            assert_eq!(exact.step(IDLE, now), Step::GiveUp);
+            exact.lost(now);
+            let again = exact.wake(true, now).expect("it is wanted");
+            assert!(again - now >= last);
+            (last, now) = (again - now, again);
+            assert_eq!(exact.step(whole(0), now), Step::Open);
+        }
+        assert_eq!(last, RESEND_MAX);
+    }
+}
