@@ -80,7 +80,6 @@ impl Hand<'_> {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
-            aloft.tally.cancelled += 1;
             return Handed::Settled;
         }
         self.set_aside_overdue(aloft, place);
@@ -144,11 +143,10 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&mut Aloft, usize), now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
     route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
-            aloft.tally.delivered += 1;
             route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
@@ -161,12 +159,8 @@ pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origin
             }
         }
         Some(diverted @ Diverted { stage, reason, .. }) => match stage {
-            Stage::Back { .. } => {
-                aloft.tally.sent_back += 1;
-                route.metric.retried.of(*reason).increment(1);
-            }
+            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
             _ => {
-                aloft.tally.dead_lettered += 1;
                 route.metric.dead_lettered.of(*reason).increment(1);
                 audit(origins, (aloft, index), diverted);
             }
