@@ -39,12 +39,14 @@ pub(super) const KNOWN: &[&str] = &[
     "timer.lease",
     "timer.max_clock_skew",
     "admin.listen",
+    "admin.token",
+    "admin.token_file",
     "log.format",
     "log.level",
 ];
 
 /// Keys whose values are never shown.
-const SECRET: &[&str] = &["store.redis.url", "store.redis.password", "kafka.*.properties.**"];
+const SECRET: &[&str] = &["store.redis.url", "store.redis.password", "kafka.*.properties.**", "admin.token"];
 
 /// How a table is written, for the one who wrote something else in its place.
 const TABLES: &[(&str, &str)] = &[

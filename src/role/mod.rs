@@ -4,9 +4,9 @@
 mod plan;
 mod storage;
 
-use crate::admin;
+use crate::admin::{self, Desk, Guard};
 use crate::clock::WallClock;
-use crate::config::Config;
+use crate::config::{Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, STOP_MAX};
@@ -55,10 +55,11 @@ impl Service {
         let plan = Arc::new(plan);
         let mut group = TaskGroup::new();
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
+        let guard = Guard::new(config.admin.token.as_ref().map(Secret::expose));
         let (questions, asked) = admin::pending::questions();
         group.thread("admin", move |stop| async move {
-            let served = admin::serve(listener, served, Arc::new(move || render.render()), questions, stop.clone());
-            tokio::join!(served, upkeep.upkeep(stop)).0
+            let desk = Desk { guard, health: served, render: Arc::new(move || render.render()), questions };
+            tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();
         group.thread("survey", move |stop| async move {
