@@ -29,4 +29,5 @@ mod restart;
 mod service;
 mod shutdown;
 mod source;
+mod traces;
 mod verdict;

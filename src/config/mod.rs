@@ -15,6 +15,7 @@ mod route;
 mod secret;
 mod shape;
 mod store;
+mod traces;
 mod unit;
 mod unsupported;
 
@@ -27,6 +28,7 @@ pub(crate) use {
     route::{Delivery, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
     store::{Embedded, Store},
+    traces::Traces,
 };
 
 use crate::limit;
@@ -51,6 +53,7 @@ pub struct Config {
     pub(crate) timer: Timer,
     pub(crate) admin: Admin,
     pub(crate) log: Log,
+    pub(crate) traces: Traces,
 }
 
 /// What this process does.
@@ -163,6 +166,7 @@ impl Config {
             timer: timer(&root.table("timer")),
             admin: admin::read(&root.table("admin")),
             log: log(&root.table("log")),
+            traces: traces::read(&root.table("traces")),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
 use crate::model::{Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
 use crate::store::Tally;
+use crate::trace::{Links, Tracer};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -20,6 +21,10 @@ pub(crate) struct Aloft {
     pub(crate) diverted: BTreeMap<usize, Diverted>,
     /// What those that are settled came to.
     pub(crate) tally: Tally,
+    /// Of those that were handed over.
+    pub(crate) links: Links,
+    /// One of these named a target of its own.
+    pub(crate) names_target: bool,
 }
 
 /// Where a message goes instead of its target, and why.
@@ -56,7 +61,15 @@ impl Aloft {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        Self { messages, next: 0, cancelled, diverted: BTreeMap::new(), tally: Tally::default() }
+        Self {
+            messages,
+            next: 0,
+            cancelled,
+            diverted: BTreeMap::new(),
+            tally: Tally::default(),
+            links: Links::default(),
+            names_target: false,
+        }
     }
 
     /// The place of the first message that was not handed over yet.
@@ -95,6 +108,28 @@ impl Aloft {
     pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
         let (resident, at) = &self.messages[index];
         resident.run.is_to_deliver(*at as usize)
+    }
+
+    /// The next is handed over.
+    pub(crate) fn note(&mut self, tracer: &Tracer, now: Timestamp) {
+        if !tracer.is_on() {
+            return;
+        }
+        if self.next == 0 {
+            // After a transaction that was undone all of it is handed over again.
+            self.links = Links::default();
+        }
+        let (resident, at) = &self.messages[self.next];
+        if let Some(message) = resident.run.message(*at as usize) {
+            self.names_target |= message.body.target.is_some();
+            tracer.note(&mut self.links, message.body.headers, now);
+        }
+    }
+
+    /// Whether none is left whose fate is open.
+    pub(crate) fn is_settled(&self) -> bool {
+        let Tally { delivered, dead_lettered, sent_back, .. } = self.tally;
+        delivered + dead_lettered + sent_back + self.cancelled.len() as u64 >= self.messages.len() as u64
     }
 
     /// What its messages come to, as things stand.

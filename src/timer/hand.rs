@@ -9,6 +9,8 @@ use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
 use crate::model::{Cursor, Disposition, Message, Origins, Reason, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
+use crate::store::Tally;
+use crate::trace::{Deed, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -83,6 +85,7 @@ impl Hand<'_> {
             aloft.tally.cancelled += 1;
             return Handed::Settled;
         }
+        aloft.note(&self.route.tracer, self.now);
         self.set_aside_overdue(aloft, place);
         self.send(aloft, flight, aloft.next)
     }
@@ -143,6 +146,16 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
     }
 }
 
+/// A claim is delivered, the last of it just now.
+fn tell(route: &RouteOptions, shard: &ShardId, aloft: &mut Aloft, end: Timestamp) {
+    let Tally { delivered, dead_lettered, sent_back, .. } = aloft.tally;
+    let target = route.rules.target(None).ok().filter(|_| !aloft.names_target).map(Into::into);
+    route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
+        let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
+        Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }
+    });
+}
+
 /// Counts what arrived, by the way it went.
 pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&mut Aloft, usize), now: Timestamp) {
     route.outcry.calm(shard, aloft.place(index).offset);
@@ -171,6 +184,9 @@ pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origin
                 audit(origins, (aloft, index), diverted);
             }
         },
+    }
+    if route.tracer.is_on() && aloft.is_settled() {
+        tell(route, shard, aloft, now);
     }
 }
 
