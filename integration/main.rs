@@ -24,6 +24,7 @@ mod exactly_once;
 mod fleet;
 mod foreign;
 mod levels;
+mod login;
 mod outage;
 mod restart;
 mod service;

@@ -7,6 +7,7 @@
 
 mod client;
 mod collector;
+mod guarded;
 mod kafka;
 mod postdate;
 mod process;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
 pub(crate) use collector::Collector;
+pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
 pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::cpu_of;
