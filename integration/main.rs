@@ -9,6 +9,7 @@
     reason = "real servers run in real time and on threads of their own, a test may fail where the service may not, and a table is long"
 )]
 
+mod admin;
 mod bad_input;
 mod change;
 mod cluster;
@@ -23,9 +24,11 @@ mod exactly_once;
 mod fleet;
 mod foreign;
 mod levels;
+mod login;
 mod outage;
 mod restart;
 mod service;
 mod shutdown;
 mod source;
+mod traces;
 mod verdict;

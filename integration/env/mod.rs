@@ -6,6 +6,8 @@
 #![allow(dead_code, unused_imports, reason = "it is whole, whichever part of it the tests of the day use")]
 
 mod client;
+mod collector;
+mod guarded;
 mod kafka;
 mod postdate;
 mod process;
@@ -19,6 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
+pub(crate) use collector::Collector;
+pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
 pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::cpu_of;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, and the jars of a real Kafka. Safe to repeat.
+# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, and an OpenTelemetry collector. Safe to
+# repeat.
 #   servers.sh packages   what building needs
 #   servers.sh            that, and what the integration tests start
 set -euo pipefail
@@ -23,6 +24,7 @@ packages() {
         command -v redis-server >/dev/null || missing+=(redis-server)
         command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
+        command -v go >/dev/null || missing+=(golang-go)
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -51,11 +53,24 @@ kafka() {
     mv "$lib.partial" "$lib"
 }
 
+# Built of its official parts, in the versions of its go.mod. A Go that is older than that asks for fetches the right one by itself, from 1.21 on.
+collector() {
+    local bin=$servers/collector/bin/collector said
+    [[ ! -e $bin ]] || return 0
+    echo "Building an OpenTelemetry collector into ${bin%/*} (some minutes, once) ..."
+    mkdir -p "${bin%/*}"
+    bin=$(cd "${bin%/*}" && pwd)/collector
+    said=$(cd integration/env/collector && GOTOOLCHAIN=auto go build -ldflags='-s -w' -o "$bin.partial" . 2>&1) ||
+        complain "$said"$'\n'"The collector was not built. It needs Go 1.21 or later (https://go.dev/dl) and a Go module proxy."
+    mv "$bin.partial" "$bin"
+}
+
 case ${1:-all} in
     packages) packages ;;
     all)
         packages all
         kafka
+        collector
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
 esac

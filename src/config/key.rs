@@ -39,12 +39,18 @@ pub(super) const KNOWN: &[&str] = &[
     "timer.lease",
     "timer.max_clock_skew",
     "admin.listen",
+    "admin.token",
+    "admin.token_file",
     "log.format",
     "log.level",
+    "traces.endpoint",
+    "traces.authorization",
+    "traces.authorization_file",
+    "traces.one_in",
 ];
 
 /// Keys whose values are never shown.
-const SECRET: &[&str] = &["store.redis.url", "store.redis.password", "kafka.*.properties.**"];
+const SECRET: &[&str] = &["store.redis.url", "store.redis.password", "kafka.*.properties.**", "admin.token", "traces.authorization"];
 
 /// How a table is written, for the one who wrote something else in its place.
 const TABLES: &[(&str, &str)] = &[
@@ -56,7 +62,7 @@ const TABLES: &[(&str, &str)] = &[
 ];
 
 /// The tables at the top.
-const TOP: &[&str] = &["store", "kafka", "route", "timer", "admin", "log"];
+const TOP: &[&str] = &["store", "kafka", "route", "timer", "admin", "log", "traces"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Segment {

@@ -6,6 +6,7 @@ use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Far, Sealer};
 use crate::store::{Append, Appended, Glance, State};
+use crate::trace::Links;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -33,6 +34,8 @@ pub(crate) struct Intake {
     pub(crate) identity: Option<Identity>,
     /// The last look found nothing that was not known and committed before.
     pub(crate) quiet: Option<Quiet>,
+    /// Of the batch under way.
+    pub(crate) links: Links,
 }
 
 /// Where a shard stood that was quiet, and when all of its state was looked at.
@@ -104,6 +107,7 @@ impl Intake {
             rebuilt: None,
             identity: None,
             quiet: None,
+            links: Links::default(),
         }
     }
 
@@ -121,6 +125,7 @@ impl Intake {
 
     fn rest(&mut self, from: Watermark) {
         self.batch.clear();
+        self.links = Links::default();
         (self.from, self.read_to, self.in_flight, self.since, self.linger) = (from, from, 0, None, LINGER_MAX);
     }
 

@@ -158,6 +158,12 @@ instruments! {
     STORE_ERRORS "postdate_store_errors_total" Kind::Counter, ["operation"]
         "calls to the store that were not answered; all are repeated"
         "The logs name the error. Full: raise Redis' maxmemory, or free disk for the embedded store."
+    SPANS_EXPORTED "postdate_spans_exported_total" Kind::Counter, []
+        "spans of batches that the collector of `traces.endpoint` has taken"
+        "Flat while it should not be: no producer samples its traces, or spans are dropped."
+    SPANS_DROPPED "postdate_spans_dropped_total" Kind::Counter, []
+        "spans that were given up: the collector did not take them, or they came faster than it does"
+        "Delivery does not suffer. See the log for the collector; raise `traces.one_in` if it is too slow."
     CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
         "this process' clock minus the store's; positive: ahead"
         "Near `timer.max_clock_skew`: mend time synchronisation, or claims will be refused."
@@ -253,6 +259,19 @@ impl Route {
             suspicious_due: counter(SUSPICIOUS_DUE),
             timestamp_ahead: counter(TIMESTAMP_AHEAD),
         }
+    }
+}
+
+/// What became of spans.
+#[derive(Clone, Debug)]
+pub(crate) struct Traces {
+    pub(crate) exported: Counter,
+    pub(crate) dropped: Counter,
+}
+
+impl Traces {
+    pub(crate) fn new() -> Self {
+        Self { exported: SPANS_EXPORTED.counter(&[]), dropped: SPANS_DROPPED.counter(&[]) }
     }
 }
 
@@ -390,7 +409,7 @@ mod tests {
     #[test]
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
-            let (_route, _timer, store) = (Route::new("orders"), Timer::new(), Store::new());
+            let (_route, _timer, _traces, store) = (Route::new("orders"), Timer::new(), Traces::new(), Store::new());
             let (_waiting, _held) = (Waiting::new(&shard()), LeaseHeld::new(&shard()));
             Route::new("orders").lateness.record(0.5);
             store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));

@@ -3,7 +3,7 @@
 
 use super::Options;
 use super::flying::{Aloft, Ticket, least};
-use super::hand::{Hand, Handed, arrived, failed};
+use super::hand::{Hand, Handed, arrived, failed, tell};
 use super::outlet::Outlets;
 use super::sealing;
 use super::slot::Slots;
@@ -176,7 +176,8 @@ impl<'a> Desk<'a> {
                 arrived(route, (shard, &work.origins), (aloft, index), self.wall);
             }
         }
-        work.settle(flights, pair);
+        let wall = self.wall;
+        work.settle(flights, pair, |aloft, tally| tell(route, shard, (aloft, tally), wall));
     }
 
     fn lose(&mut self, shard: &ShardId, work: &mut Work, reason: &str) {
@@ -210,7 +211,7 @@ impl Work {
     /// Nothing of what is claimed counts as handed over any more.
     fn hand_over_again(&mut self) {
         if !mutant::active(Mutant::ForgetsUndone) {
-            self.flights.iter_mut().for_each(|aloft| aloft.next = aloft.done);
+            self.flights.iter_mut().for_each(Aloft::undo);
         }
     }
 

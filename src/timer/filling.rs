@@ -264,7 +264,7 @@ mod tests {
                 let aloft = Aloft::new(take.messages, Vec::new());
                 delivered.extend((0..aloft.messages.len()).map(|index| aloft.place(index).offset.0));
                 work.flights.take_off(take.claim, 0, aloft);
-                work.land();
+                work.land(|_, _| ());
                 now += CLAIM_PACE;
             }
             now += CLAIM_PACE;

@@ -5,6 +5,7 @@ use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
 use crate::model::{Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
 use crate::store::Tally;
+use crate::trace::{Links, Tracer};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
@@ -21,6 +22,10 @@ pub(crate) struct Aloft {
     pub(crate) cancelled: Vec<Cursor>,
     /// The few whose way is another, by index.
     pub(crate) diverted: BTreeMap<usize, Diverted>,
+    /// Of those that were handed over, and not settled by an earlier transaction.
+    pub(crate) links: Links,
+    /// One of these named a target of its own.
+    pub(crate) names_target: bool,
 }
 
 /// Where a message goes instead of its target, and why.
@@ -57,7 +62,8 @@ impl Aloft {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        Self { messages, next: 0, done: 0, cancelled, diverted: BTreeMap::new() }
+        let (diverted, links) = (BTreeMap::new(), Links::default());
+        Self { messages, next: 0, done: 0, cancelled, diverted, links, names_target: false }
     }
 
     /// The place of the first message that was not handed over yet.
@@ -96,6 +102,22 @@ impl Aloft {
     pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
         let (resident, at) = &self.messages[index];
         resident.run.is_to_deliver(*at as usize)
+    }
+
+    /// The next was handed over.
+    pub(crate) fn note(&mut self, tracer: &Tracer, now: Timestamp) {
+        if tracer.is_on()
+            && let (resident, at) = &self.messages[self.next]
+            && let Some(message) = resident.run.message(*at as usize)
+        {
+            self.names_target |= message.body.target.is_some();
+            tracer.note(&mut self.links, message.body.headers, now);
+        }
+    }
+
+    /// What of it went in a transaction that was undone is to be handed over again.
+    pub(crate) fn undo(&mut self) {
+        (self.next, self.links) = (self.done, Links::default());
     }
 
     /// What these come to, once they are settled.

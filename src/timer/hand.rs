@@ -9,6 +9,8 @@ use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
 use crate::model::{Cursor, Disposition, Message, Origins, Reason, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
+use crate::store::Tally;
+use crate::trace::{Deed, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -83,7 +85,11 @@ impl Hand<'_> {
             return Handed::Settled;
         }
         self.set_aside_overdue(aloft, place);
-        self.send(aloft, flight, aloft.next)
+        let handed = self.send(aloft, flight, aloft.next);
+        if matches!(handed, Handed::Taken) {
+            aloft.note(&self.route.tracer, self.now);
+        }
+        handed
     }
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
@@ -140,6 +146,16 @@ fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Di
         Disposition::DeadLetter { reason, detail } => Err(dead(reason, detail.to_owned())),
         _ => route.rules.target(message.body.target).map_err(|refusal| dead(refusal.reason, refusal.detail)),
     }
+}
+
+/// A claim, or what of it went in a transaction, is delivered, the last of it just now.
+pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut Aloft, Tally), end: Timestamp) {
+    let Tally { delivered, dead_lettered, sent_back, .. } = tally;
+    let target = route.rules.target(None).ok().filter(|_| !aloft.names_target).map(Into::into);
+    route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
+        let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
+        Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }
+    });
 }
 
 /// Counts what arrived, by the way it went.

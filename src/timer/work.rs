@@ -362,28 +362,32 @@ impl Work {
         self.flights.left() - self.unsent()
     }
 
-    /// What of the first `flights` went in the transaction that is committed with `pair` is settled.
-    pub(crate) fn settle(&mut self, flights: usize, pair: Claim) {
+    /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
+    pub(crate) fn settle(&mut self, flights: usize, pair: Claim, mut tell: impl FnMut(&mut Aloft, Tally)) {
         for number in self.flights.numbers().take(flights) {
             let aloft = self.flights.get_mut(number).expect("it is one of theirs");
             let settled = aloft.in_transaction();
-            self.tally.add(aloft.outcome(settled.clone()));
+            let tally = aloft.outcome(settled.clone());
+            self.tally.add(tally);
             self.ids.extend(aloft.ids(settled.clone()));
+            tell(aloft, tally);
             aloft.done = aloft.next;
             self.flights.settle(number, settled.len());
         }
         self.flights.finish(pair);
-        self.land();
+        self.land(tell);
     }
 
     /// Takes complete flights off, and notes what that settles and was not before.
-    pub(crate) fn land(&mut self) {
-        while let Some(aloft) = self.flights.land() {
+    pub(crate) fn land(&mut self, mut tell: impl FnMut(&mut Aloft, Tally)) {
+        while let Some(mut aloft) = self.flights.land() {
             let settled = aloft.done..aloft.messages.len();
-            self.ids.extend(aloft.ids(settled.clone()));
+            let tally = aloft.outcome(settled.clone());
+            self.ids.extend(aloft.ids(settled));
             if !(mutant::active(Mutant::TalliesNothing) && self.suspect != Claim::START) {
-                self.tally.add(aloft.outcome(settled));
+                self.tally.add(tally);
             }
+            tell(&mut aloft, tally);
         }
     }
 
