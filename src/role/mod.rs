@@ -5,7 +5,7 @@ mod plan;
 mod storage;
 
 use crate::admin;
-use crate::clock::WallClock;
+use crate::clock::{Clock, WallClock};
 use crate::config::Config;
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
@@ -56,8 +56,13 @@ impl Service {
         let mut group = TaskGroup::new();
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
         let (questions, asked) = admin::pending::questions();
+        let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
+        let render = move || {
+            process.set(judged.not_ready().is_empty(), !judged.degraded().is_empty());
+            render.render()
+        };
         group.thread("admin", move |stop| async move {
-            let served = admin::serve(listener, served, Arc::new(move || render.render()), questions, stop.clone());
+            let served = admin::serve(listener, served, Arc::new(render), questions, stop.clone());
             tokio::join!(served, upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();
