@@ -106,6 +106,9 @@ pub(crate) const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// How often offsets are committed while something moves, and an idle ingress looks at its watermarks.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How far ahead a message may be due to count as due soon: longer than a process takes to start and to get its share of the shards.
+pub(crate) const DUE_SOON: Duration = Duration::from_secs(300);
+
 /// After how long all of the state of a shard is looked at though a glance shows it unmoved: runs leave later than `delivered` moves.
 pub(crate) const STATE_INTERVAL: Duration = Duration::from_secs(10);
 

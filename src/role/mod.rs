@@ -5,7 +5,7 @@ mod plan;
 mod storage;
 
 use crate::admin::{self, Desk, Guard};
-use crate::clock::WallClock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
@@ -59,8 +59,13 @@ impl Service {
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
         let guard = Guard::new(config.admin.token.as_ref().map(Secret::expose));
         let (questions, asked) = admin::pending::questions();
+        let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
+        let render = move || {
+            process.set(judged.not_ready().is_empty(), !judged.degraded().is_empty());
+            render.render()
+        };
         group.thread("admin", move |stop| async move {
-            let desk = Desk { guard, health: served, render: Arc::new(move || render.render()), questions };
+            let desk = Desk { guard, health: served, render: Arc::new(render), questions };
             tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();

@@ -410,6 +410,7 @@ impl Work {
             lowest_pending: Offset(0),
             pending: watermark.0,
             quarantined: 0,
+            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
         let origins = Origins::new("prod", &shard);

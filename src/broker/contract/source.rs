@@ -70,6 +70,7 @@ async fn reading_starts_where_it_is_told(world: &dyn World) {
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
         assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (from..10).collect::<Vec<_>>());
         assert_eq!(at, Offset(10));
+        assert_eq!(source.end(&partition), Some(Offset(10)));
     }
     source.close().await;
 }
