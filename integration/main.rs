@@ -17,6 +17,7 @@ mod command;
 mod contract;
 mod delivery;
 mod demo;
+mod deploy;
 mod dialect;
 mod embedded;
 mod env;

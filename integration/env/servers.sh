@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, and an OpenTelemetry collector. Safe to
-# repeat.
+# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, an OpenTelemetry collector, and
+# Helm. Safe to repeat.
 #   servers.sh packages   what building needs
-#   servers.sh            that, and what the integration tests start
+#   servers.sh            that, and what the integration tests start and judge with
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -25,6 +25,10 @@ packages() {
         command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
         command -v go >/dev/null || missing+=(golang-go)
+        command -v promtool >/dev/null || missing+=(prometheus)
+        command -v systemd-analyze >/dev/null || missing+=(systemd)
+        command -v curl >/dev/null || missing+=(curl)
+        [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -71,6 +75,7 @@ case ${1:-all} in
         packages all
         kafka
         collector
+        integration/deploy/tools.sh
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
 esac
