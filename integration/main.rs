@@ -28,6 +28,7 @@ mod levels;
 mod login;
 mod outage;
 mod restart;
+mod rights;
 mod service;
 mod shutdown;
 mod source;
