@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, and the jars of a real Kafka. Safe to repeat.
+# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, and a NATS server. Safe to repeat.
 #   servers.sh packages   what building needs
 #   servers.sh            that, and what the integration tests start
 set -euo pipefail
@@ -51,11 +51,28 @@ kafka() {
     mv "$lib.partial" "$lib"
 }
 
+# Go builds it. A Go from 1.21 on fetches the newer one that the server asks for; Debian's own is older.
+nats() {
+    local version=2.15.2 bin=$servers/nats/bin go said
+    [[ $("$bin/nats-server" --version 2>/dev/null) != "nats-server: v$version" ]] || return 0
+    go=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    if ((${go:-0} < 21)); then
+        # Who wants Kafka alone needs no Go; the tests of NATS say what is missing.
+        echo "The NATS server is left out: it is built by Go 1.21 or later, and there is none here (https://go.dev/dl)." >&2
+        return 0
+    fi
+    echo "Building nats-server $version through Go's module proxy into $bin ..."
+    mkdir -p "$bin"
+    said=$(GOBIN=$(cd "$bin" && pwd) GOTOOLCHAIN=auto go install "github.com/nats-io/nats-server/v2@v$version" 2>&1) ||
+        complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
+}
+
 case ${1:-all} in
     packages) packages ;;
     all)
         packages all
         kafka
+        nats
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
 esac
