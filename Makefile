@@ -1,6 +1,7 @@
 # What a newcomer and CI type. Each target does its own set-up and may be repeated.
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
-#   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   KAFKA_PORT NATS_PORT REDIS_PORT
+#                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
 #   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, layout, asynq; and deep, which takes
@@ -50,13 +51,13 @@ bench: servers ## what the service does beside a plain copy and other ways to do
 chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m MODE=exactly-once REPORT=file.md
 	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
-up: servers ## a Kafka and a Redis on this machine, to try the service with
+up: servers ## a Kafka, a NATS server and a Redis on this machine, to try the service with
 	@integration/env/local.sh up
 
 down: ## ends them, keeps their data
 	@integration/env/local.sh down
 
-servers: ## fetches what the tests need: Debian's packages, and Kafka through Maven
+servers: ## fetches what the tests need: Debian's packages, Kafka through Maven, NATS through Go
 	@integration/env/servers.sh
 
 packages:

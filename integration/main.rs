@@ -23,6 +23,7 @@ mod exactly_once;
 mod fleet;
 mod foreign;
 mod levels;
+mod nats;
 mod outage;
 mod restart;
 mod service;

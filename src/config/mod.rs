@@ -6,6 +6,7 @@ mod file;
 mod kafka;
 mod key;
 mod name;
+mod nats;
 mod problem;
 mod read;
 mod redis;
@@ -21,8 +22,9 @@ pub use problem::Error;
 #[allow(unused_imports, reason = "the options' types, for those who read the configuration")]
 pub(crate) use {
     kafka::Kafka,
+    nats::{Login, Nats},
     redis::Redis,
-    route::{Delivery, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
+    route::{Delivery, Kind, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
     store::{Embedded, Store},
 };
@@ -46,6 +48,7 @@ pub struct Config {
     pub(crate) roles: Roles,
     pub(crate) store: Store,
     pub(crate) kafka: BTreeMap<String, Kafka>,
+    pub(crate) nats: BTreeMap<String, Nats>,
     pub(crate) routes: BTreeMap<String, Route>,
     pub(crate) timer: Timer,
     pub(crate) admin: Admin,
@@ -155,7 +158,7 @@ impl Config {
 
     /// Reads all there is; where a value is missing or impossible, something stands in its place and the problem is on the list.
     fn read(root: &Table<'_>) -> Self {
-        let (kafka, routes) = (root.table("kafka"), root.table("route"));
+        let (kafka, nats, routes) = (root.table("kafka"), root.table("nats"), root.table("route"));
         if routes.tables().is_empty() {
             root.missing("route", "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml");
         }
@@ -164,6 +167,7 @@ impl Config {
             roles: roles(root),
             store: store::read(&root.table("store")),
             kafka: kafka.tables().into_iter().map(|(name, table)| (name.to_owned(), kafka::read(&table))).collect(),
+            nats: nats.tables().into_iter().map(|(name, table)| (name.to_owned(), nats::read(&table))).collect(),
             routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
             timer: timer(&root.table("timer")),
             admin: Admin { listen: listen(&root.table("admin")) },
