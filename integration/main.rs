@@ -9,6 +9,7 @@
     reason = "real servers run in real time and on threads of their own, a test may fail where the service may not, and a table is long"
 )]
 
+mod admin;
 mod bad_input;
 mod change;
 mod cluster;
@@ -16,6 +17,7 @@ mod command;
 mod contract;
 mod delivery;
 mod demo;
+mod deploy;
 mod dialect;
 mod embedded;
 mod env;
@@ -23,10 +25,13 @@ mod exactly_once;
 mod fleet;
 mod foreign;
 mod levels;
+mod login;
 mod nats;
 mod outage;
 mod restart;
+mod rights;
 mod service;
 mod shutdown;
 mod source;
+mod traces;
 mod verdict;

@@ -11,14 +11,15 @@ use regex_lite::Regex;
 const ROWS: [&[&str]; 6] = [
     &["model", "limit", "mutant"],
     &["run", "wheel", "schedule"],
-    &["store", "broker", "task", "metric", "health", "clock"],
+    &["store", "broker", "task", "metric", "trace", "health", "clock"],
     &["store/redis", "store/embedded", "store/memory", "broker/kafka", "broker/nats", "broker/memory"],
     &["ingress", "timer", "admin"],
     &["main", "lib", "cli", "config", "role", "command", "telemetry", "sim"],
 ];
 
-/// The steps sideways: what a shard may claim is told from the runs seen and the wheel that holds them, and a metered store counts.
-const BESIDE: [(&str, &str); 3] = [("schedule", "run"), ("schedule", "wheel"), ("store", "metric")];
+/// The steps sideways: what a shard may claim is told from the runs seen and the wheel that holds them, a metered store counts, and so does a
+/// tracer what it drops.
+const BESIDE: [(&str, &str); 4] = [("schedule", "run"), ("schedule", "wheel"), ("store", "metric"), ("trace", "metric")];
 
 /// Outside crates that are kept to some cells, or (without cells) to a row and those above.
 const FENCES: [(&[&str], usize, &[&str]); 14] = [

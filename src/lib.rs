@@ -48,7 +48,7 @@
 //! | shell | `cli` `config` `role` `command` `telemetry` `sim` |
 //! | roles | `ingress` `timer` `admin` |
 //! | adapters | `store::redis` `store::embedded` `store::memory` `broker::kafka` `broker::memory` |
-//! | ports | `store` `broker` `task` `metric` `health` `clock` |
+//! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` |
 //! | algorithms | `run` `wheel` `schedule` |
 //! | domain | `model` `limit` `mutant` |
 //!
@@ -78,6 +78,7 @@ mod store;
 mod task;
 mod telemetry;
 mod timer;
+mod trace;
 mod wheel;
 
 pub use cli::{Check, Cli, Command, Completion, Demo, Ledger, Pending, Reset, Run, Send};

@@ -34,7 +34,7 @@ auto.create.topics.enable=false
 ";
 
 /// A quick start matters more than throughput: the first compiler stage and one collector thread take half the CPU of a start.
-const QUICK: &[&str] = &["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+pub(super) const QUICK: &[&str] = &["-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
 /// As an operator starts it.
 const FAST: &[&str] = &["-Xmx768m"];
 
@@ -53,33 +53,41 @@ impl Kafka {
     }
 
     pub(crate) fn start_with(properties: &[(&str, &str)]) -> Kafka {
-        Kafka::launch(QUICK, properties, Some(Turn::take()))
+        let extra = Extra { properties, ..Extra::default() };
+        Kafka::launch(QUICK, &extra, Some(Turn::take()))
+    }
+
+    /// With a second listener, and users that are known from the start. The first stays open, for the tests' own clients.
+    pub(super) fn start_guarded(extra: &Extra<'_>) -> Kafka {
+        Kafka::launch(QUICK, extra, Some(Turn::take()))
     }
 
     /// For measuring: slower to start, faster from then on.
     pub(crate) fn start_fast() -> Kafka {
-        Kafka::launch(FAST, &[], None)
+        Kafka::launch(FAST, &Extra::default(), None)
     }
 
     /// The one that tests share, which takes no turn.
     pub(super) fn start_shared() -> Kafka {
-        Kafka::launch(QUICK, &[], None)
+        Kafka::launch(QUICK, &Extra::default(), None)
     }
 
-    fn launch(jvm: &'static [&'static str], properties: &[(&str, &str)], turn: Option<Turn>) -> Kafka {
+    fn launch(jvm: &'static [&'static str], extra: &Extra<'_>, turn: Option<Turn>) -> Kafka {
         let folder = folder("kafka");
         let addr = format!("127.0.0.1:{}", free_port());
         let controller = format!("127.0.0.1:{}", free_port());
+        let second = extra.listener.map(|listener| format!(",{listener}")).unwrap_or_default();
         let mut text = format!(
-            "{PROPERTIES}listeners=PLAINTEXT://{addr},CONTROLLER://{controller}\nadvertised.listeners=PLAINTEXT://{addr}\n\
+            "{PROPERTIES}listeners=PLAINTEXT://{addr},CONTROLLER://{controller}{second}\nadvertised.listeners=PLAINTEXT://{addr}{second}\n\
              controller.quorum.voters=1@{controller}\nlog.dirs={}\n",
             folder.join("data").display()
         );
-        text.extend(properties.iter().map(|(key, value)| format!("{key}={value}\n")));
+        text.extend(extra.properties.iter().map(|(key, value)| format!("{key}={value}\n")));
         std::fs::write(folder.join("server.properties"), text).unwrap();
         let format = java(QUICK, "kafka.tools.StorageTool")
             .args(["format", "-t", "cG9zdGRhdGUtdGVzdHMtMQ", "-c"])
             .arg(folder.join("server.properties"))
+            .args(extra.users.iter().flat_map(|user| ["--add-scram", user.as_str()]))
             .output();
         let format = format.expect("java starts");
         assert!(format.status.success(), "Kafka's storage is not formatted: {}", String::from_utf8_lossy(&format.stderr));
@@ -179,7 +187,17 @@ impl Kafka {
     }
 }
 
-fn java(jvm: &[&str], class: &str) -> Command {
+/// Beyond what every broker of the tests has.
+#[derive(Default)]
+pub(super) struct Extra<'a> {
+    /// `PROTOCOL://host:port`.
+    pub(super) listener: Option<&'a str>,
+    pub(super) properties: &'a [(&'a str, &'a str)],
+    /// For SCRAM, as the storage tool takes them.
+    pub(super) users: &'a [String],
+}
+
+pub(super) fn java(jvm: &[&str], class: &str) -> Command {
     let jars = servers().join("kafka/lib");
     assert!(jars.join("kafka_2.13-4.3.0.jar").exists(), "there is no Kafka in {}: run `make servers`", jars.display());
     let mut java = Command::new("java");

@@ -6,6 +6,9 @@
 #![allow(dead_code, unused_imports, reason = "it is whole, whichever part of it the tests of the day use")]
 
 mod client;
+mod collector;
+mod confined;
+mod guarded;
 mod kafka;
 mod nats;
 mod postdate;
@@ -20,10 +23,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
+pub(crate) use collector::Collector;
+pub(crate) use confined::Confined;
+pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
 pub(crate) use nats::{Nats, Stored};
 pub(crate) use postdate::{Metrics, Postdate};
-pub(crate) use process::cpu_of;
+pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use redis::{Redis, Snapshot};
 
 /// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.
@@ -66,6 +72,6 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
 }
 
 /// The folder that `make servers` fills.
-fn servers() -> PathBuf {
+pub(crate) fn servers() -> PathBuf {
     std::env::var_os("POSTDATE_SERVERS").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".servers"), PathBuf::from)
 }

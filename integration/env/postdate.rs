@@ -91,13 +91,18 @@ impl Postdate {
         http_get(self.port, path).ok()
     }
 
+    /// The same with a header, such as `Authorization: Bearer ...`.
+    pub(crate) fn get_with(&self, path: &str, header: &str) -> Option<(u16, String)> {
+        http_get_with(self.port, path, &format!("{header}\r\n")).ok()
+    }
+
     pub(crate) fn ready(&self) -> bool {
         self.get("/readyz").is_some_and(|(status, _)| status == 200)
     }
 
     pub(crate) fn wait_until_ready(&mut self) {
         let port = self.port;
-        self.process.until("the service is ready", || http_get(port, "/readyz").is_ok_and(|(status, _)| status == 200).then_some(()));
+        self.process.until("the service is ready", || is_ready(port).then_some(()));
     }
 
     /// What it counts. Waits until it answers: just started, it does not listen yet.
@@ -137,12 +142,21 @@ fn program(folder: &Path, variables: &[(String, String)]) -> Command {
     program
 }
 
+/// Whether the service on this admin port says that it is ready.
+pub(super) fn is_ready(port: u16) -> bool {
+    http_get(port, "/readyz").is_ok_and(|(status, _)| status == 200)
+}
+
 fn http_get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    http_get_with(port, path, "")
+}
+
+fn http_get_with(port: u16, path: &str, headers: &str) -> std::io::Result<(u16, String)> {
     let limit = Duration::from_secs(5);
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Connection: close\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     parse_answer(&answer).ok_or_else(|| std::io::Error::other(format!("not an answer in HTTP: {answer:?}")))

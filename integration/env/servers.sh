@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, and a NATS server. Safe to repeat.
+# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, a NATS server, an OpenTelemetry
+# collector, and Helm. Safe to repeat.
 #   servers.sh packages   what building needs
-#   servers.sh            that, and what the integration tests start
+#   servers.sh            that, and what the integration tests start and judge with
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -23,6 +24,11 @@ packages() {
         command -v redis-server >/dev/null || missing+=(redis-server)
         command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
+        command -v go >/dev/null || missing+=(golang-go)
+        command -v promtool >/dev/null || missing+=(prometheus)
+        command -v systemd-analyze >/dev/null || missing+=(systemd)
+        command -v curl >/dev/null || missing+=(curl)
+        [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -67,12 +73,26 @@ nats() {
         complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
 }
 
+# Built of its official parts, in the versions of its go.mod. A Go that is older than that asks for fetches the right one by itself, from 1.21 on.
+collector() {
+    local bin=$servers/collector/bin/collector said
+    [[ ! -e $bin ]] || return 0
+    echo "Building an OpenTelemetry collector into ${bin%/*} (some minutes, once) ..."
+    mkdir -p "${bin%/*}"
+    bin=$(cd "${bin%/*}" && pwd)/collector
+    said=$(cd integration/env/collector && GOTOOLCHAIN=auto go build -ldflags='-s -w' -o "$bin.partial" . 2>&1) ||
+        complain "$said"$'\n'"The collector was not built. It needs Go 1.21 or later (https://go.dev/dl) and a Go module proxy."
+    mv "$bin.partial" "$bin"
+}
+
 case ${1:-all} in
     packages) packages ;;
     all)
         packages all
         kafka
         nats
+        collector
+        integration/deploy/tools.sh
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
 esac

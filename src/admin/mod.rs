@@ -1,14 +1,17 @@
-//! The admin endpoint: `/healthz`, `/readyz`, `/metrics` and `/pending` over HTTP, for probes, scrapers and commands. Reads only, and has no
-//! login: it is for the inside of a network.
+//! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and commands. Reads only.
+//! With a token, all but the two probes ask for it.
 
+mod guard;
 mod health;
 pub(crate) mod pending;
 
 use crate::health::Health;
 use crate::task::Token;
 use axum::Router;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+pub(crate) use guard::Guard;
 use pending::Question;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -44,22 +47,32 @@ pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
     listener.map_err(|cause| Error::Listen { listen, cause })
 }
 
-/// Answers until `token` is cancelled; what waits is asked of whoever takes the questions.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    health: Health,
-    render: Render,
-    questions: mpsc::Sender<Question>,
-    token: Token,
-) -> Result<(), Error> {
-    let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
-    let router = Router::new().merge(health::router(health)).merge(pending::router(questions)).route("/metrics", get(metrics));
+/// What the endpoint answers from, and whom.
+pub(crate) struct Desk {
+    pub(crate) guard: Guard,
+    pub(crate) health: Health,
+    pub(crate) render: Render,
+    /// What waits is asked of whoever takes these.
+    pub(crate) questions: mpsc::Sender<Question>,
+}
+
+impl Desk {
+    fn router(self) -> Router {
+        let render = self.render;
+        let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
+        let guarded = pending::router(self.questions).route("/metrics", get(metrics)).fallback(|| async { StatusCode::NOT_FOUND });
+        self.guard.before(guarded).merge(health::router(self.health))
+    }
+}
+
+/// Answers until `token` is cancelled.
+pub(crate) async fn serve(listener: TcpListener, desk: Desk, token: Token) -> Result<(), Error> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "admin endpoint listens");
     }
     let until = token.clone();
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { until.cancelled().await }).into_future();
+    let served = axum::serve(listener, desk.router()).with_graceful_shutdown(async move { until.cancelled().await }).into_future();
     let overdue = async {
         token.cancelled().await;
         tokio::time::sleep(DRAIN).await;
@@ -80,6 +93,10 @@ mod tests {
 
     /// Serves on a free port while `test` runs, then ends the endpoint.
     fn with_endpoint<F: Future<Output = ()>>(health: &Health, test: impl FnOnce(SocketAddr) -> F) {
+        with_guarded_endpoint(None, health, test);
+    }
+
+    fn with_guarded_endpoint<F: Future<Output = ()>>(guard: Option<&str>, health: &Health, test: impl FnOnce(SocketAddr) -> F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -91,15 +108,20 @@ mod tests {
                 token.cancel();
             };
             let (questions, _never_answered) = pending::questions();
-            let (served, ()) = tokio::join!(serve(listener, health.clone(), render, questions, token.clone()), test);
+            let desk = Desk { guard: Guard::new(guard), health: health.clone(), render, questions };
+            let (served, ()) = tokio::join!(serve(listener, desk, token.clone()), test);
             served.unwrap();
         });
     }
 
     /// The status line's rest and the body.
     async fn get(address: SocketAddr, path: &str) -> (String, String) {
+        get_with(address, path, "").await
+    }
+
+    async fn get_with(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -131,6 +153,22 @@ mod tests {
             assert_eq!(get(address, "/healthz").await, ("200 OK".to_owned(), r#"{"alive":true,"reasons":[]}"#.to_owned()));
             assert_eq!(get(address, "/metrics").await, ("200 OK".to_owned(), "postdate_up 1\n".to_owned()));
             assert_eq!(get(address, "/other").await.0, "404 Not Found");
+        });
+    }
+
+    #[test]
+    fn with_a_token_all_but_the_probes_ask_for_it() {
+        with_guarded_endpoint(Some("0123456789abcdef"), &Health::new(), async |address| {
+            assert_eq!(get(address, "/healthz").await.0, "200 OK");
+            assert_eq!(get(address, "/readyz").await.0, "503 Service Unavailable", "it answers: nothing has begun");
+            for path in ["/metrics", "/pending", "/ledger", "/other", "/", "//metrics", "/healthz/../metrics"] {
+                let (status, body) = get(address, path).await;
+                assert_eq!(status, "401 Unauthorized", "{path}");
+                assert!(body.contains("Authorization: Bearer <token>") && !body.contains("0123456789abcdef"), "{body}");
+            }
+            assert_eq!(get_with(address, "/metrics", "authorization: Bearer 0123456789abcdef\r\n").await.0, "200 OK");
+            assert_eq!(get_with(address, "/other", "authorization: Bearer 0123456789abcdef\r\n").await.0, "404 Not Found");
+            assert_eq!(get_with(address, "/metrics", "authorization: Bearer 0123456789abcdeX\r\n").await.0, "401 Unauthorized");
         });
     }
 

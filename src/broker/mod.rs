@@ -40,6 +40,12 @@ pub(crate) trait Source {
     /// Ceases to read a partition; it stays assigned. Nothing happens if it was not read.
     fn stop(&mut self, partition: &Partition);
 
+    /// The end of a partition that is read, as the client last heard of it: no call, so it may lag behind. `None`: nothing was heard, as by
+    /// a client that is told of records only.
+    fn end(&self, _partition: &Partition) -> Option<Offset> {
+        None
+    }
+
     /// Commits positions with metadata for the group (I1). Safe to repeat.
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error>;
 

@@ -60,8 +60,14 @@ pub(super) const KNOWN: &[&str] = &[
     "timer.lease",
     "timer.max_clock_skew",
     "admin.listen",
+    "admin.token",
+    "admin.token_file",
     "log.format",
     "log.level",
+    "traces.endpoint",
+    "traces.authorization",
+    "traces.authorization_file",
+    "traces.one_in",
 ];
 
 /// Keys whose values are never shown.
@@ -69,6 +75,8 @@ const SECRET: &[&str] = &[
     "store.redis.url",
     "store.redis.password",
     "kafka.*.properties.**",
+    "admin.token",
+    "traces.authorization",
     "nats.*.url",
     "nats.*.password",
     "nats.*.token",
@@ -86,7 +94,7 @@ const TABLES: &[(&str, &str)] = &[
 ];
 
 /// The tables at the top.
-const TOP: &[&str] = &["store", "kafka", "nats", "route", "timer", "admin", "log"];
+const TOP: &[&str] = &["store", "kafka", "nats", "route", "timer", "admin", "log", "traces"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Segment {

@@ -1,6 +1,7 @@
 //! What the operator decided: the checked configuration, its defaults, and how it is loaded. Defaults lie under the file, the file under
 //! the environment; nothing reads the environment later. Says nothing of how the parts use their options.
 
+mod admin;
 mod field;
 mod file;
 mod kafka;
@@ -15,18 +16,21 @@ mod route;
 mod secret;
 mod shape;
 mod store;
+mod traces;
 mod unit;
 mod unsupported;
 
 pub use problem::Error;
 #[allow(unused_imports, reason = "the options' types, for those who read the configuration")]
 pub(crate) use {
+    admin::Admin,
     kafka::Kafka,
     nats::{Login, Nats},
     redis::Redis,
     route::{Delivery, Kind, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
     store::{Embedded, Store},
+    traces::Traces,
 };
 
 use crate::limit;
@@ -35,7 +39,6 @@ use problem::{Place, Problem};
 use read::{Range, Reader, Table};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use unit::Size;
@@ -53,6 +56,7 @@ pub struct Config {
     pub(crate) timer: Timer,
     pub(crate) admin: Admin,
     pub(crate) log: Log,
+    pub(crate) traces: Traces,
 }
 
 /// What this process does.
@@ -68,11 +72,6 @@ pub(crate) struct Timer {
     pub(crate) memory: u64,
     pub(crate) lease: Duration,
     pub(crate) max_clock_skew: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Admin {
-    pub(crate) listen: SocketAddr,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +94,6 @@ const MEMORY: Range<Size> = Range { default: Size(256 << 20), least: Size(4 * li
 /// Less than a second and a pause of the process loses its shards; more than some minutes and a lost process holds them up.
 const LEASE: Range<Duration> = Range { default: Duration::from_secs(5), least: Duration::from_secs(1), greatest: Duration::from_secs(300) };
 const SKEW: Range<Duration> = Range { default: limit::CLOCK_SKEW_MAX, least: Duration::from_millis(50), greatest: Duration::from_secs(60) };
-const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8088);
 const LEVEL: &str = "info";
 
 impl Config {
@@ -170,8 +168,9 @@ impl Config {
             nats: nats.tables().into_iter().map(|(name, table)| (name.to_owned(), nats::read(&table))).collect(),
             routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
             timer: timer(&root.table("timer")),
-            admin: Admin { listen: listen(&root.table("admin")) },
+            admin: admin::read(&root.table("admin")),
             log: log(&root.table("log")),
+            traces: traces::read(&root.table("traces")),
         }
     }
 }
@@ -207,15 +206,6 @@ fn timer(table: &Table<'_>) -> Timer {
         lease: table.quantity("lease", &LEASE),
         max_clock_skew: table.quantity("max_clock_skew", &SKEW),
     }
-}
-
-fn listen(table: &Table<'_>) -> SocketAddr {
-    let Some((field, text)) = table.field("listen").and_then(|field| field.text().map(|text| (field.clone(), text))) else { return LISTEN };
-    text.parse().unwrap_or_else(|_| {
-        let fix = "write an IP address and a port: \"127.0.0.1:8088\", or \"0.0.0.0:8088\" to be reached from elsewhere";
-        field.refuse(format!("{:?} is not an address to listen on", field.shown()), fix);
-        LISTEN
-    })
 }
 
 fn log(table: &Table<'_>) -> Log {

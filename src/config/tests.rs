@@ -92,8 +92,9 @@ fn the_smallest_file_gives_the_documented_defaults() {
         nats: BTreeMap::new(),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
         timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
-        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap() },
+        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap(), token: None },
         log: Log { format: LogFormat::Auto, level: "info".to_owned() },
+        traces: Traces { endpoint: None, authorization: None, one_in: 1 },
     };
     assert_eq!(smallest(&[]), expected);
 }
@@ -130,8 +131,12 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_TIMER__LEASE", "7s"),
         ("POSTDATE_TIMER__MAX_CLOCK_SKEW", "500ms"),
         ("POSTDATE_ADMIN__LISTEN", "[::]:9000"),
+        ("POSTDATE_ADMIN__TOKEN", "sixteen-or-more-characters"),
         ("POSTDATE_LOG__FORMAT", "json"),
         ("POSTDATE_LOG__LEVEL", "warn,postdate::timer=debug"),
+        ("POSTDATE_TRACES__ENDPOINT", "https://collector.example.com/otlp"),
+        ("POSTDATE_TRACES__AUTHORIZATION", "Bearer abc"),
+        ("POSTDATE_TRACES__ONE_IN", "100"),
         ("POSTDATE_SERVICE_HOST", "10.0.0.1"),
         ("POSTDATE_BIN", "target/release/postdate"),
         ("POSTDATE_SERVERS", ".servers"),
@@ -171,8 +176,13 @@ fn every_option_reaches_its_place_from_the_environment() {
             },
         )]),
         timer: Timer { memory: 1 << 30, lease: Duration::from_secs(7), max_clock_skew: Duration::from_millis(500) },
-        admin: Admin { listen: "[::]:9000".parse().unwrap() },
+        admin: Admin { listen: "[::]:9000".parse().unwrap(), token: Some(Secret::new("sixteen-or-more-characters")) },
         log: Log { format: LogFormat::Json, level: "warn,postdate::timer=debug".to_owned() },
+        traces: Traces {
+            endpoint: Some("https://collector.example.com/otlp".parse().unwrap()),
+            authorization: Some(Secret::new("Bearer abc")),
+            one_in: 100,
+        },
     };
     assert_eq!(config, expected);
     assert_eq!(expected.routes["orders"].target_cluster(), "other");

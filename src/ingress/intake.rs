@@ -1,11 +1,12 @@
 //! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
 
 use super::batch::Batch;
-use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
+use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Far, Sealer};
-use crate::store::{Append, Appended, Glance, State};
+use crate::store::{Append, Appended, Balance, Glance, State};
+use crate::trace::Links;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 pub(crate) struct Intake {
     pub(crate) shard: ShardId,
     pub(crate) origins: Origins,
-    pub(crate) waiting: metric::Waiting,
+    waiting: metric::Waiting,
     pub(crate) phase: Phase,
     /// Names the current reading: what bears another was under way when it began anew.
     pub(crate) epoch: u64,
@@ -33,6 +34,8 @@ pub(crate) struct Intake {
     pub(crate) identity: Option<Identity>,
     /// The last look found nothing that was not known and committed before.
     pub(crate) quiet: Option<Quiet>,
+    /// Of the batch under way.
+    pub(crate) links: Links,
 }
 
 /// Where a shard stood that was quiet, and when all of its state was looked at.
@@ -104,6 +107,7 @@ impl Intake {
             rebuilt: None,
             identity: None,
             quiet: None,
+            links: Links::default(),
         }
     }
 
@@ -121,6 +125,7 @@ impl Intake {
 
     fn rest(&mut self, from: Watermark) {
         self.batch.clear();
+        self.links = Links::default();
         (self.from, self.read_to, self.in_flight, self.since, self.linger) = (from, from, 0, None, LINGER_MAX);
     }
 
@@ -148,6 +153,21 @@ impl Intake {
         if at.0 > self.read_to.0 {
             self.read_to = Watermark(at.0);
             self.since.get_or_insert(now);
+        }
+    }
+
+    /// What the store knows of its shard is shown.
+    pub(crate) fn knows(&self, state: &State, now: Timestamp) {
+        let balance = Balance::of(state);
+        let difference = (!balance.is_unsure).then_some(balance.difference);
+        let due_soon = state.forecast.due_by(now.plus(DUE_SOON), now);
+        self.waiting.set([state.pending, due_soon, state.quarantined], balance.counts(), difference);
+    }
+
+    /// How far the reading is behind the partition's end is shown, if that is known.
+    pub(crate) fn ends(&self, end: Option<Offset>) {
+        if let Some(end) = end.filter(|_| self.phase == Phase::Reading) {
+            self.waiting.lags(end.0.saturating_sub(self.from.0));
         }
     }
 
@@ -267,6 +287,7 @@ mod tests {
             lowest_pending: Offset(3),
             pending: 0,
             quarantined: 0,
+            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuilt::new(&born(Claim::new(place(5, 2), Watermark(4))), Offset(9), Timestamp::from_millis(1_000));

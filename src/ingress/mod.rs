@@ -16,13 +16,13 @@ use crate::clock::Clock;
 use crate::health::{Health, Part};
 use crate::limit::{
     COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL,
-    WRITER_QUEUE_MAX,
 };
 use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer, Thin};
-use crate::store::{self, Appended, Balance, Glance, State, Store};
+use crate::store::{self, Appended, Glance, State, Store};
+use crate::trace::{Deed, Span, Tracer};
 use entry::enter;
 use intake::{Intake, Next, Phase, Quiet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-pub(crate) use writer::{Job, Settled, Writer};
+pub(crate) use writer::{Job, Settled, Writer, channels};
 
 /// What an ingress is told of its route.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ pub(crate) struct Ports {
     pub(crate) clock: Rc<dyn Clock>,
     pub(crate) health: Parts,
     pub(crate) metric: metric::Route,
+    pub(crate) tracer: Tracer,
     pub(crate) jobs: mpsc::Sender<Job>,
     pub(crate) settled: mpsc::Receiver<Settled>,
     /// Cancelled when the timers of this process have told the store all that they delivered, or have no time left for it: the last commit
@@ -102,14 +103,6 @@ pub(crate) struct Ingress {
     /// The source has refused something, and given no partition since.
     is_refused: bool,
     stop: CancellationToken,
-}
-
-/// The two bounded channels between an ingress and its writer, as (ingress' ends, writer's ends).
-#[allow(clippy::type_complexity, reason = "four ends of two channels, taken apart at once")]
-pub(crate) fn channels() -> ((mpsc::Sender<Job>, mpsc::Receiver<Settled>), (mpsc::Receiver<Job>, mpsc::Sender<Settled>)) {
-    let (jobs, jobs_in) = mpsc::channel(WRITER_QUEUE_MAX);
-    let (settled, settled_in) = mpsc::channel(WRITER_QUEUE_MAX);
-    ((jobs, settled_in), (jobs_in, settled))
 }
 
 impl Ingress {
@@ -204,6 +197,7 @@ impl Ingress {
         for record in batch.iter() {
             if intake.reads(record.offset, now) {
                 accepted += 1;
+                self.ports.tracer.note(&mut intake.links, record.headers, wall);
                 enter(&self.options.rules, &self.ports.metric, intake, &record, wall);
             }
         }
@@ -220,8 +214,8 @@ impl Ingress {
         for (partition, intake) in &mut self.intakes {
             while intake.seal_at().is_some_and(|at| at <= now + LINGER_MAX / 2) {
                 let Ok(room) = self.ports.jobs.try_reserve() else { return };
-                let append = intake.seal(&mut self.sealer, far);
-                room.send(Job { partition: partition.clone(), epoch: intake.epoch, append });
+                let (append, links) = (intake.seal(&mut self.sealer, far), std::mem::take(&mut intake.links));
+                room.send(Job { partition: partition.clone(), epoch: intake.epoch, append, links });
             }
         }
     }
@@ -231,10 +225,12 @@ impl Ingress {
     }
 
     fn settle(&mut self, settled: Settled) {
-        let Settled { partition, epoch, to, messages, outcome } = settled;
+        let Settled { partition, epoch, to, messages, outcome, links } = settled;
         let Some(intake) = self.reading(&partition, epoch) else { return };
-        let next = intake.settle(to, outcome);
+        let (next, shard) = (intake.settle(to, outcome), intake.shard.clone());
         if let Appended::Done { cancelled, missed } = outcome {
+            let end = self.ports.clock.now();
+            self.ports.tracer.tell(links, |start, links| Span { shard, start, end, links, messages, deed: Deed::Stored });
             self.ports.metric.stored.increment(messages);
             self.ports.metric.cancelled.increment(u64::from(cancelled));
             self.ports.metric.cancel_missed.increment(u64::from(missed));
@@ -264,6 +260,7 @@ impl Ingress {
     /// Looks at what the store knows of each shard: notices one that went back or was lost though nothing is appended, and commits.
     async fn look(&mut self) -> Result<(), Error> {
         self.next_look = Instant::now() + COMMIT_INTERVAL;
+        self.intakes.iter().for_each(|(partition, intake)| intake.ends(self.ports.source.end(partition)));
         match self.states().await {
             Ok(states) => {
                 self.ports.health.watermarks.ready();
@@ -313,9 +310,7 @@ impl Ingress {
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
     fn compare(&mut self, partition: Partition, state: &State) -> Option<Commit> {
         let intake = self.intakes.get_mut(&partition)?;
-        let balance = Balance::of(state);
-        let difference = (!balance.is_unsure).then_some(balance.difference);
-        intake.waiting.set((state.pending, state.quarantined), balance.counts(), difference);
+        intake.knows(state, self.ports.clock.now());
         if intake.is_settled() && intake.from != state.watermark {
             self.seek(&partition, state.watermark, "the store's watermark moved by itself");
             return None;
@@ -356,8 +351,8 @@ impl Ingress {
         let far = self.far();
         for (partition, intake) in &mut self.intakes {
             if intake.phase == Phase::Reading && intake.has_batch() {
-                let append = intake.seal(&mut self.sealer, far);
-                let job = Job { partition: partition.clone(), epoch: intake.epoch, append };
+                let (append, links) = (intake.seal(&mut self.sealer, far), std::mem::take(&mut intake.links));
+                let job = Job { partition: partition.clone(), epoch: intake.epoch, append, links };
                 if self.ports.jobs.send(job).await.is_err() {
                     break;
                 }

@@ -2,9 +2,10 @@
 //! loop, so that reading and encoding go on while the store answers.
 
 use crate::health::Part;
-use crate::limit::{APPEND_PIPELINE_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::limit::{APPEND_PIPELINE_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN, WRITER_QUEUE_MAX};
 use crate::model::{Hint, Partition, Watermark};
 use crate::store::{Append, Appended, Error, Store};
+use crate::trace::Links;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,7 @@ pub(crate) struct Job {
     pub(crate) partition: Partition,
     pub(crate) epoch: u64,
     pub(crate) append: Append,
+    pub(crate) links: Links,
 }
 
 /// What became of it.
@@ -23,6 +25,7 @@ pub(crate) struct Settled {
     pub(crate) to: Watermark,
     pub(crate) messages: u64,
     pub(crate) outcome: Appended,
+    pub(crate) links: Links,
 }
 
 /// See the module's page.
@@ -33,6 +36,14 @@ pub(crate) struct Writer {
     /// A timer may want to look for what was stored; where it is full, the timer looks all the same, if later.
     pub(crate) hint: mpsc::Sender<Hint>,
     pub(crate) health: Part,
+}
+
+/// The two bounded channels between an ingress and its writer, as (ingress' ends, writer's ends).
+#[allow(clippy::type_complexity, reason = "four ends of two channels, taken apart at once")]
+pub(crate) fn channels() -> ((mpsc::Sender<Job>, mpsc::Receiver<Settled>), (mpsc::Receiver<Job>, mpsc::Sender<Settled>)) {
+    let (jobs, jobs_in) = mpsc::channel(WRITER_QUEUE_MAX);
+    let (settled, settled_in) = mpsc::channel(WRITER_QUEUE_MAX);
+    ((jobs, settled_in), (jobs_in, settled))
 }
 
 impl Writer {
@@ -46,15 +57,15 @@ impl Writer {
             {
                 jobs.push(job);
             }
-            let (appends, tags): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.append, (job.partition, job.epoch))).unzip();
+            let (appends, tags): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.append, (job.partition, job.epoch, job.links))).unzip();
             let Some(outcomes) = self.append(&appends, &give_up).await? else { break };
-            for ((append, (partition, epoch)), outcome) in appends.iter().zip(tags).zip(outcomes) {
+            for ((append, (partition, epoch, links)), outcome) in appends.iter().zip(tags).zip(outcomes) {
                 let least_due = append.runs.iter().map(|run| run.summary.least_due()).min();
                 if let (Appended::Done { .. }, Some(least_due)) = (&outcome, least_due) {
                     let _full_is_late = self.hint.try_send(Hint { shard: append.shard.clone(), least_due });
                 }
                 let messages = append.runs.iter().map(|run| u64::from(run.summary.count)).sum();
-                let settled = Settled { partition, epoch, to: append.to, messages, outcome };
+                let settled = Settled { partition, epoch, to: append.to, messages, outcome, links };
                 if self.settled.send(settled).await.is_err() {
                     return Ok(());
                 }

@@ -58,6 +58,18 @@ pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
 pub(crate) const SURVEY_QUESTIONS_MAX: usize = 4;
 pub(crate) const SURVEY_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Producers' spans that one span of a batch is linked to: what collectors keep of a span's links.
+pub(crate) const SPAN_LINKS_MAX: usize = 128;
+/// Spans that wait to be sent, of some 3 KiB each with all its links, and how many go in one request.
+pub(crate) const SPANS_QUEUE_MAX: usize = 2_048;
+pub(crate) const SPANS_POST_MAX: usize = 512;
+/// How long spans wait for company, and a request that was not taken for another try; how often it is tried again, and how long one may take.
+pub(crate) const SPANS_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const SPANS_RETRIES_MAX: u32 = 2;
+pub(crate) const SPANS_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a stopping process goes on sending spans; mostly all are sent sooner.
+pub(crate) const SPANS_FAREWELL: Duration = Duration::from_secs(2);
+
 /// Bytes of an answer of the admin endpoint that a command reads: more than a report of the greatest size.
 pub(crate) const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -95,6 +107,9 @@ pub(crate) const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// How often offsets are committed while something moves, and an idle ingress looks at its watermarks.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How far ahead a message may be due to count as due soon: longer than a process takes to start and to get its share of the shards.
+pub(crate) const DUE_SOON: Duration = Duration::from_secs(300);
 
 /// After how long all of the state of a shard is looked at though a glance shows it unmoved: runs leave later than `delivered` moves.
 pub(crate) const STATE_INTERVAL: Duration = Duration::from_secs(10);

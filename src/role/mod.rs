@@ -4,17 +4,18 @@
 mod plan;
 mod storage;
 
-use crate::admin;
-use crate::clock::WallClock;
-use crate::config::Config;
+use crate::admin::{self, Desk, Guard};
+use crate::clock::{Clock, WallClock};
+use crate::config::{Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, STOP_MAX};
+use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, SPANS_FAREWELL, STOP_MAX};
 use crate::metric;
 use crate::model::Hint;
 use crate::task::{self, TaskGroup, Token};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Exporter, Telemetry};
 use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
+use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use plan::Plan;
 pub(crate) use plan::{catalog, cluster, nats_cluster, rules};
@@ -51,14 +52,21 @@ impl Service {
         let starting = health.part("process");
         let store = Storage::of(config)?;
         let timers_done = give_up.child_token();
-        let plan = Plan { config: config.clone(), store, health: health.clone(), give_up: give_up.clone(), timers_done };
-        let plan = Arc::new(plan);
         let mut group = TaskGroup::new();
+        let tracer = start_traces(&mut group, config, StdRng::seed_from_u64(random.random()))?;
+        let plan = Plan { config: config.clone(), store, health: health.clone(), tracer, give_up: give_up.clone(), timers_done };
+        let plan = Arc::new(plan);
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
+        let guard = Guard::new(config.admin.token.as_ref().map(Secret::expose));
         let (questions, asked) = admin::pending::questions();
+        let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
+        let render = move || {
+            process.set(judged.not_ready().is_empty(), !judged.degraded().is_empty());
+            render.render()
+        };
         group.thread("admin", move |stop| async move {
-            let served = admin::serve(listener, served, Arc::new(move || render.render()), questions, stop.clone());
-            tokio::join!(served, upkeep.upkeep(stop)).0
+            let desk = Desk { guard, health: served, render: Arc::new(render), questions };
+            tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();
         group.thread("survey", move |stop| async move {
@@ -113,6 +121,29 @@ impl Service {
     }
 }
 
+/// The tracer of all roles; the thread that sends what it takes ends after them, unless the collector keeps it waiting.
+fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Result<Tracer> {
+    let (traces, metric) = (&config.traces, metric::Traces::new());
+    let Some(endpoint) = &traces.endpoint else { return Ok(Tracer::default()) };
+    let authorization = traces.authorization.as_ref().map(Secret::expose);
+    let exporter = Exporter::new(endpoint, authorization, &config.deployment, random).context("traces.endpoint")?;
+    let (tracer, spans) = Tracer::new(traces.one_in, metric.dropped);
+    group.thread("traces", move |stop| async move {
+        let farewell = async {
+            stop.cancelled().await;
+            tokio::time::sleep(SPANS_FAREWELL).await;
+        };
+        // What is not sent by then is lost, and no harm.
+        tokio::select! {
+            biased;
+            () = exporter.serve(spans) => {}
+            () = farewell => {}
+        }
+        anyhow::Ok(())
+    })?;
+    Ok(tracer)
+}
+
 fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<Hint>, u64)) -> Result<()> {
     let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
     let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
@@ -124,6 +155,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
             clock: Rc::new(WallClock),
             health: ingress::Parts::new(&here.health, &name),
             metric: metric::Route::new(&name),
+            tracer: here.tracer.clone(),
             jobs,
             settled,
             timers_done: here.timers_done.clone(),

@@ -15,6 +15,7 @@ use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
 use crate::timer::{self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
+use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -28,6 +29,7 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) store: Storage,
     pub(super) health: Health,
+    pub(super) tracer: Tracer,
     /// Cancelled when a stopping process has drained for long enough.
     pub(super) give_up: Token,
     /// Cancelled along with it, and when the timers have told the store all that they delivered.
@@ -122,6 +124,7 @@ impl Plan {
                 dead_letter_cluster: route.dead_letter.cluster.clone(),
                 markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| format!("{}.delivered", group(&self.config, name))),
                 metric: metric::Route::new(name),
+                tracer: self.tracer.clone(),
                 outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
             };
             (Arc::from(name.as_str()), options)

@@ -14,6 +14,7 @@ use crate::mutant::{self, Mutant};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::timer::{self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
+use crate::trace::Tracer;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,6 +127,7 @@ impl Process {
             clock: self.member.clock.clone(),
             health: ingress::Parts::new(&health, ROUTE),
             metric: metric::Route::new(ROUTE),
+            tracer: Tracer::default(),
             jobs,
             settled,
             timers_done: timers_done.clone(),
@@ -223,6 +225,7 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
         dead_letter_cluster: CLUSTER.to_owned(),
         markers: world.is_exactly_once().then(|| MARKERS.to_owned()),
         metric: metric::Route::new(ROUTE),
+        tracer: Tracer::default(),
         outcry: Outcry::new(health.part("outlets")),
     };
     timer::Options {

@@ -9,6 +9,8 @@ use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
 use crate::model::{CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
+use crate::store::Tally;
+use crate::trace::{Deed, Span};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -81,11 +83,14 @@ impl Hand<'_> {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
-            aloft.tally.cancelled += 1;
             return Handed::Settled;
         }
         self.set_aside_overdue(aloft, place);
-        self.send(aloft, flight, aloft.next)
+        let handed = self.send(aloft, flight, aloft.next);
+        if matches!(handed, Handed::Taken) {
+            aloft.note(&self.route.tracer, self.now);
+        }
+        handed
     }
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
@@ -149,15 +154,25 @@ fn target<'m>((route, origins): (&'m RouteOptions, &Origins), message: &Message<
     route.rules.target(message.body.target, CameBy { topic: origins.topic(), headers: message.body.headers })
 }
 
+/// A claim, or what of it went in a transaction, is delivered, the last of it just now.
+pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut Aloft, Tally), end: Timestamp) {
+    let Tally { delivered, dead_lettered, sent_back, .. } = tally;
+    let target = route.rules.default_target.as_deref().filter(|_| !aloft.names_target).map(Into::into);
+    route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
+        let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
+        Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }
+    });
+}
+
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&mut Aloft, usize), now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
     route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
-            aloft.tally.delivered += 1;
             route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
+                route.metric.early.increment(u64::from(now < due));
             }
             if route.outcry.is_amiss()
                 && let Some(message) = aloft.message(index)
@@ -167,12 +182,8 @@ pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origin
             }
         }
         Some(diverted @ Diverted { stage, reason, .. }) => match stage {
-            Stage::Back { .. } => {
-                aloft.tally.sent_back += 1;
-                route.metric.retried.of(*reason).increment(1);
-            }
+            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
             _ => {
-                aloft.tally.dead_lettered += 1;
                 route.metric.dead_lettered.of(*reason).increment(1);
                 audit(origins, (aloft, index), diverted);
             }

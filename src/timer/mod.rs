@@ -30,6 +30,7 @@ mod queue;
 mod retrier;
 mod rewriter;
 mod rewriting;
+mod sealing;
 mod share;
 mod slot;
 mod term;
@@ -41,6 +42,7 @@ mod work;
 
 use crate::metric;
 use crate::model::Rules;
+use crate::trace::Tracer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +81,7 @@ pub(crate) struct RouteOptions {
     /// Exactly-once: the group in which its shards' markers are committed.
     pub(crate) markers: Option<String>,
     pub(crate) metric: metric::Route,
+    pub(crate) tracer: Tracer,
     pub(crate) outcry: Outcry,
 }
 

@@ -72,6 +72,7 @@ async fn reading_starts_where_it_is_told(world: &dyn World) {
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
         assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (from..10).collect::<Vec<_>>());
         assert_eq!(at, Offset(world.first() + 10));
+        assert_eq!(source.end(&partition), Some(Offset(world.first() + 10)));
     }
     source.close().await;
 }

@@ -17,6 +17,8 @@ use crate::model::{Offset, Partition, Timestamp};
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use futures_util::{FutureExt as _, StreamExt as _};
+use std::cell::Cell;
+use std::rc::Rc;
 use tokio::time::Instant;
 
 /// What is to be read.
@@ -28,6 +30,8 @@ pub(super) struct Plan {
     pub(super) epoch: u64,
     /// Whether the headers of the server's own schedules are read.
     pub(super) keeps_schedules: bool,
+    /// The stream's end, as it was last heard of.
+    pub(super) end: Rc<Cell<Option<Offset>>>,
 }
 
 /// See the module's page.
@@ -210,6 +214,7 @@ impl Reader {
             // The group gives up a partition whose stream is gone.
             return Err(Error::Refused(format!("the stream {} does not exist", self.plan.stream)));
         };
+        self.plan.end.set(Some(Offset(facts.end)));
         let created = *self.created.get_or_insert(facts.created);
         if facts.created != created || !(facts.first..=facts.end).contains(&self.next) {
             self.is_over = true;

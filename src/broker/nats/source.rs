@@ -12,7 +12,9 @@ use crate::limit::{NATS_CLOSE_MAX, NATS_GROUP_INTERVAL, NATS_GROUP_SILENCE_MAX};
 use crate::model::{Offset, Partition, split_topic};
 use async_trait::async_trait;
 use futures_util::future::{LocalBoxFuture, poll_fn};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::task::Poll;
 use tokio::time::Instant;
 
@@ -42,6 +44,8 @@ pub(crate) struct NatsSource {
     answered: Option<Instant>,
     owned: BTreeSet<Partition>,
     readers: Readers,
+    /// Where what is read ends, as its reader last heard.
+    ends: BTreeMap<Partition, Rc<Cell<Option<Offset>>>>,
     /// Whose turn it was last.
     last: Option<Partition>,
     told: VecDeque<Result<Event, Error>>,
@@ -60,6 +64,7 @@ impl NatsSource {
             answered: None,
             owned: BTreeSet::new(),
             readers: BTreeMap::new(),
+            ends: BTreeMap::new(),
             last: None,
             told: VecDeque::new(),
         }
@@ -82,7 +87,7 @@ impl NatsSource {
         self.told.extend(faults.into_iter().map(Err));
         let has_lost = !lost.is_empty();
         if has_lost {
-            lost.iter().for_each(|partition| drop(self.readers.remove(partition)));
+            lost.iter().for_each(|partition| self.stop(partition));
             self.owned.retain(|partition| !lost.contains(partition));
             self.told.push_back(Ok(Event::Lost(lost)));
         }
@@ -161,13 +166,20 @@ impl Source for NatsSource {
             filter: filter.to_owned(),
             epoch,
             keeps_schedules: self.keeps_schedules,
+            end: Rc::default(),
         };
+        self.ends.insert(partition.clone(), plan.end.clone());
         let reader = Reader::new(self.link.clone(), plan, from);
         self.readers.insert(partition.clone(), Box::pin(reader.next()));
     }
 
     fn stop(&mut self, partition: &Partition) {
         self.readers.remove(partition);
+        self.ends.remove(partition);
+    }
+
+    fn end(&self, partition: &Partition) -> Option<Offset> {
+        self.ends.get(partition)?.get()
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {

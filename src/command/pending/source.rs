@@ -1,7 +1,7 @@
 //! Whom to ask what waits: the store itself, or the service that has it to itself.
 
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, Config};
+use crate::config::{self, Admin, Config, Secret};
 use crate::limit::{ANSWER_BYTES_MAX, SURVEY_PATIENCE};
 use crate::model::{Cursor, ShardId};
 use crate::role::{Storage, known};
@@ -21,7 +21,7 @@ use url::form_urlencoded::Serializer;
 pub(in crate::command) enum Source {
     Store(Rc<dyn Survey>, Known),
     /// A service uses the folder, and answers on this address.
-    Service(SocketAddr, Known),
+    Service(Endpoint, Known),
     /// There is no folder yet, so nothing waits.
     Nothing(Known),
 }
@@ -35,11 +35,11 @@ impl Source {
         if let config::Store::Embedded(embedded) = &config.store {
             match Inspection::of(&embedded.path).used {
                 Use::Absent => return Ok(Self::Nothing(Known { store: format!("{}, not there yet", known.store), ..known })),
-                Use::Taken(_) => return Ok(Self::Service(reachable(config.admin.listen), known)),
+                Use::Taken(_) => return Ok(Self::Service(Endpoint::of(&config.admin), known)),
                 // If a service runs, it may be asked all the same.
                 Use::Closed(why) => {
                     let store = format!("{}, closed to this user: {why}", known.store);
-                    return Ok(Self::Service(reachable(config.admin.listen), Known { store, ..known }));
+                    return Ok(Self::Service(Endpoint::of(&config.admin), Known { store, ..known }));
                 }
                 Use::Foreign(owner) => bail!(
                     "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
@@ -56,9 +56,9 @@ impl Source {
     pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<Report> {
         match self {
             Self::Store(survey, known) => Ok(report(&**survey, known, route, WallClock.now()).await?),
-            Self::Service(address, known) => {
-                let answer: Report = ask(*address, "/pending", &[("route", route)], known)?;
-                same(*address, &answer.deployment, known).map(|()| answer)
+            Self::Service(endpoint, known) => {
+                let answer: Report = ask(endpoint, "/pending", &[("route", route)], known)?;
+                same(endpoint, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(report(&Empty, known, route, WallClock.now()).await?),
         }
@@ -67,9 +67,9 @@ impl Source {
     pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<Sheet> {
         match self {
             Self::Store(survey, known) => Ok(sheet(&**survey, known, route, WallClock.now()).await?),
-            Self::Service(address, known) => {
-                let answer: Sheet = ask(*address, "/ledger", &[("route", route)], known)?;
-                same(*address, &answer.deployment, known).map(|()| answer)
+            Self::Service(endpoint, known) => {
+                let answer: Sheet = ask(endpoint, "/ledger", &[("route", route)], known)?;
+                same(endpoint, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(sheet(&Empty, known, route, WallClock.now()).await?),
         }
@@ -79,12 +79,24 @@ impl Source {
         let asked = (id, route);
         match self {
             Self::Store(survey, known) => Ok(found(&**survey, known, asked, WallClock.now()).await?),
-            Self::Service(address, known) => {
-                let answer: Search = ask(*address, "/pending", &[("id", Some(id)), ("route", route)], known)?;
-                same(*address, &answer.deployment, known).map(|()| answer)
+            Self::Service(endpoint, known) => {
+                let answer: Search = ask(endpoint, "/pending", &[("id", Some(id)), ("route", route)], known)?;
+                same(endpoint, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(found(&Empty, known, asked, WallClock.now()).await?),
         }
+    }
+}
+
+/// Where a service on this machine answers, and what it asks for.
+pub(in crate::command) struct Endpoint {
+    address: SocketAddr,
+    token: Option<Secret>,
+}
+
+impl Endpoint {
+    fn of(admin: &Admin) -> Self {
+        Self { address: reachable(admin.listen), token: admin.token.clone() }
     }
 }
 
@@ -98,7 +110,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn same(address: SocketAddr, deployment: &str, known: &Known) -> Result<()> {
+fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &Known) -> Result<()> {
     anyhow::ensure!(
         deployment == known.deployment,
         "the service at {address} (admin.listen) is of deployment {deployment:?}, and this configuration of {:?}: give --config the file \
@@ -109,15 +121,15 @@ fn same(address: SocketAddr, deployment: &str, known: &Known) -> Result<()> {
 }
 
 /// Asks the service that uses the folder.
-fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
-    let store = &known.store;
+fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
+    let (store, address) = (&known.store, endpoint.address);
     let context = || {
         format!(
             "only the service that has the store to itself ({store}) can tell, and is asked at {address} (admin.listen): does it run, \
              and with this configuration?"
         )
     };
-    let body = get(address, path, query).with_context(context)?;
+    let body = get(endpoint, path, query).with_context(context)?;
     serde_json::from_slice(&body)
         .context("the answer is not of this version: use the `postdate` that the service runs")
         .with_context(context)
@@ -125,11 +137,12 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str, query: &[(&str, Opt
 
 /// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
 /// is to be done meanwhile.
-fn get(address: SocketAddr, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+fn get(Endpoint { address, token }: &Endpoint, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
     let mut line = Serializer::new(String::new());
     line.extend_pairs(query.iter().filter_map(|(name, value)| Some((name, (*value)?))));
-    let request = format!("GET {path}?{} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", line.finish());
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
+    let login = token.as_ref().map_or_else(String::new, |token| format!("authorization: Bearer {}\r\n", token.expose()));
+    let request = format!("GET {path}?{} HTTP/1.1\r\nhost: {address}\r\n{login}connection: close\r\n\r\n", line.finish());
+    let mut stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
     // A little more than the service gives itself.
     stream.set_read_timeout(Some(SURVEY_PATIENCE + CONNECT_MAX))?;
     stream.write_all(request.as_bytes())?;
@@ -140,6 +153,7 @@ fn get(address: SocketAddr, path: &str, query: &[(&str, Option<&str>)]) -> Resul
     let status = std::str::from_utf8(&answer).ok().and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3)).unwrap_or_default();
     match status {
         "200" => Ok(body),
+        "401" => bail!("it asks for another token than admin.token of this configuration"),
         "404" => bail!("what answers there knows no {path}: it is another program, or an older postdate"),
         _ => bail!("it answers {status}: {}", error_of(&body)),
     }

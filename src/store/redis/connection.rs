@@ -204,6 +204,14 @@ impl Connection {
         }
     }
 
+    fn forbidden(&self, detail: &str) -> Error {
+        Error::Unusable(format!(
+            "{} does not allow its user what Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more roughly \
+             `~pd:* +@read +@write +@scripting +info +time +select`",
+            self.address
+        ))
+    }
+
     /// What an error of the server means for the caller.
     fn refused(&self, error: &ServerError) -> Error {
         let (address, code, detail) = (&self.address, error.code(), error.details().unwrap_or_default());
@@ -213,10 +221,9 @@ impl Connection {
             "WRONGPASS" => Error::Unusable(format!(
                 "{address} refuses the user or the password: check store.redis.username and store.redis.password or password_file"
             )),
-            "NOPERM" => Error::Unusable(format!(
-                "{address} does not allow its user what Postdate needs ({detail}): \
-                 grant it `~pd:* +@read +@write +@scripting +info +time +select`"
-            )),
+            "NOPERM" => self.forbidden(detail),
+            // So a script is told, and not which of its commands it was: `ACL LOG` knows.
+            "ERR" if detail.contains("can't run this command") => self.forbidden(detail),
             "MOVED" | "ASK" | "CROSSSLOT" => Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use ({code} {detail})"
             )),

@@ -3,6 +3,7 @@
 
 mod foreign;
 mod outage;
+mod rights;
 mod server;
 
 use super::*;

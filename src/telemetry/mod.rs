@@ -1,8 +1,12 @@
-//! Logs, metrics and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
+//! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
+
+mod exporter;
+mod otlp;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
 use crate::task::Token;
+pub(crate) use exporter::Exporter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;

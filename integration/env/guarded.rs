@@ -1,0 +1,104 @@
+//! A real Kafka behind TLS and logins, with an authorizer that allows nothing unasked. The tests' own clients use its open listener, whose
+//! nameless user may do all.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::kafka::{Extra, Kafka, QUICK, java};
+use super::process::{folder, free_port};
+
+pub(crate) struct Guarded {
+    kafka: Kafka,
+    addr: String,
+    folder: PathBuf,
+}
+
+/// Who may do all.
+pub(crate) const MASTER: &str = "master";
+/// Who may do what he is granted.
+pub(crate) const TENANT: &str = "tenant";
+
+const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+
+impl Guarded {
+    /// Both users have this password by all three mechanisms.
+    pub(crate) fn start(password: &str) -> Guarded {
+        let (folder, addr) = (folder("guarded"), format!("localhost:{}", free_port()));
+        certificate(&folder, "broker");
+        certificate(&folder, "stranger");
+        let plain = format!(
+            "org.apache.kafka.common.security.plain.PlainLoginModule required user_{MASTER}=\"{password}\" user_{TENANT}=\"{password}\";"
+        );
+        let store = folder.join("broker.p12").display().to_string();
+        let properties = [
+            ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL"),
+            ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+            ("super.users", "User:ANONYMOUS;User:master"),
+            ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"),
+            ("listener.name.sasl_ssl.plain.sasl.jaas.config", &plain),
+            ("listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config", SCRAM),
+            ("listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config", SCRAM),
+            ("ssl.keystore.type", "PKCS12"),
+            ("ssl.keystore.location", &store),
+            ("ssl.keystore.password", "changeit"),
+        ];
+        let user = |mechanism: &str, name: &str| format!("{mechanism}=[name={name},password={password}]");
+        let users: Vec<_> =
+            ["SCRAM-SHA-256", "SCRAM-SHA-512"].iter().flat_map(|mechanism| [MASTER, TENANT].map(|name| user(mechanism, name))).collect();
+        let listener = format!("SASL_SSL://{addr}");
+        let kafka = Kafka::start_guarded(&Extra { listener: Some(&listener), properties: &properties, users: &users });
+        Guarded { kafka, addr, folder }
+    }
+
+    /// Of the listener that asks for TLS and a login.
+    pub(crate) fn secure_addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Who signed the broker's certificate.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.folder.join("broker.pem")
+    }
+
+    /// Somebody else.
+    pub(crate) fn stranger(&self) -> PathBuf {
+        self.folder.join("stranger.pem")
+    }
+
+    /// A program that stands for `kafka-acls.sh`.
+    pub(crate) fn acl_tool(&self) -> PathBuf {
+        let tool = self.folder.join("kafka-acls");
+        let mut command = java(QUICK, "org.apache.kafka.tools.AclCommand");
+        let words = std::iter::once(command.get_program()).chain(command.get_args()).map(|word| format!("'{}'", word.to_string_lossy()));
+        let line = words.collect::<Vec<_>>().join(" ");
+        std::fs::write(&tool, format!("#!/bin/sh\nexec {line} \"$@\"\n")).unwrap();
+        command = Command::new("chmod");
+        assert!(command.arg("+x").arg(&tool).status().unwrap().success());
+        tool
+    }
+}
+
+/// The open listener's.
+impl Deref for Guarded {
+    type Target = Kafka;
+
+    fn deref(&self) -> &Kafka {
+        &self.kafka
+    }
+}
+
+/// A key for `localhost` that signed itself: as a store for the broker, and as the authority's certificate for clients.
+fn certificate(folder: &Path, name: &str) {
+    let store = folder.join(format!("{name}.p12"));
+    let keytool = |arguments: &[&str]| {
+        let mut tool = Command::new("keytool");
+        tool.args(arguments).args(["-alias", name, "-storetype", "PKCS12", "-storepass", "changeit", "-keystore"]).arg(&store);
+        let output = tool.output().expect("keytool comes with Java");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    };
+    let names = ["-dname", "CN=localhost", "-ext", "SAN=dns:localhost"];
+    keytool(&[&["-genkeypair", "-keyalg", "EC", "-validity", "3650"], &names[..]].concat());
+    let pem = folder.join(format!("{name}.pem"));
+    keytool(&["-exportcert", "-rfc", "-file", pem.to_str().expect("a path of ours")]);
+}

@@ -1,0 +1,115 @@
+//! `deploy/kafka/acls.sh`: what it grants is enough, and each line of it is needed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::env::{Guarded, Postdate, TENANT, eventually};
+use crate::login;
+use crate::verdict::{LIMIT, Scene};
+
+const PASSWORD: &str = "open-sesame-of-this-test";
+const SCRIPT: &str = include_str!("../deploy/kafka/acls.sh");
+
+/// What misses a right, in the order of the script's lines.
+const MISSED: &[Missed] = &[
+    Missed::ByCheck("may not read it"),
+    Missed::ByCheck("may not write to it"),
+    Missed::ByService(&["Group authorization failed"]),
+    Missed::ByCheck("retention"),
+    Missed::ByCheck(".target"),
+    Missed::ByCheck(".dead"),
+    Missed::ByService(&["Transactional Id authorization failed"]),
+    // The client asks for the marker again and again without a word of why it gets none.
+    Missed::ByService(&["Group authorization failed", "transactor lost"]),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Missed {
+    /// `postdate check` says it on one line that does not begin with `ok`.
+    ByCheck(&'static str),
+    /// The service says one of these in its log.
+    ByService(&'static [&'static str]),
+}
+
+/// Grants and revokes as an operator does.
+struct Office<'a> {
+    kafka: &'a Guarded,
+    scene: &'a Scene,
+    tool: PathBuf,
+}
+
+impl Office<'_> {
+    /// Runs the script with only those of its lines that grant something and are chosen, by number.
+    fn run(&self, action: &str, chosen: impl Fn(usize) -> bool) {
+        let mut number = 0;
+        let mut keep = |line: &&str| {
+            let grants = line.starts_with("acl --");
+            number += usize::from(grants);
+            !grants || chosen(number - 1)
+        };
+        let script: Vec<&str> = SCRIPT.lines().filter(&mut keep).collect();
+        assert_eq!(number, MISSED.len(), "a line of the script is not known here");
+        let deployment = &self.scene.deployment;
+        let mut sh = Command::new("sh");
+        sh.arg("-c").arg(script.join("\n")).env("ACTION", action).env("KAFKA_ACLS", &self.tool).env("BOOTSTRAP", self.kafka.addr());
+        sh.env("PRINCIPAL", format!("User:{TENANT}")).env("DEPLOYMENT", deployment).env("ROUTE", "r");
+        sh.env("SOURCE", &self.scene.source).env("TARGET", &self.scene.target).env("DEAD_LETTER", format!("{deployment}.dead"));
+        let output = sh.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// What a check says that is not in order.
+fn complaints(postdate: &Postdate) -> String {
+    let said = String::from_utf8_lossy(&postdate.command(&["check", "--json"]).stdout).into_owned();
+    let document: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    let items = document["items"].as_array().unwrap_or_else(|| panic!("{said}")).clone();
+    items.into_iter().filter(|item| item["area"] == "kafka.main" && item["verdict"] != "ok").map(|item| format!("{item}\n")).collect()
+}
+
+#[test]
+fn the_rights_of_the_script_are_enough_and_each_is_needed() {
+    let kafka = Guarded::start(PASSWORD);
+    let mut scene = Scene::new(&kafka, "rights", 1);
+    let (sink, tool) = (scene.sink(), kafka.acl_tool());
+    let user = (TENANT, "SCRAM-SHA-512", PASSWORD);
+    let start = |scene: &Scene, more: &str| Postdate::start(&login::config(&kafka, scene, user, &kafka.authority(), more));
+    // Without the last two it delivers at least once.
+    Office { kafka: &kafka, scene: &scene, tool: tool.clone() }.run("--add", |line| line < 6);
+    let mut plain = start(&scene, "max_delay = \"1h\"");
+    plain.wait_until_ready();
+    scene.send(20, 0..500);
+    scene.all_arrive(&sink);
+    assert_eq!(complaints(&plain), "");
+    assert_eq!(plain.terminate().0.code(), Some(0), "{}", plain.logs());
+    // With all of them exactly once.
+    Office { kafka: &kafka, scene: &scene, tool: tool.clone() }.run("--add", |line| line >= 6);
+    let exact = "max_delay = \"1h\"\ndelivery = \"exactly-once\"";
+    let mut postdate = start(&scene, exact);
+    postdate.wait_until_ready();
+    scene.send(20, 0..500);
+    scene.all_arrive(&sink);
+    postdate.kill();
+    for (line, missed) in MISSED.iter().enumerate() {
+        let office = Office { kafka: &kafka, scene: &scene, tool: tool.clone() };
+        office.run("--remove --force", |each| each == line);
+        match *missed {
+            Missed::ByCheck(words) => {
+                let said = complaints(&postdate);
+                assert!(said.lines().count() >= 1 && said.contains(words), "without line {line}: {said}");
+            }
+            Missed::ByService(words) => {
+                let mut without = start(&scene, exact);
+                let told = |without: &Postdate| words.iter().any(|words| without.logs().contains(words));
+                eventually(&format!("without line {line}: {words:?}"), LIMIT, || told(&without).then_some(()));
+                without.kill();
+            }
+        }
+        office.run("--add", |each| each == line);
+    }
+    // All is granted again, so nothing above failed for another reason.
+    postdate.restart();
+    postdate.wait_until_ready();
+    scene.send(20, 0..500);
+    assert_eq!(scene.all_arrive(&sink), 0);
+}
