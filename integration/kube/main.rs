@@ -73,7 +73,7 @@ fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_tra
 #[test]
 fn every_example_is_admitted_under_the_restricted_policy_and_becomes_ready() {
     let cluster = Cluster::get();
-    for example in ["small", "split", "secure", "hpa", "keda", "embedded"] {
+    for example in ["small", "split", "secure", "hpa", "keda", "embedded", "nats"] {
         let namespace = cluster.namespace(&format!("example-{example}"));
         if example == "embedded" {
             let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
