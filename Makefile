@@ -1,6 +1,7 @@
 # What a newcomer and CI type. Each target does its own set-up and may be repeated.
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
-#   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   KAFKA_PORT NATS_PORT REDIS_PORT
+#                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
 #   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, layout, asynq; and deep, which takes
@@ -61,13 +62,13 @@ kube: servers ## the Helm chart on a real Kubernetes control plane, which is bui
 	@integration/deploy/tools.sh cluster
 	cargo test --test kube -- --test-threads=2 --skip env::
 
-up: servers ## a Kafka and a Redis on this machine, to try the service with
+up: servers ## a Kafka, a NATS server and a Redis on this machine, to try the service with
 	@integration/env/local.sh up
 
 down: ## ends them, keeps their data
 	@integration/env/local.sh down
 
-servers: ## fetches what the tests need: Debian's packages, Kafka through Maven, Helm and a collector through Go
+servers: ## fetches what the tests need: Debian's packages, Kafka through Maven, NATS, Helm and a collector through Go
 	@integration/env/servers.sh
 
 packages:

@@ -26,6 +26,7 @@ mod fleet;
 mod foreign;
 mod levels;
 mod login;
+mod nats;
 mod outage;
 mod restart;
 mod rights;

@@ -1,8 +1,8 @@
-//! Real servers, the service's own program and plain Kafka clients, for one run of the tests. Nothing of it outlives the run, however the
+//! Real servers, the service's own program and plain clients of the brokers, for one run of the tests. Nothing of it outlives the run, however the
 //! run ends; it knows nothing of what the service promises.
 //!
-//! A test asks for the shared `kafka()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
-//! `Kafka` or a `Redis` of its own, at most one of each.
+//! A test asks for the shared `kafka()`, `nats()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
+//! `Kafka`, a `Nats` or a `Redis` of its own, at most one of each.
 #![allow(dead_code, unused_imports, reason = "it is whole, whichever part of it the tests of the day use")]
 
 mod client;
@@ -10,6 +10,7 @@ mod collector;
 mod confined;
 mod guarded;
 mod kafka;
+mod nats;
 mod postdate;
 mod process;
 mod redis;
@@ -26,6 +27,7 @@ pub(crate) use collector::Collector;
 pub(crate) use confined::Confined;
 pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
+pub(crate) use nats::{Nats, Stored};
 pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use redis::{Redis, Snapshot};
@@ -37,6 +39,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
     SHARED.get_or_init(Kafka::start_shared)
+}
+
+/// The NATS server of all tests that do it no harm.
+pub(crate) fn nats() -> &'static Nats {
+    static SHARED: OnceLock<Nats> = OnceLock::new();
+    SHARED.get_or_init(Nats::start)
 }
 
 /// The store of all tests that do it no harm.

@@ -9,6 +9,9 @@ pub(crate) mod inspection;
 pub(crate) mod kafka;
 #[cfg(test)]
 pub(crate) mod memory;
+pub(crate) mod nats;
+mod reports;
+mod thread;
 mod transact;
 
 pub(crate) use transact::{Happened, Marker, Transactional, Transactors};

@@ -18,7 +18,7 @@ use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use plan::Plan;
-pub(crate) use plan::{cluster, rules};
+pub(crate) use plan::{catalog, cluster, nats_cluster, rules};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
@@ -150,7 +150,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
     group.thread(&format!("ingress-{route}"), move |stop| async move {
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let ports = ingress::Ports {
-            source: Box::new(here.source(&name)?),
+            source: here.source(&name, writer)?,
             store,
             clock: Rc::new(WallClock),
             health: ingress::Parts::new(&here.health, &name),
@@ -184,7 +184,8 @@ fn start_timer(
     let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
     let (chores, chores_in) = mpsc::channel(CHORES_MAX);
     let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
-    let writer = StdRng::seed_from_u64(seed).random();
+    let mut random = StdRng::seed_from_u64(seed);
+    let (writer, worker) = (random.random(), random.random());
     let (here, starting) = (plan.clone(), plan.starting("timer"));
     group.thread("timer", move |stop| async move {
         let _done = here.timers_done.clone().drop_guard();
@@ -200,7 +201,7 @@ fn start_timer(
             claims: here.ready_part("claims"),
             clock_ahead: here.ready_part("clock ahead"),
             metric: metric::Timer::new(),
-            outlets: here.outlets()?,
+            outlets: here.outlets(worker)?,
             holdings,
             gave_up,
             requests,

@@ -154,7 +154,7 @@ impl<'a> Desk<'a> {
             exact.reported(self.now);
             let Err(failure) = outcome else { continue };
             let aloft = work.flights.get_mut(flight).filter(|_| is_verdict(failure));
-            let wait = aloft.map_or(RESEND_MIN, |aloft| failed(route, shard, (aloft, index.into()), failure, self.wall));
+            let wait = aloft.map_or(RESEND_MIN, |aloft| failed(route, (shard, &work.origins), (aloft, index.into()), failure, self.wall));
             exact.fail(self.now + wait);
         }
     }

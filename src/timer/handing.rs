@@ -120,7 +120,7 @@ impl Dispatcher {
                         settled += 1;
                     }
                     Err(failure) => {
-                        let wait = failed(route, shard, (aloft, index), failure, wall);
+                        let wait = failed(route, (shard, &work.origins), (aloft, index), failure, wall);
                         self.again.push(Reverse((now + wait, *ticket)));
                     }
                 }
