@@ -133,7 +133,7 @@ pub enum Command {
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
     #[command(after_long_help = SEND_AFTER)]
-    Send(Send),
+    Send(Box<Send>),
     /// Tells what would work with a configuration, and what would not
     ///
     /// Looks at the Kafka clusters and their topics, at the store, at clocks, and at what waits; each item is ok, warn or fail, with what was

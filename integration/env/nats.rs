@@ -101,7 +101,9 @@ impl Nats {
     }
 
     pub(crate) fn delete_stream(&self, name: &str) {
-        self.ask(async move |context| drop(context.delete_stream(name).await.expect("a stream that exists")));
+        self.ask(async move |context| {
+            context.delete_stream(name).await.expect("a stream that exists");
+        });
     }
 
     /// Removes what lies before `first`, as retention does.

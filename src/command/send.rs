@@ -311,7 +311,7 @@ mod tests {
     fn parsed(line: &[&str]) -> cli::Send {
         let all = ["postdate", "send", "--config", "c", "--route", "orders"].iter().chain(line);
         let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else { panic!("another command") };
-        send
+        *send
     }
 
     fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {

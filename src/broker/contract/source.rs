@@ -319,7 +319,7 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
     let impossible = ["", ".", "..", "no spaces", "^.*", "a\0b", "ümlaut", &"x".repeat(250)].map(str::to_owned);
     let all: Vec<String> = impossible.iter().chain([&one]).cloned().collect();
     assert_eq!(catalog.partitions(&all).await.expect("an answer"), [Partition::new(one.clone(), 0)]);
-    let partitions: Vec<Partition> = all.iter().map(|topic| world.partition(&topic, 0)).collect();
+    let partitions: Vec<Partition> = all.iter().map(|topic| world.partition(topic, 0)).collect();
     let group = name(world, "group");
     assert_eq!(catalog.committed(&group, &partitions).await.expect("an answer"), vec![None; all.len()]);
     catalog.close().await;

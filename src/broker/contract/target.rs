@@ -161,7 +161,7 @@ async fn order_is_kept_with_many_in_flight(world: &dyn World) {
 
 async fn assert_order(world: &dyn World, topic: &str, index: i32, count: u64) {
     let mut source = member(world, topic, 2).await;
-    let partition = world.partition(&topic, index);
+    let partition = world.partition(topic, index);
     source.start(&partition, Offset(world.first()), 1);
     let (read, _) = read_to_end(&mut *source, &partition, 1).await;
     assert!(read.iter().map(number).eq(0..count), "{} records, out of order or not each once", read.len());

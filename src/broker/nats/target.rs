@@ -157,15 +157,17 @@ impl Target for NatsTarget {
             Err(failure) => return Sent::Failed(failure),
         };
         let length = pending.length;
-        match self.records.as_ref().map(|records| records.try_send(pending)) {
-            Some(Ok(())) => {
-                self.in_flight += 1;
+        match self.records.as_ref().map(mpsc::Sender::try_reserve) {
+            Some(Ok(room)) => {
+                // Before the thread can take it off again.
                 self.bytes.fetch_add(length, Ordering::Relaxed);
-                Sent::Taken
+                room.send(pending);
             }
-            Some(Err(mpsc::error::TrySendError::Full(_))) => Sent::Full,
-            _ => Sent::Failed(failure::closed()),
+            Some(Err(mpsc::error::TrySendError::Full(()))) => return Sent::Full,
+            _ => return Sent::Failed(failure::closed()),
         }
+        self.in_flight += 1;
+        Sent::Taken
     }
 
     async fn reports(&mut self) -> Vec<Report> {

@@ -34,7 +34,7 @@ async fn look_at_all(area: &str, catalog: &NatsCatalog, duties: &[Duty]) -> Resu
     for duty in duties {
         match (duty.role, split_topic(&duty.topic)) {
             (Role::Source, Some((stream, filter))) => {
-                items.extend(judge_source(area, duty, filter, catalog.stream(stream).await?.as_ref()))
+                items.extend(judge_source(area, duty, filter, catalog.stream(stream).await?.as_ref()));
             }
             _ if is_template(&duty.topic) => {
                 items.push(Item::ok(area, &duty.topic, format!("{}: made of the subject a message came by, not looked at", of(duty))));
