@@ -28,6 +28,7 @@ mod login;
 mod outage;
 mod restart;
 mod rights;
+mod secrets;
 mod service;
 mod shutdown;
 mod source;
