@@ -1,9 +1,10 @@
 # What a newcomer and CI type. Each target does its own set-up and may be repeated.
 #   POSTDATE_SERVERS       where fetched servers and tools are kept, default .servers
-#   KAFKA_PORT REDIS_PORT  for `make up`, default 9092 and 6379
+#   KAFKA_PORT NATS_PORT REDIS_PORT
+#                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, layout, asynq; and deep, which takes
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, layout, asynq; and deep, which takes
 #                          minutes and gigabytes of the disk, and is left out unless it stands here
 #   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
@@ -13,7 +14,7 @@
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 TESTS := --features test-support
 .DEFAULT_GOAL := help
-.PHONY: help demo build test integration lint bench chaos servers packages up down
+.PHONY: help demo build test integration lint sbom bench chaos kube servers packages up down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,13 @@ lint: packages $(SERVERS)/tools/bin/cargo-deny ## format, clippy, and what may b
 $(SERVERS)/tools/bin/cargo-deny: | packages
 	cargo install cargo-deny --version 0.20.2 --locked --debug --root $(SERVERS)/tools
 
+# The same bytes for the same Cargo.lock: without a date and a number of its own.
+sbom: $(SERVERS)/tools/bin/cargo-cyclonedx ## what the program is made of, as CycloneDX: postdate.cdx.json, which the image has in it
+	PATH="$(SERVERS)/tools/bin:$$PATH" SOURCE_DATE_EPOCH=0 cargo cyclonedx --format json --spec-version 1.5
+
+$(SERVERS)/tools/bin/cargo-cyclonedx: | packages
+	cargo install cargo-cyclonedx --version 0.5.9 --locked --debug --root $(SERVERS)/tools
+
 # The program as it is shipped, hence without the tests' feature.
 bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
@@ -50,13 +58,17 @@ bench: servers ## what the service does beside a plain copy and other ways to do
 chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m MODE=exactly-once REPORT=file.md
 	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
-up: servers ## a Kafka and a Redis on this machine, to try the service with
+kube: servers ## the Helm chart on a real Kubernetes control plane, which is built first: ten minutes or more, once
+	@integration/deploy/tools.sh cluster
+	cargo test --test kube -- --test-threads=2 --skip env::
+
+up: servers ## a Kafka, a NATS server and a Redis on this machine, to try the service with
 	@integration/env/local.sh up
 
 down: ## ends them, keeps their data
 	@integration/env/local.sh down
 
-servers: ## fetches what the tests need: Debian's packages, and Kafka through Maven
+servers: ## fetches what the tests need: Debian's packages, Kafka through Maven, NATS, Helm and a collector through Go
 	@integration/env/servers.sh
 
 packages:

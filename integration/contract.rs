@@ -1,11 +1,11 @@
-//! What every source and target must do, done by a real Kafka.
+//! What every source and target must do, done by a real Kafka and a real NATS.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use postdate::test_support::{kafka_contract, kafka_outage_contract};
+use postdate::test_support::{kafka_contract, kafka_outage_contract, nats_contract, nats_outage_contract};
 
-use crate::env::{Kafka, kafka};
+use crate::env::{Kafka, Nats, kafka, nats};
 
 #[tokio::test]
 async fn kafka_keeps_the_contract_of_a_broker() {
@@ -22,4 +22,20 @@ async fn kafka_keeps_the_contract_over_an_outage() {
     };
     let pause = |pause| if pause { silent.borrow().pause() } else { silent.borrow().resume() };
     kafka_outage_contract(&addr, outage, pause).await;
+}
+
+#[tokio::test]
+async fn nats_keeps_the_contract_of_a_broker() {
+    nats_contract(&nats().url()).await;
+}
+
+#[tokio::test]
+async fn nats_keeps_the_contract_over_an_outage() {
+    let mut nats = Nats::start();
+    let url = nats.url();
+    let outage = move || {
+        nats.kill();
+        nats.restart();
+    };
+    nats_outage_contract(&url, outage).await;
 }

@@ -40,6 +40,17 @@ fn even(timers: &[&Postdate]) -> Duration {
     start.elapsed()
 }
 
+/// Leases that these workers took, in all their time.
+fn taken(timers: &[&Postdate]) -> usize {
+    timers.iter().map(|timer| timer.metrics().sum("postdate_leases_taken_total") as usize).sum()
+}
+
+/// Only those shards change hands that have to, but for a few that make the parts even.
+fn hardly_more_moved(what: &str, moved: usize, must: usize) {
+    eprintln!("{what}: {moved} of {PARTITIONS} shards moved, and {must} had to");
+    assert!((must..=must + 3).contains(&moved), "{what}: {moved} shards moved, and {must} had to");
+}
+
 /// Milliseconds after their due, by the broker's stamp, of the messages from that number on.
 fn lateness(scene: &Scene, sink: &Sink, from: usize, what: &str) -> i64 {
     let records = sink.records();
@@ -75,23 +86,31 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
 
     let from = scene.sent();
     scene.send(6_000, 4_000..16_000);
+    let before = taken(&[&first]);
     let second = timer(&config);
     eprintln!("1 -> 2 workers: even after {:?}", even(&[&first, &second]));
+    hardly_more_moved("1 -> 2 workers", taken(&[&first, &second]) - before, 16);
     scene.all_arrive(&sink);
     lateness(&scene, &sink, from, "1 -> 2 workers");
 
     let from = scene.sent();
     scene.send(6_000, 4_000..16_000);
-    let (third, mut fourth) = (timer(&config), timer(&config));
-    eprintln!("2 -> 4 workers: even after {:?}", even(&[&first, &second, &third, &fourth]));
+    let before = taken(&[&first, &second]);
+    let third = timer(&config);
+    eprintln!("2 -> 3 workers: even after {:?}", even(&[&first, &second, &third]));
+    hardly_more_moved("2 -> 3 workers", taken(&[&first, &second, &third]) - before, 10);
+    let mut fourth = timer(&config);
+    eprintln!("3 -> 4 workers: even after {:?}", even(&[&first, &second, &third, &fourth]));
     scene.all_arrive(&sink);
     lateness(&scene, &sink, from, "2 -> 4 workers");
 
     let from = scene.sent();
     scene.send(6_000, 2_000..12_000);
+    let (before, part) = (taken(&[&first, &second, &third]), held(&fourth));
     let (status, took) = fourth.terminate();
     assert_eq!(status.code(), Some(0), "{}", fourth.logs());
     eprintln!("4 -> 3 workers, asked to end, which took {took:?}: even after {:?} more", even(&[&first, &second, &third]));
+    hardly_more_moved("4 -> 3 workers", taken(&[&first, &second, &third]) - before, part);
     assert!(fourth.logs().contains("shard handed over"), "{}", fourth.logs());
     let duplicates = scene.all_arrive(&sink);
     assert_eq!(duplicates, 0, "nothing comes twice as long as nobody dies");

@@ -133,7 +133,7 @@ pub enum Command {
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
     #[command(after_long_help = SEND_AFTER)]
-    Send(Send),
+    Send(Box<Send>),
     /// Tells what would work with a configuration, and what would not
     ///
     /// Looks at the Kafka clusters and their topics, at the store, at clocks, and at what waits; each item is ok, warn or fail, with what was
@@ -233,7 +233,7 @@ pub struct Ledger {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
 #[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
-#[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition"]))]
+#[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition", "subject"]))]
 pub struct Send {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
@@ -244,6 +244,9 @@ pub struct Send {
     /// The source topic, if the route has several; else its first
     #[arg(long)]
     pub topic: Option<String>,
+    /// The subject to send to, if the route reads NATS and could read it by several
+    #[arg(long)]
+    pub subject: Option<String>,
     /// The record's key: it decides the partition, there and on the target
     #[arg(long, allow_hyphen_values = true)]
     pub key: Option<String>,

@@ -130,4 +130,5 @@ pub fn complete(completion: &Completion) -> anyhow::Result<Outcome> {
 #[cfg(feature = "test-support")]
 pub mod test_support {
     pub use crate::broker::kafka::{kafka_contract, kafka_outage_contract};
+    pub use crate::broker::nats::{nats_contract, nats_outage_contract};
 }

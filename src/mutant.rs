@@ -57,6 +57,12 @@ pub(crate) enum Mutant {
     IgnoresMarker,
     /// Exactly-once: what was claimed is handed over again after a commit of unknown end, without a look at the marker.
     KeepsFlights,
+    /// Exactly-once: what is stored late, before what is handed over, is taken for handed over with it.
+    PassesLate,
+    /// Exactly-once: the store is told what is delivered while a commit is under way that counts from before it.
+    TellsMeanwhile,
+    /// Exactly-once: what went in a transaction that was undone is not handed over again.
+    ForgetsUndone,
 }
 
 #[cfg(not(test))]

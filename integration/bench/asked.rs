@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 9] = ["copy", "ingress", "drain", "embedded", "steady", "burst", "deep", "layout", "asynq"];
+pub(crate) const STAGES: [&str; 10] = ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "deep", "layout", "asynq"];
 
 /// Takes minutes, and gigabytes of the disk: only for whoever asks for it.
 const NAMED_ONLY: &str = "deep";
@@ -67,7 +67,7 @@ impl Asked {
 
     /// Whether a lateness is measured, by a broker that must be warm.
     pub(crate) fn is_timely(&self) -> bool {
-        ["steady", "burst", "deep"].iter().any(|stage| self.wants(stage))
+        ["steady", "burst", "exact", "deep"].iter().any(|stage| self.wants(stage))
     }
 
     /// Measurements of all runs.
@@ -80,6 +80,7 @@ impl Asked {
             ("embedded", 2),
             ("steady", rates),
             ("burst", 1),
+            ("exact", 4),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

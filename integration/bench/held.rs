@@ -1,9 +1,10 @@
-//! What is held against another measurement of the same run: a load beside many that wait against one beside none, a burst against the drain.
+//! What is held against another measurement of the same run: a load beside many that wait against one beside none, a burst against the drain,
+//! exactly once against at least once.
 
 use serde::Serialize;
 
 use crate::compare::Figure;
-use crate::row::{Depth, Row, Stage, System, find, median};
+use crate::row::{Delivery, Depth, Row, Stage, System, find, median};
 
 #[derive(Serialize)]
 pub(crate) struct Held {
@@ -22,6 +23,10 @@ pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
                 ("p99 ms", Stage::Beside(Depth { rate, waiting: 0, settled: false }), |row| row.lateness_ms.map(|late| late.p99))
             }
             Stage::Burst => ("messages/s", Stage::Drain, |row| row.rate),
+            Stage::SeenDrain(Delivery::ExactlyOnce) => ("messages/s", Stage::SeenDrain(Delivery::AtLeastOnce), |row| row.rate),
+            Stage::SeenSteady(Delivery::ExactlyOnce, rate) => {
+                ("p99 ms", Stage::SeenSteady(Delivery::AtLeastOnce, rate), |row| row.lateness_ms.map(|late| late.p99))
+            }
             _ => return None,
         };
         let below = find(rows, System::Postdate, base)?;

@@ -2,7 +2,7 @@
 //! so that figures of different runs say nothing about each other.
 //!
 //! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `burst`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
+//! `burst`, `exact`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
 //! minutes. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of three.
 //! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
 #![allow(
@@ -24,6 +24,7 @@ mod deep;
 mod embedded;
 #[path = "../env/mod.rs"]
 mod env;
+mod exact;
 mod feeder;
 mod held;
 mod layout;
@@ -38,6 +39,7 @@ mod row;
 mod stage;
 mod table;
 mod topics;
+mod watch;
 mod workload;
 
 use std::path::PathBuf;
@@ -123,6 +125,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {
     }
     if asked.wants("burst") && asked.load.partitions > 1 {
         rows.extend(bench.burst());
+    }
+    if asked.wants("exact") {
+        rows.extend(bench.exact());
     }
     if asked.wants("deep") {
         rows.extend(bench.deep());

@@ -18,6 +18,7 @@ pub(crate) struct Route<'a> {
     pub(crate) source: String,
     pub(crate) target: String,
     dead: String,
+    delivery: &'static str,
 }
 
 impl<'a> Route<'a> {
@@ -31,12 +32,16 @@ impl<'a> Route<'a> {
 
     fn new(topics: &'a Topics<'a>, store: String) -> Route<'a> {
         let [source, target, dead] = ["source", "target", "dead"].map(|name| topics.make(name));
-        Route { topics, store, deployment: unique("bench"), source, target, dead }
+        Route { topics, store, deployment: unique("bench"), source, target, dead, delivery: "at-least-once" }
+    }
+
+    pub(crate) fn delivering(self, delivery: &'static str) -> Route<'a> {
+        Route { delivery, ..self }
     }
 
     /// The program as it is shipped, in these roles; all that is set is where things are.
     pub(crate) fn serve(&self, roles: &[&str]) -> Postdate {
-        let Route { store, deployment, source, target, dead, .. } = self;
+        let Route { store, deployment, source, target, dead, delivery, .. } = self;
         let addr = self.topics.addr();
         Postdate::start(&format!(
             r#"
@@ -49,6 +54,7 @@ brokers = ["{addr}"]
 source = {{ kafka = "main", topics = ["{source}"] }}
 target = {{ kafka = "main", topic = "{target}" }}
 dead_letter = {{ kafka = "main", topic = "{dead}" }}
+delivery = "{delivery}"
 "#
         ))
     }

@@ -39,6 +39,29 @@ pub(crate) enum Stage {
     Fill(usize),
     /// A steady load beside them.
     Beside(Depth),
+    /// Drain and a steady load as a consumer sees them that reads only what is committed.
+    SeenDrain(Delivery),
+    SeenSteady(Delivery, usize),
+}
+
+/// What a route promises of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Delivery {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+impl Delivery {
+    pub(crate) const BOTH: [Delivery; 2] = [Delivery::AtLeastOnce, Delivery::ExactlyOnce];
+
+    /// As in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Delivery::AtLeastOnce => "at-least-once",
+            Delivery::ExactlyOnce => "exactly-once",
+        }
+    }
 }
 
 /// What a steady load has below it.
@@ -231,6 +254,8 @@ impl Stage {
             Stage::Beside(Depth { rate, waiting: 0, .. }) => format!("deep: {rate}/s, none waiting"),
             Stage::Beside(Depth { rate, waiting, settled: false }) => format!("deep: {rate}/s beside {}", rounded(waiting)),
             Stage::Beside(Depth { rate, waiting, settled: true }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
+            Stage::SeenDrain(delivery) => format!("seen: out of Redis, {}", delivery.name()),
+            Stage::SeenSteady(delivery, rate) => format!("seen: steady {rate}/s, {}", delivery.name()),
         }
     }
 }

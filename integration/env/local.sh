@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# A Kafka and a Redis on this machine, to try the service with: `local.sh up` starts what does not run yet, `local.sh down` ends what it
-# started and nothing else. Their data stays in .servers/up. KAFKA_PORT and REDIS_PORT choose other ports.
+# A Kafka, a NATS server and a Redis on this machine, to try the service with: `local.sh up` starts what does not run yet, `local.sh down`
+# ends what it started and nothing else. Their data stays in .servers/up. KAFKA_PORT, NATS_PORT and REDIS_PORT choose other ports.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
-mkdir -p "$servers/up/kafka" "$servers/up/redis"
+mkdir -p "$servers/up/kafka" "$servers/up/nats" "$servers/up/redis"
 up=$(cd "$servers/up" && pwd -P)
 kafka_port=${KAFKA_PORT:-9092}
+nats_port=${NATS_PORT:-4222}
 redis_port=${REDIS_PORT:-6379}
+# Empty where it could not be built: it is left out then.
+nats=$(cd "$servers" && pwd)/nats/bin/nats-server
+[[ -x $nats ]] || nats=
 controller_port=$((kafka_port + 1))
 
 complain() {
@@ -87,19 +91,45 @@ topic() {
         --create --if-not-exists --topic "$1" --partitions "$2" "${@:3}" 2>&1) || complain "Kafka does not create the topic $1: $said"
 }
 
+# By the protocol itself, so that no NATS client is needed. A stream that is there already, and the same, is fine.
+stream() {
+    local body="{\"name\":\"$1\",\"subjects\":[\"$2\"]}" line
+    exec 4<>"/dev/tcp/127.0.0.1/$nats_port"
+    printf 'CONNECT {"verbose":false}\r\nSUB answer 1\r\nPUB $JS.API.STREAM.CREATE.%s answer %d\r\n%s\r\n' "$1" ${#body} "$body" >&4
+    while IFS= read -r -t 10 line <&4; do
+        case $line in
+            *'"error"'*) complain "NATS does not make the stream $1: $line" ;;
+            *'"type"'*'stream_create_response'*)
+                exec 4>&-
+                return
+                ;;
+        esac
+    done
+    complain "NATS does not answer on port $nats_port; its log is $up/nats.log"
+}
+
 servers_up() {
     check redis "$redis_port" REDIS_PORT
+    [[ -z $nats ]] || check nats "$nats_port" NATS_PORT
     check kafka "$kafka_port" KAFKA_PORT
     runs kafka || ! listens "$controller_port" || complain "Kafka also needs port $controller_port, which is taken. Choose another:  make up KAFKA_PORT=..."
     start redis "$redis_port" redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$up/redis" \
         --appendonly yes --appendfsync everysec --save "" --maxmemory-policy noeviction
+    [[ -z $nats ]] || start nats "$nats_port" "$nats" -a 127.0.0.1 -p "$nats_port" -js -sd "$up/nats"
     start_kafka
     await redis "$redis_port"
+    [[ -z $nats ]] || await nats "$nats_port"
     await kafka "$kafka_port"
     # Retained longer than the longest delay, or what Redis loses could not be read again.
     topic orders.delayed 4 --config retention.ms=$((31 * 24 * 3600 * 1000))
     topic orders 4
     topic orders.dead 1
+    if [[ -n $nats ]]; then
+        stream DELAYED 'delayed.>'
+        stream ORDERS 'orders.>'
+        stream EVENTS 'events.>'
+        stream DEAD 'dead.>'
+    fi
     next_steps
 }
 
@@ -107,9 +137,11 @@ next_steps() {
     local elsewhere=""
     [[ $redis_port == 6379 ]] || elsewhere+="POSTDATE_STORE__REDIS__URL=redis://127.0.0.1:$redis_port "
     [[ $kafka_port == 9092 ]] || elsewhere+="POSTDATE_KAFKA__MAIN__BROKERS='[\"127.0.0.1:$kafka_port\"]' "
+    local edge=$elsewhere
+    [[ $nats_port == 4222 ]] || edge+="POSTDATE_NATS__EDGE__URL=nats://127.0.0.1:$nats_port "
     cat <<END
 
-Kafka answers on 127.0.0.1:$kafka_port and Redis on 127.0.0.1:$redis_port. Next, the service:
+Kafka answers on 127.0.0.1:$kafka_port${nats:+, NATS on 127.0.0.1:$nats_port} and Redis on 127.0.0.1:$redis_port. Next, the service:
 
     cargo build --release
     ${elsewhere}target/release/postdate run --config config/kafka.toml
@@ -125,8 +157,15 @@ With kcat (a Debian package), send here, and watch the target in a third termina
     echo 'close it unless it was paid' | kcat -b 127.0.0.1:$kafka_port -P -t orders.delayed -k order-42 -H postdate-after=10s
     kcat -b 127.0.0.1:$kafka_port -C -t orders -o end -u -q -f '%k: %s  [%h]\\n'
 
-\`make down\` ends both servers and keeps their data.
 END
+    [[ -z $nats ]] || cat <<END
+From NATS to NATS, instead, with the streams DELAYED and ORDERS; config/bridge.toml goes between the two:
+
+    ${edge}target/release/postdate run --config config/nats.toml
+    ${edge}target/release/postdate send --config config/nats.toml --route orders --subject delayed.orders.eu --in 10s 'close it unless it was paid'
+
+END
+    echo '`make down` ends the servers and keeps their data.'
 }
 
 stop() {
@@ -152,6 +191,7 @@ case ${1:-} in
     up) servers_up ;;
     down)
         stop kafka
+        stop nats
         stop redis
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} up|down" ;;

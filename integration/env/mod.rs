@@ -1,14 +1,16 @@
-//! Real servers, the service's own program and plain Kafka clients, for one run of the tests. Nothing of it outlives the run, however the
+//! Real servers, the service's own program and plain clients of the brokers, for one run of the tests. Nothing of it outlives the run, however the
 //! run ends; it knows nothing of what the service promises.
 //!
-//! A test asks for the shared `kafka()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
-//! `Kafka` or a `Redis` of its own, at most one of each.
+//! A test asks for the shared `kafka()`, `nats()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
+//! `Kafka`, a `Nats` or a `Redis` of its own, at most one of each.
 #![allow(dead_code, unused_imports, reason = "it is whole, whichever part of it the tests of the day use")]
 
 mod client;
 mod collector;
+mod confined;
 mod guarded;
 mod kafka;
+mod nats;
 mod postdate;
 mod process;
 mod redis;
@@ -22,10 +24,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
 pub(crate) use collector::Collector;
+pub(crate) use confined::Confined;
 pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
+pub(crate) use nats::{Nats, Stored};
 pub(crate) use postdate::{Metrics, Postdate};
-pub(crate) use process::cpu_of;
+pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use redis::{Redis, Snapshot};
 
 /// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.
@@ -35,6 +39,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn kafka() -> &'static Kafka {
     static SHARED: OnceLock<Kafka> = OnceLock::new();
     SHARED.get_or_init(Kafka::start_shared)
+}
+
+/// The NATS server of all tests that do it no harm.
+pub(crate) fn nats() -> &'static Nats {
+    static SHARED: OnceLock<Nats> = OnceLock::new();
+    SHARED.get_or_init(Nats::start)
 }
 
 /// The store of all tests that do it no harm.
@@ -62,6 +72,6 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
 }
 
 /// The folder that `make servers` fills.
-fn servers() -> PathBuf {
+pub(crate) fn servers() -> PathBuf {
     std::env::var_os("POSTDATE_SERVERS").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".servers"), PathBuf::from)
 }

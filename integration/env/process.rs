@@ -57,7 +57,7 @@ impl Guard {
 }
 
 /// A folder of its own for one server, below the folder of the run.
-pub(super) fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     let folder = Guard::get().root.join(unique(name));
     std::fs::create_dir(&folder).unwrap();
     folder
@@ -65,7 +65,7 @@ pub(super) fn folder(name: &str) -> PathBuf {
 
 /// A loopback port that nobody listens on. Below the range from which the kernel takes the ports of outgoing connections: a client that
 /// tries to reach a stopped server could otherwise be given the server's own port, and keep it.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let seed = u16::try_from(std::process::id() % 1_000).expect("below a thousand") * 10;
     let candidates = std::iter::repeat_with(|| 20_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000);
@@ -73,7 +73,7 @@ pub(super) fn free_port() -> u16 {
 }
 
 /// One program, its log beside its data, ended when dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     log: PathBuf,
     child: Option<Child>,
@@ -82,7 +82,7 @@ pub(super) struct Process {
 impl Process {
     /// Starts it with both outputs appended to `log` in its folder, and in a process group of its own: an interrupt from the terminal is
     /// for the tests, and for it only through the guard.
-    pub(super) fn start(name: &str, folder: &Path, command: &mut Command) -> Process {
+    pub(crate) fn start(name: &str, folder: &Path, command: &mut Command) -> Process {
         let log = folder.join("log");
         let mut process = Process { name: name.to_owned(), log, child: None };
         process.start_again(command);
@@ -98,6 +98,10 @@ impl Process {
             .unwrap_or_else(|error| panic!("{} does not start: {error} (`make servers` fetches what is missing)", self.name));
         Guard::get().order("add", child.id()).expect("the guard reads until the tests are over");
         self.child = Some(child);
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
     }
 
     /// Waits for an answer to `ask`; fails the test at once if the program ended instead of giving one.

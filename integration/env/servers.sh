@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, and an OpenTelemetry collector. Safe to
-# repeat.
+# Sees to it that the project can be built and tested here: Debian's packages, the jars of a real Kafka, a NATS server, an OpenTelemetry
+# collector, and Helm. Safe to repeat.
 #   servers.sh packages   what building needs
-#   servers.sh            that, and what the integration tests start
+#   servers.sh            that, and what the integration tests start and judge with
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 servers=${POSTDATE_SERVERS:-$PWD/.servers}
@@ -24,6 +24,10 @@ packages() {
         command -v redis-server >/dev/null || missing+=(redis-server)
         command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
+        command -v promtool >/dev/null || missing+=(prometheus)
+        command -v systemd-analyze >/dev/null || missing+=(systemd)
+        command -v curl >/dev/null || missing+=(curl)
+        [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
     fi
     if ((${#missing[@]})); then
         local install="apt-get install -y --no-install-recommends ${missing[*]}"
@@ -52,7 +56,23 @@ kafka() {
     mv "$lib.partial" "$lib"
 }
 
-# Built of its official parts, in the versions of its go.mod. A Go from 1.21 on fetches the newer one that they ask for; Debian's own is older.
+# Go builds it. A Go from 1.21 on fetches the newer one that the server asks for; Debian's own is older.
+nats() {
+    local version=2.15.2 bin=$servers/nats/bin go said
+    [[ $("$bin/nats-server" --version 2>/dev/null) != "nats-server: v$version" ]] || return 0
+    go=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    if ((${go:-0} < 21)); then
+        # Who wants Kafka alone needs no Go; the tests of NATS say what is missing.
+        echo "The NATS server is left out: it is built by Go 1.21 or later, and there is none here (https://go.dev/dl)." >&2
+        return 0
+    fi
+    echo "Building nats-server $version through Go's module proxy into $bin ..."
+    mkdir -p "$bin"
+    said=$(GOBIN=$(cd "$bin" && pwd) GOTOOLCHAIN=auto go install "github.com/nats-io/nats-server/v2@v$version" 2>&1) ||
+        complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
+}
+
+# Built of its official parts, in the versions of its go.mod, by the same Go.
 collector() {
     local bin=$servers/collector/bin/collector go said
     [[ ! -e $bin ]] || return 0
@@ -75,7 +95,9 @@ case ${1:-all} in
     all)
         packages all
         kafka
+        nats
         collector
+        integration/deploy/tools.sh
         ;;
     *) complain "usage: ${BASH_SOURCE[0]} [packages]" ;;
 esac

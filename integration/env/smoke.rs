@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::cmd;
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::{Kafka, Outgoing, PATIENCE, Producer, Record, Redis, Sink, kafka, redis, unique};
+use super::{Kafka, Nats, Outgoing, PATIENCE, Producer, Record, Redis, Sink, kafka, redis, unique};
 
 fn keys(records: &[Record]) -> Vec<&[u8]> {
     records.iter().filter_map(|record| record.key.as_deref()).collect()
@@ -150,4 +150,20 @@ fn a_paused_server_answers_when_it_is_resumed() {
 fn the_shared_redis_is_one() {
     cmd("SET").arg(unique("shared")).arg(1).exec(&mut redis().client()).unwrap();
     assert_eq!(redis().url(), redis().url());
+}
+
+#[test]
+fn nats_keeps_its_messages_over_a_kill() {
+    let mut nats = Nats::start();
+    nats.create_stream("kept", &["kept.>"]);
+    assert_eq!(nats.publish("kept.a", &[("b", "1"), ("a", "2"), ("b", "3")], [0, 255]), 1);
+    nats.kill();
+    nats.restart();
+    assert_eq!(nats.publish("kept.b", &[], ""), 2);
+    let stored = nats.wait_for("kept", 2, PATIENCE);
+    let headers = [("a", "2"), ("b", "1"), ("b", "3")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!((stored[0].headers.as_slice(), stored[0].payload.as_slice()), (headers.as_slice(), [0, 255].as_slice()));
+    assert_eq!((stored[1].sequence, stored[1].subject.as_str(), stored[1].payload.len()), (2, "kept.b", 0));
+    nats.purge("kept", 2);
+    assert_eq!(nats.stored("kept").len(), 1);
 }

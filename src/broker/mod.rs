@@ -9,6 +9,9 @@ pub(crate) mod inspection;
 pub(crate) mod kafka;
 #[cfg(test)]
 pub(crate) mod memory;
+pub(crate) mod nats;
+mod reports;
+mod thread;
 mod transact;
 
 pub(crate) use transact::{Happened, Marker, Transactional, Transactors};
@@ -36,6 +39,12 @@ pub(crate) trait Source {
 
     /// Ceases to read a partition; it stays assigned. Nothing happens if it was not read.
     fn stop(&mut self, partition: &Partition);
+
+    /// The end of a partition that is read, as the client last heard of it: no call, so it may lag behind. `None`: nothing was heard, as by
+    /// a client that is told of records only.
+    fn end(&self, _partition: &Partition) -> Option<Offset> {
+        None
+    }
 
     /// Commits positions with metadata for the group (I1). Safe to repeat.
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error>;

@@ -7,6 +7,7 @@ mod page;
 mod pending;
 mod reset;
 mod send;
+mod subject;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;

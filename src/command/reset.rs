@@ -1,13 +1,11 @@
 //! `postdate reset`: erases what the store keeps of a topic that was created again.
 
 use super::page::print;
-use crate::broker::Catalog;
-use crate::broker::kafka::KafkaCatalog;
 use crate::cli::Reset;
 use crate::config::Config;
 use crate::health::Health;
 use crate::model::{Partition, ShardId};
-use crate::role::{Storage, cluster};
+use crate::role::{Storage, catalog};
 use crate::store::State;
 use anyhow::{Context, Result};
 
@@ -21,7 +19,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
             // Whether or not the topic has it now: it may have been created again with fewer.
             Some(index) => vec![Partition::new(reset.topic.as_str(), index)],
             None => {
-                let mut catalog = KafkaCatalog::new(&cluster(config, &source.cluster), Health::new().part("reset"))?;
+                let mut catalog = catalog(config, source, Health::new().part("reset"))?;
                 catalog.partitions(std::slice::from_ref(&reset.topic)).await?
             }
         };

@@ -3,20 +3,22 @@
 
 use super::page::{Page, Side, Table, Tone, moment, print, relative};
 use super::pending::{Source, json};
-use super::{Outcome, Refused, run};
+use super::{Outcome, Refused, run, subject};
 use crate::broker::kafka::KafkaTarget;
-use crate::broker::{FailureKind, Outgoing, Report, Sent, Target};
+use crate::broker::nats::NatsTarget;
+use crate::broker::{Failure, FailureKind, Outgoing, Report, Sent, Target};
 use crate::cli;
 use crate::clock::{Clock, WallClock};
-use crate::config::Config;
+use crate::config::{self, Config, Kind};
 use crate::health::Health;
 use crate::limit::{COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::header::push_header;
-use crate::model::header_name::Control;
-use crate::model::{Admission, Headers, Offset, Origins, Partition, Record, Rules, ShardId, Timestamp, Warning, admit};
-use crate::role::{cluster, rules};
+use crate::model::header_name::{Control, SUBJECT};
+use crate::model::{Admission, CameBy, Headers, Offset, Origins, Partition, Reason, Record, Rules, ShardId, Timestamp, Warning, admit};
+use crate::role::{cluster, nats_cluster, rules};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::Read;
 
 /// The document of `--json`. A field is never renamed, and none is taken away.
@@ -48,34 +50,42 @@ struct Draft {
 
 /// Sends what the command line says, and tells where it went.
 pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
-    let first = config.routes.get(&send.route).and_then(|route| route.source.topics.first());
-    let topic = send.topic.clone().or(first.cloned()).unwrap_or_default();
+    let source = config.routes.get(&send.route).map(|route| &route.source);
+    let (by_subject, subject) = source.map(|source| subject::of(source, send)).transpose()?.flatten().unzip();
+    let first = source.and_then(|source| source.topics.first());
+    let topic = by_subject.or(send.topic.clone()).or(first.cloned()).unwrap_or_default();
     config.check_source(&send.route, &topic)?;
     let rules = rules(config, &send.route);
     let shard = ShardId::new(send.route.as_str(), Partition::new(topic.as_str(), send.partition.unwrap_or(0)));
     let (origins, now) = (Origins::new(&config.deployment, &shard), WallClock.now());
     let payload = payload(send)?;
-    let draft = draft(send, (&origins, &rules), payload.as_deref(), now)?;
+    let draft = draft((send, subject.as_deref()), (&origins, &rules), payload.as_deref(), now)?;
     let receipt = Receipt {
         route: send.route.clone(),
         topic,
         key: send.key.clone(),
         id: send.id.clone(),
         cancel: draft.due.is_none(),
-        target: draft.due.and(send.to.clone().or(rules.default_target.as_deref().map(str::to_owned))),
+        target: draft.due.and_then(|_| target_of(send, &draft, (&origins, &rules))),
         due_ms: draft.due.map(Timestamp::as_millis),
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
     let (receipt, note) = run(async {
         let (partition, note) = lead(config, send, &receipt.topic).await;
-        Ok((deliver(config, (send, partition), (&draft, payload.as_deref()), receipt).await?, note))
+        Ok((deliver(config, (send, partition, subject.as_deref()), (&draft, payload.as_deref()), receipt).await?, note))
     })?;
     print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
     if let Some(note) = note {
         tracing::warn!("{note}");
     }
     Ok(Outcome::Done)
+}
+
+/// Where the service will deliver it.
+fn target_of(send: &cli::Send, draft: &Draft, (origins, rules): (&Origins, &Rules)) -> Option<String> {
+    let came_by = CameBy { topic: origins.topic(), headers: Headers::from_block(&draft.headers) };
+    rules.target(send.to.as_deref(), came_by).ok().map(Cow::into_owned)
 }
 
 /// The partition to send to, if not where the key leads. A cancel and a replacement work only on the partition on which the message waits, and
@@ -127,12 +137,14 @@ fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
 
 /// The record, as the service would admit it now.
 fn draft(
-    send: &cli::Send,
+    (send, subject): (&cli::Send, Option<&str>),
     (origins, rules): (&Origins, &Rules),
     payload: Option<&[u8]>,
     now: Timestamp,
 ) -> std::result::Result<Draft, Refused> {
-    let own = own_headers(send)?;
+    let mut own = own_headers(send)?;
+    // As it will come by.
+    own.extend(subject.map(|subject| (SUBJECT, subject)));
     let when = [(Control::After, &send.delay), (Control::At, &send.at)];
     let when: Vec<_> = when.into_iter().filter_map(|(control, value)| Some((control, value.clone()?))).collect();
     let admitted = |when: &[(Control, String)]| -> std::result::Result<Draft, Refused> {
@@ -184,28 +196,24 @@ fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> 
 
 async fn deliver(
     config: &Config,
-    (send, partition): (&cli::Send, Option<i32>),
+    (send, partition, subject): (&cli::Send, Option<i32>, Option<&str>),
     (draft, payload): (&Draft, Option<&[u8]>),
     receipt: Receipt,
 ) -> Result<Receipt> {
-    let name = &config.routes[&send.route].source.cluster;
-    let mut cluster = cluster(config, name);
-    // Somebody waits before the screen; a service would go on trying for minutes.
-    if !["message.timeout.ms", "delivery.timeout.ms"].iter().any(|option| cluster.properties.contains_key(*option)) {
-        cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
-    }
-    let mut target = KafkaTarget::new(&cluster, 1, Health::new().part("send")).with_context(|| format!("kafka.{name}"))?;
+    let source = &config.routes[&send.route].source;
+    let name = &format!("{}.{}", source.kind.key(), source.cluster);
+    let mut target = target(config, source).with_context(|| name.clone())?;
     let record = Outgoing {
-        topic: &receipt.topic,
-        partition,
+        topic: subject.unwrap_or(&receipt.topic),
+        partition: partition.filter(|_| subject.is_none()),
         key: send.key.as_deref().map(str::as_bytes),
         payload,
         headers: Headers::from_block(&draft.headers),
-        stays: |_| true,
+        stays: |name| name != SUBJECT.as_bytes(),
         extra: &[],
     };
     let report = match target.send(&record, 0) {
-        Sent::Taken => target.reports().await.pop().context("the client reports on every record")?,
+        Sent::Taken => reported(&mut *target).await?,
         Sent::Full => bail!("not sent: the client takes nothing"),
         Sent::Failed(failure) => Report { ticket: 0, place: None, outcome: Err(failure) },
     };
@@ -215,14 +223,38 @@ async fn deliver(
         Err(failure) => {
             let (topic, detail) = (&receipt.topic, &failure.detail);
             match failure.kind {
-                FailureKind::Refused => bail!("not sent: kafka.{name} refuses it for {topic}: {detail}"),
-                FailureKind::NotNow => bail!("not sent: kafka.{name} does not take it for {topic} now: {detail}"),
+                FailureKind::Refused => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+                FailureKind::NotNow => bail!("not sent: {name} does not take it for {topic} now: {detail}"),
                 FailureKind::Unknown | FailureKind::Closed => bail!(
-                    "kafka.{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
+                    "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
                     COMMAND_SEND_MAX.as_secs()
                 ),
             }
         }
+    }
+}
+
+fn target(config: &Config, source: &config::Source) -> Result<Box<dyn Target>> {
+    let part = Health::new().part("send");
+    if source.kind == Kind::Nats {
+        // Two sent by one command in one millisecond are two: it sends one.
+        let name = format!("send/{}/{}", std::process::id(), WallClock.now().as_millis());
+        return Ok(Box::new(NatsTarget::new(&nats_cluster(config, &source.cluster), 1, name, part)?));
+    }
+    let mut cluster = cluster(config, &source.cluster);
+    // Somebody waits before the screen; a service would go on trying for minutes.
+    if !["message.timeout.ms", "delivery.timeout.ms"].iter().any(|option| cluster.properties.contains_key(*option)) {
+        cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
+    }
+    Ok(Box::new(KafkaTarget::new(&cluster, 1, part)?))
+}
+
+/// A client that reports nothing, since nobody is there, is not waited for.
+async fn reported(target: &mut dyn Target) -> Result<Report> {
+    let silent = Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail: "no answer".to_owned() };
+    match tokio::time::timeout(COMMAND_SEND_MAX + COMMAND_SEND_MAX, target.reports()).await {
+        Ok(mut reports) => reports.pop().context("the client reports on every record"),
+        Err(_) => Ok(Report { ticket: 0, place: None, outcome: Err(silent) }),
     }
 }
 
@@ -269,7 +301,7 @@ fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::model::{AllowList, Dialects, WithoutDelay};
+    use crate::model::{AllowList, Dialects, Naming, WithoutDelay};
     use clap::Parser;
     use std::collections::BTreeSet;
     use std::time::Duration;
@@ -279,11 +311,12 @@ mod tests {
     fn parsed(line: &[&str]) -> cli::Send {
         let all = ["postdate", "send", "--config", "c", "--route", "orders"].iter().chain(line);
         let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else { panic!("another command") };
-        send
+        *send
     }
 
     fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
         let rules = Rules {
+            naming: Naming::Topic,
             default_target: Some("orders".into()),
             allow: AllowList::new(["billing.*"]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
@@ -293,7 +326,7 @@ mod tests {
             dialects: Dialects::default(),
         };
         let origins = Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)));
-        draft(&parsed(line), (&origins, &rules), Some(b"x"), Timestamp::from_millis(NOW)).map_err(|refused| refused.to_string())
+        draft((&parsed(line), None), (&origins, &rules), Some(b"x"), Timestamp::from_millis(NOW)).map_err(|refused| refused.to_string())
     }
 
     fn headers(draft: &Draft) -> Vec<(String, String)> {

@@ -17,13 +17,34 @@ pub(super) const KNOWN: &[&str] = &[
     "store.embedded.path",
     "kafka.*.brokers",
     "kafka.*.properties.**",
+    "nats.*.url",
+    "nats.*.url_file",
+    "nats.*.username",
+    "nats.*.password",
+    "nats.*.password_file",
+    "nats.*.token",
+    "nats.*.token_file",
+    "nats.*.nkey",
+    "nats.*.nkey_file",
+    "nats.*.credentials",
+    "nats.*.credentials_file",
+    "nats.*.ca",
+    "nats.*.certificate",
+    "nats.*.certificate_key",
     "route.*.source.kafka",
     "route.*.source.topics",
+    "route.*.source.nats",
+    "route.*.source.stream",
+    "route.*.source.subjects",
     "route.*.target.kafka",
     "route.*.target.topic",
+    "route.*.target.nats",
+    "route.*.target.subject",
     "route.*.allow",
     "route.*.dead_letter.kafka",
     "route.*.dead_letter.topic",
+    "route.*.dead_letter.nats",
+    "route.*.dead_letter.subject",
     "route.*.delivery",
     "route.*.max_delay",
     "route.*.without_delay",
@@ -50,7 +71,18 @@ pub(super) const KNOWN: &[&str] = &[
 ];
 
 /// Keys whose values are never shown.
-const SECRET: &[&str] = &["store.redis.url", "store.redis.password", "kafka.*.properties.**", "admin.token", "traces.authorization"];
+const SECRET: &[&str] = &[
+    "store.redis.url",
+    "store.redis.password",
+    "kafka.*.properties.**",
+    "admin.token",
+    "traces.authorization",
+    "nats.*.url",
+    "nats.*.password",
+    "nats.*.token",
+    "nats.*.nkey",
+    "nats.*.credentials",
+];
 
 /// How a table is written, for the one who wrote something else in its place.
 const TABLES: &[(&str, &str)] = &[
@@ -62,7 +94,7 @@ const TABLES: &[(&str, &str)] = &[
 ];
 
 /// The tables at the top.
-const TOP: &[&str] = &["store", "kafka", "route", "timer", "admin", "log", "traces"];
+const TOP: &[&str] = &["store", "kafka", "nats", "route", "timer", "admin", "log", "traces"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Segment {

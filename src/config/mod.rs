@@ -7,6 +7,7 @@ mod file;
 mod kafka;
 mod key;
 mod name;
+mod nats;
 mod problem;
 mod read;
 mod redis;
@@ -24,8 +25,9 @@ pub use problem::Error;
 pub(crate) use {
     admin::Admin,
     kafka::Kafka,
+    nats::{Login, Nats},
     redis::Redis,
-    route::{Delivery, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
+    route::{Delivery, Kind, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
     secret::Secret,
     store::{Embedded, Store},
     traces::Traces,
@@ -49,6 +51,7 @@ pub struct Config {
     pub(crate) roles: Roles,
     pub(crate) store: Store,
     pub(crate) kafka: BTreeMap<String, Kafka>,
+    pub(crate) nats: BTreeMap<String, Nats>,
     pub(crate) routes: BTreeMap<String, Route>,
     pub(crate) timer: Timer,
     pub(crate) admin: Admin,
@@ -153,7 +156,7 @@ impl Config {
 
     /// Reads all there is; where a value is missing or impossible, something stands in its place and the problem is on the list.
     fn read(root: &Table<'_>) -> Self {
-        let (kafka, routes) = (root.table("kafka"), root.table("route"));
+        let (kafka, nats, routes) = (root.table("kafka"), root.table("nats"), root.table("route"));
         if routes.tables().is_empty() {
             root.missing("route", "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml");
         }
@@ -162,6 +165,7 @@ impl Config {
             roles: roles(root),
             store: store::read(&root.table("store")),
             kafka: kafka.tables().into_iter().map(|(name, table)| (name.to_owned(), kafka::read(&table))).collect(),
+            nats: nats.tables().into_iter().map(|(name, table)| (name.to_owned(), nats::read(&table))).collect(),
             routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
             timer: timer(&root.table("timer")),
             admin: admin::read(&root.table("admin")),

@@ -1,4 +1,4 @@
-//! What names may look like: deployments, routes and clusters, Kafka topics, brokers.
+//! What names may look like: deployments, routes and clusters, Kafka topics, streams, brokers.
 
 use std::net::Ipv6Addr;
 
@@ -11,6 +11,9 @@ pub(super) const NAME: &str = "use 1 to 64 of a-z 0-9 _";
 pub(super) const DEPLOYMENT: &str = "use 1 to 64 of a-z 0-9 _ - and begin with a letter or digit";
 pub(super) const TOPIC: &str = "use 1 to 249 of A-Z a-z 0-9 . _ -";
 pub(super) const PATTERN: &str = "use 1 to 249 of A-Z a-z 0-9 . _ - and * for any characters";
+pub(super) const STREAM: &str = "use 1 to 64 of A-Z a-z 0-9 _ -";
+pub(super) const SUBJECT: &str = "use printable ASCII: tokens with dots between them, no wildcards, and none that begins with $ or _INBOX";
+pub(super) const FILTER: &str = "use tokens of A-Z a-z 0-9 _ - with dots between them; * for any one token, > at the end for one or more";
 pub(super) const BROKER: &str =
     "write host:port, such as \"kafka-0.example.com:9092\"; the protocol is set by \"security.protocol\" in properties";
 
@@ -18,6 +21,10 @@ pub(super) const BROKER: &str =
 pub(super) fn fault_of_name(name: &str) -> Option<&'static str> {
     let fits = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     (!fits || name.is_empty() || name.len() > NAME_LENGTH_MAX).then_some("this is not a possible name")
+}
+
+pub(super) fn is_stream(name: &str) -> bool {
+    name.len() <= NAME_LENGTH_MAX && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
 }
 
 pub(super) fn is_deployment(name: &str) -> bool {

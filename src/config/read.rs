@@ -73,10 +73,6 @@ impl<'a> Table<'a> {
         self.reader
     }
 
-    pub(super) fn is_root(&self) -> bool {
-        self.path.segments().is_empty()
-    }
-
     pub(super) fn is_there(&self) -> bool {
         self.dict.is_some()
     }
@@ -91,11 +87,6 @@ impl<'a> Table<'a> {
     /// All that stands in this table, known or not.
     pub(super) fn fields(&self) -> Vec<Field<'a>> {
         self.dict.into_iter().flatten().map(|(key, value)| Field::new(self.reader, self.path.join(key), value)).collect()
-    }
-
-    /// Whether this is the first time that the table is marked as broken.
-    pub(super) fn mark_broken(&self) -> bool {
-        self.reader.mark_broken(&self.path)
     }
 
     pub(super) fn table(&self, key: &str) -> Table<'a> {

@@ -2,32 +2,37 @@
 
 use super::key::nearest;
 use super::read::Reader;
-use super::route::{BACKOFF, BACKOFF_MAX, Delivery, Overdue, Route, Topic};
+use super::route::{BACKOFF, BACKOFF_MAX, Delivery, Kind, Overdue, Route, Topic};
 use super::unit::Quantity;
 use super::{Config, Roles, Store};
+use crate::model::{fault_of_template, is_filter, is_template, overlap, split_topic};
 use std::collections::BTreeSet;
 
 pub(super) fn check(config: &Config, reader: &Reader) {
     check_roles(config, reader);
+    check_names(config, reader);
     for (name, route) in &config.routes {
         let at = |keys: &[&str]| reader.find(&[&["route", name.as_str()], keys].concat());
         let refuse = |keys: &[&str], what: String, fix: String| at(keys).iter().for_each(|field| field.refuse(what.clone(), fix.clone()));
-        for (key, cluster) in clusters(route) {
-            if !config.kafka.contains_key(cluster) {
-                refuse(&[key, "kafka"], format!("there is no cluster {cluster:?}"), known_clusters(config, cluster));
+        for (key, kind, cluster) in clusters(route) {
+            if !names(config, kind).contains(&cluster) {
+                refuse(&[key, kind.key()], format!("there is no cluster {cluster:?}"), known_clusters(config, kind, cluster));
             }
         }
         for (key, topic) in [("target", route.target.as_ref()), ("dead_letter", Some(&route.dead_letter))] {
-            if let Some(reader) = topic.and_then(|topic| config.reader_of(&topic.cluster, &topic.topic)) {
-                let what = format!("route {reader} reads this topic, so what is sent there would come back: a loop");
-                refuse(&[key, "topic"], what, "choose a topic that no route reads".to_owned());
+            if let Some((topic, reader)) = topic.and_then(|topic| Some((topic, config.reader_of(&topic.cluster, &topic.topic)?))) {
+                let name = topic.kind.name_key();
+                let what = format!("route {reader} reads this {name}, so what is sent there would come back: a loop");
+                refuse(&[key, name], what, format!("choose a {name} that no route reads"));
             }
         }
+        check_template(name, route, reader);
         check_allow(name, config, reader);
         check_delivery(name, config, reader);
         if route.target.as_ref().is_some_and(|target| config.is_same_topic(target, &route.dead_letter)) {
             let what = "the dead letters would go to the target, and its consumers would take them for messages";
-            refuse(&["dead_letter", "topic"], what.to_owned(), "choose a topic of their own for the dead letters".to_owned());
+            let name = route.dead_letter.kind.name_key();
+            refuse(&["dead_letter", name], what.to_owned(), format!("choose a {name} of their own for the dead letters"));
         }
         check_overdue(name, route, reader);
         if route.retry.backoff > route.retry.backoff_max {
@@ -39,6 +44,28 @@ pub(super) fn check(config: &Config, reader: &Reader) {
             );
             refuse(keys, "backoff is longer than backoff_max".to_owned(), fix);
         }
+    }
+}
+
+/// Metrics, logs and `check` name a cluster by its name alone.
+fn check_names(config: &Config, reader: &Reader) {
+    for name in config.nats.keys().filter(|name| config.kafka.contains_key(*name)) {
+        if let Some(field) = reader.find(&["nats", name]) {
+            field.refuse(format!("a Kafka cluster has the name {name:?} too"), "give one of the two another name");
+        }
+    }
+}
+
+/// A target that is made of the subject a message came by.
+fn check_template(name: &str, route: &Route, reader: &Reader) {
+    let Some(target) = route.target.as_ref().filter(|target| target.kind == Kind::Nats && is_template(&target.topic)) else { return };
+    let Some(field) = reader.find(&["route", name, "target", "subject"]) else { return };
+    if route.source.kind == Kind::Kafka {
+        field.refuse("a message from Kafka came by no subject from which this could be made", "write the subject without $");
+    }
+    let filters = route.source.topics.iter().filter_map(|topic| split_topic(topic));
+    if let Some(fault) = filters.filter_map(|(_, filter)| fault_of_template(&target.topic, filter)).next() {
+        field.refuse(fault, "write $1 for what the first wildcard of each of the source's subjects stands for, $2 for the second");
     }
 }
 
@@ -76,7 +103,8 @@ fn check_allow(name: &str, config: &Config, reader: &Reader) {
     let entries = reader.find(&["route", name, "allow"]).filter(|_| !patterns.is_empty()).and_then(|field| field.list("[]"));
     for entry in entries.into_iter().flatten() {
         if let Some(reader) = entry.text().and_then(|pattern| config.reader_of(route.target_cluster(), pattern)) {
-            entry.refuse(format!("route {reader} reads this topic, so what is sent there would come back: a loop"), "remove it");
+            let name = route.target_kind().name_key();
+            entry.refuse(format!("route {reader} reads this {name}, so what is sent there would come back: a loop"), "remove it");
         }
     }
 }
@@ -85,8 +113,19 @@ fn check_allow(name: &str, config: &Config, reader: &Reader) {
 fn check_delivery(name: &str, config: &Config, reader: &Reader) {
     let route = &config.routes[name];
     let source = &route.source.cluster;
-    let other = clusters(route).find(|(_, cluster)| cluster != source);
-    if let Some((key, cluster)) = other.filter(|_| route.delivery == Delivery::ExactlyOnce) {
+    if let Some((key, ..)) = clusters(route).find(|(_, kind, _)| *kind == Kind::Nats).filter(|_| route.delivery == Delivery::ExactlyOnce) {
+        let what = format!("exactly-once needs transactions, which NATS has not, and the {key} is on NATS");
+        if let Some(field) = reader.find(&["route", name, "delivery"]) {
+            let fix = format!(
+                "write {}: what is sent to NATS again within its stream's duplicate window is a no-op there",
+                field.example("\"at-least-once\"")
+            );
+            field.refuse(what, fix);
+        }
+        return;
+    }
+    let other = clusters(route).find(|(.., cluster)| cluster != source);
+    if let Some((key, _, cluster)) = other.filter(|_| route.delivery == Delivery::ExactlyOnce) {
         let what =
             format!("exactly-once needs one cluster, and the source is on {source:?}, the {key} on {cluster:?}: no transaction spans both");
         if let Some(field) = reader.find(&["route", name, "delivery"]) {
@@ -97,33 +136,50 @@ fn check_delivery(name: &str, config: &Config, reader: &Reader) {
 }
 
 /// The clusters that a route names, with the table that names them.
-fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, &str)> {
-    let target = route.target.as_ref().map(|target| ("target", target.cluster.as_str()));
-    let source = ("source", route.source.cluster.as_str());
-    let dead_letter = ("dead_letter", route.dead_letter.cluster.as_str());
-    [Some(source), target, Some(dead_letter)].into_iter().flatten().filter(|(_, cluster)| !cluster.is_empty())
+fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, Kind, &str)> {
+    let target = route.target.as_ref().map(|target| ("target", target.kind, target.cluster.as_str()));
+    let source = ("source", route.source.kind, route.source.cluster.as_str());
+    let dead_letter = ("dead_letter", route.dead_letter.kind, route.dead_letter.cluster.as_str());
+    [Some(source), target, Some(dead_letter)].into_iter().flatten().filter(|(.., cluster)| !cluster.is_empty())
 }
 
-fn known_clusters(config: &Config, cluster: &str) -> String {
-    let known: Vec<_> = config.kafka.keys().map(String::as_str).collect();
+fn names(config: &Config, kind: Kind) -> Vec<&str> {
+    match kind {
+        Kind::Kafka => config.kafka.keys().map(String::as_str).collect(),
+        Kind::Nats => config.nats.keys().map(String::as_str).collect(),
+    }
+}
+
+fn known_clusters(config: &Config, kind: Kind, cluster: &str) -> String {
+    let (known, key) = (names(config, kind), kind.key());
+    let (servers, example) = match kind {
+        Kind::Kafka => ("brokers", "brokers = [\"127.0.0.1:9092\"]"),
+        Kind::Nats => ("url", "url = \"nats://127.0.0.1:4222\""),
+    };
     match (nearest(cluster, known.iter().copied()), known.as_slice()) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
-        (None, []) => format!("add [kafka.{cluster}] with brokers = [\"127.0.0.1:9092\"]"),
-        (None, known) => format!("known are: {}; or add [kafka.{cluster}] with its brokers", known.join(", ")),
+        (None, []) => format!("add [{key}.{cluster}] with {example}"),
+        (None, known) => format!("known are: {}; or add [{key}.{cluster}] with its {servers}", known.join(", ")),
     }
 }
 
 impl Config {
-    /// The topics of `cluster` that some route reads.
+    /// The topics, or filter subjects, of `cluster` that some route reads.
     pub(crate) fn source_topics(&self, cluster: &str) -> BTreeSet<String> {
         let sources = self.routes.values().map(|route| &route.source).filter(|source| self.is_same_cluster(&source.cluster, cluster));
-        sources.flat_map(|source| source.topics.iter().cloned()).collect()
+        let name = |topic: &String| split_topic(topic).map_or_else(|| topic.clone(), |(_, filter)| filter.to_owned());
+        sources.flat_map(|source| source.topics.iter().map(name)).collect()
     }
 
-    /// The route that reads `topic`.
+    /// The route that reads `topic`, or a subject that `topic` could be.
     fn reader_of(&self, cluster: &str, topic: &str) -> Option<&str> {
+        let is_read = |read: &str| match split_topic(read) {
+            None => read == topic,
+            // What stands in a template's place is not known here; the rules look at the subject that is made.
+            Some((_, filter)) => is_filter(topic) && overlap(filter, topic),
+        };
         let reads =
-            |route: &Route| route.source.topics.iter().any(|read| read == topic) && self.is_same_cluster(&route.source.cluster, cluster);
+            |route: &Route| route.source.topics.iter().any(|read| is_read(read)) && self.is_same_cluster(&route.source.cluster, cluster);
         self.routes.iter().find(|(_, route)| reads(route)).map(|(name, _)| name.as_str())
     }
 
@@ -133,8 +189,10 @@ impl Config {
 
     /// Two names may stand for one cluster, with a login of their own each: then they have a broker in common.
     fn is_same_cluster(&self, a: &str, b: &str) -> bool {
-        let brokers =
-            |name: &str| self.kafka.get(name).map(|kafka| kafka.brokers.iter().map(|b| b.to_lowercase()).collect::<BTreeSet<_>>());
+        let brokers = |name: &str| match (self.kafka.get(name), self.nats.get(name)) {
+            (Some(kafka), _) => Some(kafka.brokers.iter().map(|b| b.to_lowercase()).collect::<BTreeSet<_>>()),
+            (None, nats) => nats.map(|nats| nats.servers().map(|server| server.to_lowercase()).collect()),
+        };
         a == b || brokers(a).is_some_and(|a| brokers(b).is_some_and(|b| !a.is_disjoint(&b)))
     }
 }

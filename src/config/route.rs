@@ -4,7 +4,7 @@
 use super::field::Field;
 use super::name;
 use super::read::{Range, Table};
-use crate::model::{Dialect, Dialects};
+use crate::model::{Dialect, Dialects, is_filter, is_subject, overlap, source_topic};
 use std::time::Duration;
 
 /// One route, checked.
@@ -34,18 +34,51 @@ impl Route {
     pub(crate) fn target_cluster(&self) -> &str {
         self.target.as_ref().map_or(&self.source.cluster, |target| &target.cluster)
     }
+
+    /// What that cluster is.
+    pub(crate) fn target_kind(&self) -> Kind {
+        self.target.as_ref().map_or(self.source.kind, |target| target.kind)
+    }
 }
 
-/// Topics of one cluster that are read.
+/// What a cluster is. No two clusters have one name, whatever they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    Kafka,
+    Nats,
+}
+
+impl Kind {
+    /// The key that names a cluster of the kind.
+    pub(crate) const fn key(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::Nats => "nats",
+        }
+    }
+
+    /// The key of what is written to, in a table of a target.
+    pub(super) const fn name_key(self) -> &'static str {
+        match self {
+            Self::Kafka => "topic",
+            Self::Nats => "subject",
+        }
+    }
+}
+
+/// Topics of one cluster that are read; of NATS, as [`source_topic`] writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Source {
+    pub(crate) kind: Kind,
     pub(crate) cluster: String,
     pub(crate) topics: Vec<String>,
 }
 
-/// A topic that is written to.
+/// A topic, or a subject, that is written to. A subject may be a template of the one that a message came by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topic {
+    pub(crate) kind: Kind,
     pub(crate) cluster: String,
     pub(crate) topic: String,
 }
@@ -103,11 +136,13 @@ pub(super) const BACKOFF_MAX: Range<Duration> =
     Range { default: Duration::from_secs(300), least: Duration::from_millis(100), greatest: DAY };
 
 pub(super) fn read(table: &Table<'_>) -> Route {
+    let (source, target) = (source(table), topic(table, "target"));
+    let kind = target.as_ref().map_or(source.kind, |target| target.kind);
     Route {
         delivery: table.choice("delivery", &[("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce)]),
-        source: source(table),
-        target: topic(table, "target"),
-        allow: table.field("allow").and_then(|field| allow(&field)),
+        source,
+        target,
+        allow: table.field("allow").and_then(|field| allow(&field, kind)),
         dead_letter: topic(table, "dead_letter").unwrap_or_else(|| {
             table.missing("dead_letter", "say where refused messages go: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
             Topic::default()
@@ -129,10 +164,55 @@ fn source(route: &Table<'_>) -> Source {
         route.missing("source", "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }");
         return Source::default();
     }
-    let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
-    let topics = topics.map(|field| field.texts("[\"orders.delayed\"]")).unwrap_or_default();
-    topics.iter().for_each(|(field, name)| check_topic(field, name));
-    Source { cluster: cluster(&table), topics: topics.into_iter().map(|(_, name)| name.to_owned()).collect() }
+    let kind = kind(&table, &["topics"], &["stream", "subjects"]);
+    let topics = match kind {
+        Kind::Kafka => {
+            let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
+            let topics = topics.map(|field| field.texts("[\"orders.delayed\"]")).unwrap_or_default();
+            topics.iter().for_each(|(field, name)| check_topic(field, name));
+            topics.into_iter().map(|(_, name)| name.to_owned()).collect()
+        }
+        Kind::Nats => filters(&table),
+    };
+    Source { kind, cluster: cluster(&table, kind), topics }
+}
+
+/// What is read of a stream, each filter subject a partition.
+fn filters(table: &Table<'_>) -> Vec<String> {
+    let example = "[\"delayed.orders.>\"]";
+    let stream = table.required("stream", "add stream = \"DELAYED\"");
+    let name = stream.as_ref().and_then(Field::text).unwrap_or_default();
+    if let Some(field) = stream.filter(|_| !name.is_empty() && !name::is_stream(name)) {
+        field.refuse(format!("{:?} is not the name of a stream", field.shown()), name::STREAM);
+    }
+    let subjects = table.required("subjects", "add subjects = [\"delayed.orders.>\"], with what is to be read of the stream");
+    let subjects = subjects.map(|field| field.texts(example)).unwrap_or_default();
+    for (place, (field, filter)) in subjects.iter().enumerate() {
+        if !is_filter(filter) {
+            field.refuse(format!("{:?} is not a subject that can be read", field.shown()), name::FILTER);
+        } else if let Some((_, other)) = subjects[..place].iter().find(|(_, other)| overlap(other, filter)) {
+            let what = format!("{other} lets through what this does, which would be delivered twice");
+            field.refuse(what, "name subjects of which each message has one");
+        }
+    }
+    subjects.into_iter().map(|(_, filter)| source_topic(name, filter)).collect()
+}
+
+/// What the cluster is that a table names, by the key that names it; what belongs to the other kind is refused.
+fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> Kind {
+    let kind = if table.field("nats").is_some() && table.field("kafka").is_none() { Kind::Nats } else { Kind::Kafka };
+    let strange = match kind {
+        Kind::Kafka => of_nats,
+        Kind::Nats => of_kafka,
+    };
+    let both = table.field("nats").filter(|_| kind == Kind::Kafka);
+    if let Some(field) = both {
+        field.refuse("kafka and nats stand in one table", "keep one of the two");
+    }
+    for field in strange.iter().filter_map(|key| table.field(key)) {
+        field.refuse(format!("this is no key of a table that names a cluster by `{}`", kind.key()), "remove it, or name the other cluster");
+    }
+    kind
 }
 
 fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
@@ -140,14 +220,32 @@ fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
     if !table.is_there() {
         return None;
     }
-    let field = table.required("topic", "add topic = \"<name>\"");
-    let name = field.and_then(|field| field.text().inspect(|name| check_topic(&field, name)));
-    Some(Topic { cluster: cluster(&table), topic: name.unwrap_or_default().to_owned() })
+    let kind = kind(&table, &["topic"], &["subject"]);
+    let field = table.required(kind.name_key(), &format!("add {} = \"<name>\"", kind.name_key()));
+    let name = field.and_then(|field| {
+        field.text().inspect(|name| match kind {
+            Kind::Kafka => check_topic(&field, name),
+            Kind::Nats => check_subject(&field, name, key == "target"),
+        })
+    });
+    Some(Topic { kind, cluster: cluster(&table, kind), topic: name.unwrap_or_default().to_owned() })
 }
 
-fn cluster(table: &Table<'_>) -> String {
-    let name = table.required("kafka", "add kafka = \"<name>\" with the name of a [kafka.<name>]").and_then(|field| field.text());
-    name.unwrap_or_default().to_owned()
+fn cluster(table: &Table<'_>, kind: Kind) -> String {
+    let key = kind.key();
+    let fix = match kind {
+        Kind::Kafka => "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with that of a [nats.<name>]",
+        Kind::Nats => "add nats = \"<name>\" with the name of a [nats.<name>]",
+    };
+    table.required(key, fix).and_then(|field| field.text()).unwrap_or_default().to_owned()
+}
+
+/// Of a template the tokens with a `$` stand for others; whether the source has them is checked in `relation`.
+fn check_subject(field: &Field<'_>, subject: &str, may_be_template: bool) {
+    let filled = if may_be_template { subject.replace('$', "x") } else { subject.to_owned() };
+    if !is_subject(&filled) {
+        field.refuse(format!("{:?} is not a subject that can be sent to", field.shown()), name::SUBJECT);
+    }
 }
 
 fn check_topic(field: &Field<'_>, topic: &str) {
@@ -156,12 +254,18 @@ fn check_topic(field: &Field<'_>, topic: &str) {
     }
 }
 
-fn allow(field: &Field<'_>) -> Option<Vec<String>> {
+fn allow(field: &Field<'_>, kind: Kind) -> Option<Vec<String>> {
     let entries = field.list("[\"orders\", \"billing.*\"]")?;
     let checked = entries.iter().filter_map(|entry| {
         let pattern = entry.text()?;
-        if !name::is_pattern(pattern) {
-            entry.refuse(format!("{:?} matches no topic that could be a target", entry.shown()), name::PATTERN);
+        match kind {
+            Kind::Kafka if !name::is_pattern(pattern) => {
+                entry.refuse(format!("{:?} matches no topic that could be a target", entry.shown()), name::PATTERN);
+            }
+            Kind::Nats if !is_filter(pattern) => {
+                entry.refuse(format!("{:?} matches no subject that could be a target", entry.shown()), name::FILTER);
+            }
+            _ => {}
         }
         Some(pattern.to_owned())
     });

@@ -4,19 +4,11 @@ use super::field::Field;
 use super::key::Kind;
 use super::name;
 use super::read::Table;
-use super::unsupported;
 
 /// Looks through `table` and all tables below it.
 pub(super) fn check(table: &Table<'_>) {
     for field in table.fields() {
         let path = field.path();
-        if let Some((what, fix)) = unsupported::refusal(path) {
-            // One refusal a table: it explains what else is missing there.
-            if table.is_root() || table.mark_broken() {
-                field.refuse(what, fix);
-            }
-            continue;
-        }
         match path.kind() {
             Kind::Value => {}
             Kind::Unknown => field.refuse("there is no such key", path.advice()),

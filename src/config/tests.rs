@@ -30,6 +30,15 @@ fn the_annotated_file_says_what_the_code_does() {
 }
 
 #[test]
+fn the_examples_with_nats_are_good() {
+    let (nats, bridge) = (good(include_str!("../../config/nats.toml"), &[]), good(include_str!("../../config/bridge.toml"), &[]));
+    assert_eq!(nats.routes["orders"].source.topics, ["DELAYED:delayed.orders.*"]);
+    assert_eq!(nats.nats["edge"].servers().collect::<Vec<_>>(), ["127.0.0.1:4222"]);
+    assert_eq!(bridge.routes["to_nats"].target_kind(), Kind::Nats);
+    assert_eq!(bridge.routes["to_kafka"].target_kind(), Kind::Kafka);
+}
+
+#[test]
 fn the_annotated_file_has_every_known_key_and_no_other() {
     let (mut shown, mut section) = (BTreeSet::new(), String::new());
     for line in DEFAULT.lines() {
@@ -59,9 +68,9 @@ fn collect(table: &dyn TableLike, path: &key::Path, shown: &mut BTreeSet<&'stati
 
 #[test]
 fn the_smallest_file_gives_the_documented_defaults() {
-    let topic = |topic: &str| Topic { cluster: "main".to_owned(), topic: topic.to_owned() };
+    let topic = |topic: &str| Topic { kind: Kind::Kafka, cluster: "main".to_owned(), topic: topic.to_owned() };
     let route = Route {
-        source: Source { cluster: "main".to_owned(), topics: vec!["orders.delayed".to_owned()] },
+        source: Source { kind: Kind::Kafka, cluster: "main".to_owned(), topics: vec!["orders.delayed".to_owned()] },
         target: Some(topic("orders")),
         allow: None,
         dead_letter: topic("orders.dead"),
@@ -80,6 +89,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         roles: Roles { ingress: true, timer: true },
         store: Store::Redis(Redis { url: Secret::new("redis://127.0.0.1:6379"), username: None, password: None }),
         kafka: BTreeMap::from([("main".to_owned(), Kafka { brokers: vec!["127.0.0.1:9092".to_owned()], properties: BTreeMap::new() })]),
+        nats: BTreeMap::new(),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
         timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
         admin: Admin { listen: "127.0.0.1:8088".parse().unwrap(), token: None },
@@ -146,13 +156,14 @@ fn every_option_reaches_its_place_from_the_environment() {
             ("main".to_owned(), kafka(&["a:1", "[::1]:2"], properties.into())),
             ("other".to_owned(), kafka(&["b:1"], BTreeMap::new())),
         ]),
+        nats: BTreeMap::new(),
         routes: BTreeMap::from([(
             "orders".to_owned(),
             Route {
-                source: Source { cluster: "main".to_owned(), topics: vec!["x".to_owned(), "y".to_owned()] },
-                target: Some(Topic { cluster: "other".to_owned(), topic: "z".to_owned() }),
+                source: Source { kind: Kind::Kafka, cluster: "main".to_owned(), topics: vec!["x".to_owned(), "y".to_owned()] },
+                target: Some(Topic { kind: Kind::Kafka, cluster: "other".to_owned(), topic: "z".to_owned() }),
                 allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
-                dead_letter: Topic { cluster: "main".to_owned(), topic: "dead".to_owned() },
+                dead_letter: Topic { kind: Kind::Kafka, cluster: "main".to_owned(), topic: "dead".to_owned() },
                 max_delay: Duration::from_secs(5400),
                 delivery: Delivery::AtLeastOnce,
                 without_delay: WithoutDelay::DeadLetter,

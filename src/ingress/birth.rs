@@ -99,6 +99,7 @@ mod tests {
             lowest_pending: Offset(0),
             pending: 0,
             quarantined: 0,
+            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         })
     }

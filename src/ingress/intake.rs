@@ -1,11 +1,11 @@
 //! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
 
 use super::batch::Batch;
-use crate::limit::{APPENDS_IN_FLIGHT_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
+use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
 use crate::run::{Far, Sealer};
-use crate::store::{Append, Appended, Glance, State};
+use crate::store::{Append, Appended, Balance, Glance, State};
 use crate::trace::Links;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 pub(crate) struct Intake {
     pub(crate) shard: ShardId,
     pub(crate) origins: Origins,
-    pub(crate) waiting: metric::Waiting,
+    waiting: metric::Waiting,
     pub(crate) phase: Phase,
     /// Names the current reading: what bears another was under way when it began anew.
     pub(crate) epoch: u64,
@@ -156,6 +156,21 @@ impl Intake {
         }
     }
 
+    /// What the store knows of its shard is shown.
+    pub(crate) fn knows(&self, state: &State, now: Timestamp) {
+        let balance = Balance::of(state);
+        let difference = (!balance.is_unsure).then_some(balance.difference);
+        let due_soon = state.forecast.due_by(now.plus(DUE_SOON), now);
+        self.waiting.set([state.pending, due_soon, state.quarantined], balance.counts(), difference);
+    }
+
+    /// How far the reading is behind the partition's end is shown, if that is known.
+    pub(crate) fn ends(&self, end: Option<Offset>) {
+        if let Some(end) = end.filter(|_| self.phase == Phase::Reading) {
+            self.waiting.lags(end.0.saturating_sub(self.from.0));
+        }
+    }
+
     /// Whether all that was read has been stored.
     pub(crate) fn is_settled(&self) -> bool {
         self.in_flight == 0 && self.read_to == self.from
@@ -272,6 +287,7 @@ mod tests {
             lowest_pending: Offset(3),
             pending: 0,
             quarantined: 0,
+            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuilt::new(&born(Claim::new(place(5, 2), Watermark(4))), Offset(9), Timestamp::from_millis(1_000));

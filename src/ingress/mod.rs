@@ -21,7 +21,7 @@ use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer, Thin};
-use crate::store::{self, Appended, Balance, Glance, State, Store};
+use crate::store::{self, Appended, Glance, State, Store};
 use crate::trace::{Deed, Span, Tracer};
 use entry::enter;
 use intake::{Intake, Next, Phase, Quiet};
@@ -260,6 +260,7 @@ impl Ingress {
     /// Looks at what the store knows of each shard: notices one that went back or was lost though nothing is appended, and commits.
     async fn look(&mut self) -> Result<(), Error> {
         self.next_look = Instant::now() + COMMIT_INTERVAL;
+        self.intakes.iter().for_each(|(partition, intake)| intake.ends(self.ports.source.end(partition)));
         match self.states().await {
             Ok(states) => {
                 self.ports.health.watermarks.ready();
@@ -309,9 +310,7 @@ impl Ingress {
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
     fn compare(&mut self, partition: Partition, state: &State) -> Option<Commit> {
         let intake = self.intakes.get_mut(&partition)?;
-        let balance = Balance::of(state);
-        let difference = (!balance.is_unsure).then_some(balance.difference);
-        intake.waiting.set((state.pending, state.quarantined), balance.counts(), difference);
+        intake.knows(state, self.ports.clock.now());
         if intake.is_settled() && intake.from != state.watermark {
             self.seek(&partition, state.watermark, "the store's watermark moved by itself");
             return None;

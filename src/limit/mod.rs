@@ -4,12 +4,14 @@
 mod demo;
 mod embedded;
 mod fleet;
+mod nats;
 mod rewrite;
 mod transaction;
 
 pub(crate) use demo::*;
 pub(crate) use embedded::*;
 pub(crate) use fleet::*;
+pub(crate) use nats::*;
 pub(crate) use rewrite::*;
 use std::time::Duration;
 pub(crate) use transaction::*;
@@ -105,6 +107,9 @@ pub(crate) const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// How often offsets are committed while something moves, and an idle ingress looks at its watermarks.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How far ahead a message may be due to count as due soon: longer than a process takes to start and to get its share of the shards.
+pub(crate) const DUE_SOON: Duration = Duration::from_secs(300);
 
 /// After how long all of the state of a shard is looked at though a glance shows it unmoved: runs leave later than `delivered` moves.
 pub(crate) const STATE_INTERVAL: Duration = Duration::from_secs(10);
@@ -332,7 +337,7 @@ pub(crate) const REPLACE_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const KAFKA_RETIRED_MAX: usize = 4;
 
 /// How long a client may take to end before its thread is left behind: enough to leave a group, and to end within a process' last moments.
-pub(crate) const KAFKA_CLOSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CLIENT_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long the in-process broker of the demo waits for more members of a new group: there is only one, and somebody waits for the picture.
 pub(crate) const KAFKA_MOCK_REBALANCE_DELAY: Duration = Duration::from_millis(50);
@@ -353,7 +358,8 @@ const _: () = assert!(CLAIM_INTERVAL.as_millis() < TELL_AFTER.as_millis());
 /// Draining, the store's last call and the end of the brokers' clients come before the process is given up, and that before the ten seconds
 /// that a stop is promised to take.
 const _: () = assert!(
-    DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis() && STOP_MAX.as_millis() < 10_000
+    DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis() < STOP_MAX.as_millis()
+        && STOP_MAX.as_millis() < 10_000
 );
 
 /// A worker that hands over what it has is done with it well before it would have to give up.
@@ -364,7 +370,7 @@ const _: () = assert!(DEPART_MAX.as_millis() + 2 * HAND_OVER_MAX.as_millis() < D
 const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HAND_OVER_MAX.as_millis());
 
 /// The same where a broker is away: an answer that was under way, the last commit, and the end of the client.
-const _: () = assert!(2 * FAREWELL_MAX.as_millis() + KAFKA_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
+const _: () = assert!(2 * FAREWELL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
 
 /// A broker that falls silent is noticed within five seconds: the turn in which it is heard last; the silence; a probe that began just before
 /// its end, so that the next begins an interval and a turn later; and two questions.

@@ -3,11 +3,13 @@
 //!
 //! Labels have closed lists of values or come from the configuration and the brokers' partitions; never from messages (I6).
 
+mod shard;
 mod store;
 
-use crate::model::{Reason, ShardId};
+use crate::model::{Reason, Timestamp};
 use metrics::Label;
 pub(crate) use metrics::{Counter, Gauge, Histogram};
+pub(crate) use shard::{LeaseHeld, Waiting};
 pub(crate) use store::{Operation, Store};
 
 /// What is measured, and what to do about it. `docs/metrics.md` is this list.
@@ -56,6 +58,9 @@ instruments! {
     LATENESS_SECONDS "postdate_lateness_seconds" LATENESS, ["route"]
         "delivered time minus due time, of messages that were stored before they were due"
         "Rises on all routes: too little CPU, or the store is slow. On one: its target is slow."
+    EARLY "postdate_early_total" Kind::Counter, ["route"]
+        "messages whose acknowledgement came before their due, by the clock of the worker: its clock went back in between, or worse"
+        "Act: never early is the first promise. Look for a clock that was set back; if there is none, report it."
     LATE "postdate_late_total" Kind::Counter, ["route"]
         "messages that were due, but stored behind the cursor"
         "Producers send delays shorter than the way through the source, or ingress lags."
@@ -104,6 +109,12 @@ instruments! {
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in a shard's runs, as its holder knows; a run goes with its last message; 0 from other processes"
         "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
+    DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
+        "messages of a shard that are due within five minutes or behind their due, about: told from counts by minute and hour; 0 from processes that do not read the partition"
+        "Rises ahead of a peak: what one timer can deliver in five minutes says how many are needed, see the page on scaling."
+    INGRESS_LAG "postdate_ingress_lag_messages" Kind::Gauge, ["route", "topic", "partition"]
+        "records of a partition that are not on their way to the store: its end, as last heard, less where the reading stands; 0 from processes that do not read it"
+        "Grows: more comes than is stored. See the store's latency and errors, then add ingress processes, up to one a partition."
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in the runs of a shard that were set aside, as its holder knows; 0 from other processes"
         "Act while it is above 0: these are not delivered. The log names each run."
@@ -167,6 +178,15 @@ instruments! {
     CLOCK_SKEW "postdate_clock_skew_seconds" Kind::Gauge, []
         "this process' clock minus the store's; positive: ahead"
         "Near `timer.max_clock_skew`: mend time synchronisation, or claims will be refused."
+    READY "postdate_ready" Kind::Gauge, []
+        "1 while the process is ready, as /readyz says, else 0"
+        "0 for longer than a start or a restart of the store takes: /readyz and the log name the part and the reason."
+    DEGRADED "postdate_degraded" Kind::Gauge, []
+        "1 while the process is ready though something beyond it is amiss, as /readyz says under `degraded`, else 0"
+        "1: /readyz names it; mostly a target topic that is missing or not allowed."
+    START_TIME "postdate_start_time_seconds" Kind::Gauge, []
+        "when the process started, in seconds since 1970"
+        "Changes often: the process ends and is started again. Its log's last lines say why."
 }
 
 impl Instrument {
@@ -217,6 +237,7 @@ pub(crate) struct Route {
     pub(crate) delivered: Counter,
     /// In seconds.
     pub(crate) lateness: Histogram,
+    pub(crate) early: Counter,
     pub(crate) late: Counter,
     pub(crate) dead_lettered: ByReason,
     pub(crate) retried: ByReason,
@@ -243,6 +264,7 @@ impl Route {
             stored: counter(STORED),
             delivered: counter(DELIVERED),
             lateness: LATENESS_SECONDS.histogram(&[route]),
+            early: counter(EARLY),
             late: counter(LATE),
             dead_lettered: ByReason::new(DEAD_LETTERED, route),
             retried: ByReason::new(RETRIED, route),
@@ -290,62 +312,23 @@ impl ByReason {
     }
 }
 
-/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
-/// one for each shard.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    /// Messages in runs and in quarantine, the ledger's difference, and whether it is unsure.
-    gauges: [Gauge; 4],
-    /// By [`COUNTS`].
-    ledger: [Gauge; COUNTS.len()],
+/// What is known of the process as a whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    ready: Gauge,
+    degraded: Gauge,
 }
 
-/// What a ledger counts, as the label says it.
-const COUNTS: [&str; 7] = ["accepted", "delivered", "cancelled", "dead_lettered", "quarantined", "sent_back", "pending"];
-
-impl Waiting {
-    pub(crate) fn new(shard: &ShardId) -> Self {
-        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-        let gauges = [PENDING, QUARANTINED, LEDGER_DIFFERENCE, LEDGER_UNSURE].map(|instrument| shard_gauge(instrument, shard));
-        Self { gauges, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
+impl Process {
+    pub(crate) fn new(started: Timestamp) -> Self {
+        START_TIME.gauge(&[]).set(started.as_millis() as f64 / 1_000.0);
+        Self { ready: READY.gauge(&[]), degraded: DEGRADED.gauge(&[]) }
     }
 
-    /// In messages; of the ledger the counts in the order of [`COUNTS`], and the difference, if it says anything.
-    pub(crate) fn set(&self, (pending, quarantined): (u64, u64), ledger: [u64; COUNTS.len()], difference: Option<i64>) {
-        let unsure = if difference.is_none() { 1.0 } else { 0.0 };
-        let values = [pending as f64, quarantined as f64, difference.unwrap_or(0) as f64, unsure];
-        self.gauges.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
-        self.ledger.iter().zip(ledger).for_each(|(gauge, count)| gauge.set(count as f64));
+    pub(crate) fn set(&self, is_ready: bool, is_degraded: bool) {
+        self.ready.set(f64::from(u8::from(is_ready)));
+        self.degraded.set(f64::from(u8::from(is_degraded)));
     }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.set((0, 0), [0; COUNTS.len()], Some(0));
-    }
-}
-
-/// 1 for as long as it lives: this process holds the shard's lease. Then 0.
-#[derive(Debug)]
-pub(crate) struct LeaseHeld(Gauge);
-
-impl LeaseHeld {
-    pub(crate) fn new(shard: &ShardId) -> Self {
-        let gauge = shard_gauge(LEASE_HELD, shard);
-        gauge.set(1);
-        Self(gauge)
-    }
-}
-
-impl Drop for LeaseHeld {
-    fn drop(&mut self) {
-        self.0.set(0);
-    }
-}
-
-fn shard_gauge(instrument: Instrument, shard: &ShardId) -> Gauge {
-    let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-    instrument.gauge(&[&shard.route, topic, &index])
 }
 
 /// What is known of this process' timers.
@@ -388,7 +371,7 @@ impl Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Partition;
+    use crate::model::{Partition, ShardId};
     use std::collections::BTreeSet;
     use std::time::Duration;
 
@@ -410,6 +393,7 @@ mod tests {
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
             let (_route, _timer, _traces, store) = (Route::new("orders"), Timer::new(), Traces::new(), Store::new());
+            let _process = Process::new(Timestamp::from_millis(0));
             let (_waiting, _held) = (Waiting::new(&shard()), LeaseHeld::new(&shard()));
             Route::new("orders").lateness.record(0.5);
             store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));
@@ -430,7 +414,8 @@ mod tests {
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
             let waiting = Waiting::new(&shard());
-            waiting.set((7, 2), [9, 1, 0, 0, 2, 0, 7], Some(-1));
+            waiting.set([7, 3, 2], [9, 1, 0, 0, 2, 0, 7], Some(-1));
+            waiting.lags(4);
             Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
             std::mem::forget((waiting, LeaseHeld::new(&shard())));
         });
@@ -439,6 +424,8 @@ mod tests {
             "postdate_dead_lettered_total{route=\"orders\",reason=\"too_large\"} 2",
             "postdate_dead_lettered_total{route=\"orders\",reason=\"no_target\"} 0",
             "postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 7",
+            "postdate_due_soon_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 3",
+            "postdate_ingress_lag_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 4",
             "postdate_quarantined_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 2",
             "postdate_ledger_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\",count=\"accepted\"} 9",
             "postdate_ledger_difference_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} -1",
@@ -453,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Waiting::new(&shard()).set((7, 2), [9, 0, 0, 0, 2, 0, 7], Some(0)));
+        let lines = scraped(|| Waiting::new(&shard()).set([7, 3, 2], [9, 0, 0, 0, 2, 0, 7], Some(0)));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 

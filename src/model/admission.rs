@@ -41,7 +41,7 @@ use super::picked::Picked;
 use super::reason::Reason;
 use super::refusal::{Quoted, Refusal};
 use super::retry;
-use super::route::{Rules, WithoutDelay};
+use super::route::{CameBy, Rules, WithoutDelay};
 use super::time::Timestamp;
 use crate::limit::{HEADER_BYTES_MAX, HEADERS_MAX};
 use std::time::Duration;
@@ -104,7 +104,7 @@ fn read<'a>(record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Adm
         None => (Timestamp::AT_ONCE, relay(op, record, rules)?),
     };
     let target = controls.text(Control::To)?.or(delivery.and_then(|delivery| delivery.target));
-    rules.target(target)?;
+    rules.target(target, came_by(record, origins))?;
     let is_keyed = id.is_none() && delivery.is_some_and(|delivery| delivery.is_keyed);
     let id = if is_keyed { key_as_id(record)? } else { id };
     Ok(message(due, Body { dialect, ..body(record, (id, target), disposition) }))
@@ -257,8 +257,13 @@ fn read_retry<'a>(line: &'a str, record: &Record<'a>, origins: &Origins, rules: 
     if at.since(start(record)) > rules.max_delay.max(rules.retry_max) {
         return Err(refused("its next attempt is further ahead than any that the route makes"));
     }
-    rules.target(target).map_err(|Refusal { reason, detail }| Refusal::new(reason, format!("retry of {}: {detail}", retry.origin)))?;
+    let allowed = rules.target(target, came_by(record, origins));
+    allowed.map_err(|Refusal { reason, detail }| Refusal::new(reason, format!("retry of {}: {detail}", retry.origin)))?;
     Ok(message(at, Body { dialect, ..body(record, (None, target), Disposition::Retry(retry)) }))
+}
+
+fn came_by<'a>(record: &Record<'a>, origins: &'a Origins) -> CameBy<'a> {
+    CameBy { topic: origins.topic(), headers: record.headers }
 }
 
 fn message(due: Timestamp, body: Body<'_>) -> Admission<'_> {
@@ -308,7 +313,7 @@ mod tests {
     use super::super::dialect::Dialects;
     use super::super::header::push_header;
     use super::super::message::Retry;
-    use super::super::route::AllowList;
+    use super::super::route::{AllowList, Naming};
     use super::super::shard::{Offset, Partition, ShardId};
     use super::*;
     use proptest::prelude::*;
@@ -327,6 +332,7 @@ mod tests {
 
     fn rules() -> Rules {
         Rules {
+            naming: Naming::Topic,
             default_target: Some(Arc::from("orders")),
             allow: AllowList::new(["billing.*", "audit", "orders.delayed", "$*", "__*", "..", "* *"]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
@@ -722,6 +728,7 @@ mod tests {
 
     fn any_rules() -> impl Strategy<Value = Rules> {
         (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(relay, default, max_delay)| Rules {
+            naming: Naming::Topic,
             default_target: default.then(|| Arc::from("orders")),
             without_delay: if relay { WithoutDelay::Relay } else { WithoutDelay::DeadLetter },
             max_delay: Duration::from_millis(max_delay),
@@ -768,7 +775,7 @@ mod tests {
             let block = block(&lines);
             let record = record(timestamp, &block);
             if let Admission::Message { due, body, .. } = admit(&record, &origins(), &rules) {
-                prop_assert!(rules.target(body.target).is_ok());
+                prop_assert!(rules.target(body.target, came_by(&record, &origins())).is_ok());
                 prop_assert!(due.since(start(&record)) <= rules.max_delay);
             }
         }

@@ -113,7 +113,7 @@ fn parse_integer(text: &str) -> Option<i64> {
     text.parse().ok().filter(|_| is_integer(text))
 }
 
-pub(super) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     // The parser demands the offset, but takes any character for the T, and a leap second for the instant before it.
     let bytes = text.as_bytes();
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {

@@ -21,7 +21,7 @@ pub(crate) struct Headers<'a>(&'a [u8]);
 pub(crate) type Header<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl<'a> Headers<'a> {
-    pub(crate) fn from_block(block: &'a [u8]) -> Self {
+    pub(crate) const fn from_block(block: &'a [u8]) -> Self {
         Self(block)
     }
 

@@ -42,6 +42,9 @@ pub(crate) const ERROR: &str = "postdate-error";
 /// On a dead letter: what was found, for a person.
 pub(crate) const ERROR_DETAIL: &str = "postdate-error-detail";
 
+/// On a record that was read from a NATS stream: the subject it came by. One that it brought along is replaced.
+pub(crate) const SUBJECT: &str = "postdate-subject";
+
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
 
 pub(crate) fn is_control(name: &[u8]) -> bool {

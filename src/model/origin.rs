@@ -3,18 +3,26 @@
 
 use super::shard::{Offset, ShardId};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
-/// deployments and routes are `[a-z0-9_]+`, and Kafka topics know no slash.
+/// deployments and routes are `[a-z0-9_]+`, Kafka topics know no slash, and of NATS a source's stream and filter
+/// may not have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origins {
     /// All but the offset.
     prefix: String,
+    topic: Arc<str>,
 }
 
 impl Origins {
     pub(crate) fn new(deployment: &str, shard: &ShardId) -> Self {
-        Self { prefix: format!("{deployment}/{shard}/") }
+        Self { prefix: format!("{deployment}/{shard}/"), topic: shard.partition.topic.clone() }
+    }
+
+    /// The source topic.
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
     }
 
     /// Appends the origin of the record at `offset`.

@@ -78,7 +78,11 @@ reasons! {
     Unauthorized = "unauthorized",
     /// the target's broker refused the record as invalid
     InvalidRecord = "invalid_record",
-    /// the target topic did not exist through all attempts
+    /// the target's broker cannot carry one of the record's headers as it is
+    InvalidHeader = "invalid_header",
+    /// the target had no room through all attempts
+    TargetFull = "target_full",
+    /// the target topic, or a stream behind the target subject, did not exist through all attempts
     UnknownTarget = "unknown_target",
     /// the target did not answer in time through all attempts
     TimedOut = "timed_out",

@@ -1,9 +1,13 @@
 //! The rules of a route that decide what becomes of a record. Shared by ingress, which asks on reading, and by the timer, which asks again
-//! at delivery: between the two the configuration may have changed. Which cluster a target lies on is not known here.
+//! at delivery: between the two the configuration may have changed. Which cluster a target lies on is not known here, only by which names it goes.
 
 use super::dialect::Dialects;
+use super::header::Headers;
+use super::header_name::SUBJECT;
 use super::reason::Reason;
 use super::refusal::{Quoted, Refusal};
+use super::subject;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,11 +22,13 @@ const PATTERNS_SHOWN_MAX: usize = 8;
 /// What a route takes, and where it may deliver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// Where a message goes that names no target.
+    /// By which names the target's cluster goes.
+    pub(crate) naming: Naming,
+    /// Where a message goes that names no target. Of subjects it may be a template: see `subject`.
     pub(crate) default_target: Option<Arc<str>>,
     /// What `postdate-to` may name besides the default target.
     pub(crate) allow: AllowList,
-    /// Topics of the target's cluster that are sources of this deployment: a delivery to one would come back, and a header of the message
+    /// Topics, or filter subjects, of the target's cluster that are sources of this deployment: a delivery to one would come back, and a header of the message
     /// could keep it going round for ever.
     pub(crate) sources: BTreeSet<String>,
     /// The longest delay, measured from the record's own timestamp.
@@ -32,6 +38,47 @@ pub(crate) struct Rules {
     pub(crate) without_delay: WithoutDelay,
     /// The other systems whose headers are understood besides the control headers.
     pub(crate) dialects: Dialects,
+}
+
+/// What a target's name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// A Kafka topic; in an allow-list `*` stands for any characters.
+    Topic,
+    /// A NATS subject; in an allow-list `*` stands for one token and `>` for the rest.
+    Subject,
+}
+
+impl Naming {
+    fn is_name(self, name: &str) -> bool {
+        match self {
+            Self::Topic => is_topic(name),
+            Self::Subject => subject::is_subject(name),
+        }
+    }
+
+    fn allows(self, pattern: &str, name: &str) -> bool {
+        match self {
+            Self::Topic => matches(pattern, name),
+            Self::Subject => subject::lets_through(pattern, name),
+        }
+    }
+}
+
+/// Where a message came by: what a template is filled from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CameBy<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) headers: Headers<'a>,
+}
+
+impl CameBy<'_> {
+    /// `None`: the message did not come by a subject that the source's filter lets through.
+    fn fill(&self, template: &str) -> Option<String> {
+        let (_, filter) = subject::split_topic(self.topic)?;
+        let (_, by) = self.headers.iter().find(|(name, _)| *name == SUBJECT.as_bytes())?;
+        subject::fill(template, filter, std::str::from_utf8(by?).ok()?)
+    }
 }
 
 /// What becomes of a record that carries no delay.
@@ -47,25 +94,61 @@ impl Rules {
     /// The target of a message that named `named`. The first thing wrong is the reason, in this order:
     ///
     /// 1. [`Reason::NoTarget`]: nothing named, and the route has no default.
-    /// 2. [`Reason::InvalidTarget`]: not a name that [`is_topic`] takes, though it were on the allow-list.
+    /// 2. [`Reason::InvalidTarget`]: not a name that [`Naming`] takes, though it were on the allow-list.
     /// 3. [`Reason::TargetIsSource`]: a source of this deployment, though it were on the allow-list or the default.
     /// 4. [`Reason::TargetNotAllowed`]: neither the default target, which is always allowed, nor on the allow-list.
-    pub(crate) fn target<'a>(&'a self, named: Option<&'a str>) -> Result<&'a str, Refusal> {
-        let default = self.default_target.as_deref();
-        let Some(target) = named.or(default) else {
+    pub(crate) fn target<'a>(&'a self, named: Option<&'a str>, came_by: CameBy<'_>) -> Result<Cow<'a, str>, Refusal> {
+        let default = match self.default(came_by) {
+            Err(_) if named.is_some() => None,
+            default => default?,
+        };
+        let Some(target) = named.or(default.as_deref()) else {
             return Err(Refusal::new(Reason::NoTarget, "the record names no target and the route has no default target"));
         };
-        if !is_topic(target) {
-            return Err(invalid(target));
+        if !self.naming.is_name(target) {
+            return Err(self.invalid(target));
         }
-        if self.sources.contains(target) {
+        if self.is_source(target) {
             let detail = format!("the target {} is a source of this deployment", Quoted(target.as_bytes()));
             return Err(Refusal::new(Reason::TargetIsSource, detail));
         }
-        if Some(target) != default && !self.allow.allows(target) {
+        if Some(target) != default.as_deref() && !self.allow.allows(self.naming, target) {
             return Err(Refusal::new(Reason::TargetNotAllowed, self.not_allowed(target)));
         }
-        Ok(target)
+        match named {
+            Some(named) => Ok(Cow::Borrowed(named)),
+            None => Ok(default.unwrap_or_default()),
+        }
+    }
+
+    /// The default target of a message that came by there.
+    fn default(&self, came_by: CameBy<'_>) -> Result<Option<Cow<'_, str>>, Refusal> {
+        let Some(default) = self.default_target.as_deref() else { return Ok(None) };
+        if self.naming == Naming::Topic || !subject::is_template(default) {
+            return Ok(Some(Cow::Borrowed(default)));
+        }
+        let unfilled = || {
+            let detail = format!("the route's target {default} cannot be made of the subject that the message came by");
+            Refusal::new(Reason::InvalidTarget, detail)
+        };
+        came_by.fill(default).map(|target| Some(Cow::Owned(target))).ok_or_else(unfilled)
+    }
+
+    fn is_source(&self, target: &str) -> bool {
+        match self.naming {
+            Naming::Topic => self.sources.contains(target),
+            Naming::Subject => self.sources.iter().any(|filter| subject::lets_through(filter, target)),
+        }
+    }
+
+    fn invalid(&self, target: &str) -> Refusal {
+        let what = match self.naming {
+            Naming::Topic => "is not a topic: 1-249 of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
+            Naming::Subject => {
+                "is not a subject to send to: 1-249 of printable ASCII, tokens with dots between them, no * or >, and not reserved ($*, _INBOX.*)"
+            }
+        };
+        Refusal::new(Reason::InvalidTarget, format!("the target {} {what}", Quoted(target.as_bytes())))
     }
 
     fn not_allowed(&self, target: &str) -> String {
@@ -87,14 +170,6 @@ impl Rules {
     }
 }
 
-fn invalid(target: &str) -> Refusal {
-    let detail = format!(
-        "the target {} is not a topic: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
-        Quoted(target.as_bytes())
-    );
-    Refusal::new(Reason::InvalidTarget, detail)
-}
-
 /// Whether Kafka could have a topic of this name and we would deliver there: 1-249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`, and not
 /// starting with `__`, which Kafka and its tools keep for themselves. Wildcards, spaces, NUL, `$JS` and `$SYS` are not of that alphabet.
 pub(crate) fn is_topic(name: &str) -> bool {
@@ -114,8 +189,8 @@ impl AllowList {
         Self(patterns.into_iter().map(Into::into).collect())
     }
 
-    pub(crate) fn allows(&self, name: &str) -> bool {
-        self.0.iter().any(|pattern| matches(pattern, name))
+    fn allows(&self, naming: Naming, name: &str) -> bool {
+        self.0.iter().any(|pattern| naming.allows(pattern, name))
     }
 }
 
@@ -139,8 +214,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const NOWHERE: CameBy<'static> = CameBy { topic: "orders.delayed", headers: Headers::from_block(&[]) };
+
     fn rules(default_target: Option<&str>, allow: &[&str]) -> Rules {
         Rules {
+            naming: Naming::Topic,
             default_target: default_target.map(Arc::from),
             allow: AllowList::new(allow.iter().copied()),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
@@ -207,13 +285,41 @@ mod tests {
             (&reserved, None, Err(InvalidTarget)),
         ];
         for (rules, named, expected) in table {
-            assert_eq!(rules.target(*named).map_err(|refusal| refusal.reason), *expected, "{named:?} of {rules:?}");
+            assert_eq!(
+                rules.target(*named, NOWHERE).map_err(|refusal| refusal.reason),
+                expected.map(Cow::Borrowed),
+                "{named:?} of {rules:?}"
+            );
         }
     }
 
     #[test]
+    fn a_subject_is_made_of_the_one_the_message_came_by_or_on_the_allow_list_of_filters() {
+        let rules = Rules {
+            naming: Naming::Subject,
+            default_target: Some("orders.$1".into()),
+            allow: AllowList::new(["billing.*", "audit.>"]),
+            sources: BTreeSet::from(["delayed.>".to_owned()]),
+            ..rules(None, &[])
+        };
+        let mut block = Vec::new();
+        super::super::header::push_header(&mut block, SUBJECT.as_bytes(), Some(b"delayed.eu"));
+        let came_by = CameBy { topic: "S:delayed.*", headers: Headers::from_block(&block) };
+        let target = |named| rules.target(named, came_by).map(Cow::into_owned).map_err(|refusal| refusal.reason);
+        assert_eq!(target(None), Ok("orders.eu".to_owned()));
+        assert_eq!(rules.target(None, NOWHERE).unwrap_err().reason, Reason::InvalidTarget);
+        assert_eq!(target(Some("orders.eu")), Ok("orders.eu".to_owned()), "the default is always allowed");
+        assert_eq!(target(Some("billing.eu")), Ok("billing.eu".to_owned()));
+        assert_eq!(target(Some("audit.a.b")), Ok("audit.a.b".to_owned()));
+        assert_eq!(target(Some("billing.eu.x")), Err(Reason::TargetNotAllowed));
+        assert_eq!(target(Some("delayed.x.y")), Err(Reason::TargetIsSource));
+        assert_eq!(target(Some("billing.*")), Err(Reason::InvalidTarget));
+        assert_eq!(target(Some("$JS.API.x")), Err(Reason::InvalidTarget));
+    }
+
+    #[test]
     fn a_refusal_says_what_was_found_and_what_is_allowed() {
-        let detail = |rules: &Rules, named| rules.target(Some(named)).unwrap_err().detail;
+        let detail = |rules: &Rules, named| rules.target(Some(named), NOWHERE).unwrap_err().detail;
         let some = rules(Some("orders"), &["orders", "billing.*"]);
         assert_eq!(detail(&some, "other"), r#"the target "other" is not allowed; allowed: orders, billing.*"#);
         assert_eq!(detail(&rules(None, &[]), "other"), r#"the target "other" is not allowed; allowed: nothing"#);
@@ -246,8 +352,8 @@ mod tests {
         #[test]
         fn what_is_accepted_is_a_topic_and_never_a_source(named: Option<String>, all: bool) {
             let rules = rules(Some("orders"), if all { &["*"] } else { &["orders.*"] });
-            if let Ok(target) = rules.target(named.as_deref()) {
-                prop_assert!(is_topic(target) && !rules.sources.contains(target));
+            if let Ok(target) = rules.target(named.as_deref(), NOWHERE) {
+                prop_assert!(is_topic(&target) && !rules.sources.contains(&*target));
             }
         }
     }

@@ -5,7 +5,7 @@ mod plan;
 mod storage;
 
 use crate::admin::{self, Desk, Guard};
-use crate::clock::WallClock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
@@ -18,7 +18,7 @@ use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use plan::Plan;
-pub(crate) use plan::{cluster, rules};
+pub(crate) use plan::{catalog, cluster, nats_cluster, rules};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
@@ -59,8 +59,13 @@ impl Service {
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
         let guard = Guard::new(config.admin.token.as_ref().map(Secret::expose));
         let (questions, asked) = admin::pending::questions();
+        let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
+        let render = move || {
+            process.set(judged.not_ready().is_empty(), !judged.degraded().is_empty());
+            render.render()
+        };
         group.thread("admin", move |stop| async move {
-            let desk = Desk { guard, health: served, render: Arc::new(move || render.render()), questions };
+            let desk = Desk { guard, health: served, render: Arc::new(render), questions };
             tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();
@@ -145,7 +150,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
     group.thread(&format!("ingress-{route}"), move |stop| async move {
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let ports = ingress::Ports {
-            source: Box::new(here.source(&name)?),
+            source: here.source(&name, writer)?,
             store,
             clock: Rc::new(WallClock),
             health: ingress::Parts::new(&here.health, &name),
@@ -179,7 +184,8 @@ fn start_timer(
     let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
     let (chores, chores_in) = mpsc::channel(CHORES_MAX);
     let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
-    let writer = StdRng::seed_from_u64(seed).random();
+    let mut random = StdRng::seed_from_u64(seed);
+    let (writer, worker) = (random.random(), random.random());
     let (here, starting) = (plan.clone(), plan.starting("timer"));
     group.thread("timer", move |stop| async move {
         let _done = here.timers_done.clone().drop_guard();
@@ -195,7 +201,7 @@ fn start_timer(
             claims: here.ready_part("claims"),
             clock_ahead: here.ready_part("clock ahead"),
             metric: metric::Timer::new(),
-            outlets: here.outlets()?,
+            outlets: here.outlets(worker)?,
             holdings,
             gave_up,
             requests,

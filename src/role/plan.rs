@@ -2,14 +2,15 @@
 
 use super::Storage;
 use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactors};
-use crate::broker::{Target, Transactors};
+use crate::broker::nats::{self, NatsCatalog, NatsSource, NatsTarget};
+use crate::broker::{Catalog, Source, Target, Transactors};
 use crate::clock::WallClock;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Kind};
 use crate::health::{Health, Part};
 use crate::ingress;
 use crate::limit::{IN_FLIGHT_MAX, RETRY_SLACK, STORE_RETRY_MAX};
 use crate::metric;
-use crate::model::{AllowList, Rules, WithoutDelay};
+use crate::model::{AllowList, Dialect, Naming, Rules, WithoutDelay};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
@@ -74,11 +75,26 @@ impl Plan {
         cluster(&self.config, name)
     }
 
-    pub(super) fn source(&self, name: &str) -> Result<KafkaSource> {
-        let source = &self.route(name).source;
-        let cluster = self.cluster(&source.cluster);
-        KafkaSource::new(&cluster, group(&self.config, name), &source.topics, self.health.part(format!("route {name} source client")))
-            .with_context(|| format!("route.{name}.source"))
+    /// `member` is a number that no other process has.
+    pub(super) fn source(&self, name: &str, member: u64) -> Result<Box<dyn Source>> {
+        let route = self.route(name);
+        let (source, group) = (&route.source, group(&self.config, name));
+        let part = self.health.part(format!("route {name} source client"));
+        Ok(match source.kind {
+            Kind::Kafka => {
+                let made = KafkaSource::new(&self.cluster(&source.cluster), group, &source.topics, part);
+                Box::new(made.with_context(|| format!("route.{name}.source"))?)
+            }
+            Kind::Nats => {
+                let reading = nats::Reading {
+                    group,
+                    topics: source.topics.clone(),
+                    member: format!("{member:016x}"),
+                    keeps_schedules: route.dialects.has(Dialect::Nats),
+                };
+                Box::new(NatsSource::new(&nats_cluster(&self.config, &source.cluster), reading, part))
+            }
+        })
     }
 
     pub(super) fn ingress_options(&self, name: &str) -> ingress::Options {
@@ -132,10 +148,7 @@ impl Plan {
                 route: name.as_str().into(),
                 topics: route.source.topics.clone(),
                 group: group(&self.config, name),
-                catalog: Box::new(KafkaCatalog::new(
-                    &self.cluster(&route.source.cluster),
-                    self.health.part(format!("route {name} catalog client")),
-                )?),
+                catalog: catalog(&self.config, &route.source, self.health.part(format!("route {name} catalog client")))?,
                 health: self.health.part(format!("route {name} catalog")),
             })
         };
@@ -155,8 +168,8 @@ impl Plan {
     }
 
     /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources. Transactors for those of exactly-once
-    /// routes, of which all goes by them.
-    pub(super) fn outlets(&self) -> Result<Outlets> {
+    /// routes, of which all goes by them. `worker` is a number that no other process has.
+    pub(super) fn outlets(&self, worker: u64) -> Result<Outlets> {
         let (mut names, mut exact) = (BTreeSet::new(), BTreeSet::new());
         for route in self.config.routes.values() {
             if route.delivery == config::Delivery::ExactlyOnce {
@@ -166,6 +179,12 @@ impl Plan {
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
         let client = |name: &str, what: &str| -> Result<Box<dyn Target>> {
+            if self.config.nats.contains_key(name) {
+                let part = self.health.part(format!("{what} of nats.{name}"));
+                let cluster = nats_cluster(&self.config, name);
+                let target = NatsTarget::new(&cluster, IN_FLIGHT_MAX, format!("{worker:016x}/{what}"), part);
+                return Ok(Box::new(target.with_context(|| format!("nats.{name}"))?));
+            }
             let part = self.health.part(format!("{what} of kafka.{name}"));
             let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, part).with_context(|| format!("kafka.{name}"))?;
             Ok(Box::new(target))
@@ -193,6 +212,10 @@ fn group(config: &Config, route: &str) -> String {
 pub(crate) fn rules(config: &Config, name: &str) -> Rules {
     let route = &config.routes[name];
     Rules {
+        naming: match route.target_kind() {
+            Kind::Kafka => Naming::Topic,
+            Kind::Nats => Naming::Subject,
+        },
         default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
         allow: AllowList::new(route.allow.clone().unwrap_or_default()),
         sources: config.source_topics(route.target_cluster()),
@@ -211,4 +234,31 @@ pub(crate) fn cluster(config: &Config, name: &str) -> Cluster {
     let kafka = &config.kafka[name];
     let properties = kafka.properties.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
     Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
+}
+
+/// A catalog of what a source reads.
+pub(crate) fn catalog(config: &Config, source: &config::Source, part: Part) -> Result<Box<dyn Catalog>> {
+    Ok(match source.kind {
+        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), part)?),
+        Kind::Nats => Box::new(NatsCatalog::new(&nats_cluster(config, &source.cluster), part)),
+    })
+}
+
+/// A NATS cluster that routes name.
+pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
+    let nats = &config.nats[name];
+    let secret = |secret: &config::Secret| secret.expose().to_owned();
+    nats::Cluster {
+        name: name.into(),
+        deployment: config.deployment.as_str().into(),
+        urls: nats.urls().collect(),
+        login: match &nats.login {
+            config::Login::Nobody => nats::Login::Nobody,
+            config::Login::User { name, password } => nats::Login::User { name: name.clone(), password: secret(password) },
+            config::Login::Token(token) => nats::Login::Token(secret(token)),
+            config::Login::Nkey(seed) => nats::Login::Nkey(secret(seed)),
+            config::Login::Credentials(text) => nats::Login::Credentials(secret(text)),
+        },
+        tls: nats::Tls { ca: nats.ca.clone(), own: nats.certificate.clone() },
+    }
 }

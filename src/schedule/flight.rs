@@ -40,6 +40,10 @@ impl<T> Flights<T> {
         self.queue.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Messages whose fate is open.
     pub(crate) fn left(&self) -> usize {
         self.left
@@ -86,11 +90,9 @@ impl<T> Flights<T> {
         }
     }
 
-    /// The fates of all messages of the first `flights` are settled.
-    pub(crate) fn complete(&mut self, flights: usize) {
-        for flight in self.queue.iter_mut().take(flights) {
-            self.left -= std::mem::take(&mut flight.left);
-        }
+    /// All that a pair covers is finished with, be it within a flight.
+    pub(crate) fn finish(&mut self, pair: Claim) {
+        self.finished = self.finished.greatest(pair);
     }
 
     /// Takes a flight off the front if it is complete; that moves `finished` on.
@@ -100,7 +102,7 @@ impl<T> Flights<T> {
         }
         let flight = self.queue.pop_front()?;
         self.first = self.first.wrapping_add(1);
-        self.finished = flight.claim;
+        self.finish(flight.claim);
         Some(flight.load)
     }
 }
@@ -124,5 +126,17 @@ mod tests {
         assert_eq!((flights.land(), flights.land(), flights.land()), (Some(1), Some(2), None));
         assert_eq!((flights.finished(), flights.left(), flights.claimed()), (claim(2), 2, claim(3)));
         assert_eq!((flights.numbers().collect::<Vec<_>>(), flights.get_mut(2)), (vec![2], Some(&mut 3)));
+    }
+
+    #[test]
+    fn a_pair_within_a_flight_stays_when_those_before_it_land() {
+        let mut flights = Flights::new(Claim::START);
+        (1..=2).for_each(|at| flights.take_off(claim(at * 4), 2, at));
+        flights.settle(0, 2);
+        flights.settle(1, 1);
+        flights.finish(claim(6));
+        assert_eq!((flights.land(), flights.land(), flights.finished()), (Some(1), None, claim(6)));
+        flights.settle(1, 1);
+        assert_eq!((flights.land(), flights.finished()), (Some(2), claim(8)));
     }
 }

@@ -9,7 +9,7 @@ use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX};
 use crate::metric;
-use crate::model::{AllowList, Dialects, Rules, WithoutDelay};
+use crate::model::{AllowList, Dialects, Naming, Rules, WithoutDelay};
 use crate::mutant::{self, Mutant};
 use crate::run::Thin;
 use crate::store::Store;
@@ -186,6 +186,7 @@ impl Process {
 
 fn rules() -> Rules {
     Rules {
+        naming: Naming::Topic,
         default_target: Some(TARGET.into()),
         allow: AllowList::new(Vec::<String>::new()),
         sources: BTreeSet::from([SOURCE.to_owned()]),

@@ -59,6 +59,10 @@ impl Source for Relaying {
         self.source.stop(partition);
     }
 
+    fn end(&self, partition: &Partition) -> Option<Offset> {
+        self.source.end(partition)
+    }
+
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
         self.source.commit(commits).await
     }

@@ -10,6 +10,7 @@
 #[cfg(test)]
 pub(crate) mod contract;
 pub(crate) mod embedded;
+mod forecast;
 mod ledger;
 #[cfg(test)]
 pub(crate) mod memory;
@@ -23,6 +24,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Times
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
+pub(crate) use forecast::Forecast;
 pub(crate) use ledger::{Balance, Ledger, Tally};
 use std::time::Duration;
 pub(crate) use survey::{Contents, SliceCount, Survey};
@@ -128,6 +130,7 @@ pub(crate) struct State {
     pub(crate) pending: u64,
     /// Messages in quarantine.
     pub(crate) quarantined: u64,
+    pub(crate) forecast: Forecast,
     pub(crate) ledger: Ledger,
 }
 

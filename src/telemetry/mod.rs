@@ -72,7 +72,9 @@ fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter: Targets = log.level.parse().expect("the configuration takes only well-formed filters");
+    // That library tells of each connection and of each attempt, which `health` does once; who wants to hear it says so.
+    let filter = format!("async_nats=off,{}", log.level);
+    let filter: Targets = filter.parse().expect("the configuration takes only well-formed filters");
     let lines = fmt::layer().with_writer(writer);
     let is_text = match log.format {
         LogFormat::Auto => is_terminal,

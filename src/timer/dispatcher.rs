@@ -13,7 +13,7 @@ use super::outlet::{Outlets, Told};
 use super::pace::Paces;
 use super::parting;
 use super::rewriter::{Chore, Done};
-use super::rewriting;
+use super::rewriting::{self, Swapping};
 use super::share::Shares;
 use super::slot::Slots;
 use super::work::Work;
@@ -67,8 +67,7 @@ pub(crate) struct Dispatcher {
     /// Records to hand over again, by when.
     pub(super) again: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(super) labels: Labels,
-    /// What the rewriter has found, to be done in the next tick.
-    found: Vec<Done>,
+    swapping: Swapping,
 }
 
 impl Dispatcher {
@@ -89,7 +88,7 @@ impl Dispatcher {
             ticked: Instant::now(),
             again: BinaryHeap::new(),
             labels: Labels::default(),
-            found: Vec::new(),
+            swapping: Swapping::default(),
         }
     }
 
@@ -102,7 +101,7 @@ impl Dispatcher {
                 break;
             }
             self.tick(stopping, &give_up).await?;
-            self.wait(&stop, stopping, &give_up).await;
+            self.wait(&stop, stopping, &give_up).await?;
         }
         let left: usize = self.works.values().map(|work| work.flights.left()).sum();
         if left > 0 {
@@ -114,9 +113,9 @@ impl Dispatcher {
     }
 
     /// Waits until something happens, and takes in all that has happened.
-    async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) {
+    async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
         let wake = self.next_wake(stopping);
-        // Every arm is safe to drop: receiving, and `Outlets::told`, keep what they did not hand out.
+        // Every arm is safe to drop: receiving, `Outlets::told` and `Swapping::ended` keep what they did not hand out.
         tokio::select! {
             biased;
             () = give_up.cancelled() => {}
@@ -129,7 +128,11 @@ impl Dispatcher {
             }
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(hint) = self.ports.hints.recv() => self.hint(&hint),
-            Some(done) = self.ports.looked.recv() => self.found.push(done),
+            Some(done) = self.ports.looked.recv(), if self.swapping.is_free() => self.swapping.add(done),
+            swapped = self.swapping.ended() => {
+                let lost = rewriting::swapped(&mut self.works, &self.options.routes, swapped)?;
+                lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
+            }
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -138,16 +141,13 @@ impl Dispatcher {
         while let Ok(hint) = self.ports.hints.try_recv() {
             self.hint(&hint);
         }
-        while let Ok(done) = self.ports.looked.try_recv() {
-            self.found.push(done);
-        }
+        Ok(())
     }
 
     fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let works =
-            self.works.values().map(|work| work.next_wake(wall, now, stopping, exactly::ahead(work, (self.ahead, Duration::ZERO)).0));
+        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping, self.ahead));
         let exact = self.works.values().filter_map(|work| exactly::wake(work, wall, now, stopping));
         let wake = works.chain(exact).chain(again).min().unwrap_or(now + Duration::from_secs(1));
         wake.max(self.ticked + HAND_PACE)
@@ -187,8 +187,7 @@ impl Dispatcher {
         self.ticked = Instant::now();
         self.resend();
         if !stopping {
-            // First of all, so that what is asked for afterwards is what is there then.
-            self.rewrite().await?;
+            self.swapping.begin(&self.ports.store, &mut self.works, self.ports.clock.now());
             self.request();
             self.hand_out_chores();
         }
@@ -241,27 +240,18 @@ impl Dispatcher {
         }
     }
 
-    /// Does what the rewriter has found.
-    async fn rewrite(&mut self) -> Result<(), Error> {
-        let (wall, found) = (self.ports.clock.now(), std::mem::take(&mut self.found));
-        let lost = rewriting::rewrite(&*self.ports.store, &mut self.works, &self.options.routes, found, wall).await?;
-        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
-        Ok(())
-    }
-
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.
-        let is_claiming = self.works.values().any(|work| work.exact.is_none() && work.is_claiming(wall, now, self.ahead));
+        let is_claiming = self.works.values().any(|work| work.is_claiming(wall, now, self.ahead));
         let ahead = (self.ahead, if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO });
         let (mut advances, mut takes) = (Vec::new(), Vec::new());
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         for (shard, work) in in_turn(&mut self.works, self.turn) {
             let room = work.paced(&mut self.paces, shares.room(&shard.route), wall, now);
-            let ahead = exactly::ahead(work, ahead);
             let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), ahead) };
             shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
             take.iter().for_each(|take| work.spend(&mut self.paces, take, wall));

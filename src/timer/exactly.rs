@@ -1,19 +1,19 @@
-//! Exactly once: hands claims over in transactions, commits them with the pair that says what is delivered, and begins anew behind the last
-//! committed pair wherever an end is unknown. What is in a transaction is not settled until that is committed (I4).
+//! Exactly once: hands over what is claimed in transactions, commits them with the pair that says what is delivered, and begins anew behind
+//! the last committed pair wherever an end is unknown. What is in a transaction is not settled until that is committed (I4).
 
 use super::Options;
-use super::flying::{Aloft, Ticket};
-use super::hand::{Hand, Handed, arrived, failed};
+use super::flying::{Aloft, Ticket, least};
+use super::hand::{Hand, Handed, arrived, failed, tell};
 use super::outlet::Outlets;
+use super::sealing;
 use super::slot::Slots;
 use super::transacting::{Sight, Step, Transacting};
 use super::work::{Phase, Work};
 use crate::broker::{Failure, FailureKind, Happened, Marker, Report, Transactional};
 use crate::limit::{RESEND_MAX, RESEND_MIN, TRANSACTOR_AHEAD};
-use crate::model::{Claim, Delivered, Reason, ShardId, Timestamp, Watermark};
+use crate::model::{Claim, Cursor, Delivered, Reason, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::schedule::Flights;
-use crate::store::Tally;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -90,7 +90,7 @@ impl<'a> Desk<'a> {
 
     fn commit(&mut self, shard: &ShardId, work: &Work, (pair, flights): (Claim, usize)) {
         let mut tally = work.tally;
-        work.flights.iter().take(flights).for_each(|aloft| tally.add(aloft.outcome()));
+        work.flights.iter().take(flights).for_each(|aloft| tally.add(aloft.outcome(aloft.in_transaction())));
         let delivered = Delivered { pair, identity: work.identity.clone(), since: work.counted, tally };
         let marker = Marker { offset: pair.watermark.offset(), text: delivered.to_string() };
         let number = work.exact.as_ref().and_then(Transacting::number);
@@ -154,7 +154,7 @@ impl<'a> Desk<'a> {
             exact.reported(self.now);
             let Err(failure) = outcome else { continue };
             let aloft = work.flights.get_mut(flight).filter(|_| is_verdict(failure));
-            let wait = aloft.map_or(RESEND_MIN, |aloft| failed(route, shard, (aloft, index.into()), failure, self.wall));
+            let wait = aloft.map_or(RESEND_MIN, |aloft| failed(route, (shard, &work.origins), (aloft, index.into()), failure, self.wall));
             exact.fail(self.now + wait);
         }
     }
@@ -171,19 +171,13 @@ impl<'a> Desk<'a> {
         }
         route.metric.transactions_committed.increment(1);
         route.metric.commit_time.record(took.as_secs_f64());
-        for aloft in work.flights.iter_mut().take(flights) {
-            // It may have been handed over before, in a transaction that was undone.
-            aloft.tally = Tally::default();
-            for index in 0..aloft.messages.len() {
-                if aloft.is_cancelled(aloft.place(index)) {
-                    aloft.tally.cancelled += 1;
-                } else {
-                    arrived(route, (shard, &work.origins), (aloft, index), self.wall);
-                }
+        for aloft in work.flights.iter().take(flights) {
+            for index in aloft.in_transaction().filter(|index| !aloft.is_cancelled(aloft.place(*index))) {
+                arrived(route, (shard, &work.origins), (aloft, index), self.wall);
             }
         }
-        work.flights.complete(flights);
-        work.land();
+        let wall = self.wall;
+        work.settle(flights, pair, |aloft, tally| tell(route, shard, (aloft, tally), wall));
     }
 
     fn lose(&mut self, shard: &ShardId, work: &mut Work, reason: &str) {
@@ -216,7 +210,9 @@ impl Work {
 
     /// Nothing of what is claimed counts as handed over any more.
     fn hand_over_again(&mut self) {
-        self.flights.iter_mut().for_each(|aloft| aloft.next = 0);
+        if !mutant::active(Mutant::ForgetsUndone) {
+            self.flights.iter_mut().for_each(Aloft::undo);
+        }
     }
 
     /// The due of the first message that it holds; may be too early.
@@ -231,12 +227,6 @@ impl Work {
     }
 }
 
-/// How far ahead a work claims, and how much sooner for others' sake. What is claimed goes in one transaction, and nobody sees it before the
-/// last of it is there: so nothing ahead of its due.
-pub(super) fn ahead(work: &Work, ahead: (Duration, Duration)) -> (Duration, Duration) {
-    if work.exact.is_some() { (Duration::ZERO, Duration::ZERO) } else { ahead }
-}
-
 /// Whether it says something of the record: all else is undone along with its transaction, and tried again.
 fn is_verdict(failure: &Failure) -> bool {
     match failure.kind {
@@ -247,16 +237,11 @@ fn is_verdict(failure: &Failure) -> bool {
 }
 
 fn sight(work: &Work, wall: Timestamp, stopping: bool) -> Sight {
-    let mut whole = None;
-    let mut flights = work.flights.claims().zip(work.flights.iter());
-    let is_partial = loop {
-        match flights.next() {
-            Some((claim, aloft)) if aloft.next == aloft.messages.len() => whole = Some((whole.map_or(0, |(count, _)| count) + 1, claim)),
-            rest => break rest.is_some_and(|(_, aloft)| aloft.next > 0),
-        }
-    };
+    // Asked for only when all of a transaction is reported on: else nothing depends on it.
+    let exact = work.exact.as_ref().filter(|exact| exact.is_reported());
+    let pair = exact.and_then(|exact| sealing::pair(&work.flights, exact.until()));
     let is_hurried = stopping || work.phase != Phase::Active;
-    Sight { is_wanted: work.is_wanted(wall), is_hurried, whole, is_partial }
+    Sight { is_wanted: work.is_wanted(wall), is_hurried, pair }
 }
 
 /// When there is something to do for the work's transactor that nothing will announce.
@@ -272,36 +257,35 @@ pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -
     [exact.wake(is_wanted, now), soon].into_iter().flatten().min()
 }
 
-/// Hands over what is claimed, a claim after the other, each as a whole and not before all of it is due.
+/// Hands over what is claimed and due, in order, as far as it may go along in the transaction under way.
 pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact: &mut Transacting, now: Instant) {
-    for number in flights.numbers() {
-        let Some(aloft) = flights.get_mut(number) else { return };
-        let is_begun = aloft.next > 0;
-        if !exact.is_taking(now)
-            || !is_begun && (exact.is_sealed(now) || !is_due(aloft, hand.now))
-            || !flight(hand, (aloft, number), exact, now)
-        {
+    let seal = exact.sealed(flights.len(), now);
+    let among = seal.map_or(usize::MAX, |seal| seal.flights);
+    while exact.is_taking(now)
+        && let Some((number, until)) = least(flights.numbered().take(among))
+        && let Some(aloft) = flights.get_mut(number)
+    {
+        let until = [until, seal.map(|seal| seal.until)].into_iter().flatten().min();
+        if !flight(hand, (aloft, number), until, exact) {
             return;
         }
     }
 }
 
-fn is_due(aloft: &Aloft, now: Timestamp) -> bool {
-    aloft.messages.is_empty() || aloft.place(aloft.messages.len() - 1).due <= now || mutant::active(Mutant::NoLastLook)
-}
-
-/// Whether all of it is handed over.
-fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), exact: &mut Transacting, now: Instant) -> bool {
-    while aloft.next < aloft.messages.len() {
+/// A flight, in order, up to a place that belongs to another; `false`: what comes next must wait.
+fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), until: Option<Cursor>, exact: &mut Transacting) -> bool {
+    let mut is_moved = false;
+    while let Some(place) = aloft.next_place().filter(|place| until.is_none_or(|until| *place <= until)) {
         if hand.room == 0 {
             return false;
         }
+        let now = Instant::now();
         match hand.over(aloft, number) {
             Handed::Taken => {
-                exact.handed(true, now);
+                exact.handed(place, true, now);
                 hand.room -= 1;
             }
-            Handed::Settled => exact.handed(false, now),
+            Handed::Settled => exact.handed(place, false, now),
             // It goes another way from here.
             Handed::Again(Duration::ZERO) => continue,
             Handed::Again(wait) => {
@@ -311,6 +295,7 @@ fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), exact: &mut T
             Handed::NotYet => return false,
         }
         aloft.next += 1;
+        is_moved = true;
     }
-    true
+    is_moved
 }

@@ -46,6 +46,10 @@ impl Work {
                 return None;
             }
             let until = wall.plus(LOOKAHEAD).max(self.horizon);
+            if self.rewriting.before.is_some_and(|before| before <= until) {
+                // At most as long as a call of the store takes; and it is not begun for what is due soon.
+                return None;
+            }
             // Raised before the list is read: from here on the tail's runs up to it are kept.
             self.horizon = until;
             self.fill = Fill::Listing { until };
@@ -260,7 +264,7 @@ mod tests {
                 let aloft = Aloft::new(take.messages, Vec::new());
                 delivered.extend((0..aloft.messages.len()).map(|index| aloft.place(index).offset.0));
                 work.flights.take_off(take.claim, 0, aloft);
-                work.land();
+                work.land(|_, _| ());
                 now += CLAIM_PACE;
             }
             now += CLAIM_PACE;

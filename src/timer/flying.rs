@@ -8,6 +8,7 @@ use crate::store::Tally;
 use crate::trace::{Links, Tracer};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// The messages of one claim. Each goes out by [`Stage::Target`] unless it is diverted.
@@ -15,13 +16,13 @@ pub(crate) struct Aloft {
     pub(crate) messages: Vec<(Rc<Resident>, u32)>,
     /// The first that was not handed over yet.
     pub(crate) next: usize,
+    /// Those before it went in transactions that are committed.
+    pub(crate) done: usize,
     /// Places that were cancelled before the claim: never handed over.
     pub(crate) cancelled: Vec<Cursor>,
     /// The few whose way is another, by index.
     pub(crate) diverted: BTreeMap<usize, Diverted>,
-    /// What those that are settled came to.
-    pub(crate) tally: Tally,
-    /// Of those that were handed over.
+    /// Of those that were handed over, and not settled by an earlier transaction.
     pub(crate) links: Links,
     /// One of these named a target of its own.
     pub(crate) names_target: bool,
@@ -61,15 +62,8 @@ impl Aloft {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        Self {
-            messages,
-            next: 0,
-            cancelled,
-            diverted: BTreeMap::new(),
-            tally: Tally::default(),
-            links: Links::default(),
-            names_target: false,
-        }
+        let (diverted, links) = (BTreeMap::new(), Links::default());
+        Self { messages, next: 0, done: 0, cancelled, diverted, links, names_target: false }
     }
 
     /// The place of the first message that was not handed over yet.
@@ -88,9 +82,9 @@ impl Aloft {
         resident.run.message(*at as usize)
     }
 
-    /// The ids that are free again once all of it is settled. Most messages have none, and are not read again for that.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = (Box<str>, Cursor)> {
-        let with_id = self.messages.iter().filter(|(resident, at)| resident.run.has_id(*at as usize));
+    /// The ids that are free again once these are settled. Most messages have none, and are not read again for that.
+    pub(crate) fn ids(&self, indexes: Range<usize>) -> impl Iterator<Item = (Box<str>, Cursor)> {
+        let with_id = self.messages[indexes].iter().filter(|(resident, at)| resident.run.has_id(*at as usize));
         let read = with_id.filter_map(|(resident, at)| resident.run.message(*at as usize));
         read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
     }
@@ -110,32 +104,26 @@ impl Aloft {
         resident.run.is_to_deliver(*at as usize)
     }
 
-    /// The next is handed over.
+    /// The next was handed over.
     pub(crate) fn note(&mut self, tracer: &Tracer, now: Timestamp) {
-        if !tracer.is_on() {
-            return;
-        }
-        if self.next == 0 {
-            // After a transaction that was undone all of it is handed over again.
-            self.links = Links::default();
-        }
-        let (resident, at) = &self.messages[self.next];
-        if let Some(message) = resident.run.message(*at as usize) {
+        if tracer.is_on()
+            && let (resident, at) = &self.messages[self.next]
+            && let Some(message) = resident.run.message(*at as usize)
+        {
             self.names_target |= message.body.target.is_some();
             tracer.note(&mut self.links, message.body.headers, now);
         }
     }
 
-    /// Whether none is left whose fate is open.
-    pub(crate) fn is_settled(&self) -> bool {
-        let Tally { delivered, dead_lettered, sent_back, .. } = self.tally;
-        delivered + dead_lettered + sent_back + self.cancelled.len() as u64 >= self.messages.len() as u64
+    /// What of it went in a transaction that was undone is to be handed over again.
+    pub(crate) fn undo(&mut self) {
+        (self.next, self.links) = (self.done, Links::default());
     }
 
-    /// What its messages come to, as things stand.
-    pub(crate) fn outcome(&self) -> Tally {
+    /// What these come to, once they are settled.
+    pub(crate) fn outcome(&self, indexes: Range<usize>) -> Tally {
         let mut tally = Tally::default();
-        for index in 0..self.messages.len() {
+        for index in indexes {
             let count = match self.diverted.get(&index).map(|diverted| diverted.stage) {
                 _ if self.is_cancelled(self.place(index)) => &mut tally.cancelled,
                 None | Some(Stage::Target) => &mut tally.delivered,
@@ -150,6 +138,25 @@ impl Aloft {
     pub(crate) fn is_cancelled(&self, place: Cursor) -> bool {
         !self.cancelled.is_empty() && self.cancelled.binary_search(&place).is_ok()
     }
+
+    /// Those that are handed over in a transaction under way.
+    pub(crate) fn in_transaction(&self) -> Range<usize> {
+        self.done..self.next
+    }
+}
+
+/// Of several flights the one that has the least place of all that are not handed over, and the least place of the others.
+pub(crate) fn least<'a>(flights: impl Iterator<Item = (u32, &'a Aloft)>) -> Option<(u32, Option<Cursor>)> {
+    let (mut first, mut second): (Option<(Cursor, u32)>, Option<Cursor>) = (None, None);
+    for (number, place) in flights.filter_map(|(number, aloft)| Some((number, aloft.next_place()?))) {
+        if first.is_none_or(|(least, _)| place < least) {
+            second = first.map(|(least, _)| least);
+            first = Some((place, number));
+        } else if second.is_none_or(|least| place < least) {
+            second = Some(place);
+        }
+    }
+    first.map(|(_, number)| (number, second))
 }
 
 /// What goes out beside a message's own parts; reused from record to record.

@@ -7,10 +7,11 @@ use super::retrier::{self, Next};
 use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
-use crate::model::{Cursor, Disposition, Message, Origins, Reason, ShardId, Timestamp};
+use crate::model::{CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
 use crate::store::Tally;
 use crate::trace::{Deed, Span};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -82,12 +83,14 @@ impl Hand<'_> {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
-            aloft.tally.cancelled += 1;
             return Handed::Settled;
         }
-        aloft.note(&self.route.tracer, self.now);
         self.set_aside_overdue(aloft, place);
-        self.send(aloft, flight, aloft.next)
+        let handed = self.send(aloft, flight, aloft.next);
+        if matches!(handed, Handed::Taken) {
+            aloft.note(&self.route.tracer, self.now);
+        }
+        handed
     }
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
@@ -112,13 +115,13 @@ impl Hand<'_> {
             return Handed::Again(RESEND_MAX);
         };
         let known = aloft.diverted.get(&index);
-        let (target, refused) = match resolve(self.route, &message, known) {
+        let (target, refused) = match resolve((self.route, self.origins), &message, known) {
             Ok(target) => (target, None),
-            Err(refused) => ("", Some(refused)),
+            Err(refused) => (Cow::Borrowed(""), Some(refused)),
         };
         let diverted = known.or(refused.as_ref());
         let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
-        let ways = Ways { shard: self.shard, origins: self.origins, target, dead_letter: &self.route.dead_letter };
+        let ways = Ways { shard: self.shard, origins: self.origins, target: &target, dead_letter: &self.route.dead_letter };
         let ticket = self.ticket(flight, index);
         let (outlets, way, by) = (&mut *self.outlets, (self.route, stage), self.by);
         let sent = self.labels.record(ways, &message, diverted, |record| outlets.send(way, by, record, ticket));
@@ -131,25 +134,30 @@ impl Hand<'_> {
             Sent::Full => Handed::NotYet,
             // The client is being replaced: what comes after it would overtake it (G4).
             Sent::Failed(Failure { kind: FailureKind::Closed, .. }) => Handed::NotYet,
-            Sent::Failed(failure) => Handed::Again(failed(self.route, self.shard, (aloft, index), &failure, self.now)),
+            Sent::Failed(failure) => Handed::Again(failed(self.route, (self.shard, self.origins), (aloft, index), &failure, self.now)),
         }
     }
 }
 
 /// The target of a message that is not diverted yet; an error diverts it to the dead letters.
-fn resolve<'m>(route: &'m RouteOptions, message: &Message<'m>, known: Option<&Diverted>) -> Result<&'m str, Diverted> {
+fn resolve<'m>(way: (&'m RouteOptions, &Origins), message: &Message<'m>, known: Option<&Diverted>) -> Result<Cow<'m, str>, Diverted> {
     let dead = |reason, detail| Diverted { stage: Stage::DeadLetter, reason, detail, failures: 0 };
     match message.body.disposition {
-        _ if known.is_some() => Ok(""),
+        _ if known.is_some() => Ok(Cow::Borrowed("")),
         Disposition::DeadLetter { reason, detail } => Err(dead(reason, detail.to_owned())),
-        _ => route.rules.target(message.body.target).map_err(|refusal| dead(refusal.reason, refusal.detail)),
+        _ => target(way, message).map_err(|refusal| dead(refusal.reason, refusal.detail)),
     }
 }
 
-/// A claim is delivered, the last of it just now.
-fn tell(route: &RouteOptions, shard: &ShardId, aloft: &mut Aloft, end: Timestamp) {
-    let Tally { delivered, dead_lettered, sent_back, .. } = aloft.tally;
-    let target = route.rules.target(None).ok().filter(|_| !aloft.names_target).map(Into::into);
+/// The target that the route's rules allow the message.
+fn target<'m>((route, origins): (&'m RouteOptions, &Origins), message: &Message<'m>) -> Result<Cow<'m, str>, Refusal> {
+    route.rules.target(message.body.target, CameBy { topic: origins.topic(), headers: message.body.headers })
+}
+
+/// A claim, or what of it went in a transaction, is delivered, the last of it just now.
+pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut Aloft, Tally), end: Timestamp) {
+    let Tally { delivered, dead_lettered, sent_back, .. } = tally;
+    let target = route.rules.default_target.as_deref().filter(|_| !aloft.names_target).map(Into::into);
     route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
         let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
         Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }
@@ -157,36 +165,29 @@ fn tell(route: &RouteOptions, shard: &ShardId, aloft: &mut Aloft, end: Timestamp
 }
 
 /// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&mut Aloft, usize), now: Timestamp) {
+pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
     route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
-            aloft.tally.delivered += 1;
             route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
+                route.metric.early.increment(u64::from(now < due));
             }
             if route.outcry.is_amiss()
                 && let Some(message) = aloft.message(index)
-                && let Ok(target) = route.rules.target(message.body.target)
+                && let Ok(target) = target((route, origins), &message)
             {
-                route.outcry.reach(target);
+                route.outcry.reach(&target);
             }
         }
         Some(diverted @ Diverted { stage, reason, .. }) => match stage {
-            Stage::Back { .. } => {
-                aloft.tally.sent_back += 1;
-                route.metric.retried.of(*reason).increment(1);
-            }
+            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
             _ => {
-                aloft.tally.dead_lettered += 1;
                 route.metric.dead_lettered.of(*reason).increment(1);
                 audit(origins, (aloft, index), diverted);
             }
         },
-    }
-    if route.tracer.is_on() && aloft.is_settled() {
-        tell(route, shard, aloft, now);
     }
 }
 
@@ -208,7 +209,7 @@ fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted
 /// Decides what comes next for a record that did not arrive; answers how long it waits.
 pub(super) fn failed(
     route: &RouteOptions,
-    shard: &ShardId,
+    (shard, origins): (&ShardId, &Origins),
     (aloft, index): (&mut Aloft, usize),
     failure: &Failure,
     now: Timestamp,
@@ -220,11 +221,12 @@ pub(super) fn failed(
     let Some(message) = aloft.message(index) else { return RESEND_MAX };
     match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
         Next::Divert(diverted) => {
-            let is_targets_fault = matches!(failure.reason, Reason::UnknownTarget | Reason::TimedOut | Reason::Unauthorized);
-            match route.rules.target(message.body.target) {
+            let is_targets_fault =
+                matches!(failure.reason, Reason::UnknownTarget | Reason::TargetFull | Reason::TimedOut | Reason::Unauthorized);
+            match target((route, origins), &message) {
                 Ok(target) if stage == Stage::Target && is_targets_fault => {
                     let again = if let Stage::Back { next, .. } = diverted.stage { Some(next.since(now)) } else { None };
-                    route.outcry.miss(target, failure, again);
+                    route.outcry.miss(&target, failure, again);
                 }
                 _ => route.outcry.mention(shard, message.place.offset, &diverted),
             }

@@ -3,7 +3,7 @@
 use super::dispatcher::Dispatcher;
 use super::exactly;
 use super::flying::Ticket;
-use super::hand::{Hand, Handed, arrived, failed};
+use super::hand::{Hand, Handed, arrived, failed, tell};
 use super::outlet::By;
 use super::parting;
 use super::queue::Queue;
@@ -44,7 +44,7 @@ impl Dispatcher {
                 }
                 let count = room - hand.room;
                 work.queued.handed(count, share, work.next_place().is_some_and(|place| place.due <= now));
-                work.land();
+                work.land(|aloft, tally| tell(route, shard, (aloft, tally), now));
             }
         }
     }
@@ -120,13 +120,13 @@ impl Dispatcher {
                         settled += 1;
                     }
                     Err(failure) => {
-                        let wait = failed(route, shard, (aloft, index), failure, wall);
+                        let wait = failed(route, (shard, &work.origins), (aloft, index), failure, wall);
                         self.again.push(Reverse((now + wait, *ticket)));
                     }
                 }
             }
             work.flights.settle(flight, settled);
-            work.land();
+            work.land(|aloft, tally| tell(route, shard, (aloft, tally), wall));
         }
     }
 }

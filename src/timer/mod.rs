@@ -30,6 +30,7 @@ mod queue;
 mod retrier;
 mod rewriter;
 mod rewriting;
+mod sealing;
 mod share;
 mod slot;
 mod term;

@@ -55,7 +55,9 @@ pub(crate) fn decide(policy: &Policy, disposition: &Disposition<'_>, way: (Stage
         // No answer is no refusal: the source's cluster is away, and nobody wants an outage to end in dead letters.
         (Stage::Back { .. }, FailureKind::NotNow) if failure.reason == Reason::TimedOut => again,
         (Stage::Back { .. }, FailureKind::Refused | FailureKind::NotNow) => divert(Stage::DeadLetter),
-        (Stage::DeadLetter, FailureKind::Refused) if failure.reason == Reason::TooLarge => divert(Stage::DeadLetterByReference),
+        (Stage::DeadLetter, FailureKind::Refused) if matches!(failure.reason, Reason::TooLarge | Reason::InvalidHeader) => {
+            divert(Stage::DeadLetterByReference)
+        }
         (Stage::DeadLetterByReference, FailureKind::Refused) if failure.reason == Reason::TooLarge => divert(Stage::DeadLetterWithoutKey),
         (Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey, _) => again,
     }
@@ -123,6 +125,7 @@ mod tests {
         let after = |stage, kind, reason| stage_after(&Disposition::Deliver, stage, kind, reason);
         let (whole, reference) = (Stage::DeadLetter, Stage::DeadLetterByReference);
         assert_eq!(after(whole, FailureKind::Refused, Reason::TooLarge), Some(reference));
+        assert_eq!(after(whole, FailureKind::Refused, Reason::InvalidHeader), Some(reference), "the headers stay behind");
         assert_eq!(after(whole, FailureKind::Refused, Reason::Unauthorized), None);
         assert_eq!(after(whole, FailureKind::NotNow, Reason::UnknownTarget), None);
         assert_eq!(after(reference, FailureKind::Refused, Reason::TooLarge), Some(Stage::DeadLetterWithoutKey));

@@ -8,7 +8,9 @@ use crate::model::{ShardId, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::store::{Error, Rewrite, Rewritten, Store};
+use futures_util::future::{LocalBoxFuture, pending};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -22,11 +24,18 @@ pub(super) struct Rewriting {
     /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
+    /// Runs are being put in the place of others, which may be done while the shard is loaded no further than that.
+    pub(super) before: Option<Timestamp>,
 }
 
 impl Rewriting {
     pub(super) fn new(now: Instant) -> Self {
-        Self { under_way: false, at: now + REWRITE_FIRST, from: Timestamp::AT_ONCE, begun: Watermark(0), clean: None }
+        Self { under_way: false, at: now + REWRITE_FIRST, from: Timestamp::AT_ONCE, begun: Watermark(0), clean: None, before: None }
+    }
+
+    /// The shard is loaded anew: it is looked at anew too, but what is being swapped still is.
+    pub(super) fn again(&self, now: Instant) -> Self {
+        Self { before: self.before, ..Self::new(now) }
     }
 }
 
@@ -34,7 +43,7 @@ impl Work {
     /// What the rewriter is to look at now, if anything.
     pub(crate) fn next_chore(&mut self, wall: Timestamp, now: Instant) -> Option<Chore> {
         let (seen, lane) = (self.schedule.seen(), &mut self.rewriting);
-        if self.phase != Phase::Active || lane.under_way || lane.at > now || self.horizon.is_at_once() {
+        if self.phase != Phase::Active || lane.under_way || lane.before.is_some() || lane.at > now || self.horizon.is_at_once() {
             return None;
         }
         if lane.from.is_at_once() {
@@ -77,36 +86,74 @@ impl Work {
     }
 }
 
-/// Puts runs in the place of others, for those shards of which this may still be done, and answers which are not ours any more.
+/// Puts runs in the place of others, one shard after the other, beside all else: what is due does not wait for it.
 ///
-/// The call is waited for, so that nothing is asked for meanwhile. What comes of one that fails is not known, and need not be: whichever runs
-/// are there when they are needed are found by listing, and a run that is found gone makes the shard load again.
-pub(super) async fn rewrite(
-    store: &dyn Store,
+/// What comes of a call that fails, or is dropped, is not known, and need not be: whichever runs are there when they are needed are found by
+/// listing, and a run that is found gone makes the shard load again.
+#[derive(Default)]
+pub(super) struct Swapping {
+    found: Option<Done>,
+    under_way: Option<LocalBoxFuture<'static, Swapped>>,
+}
+
+/// What came of a swap.
+pub(super) struct Swapped {
+    shard: ShardId,
+    inputs: Vec<(Slice, Name)>,
+    outcome: Result<Vec<Rewritten>, Error>,
+}
+
+impl Swapping {
+    /// Whether it can take in what the rewriter has found: one at a time, so that what is held is bounded.
+    pub(super) fn is_free(&self) -> bool {
+        self.found.is_none() && self.under_way.is_none()
+    }
+
+    pub(super) fn add(&mut self, done: Done) {
+        self.found = Some(done);
+    }
+
+    /// Begins what was found, if it may still be done.
+    pub(super) fn begin(&mut self, store: &Rc<dyn Store>, works: &mut BTreeMap<ShardId, Work>, wall: Timestamp) {
+        let Some(Done { shard, tag, found }) = self.found.take() else { return };
+        let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else { return };
+        let Some(Swap { inputs, outputs, before }) = work.looked(found, wall, Instant::now()) else { return };
+        work.rewriting.before = Some(before);
+        let (store, request) = (store.clone(), Rewrite { lease: work.lease.clone(), inputs, outputs });
+        self.under_way = Some(Box::pin(async move {
+            let outcome = store.rewrite(std::slice::from_ref(&request)).await;
+            Swapped { shard, inputs: request.inputs, outcome }
+        }));
+    }
+
+    /// Waits for the one under way; for ever, if there is none. Safe to drop: the call goes on with the next.
+    pub(super) async fn ended(&mut self) -> Swapped {
+        let Some(under_way) = &mut self.under_way else { return pending().await };
+        let swapped = under_way.await;
+        self.under_way = None;
+        swapped
+    }
+}
+
+/// Takes in what came of a swap; answers the shard if it is not ours any more.
+pub(super) fn swapped(
     works: &mut BTreeMap<ShardId, Work>,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
-    found: Vec<Done>,
-    wall: Timestamp,
-) -> Result<Vec<ShardId>, Error> {
-    let mut lost = Vec::new();
-    for Done { shard, tag, found } in found {
-        let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else { continue };
-        let Some(Swap { inputs, outputs, .. }) = work.looked(found, wall, Instant::now()) else { continue };
-        let request = Rewrite { lease: work.lease.clone(), inputs, outputs };
-        match store.rewrite(std::slice::from_ref(&request)).await {
-            Ok(outcomes) => match outcomes.first() {
-                Some(Rewritten::Done) => {
-                    work.swapped(&request.inputs, Instant::now());
-                    routes[&shard.route].metric.rewritten_runs.increment(request.inputs.len() as u64);
-                }
-                Some(Rewritten::Fenced | Rewritten::Unknown) => lost.push(shard),
-                Some(Rewritten::Changed) | None => {}
-            },
-            Err(error) if error.is_transient() => tracing::debug!(%shard, %error, "runs were not rewritten"),
-            Err(error) => return Err(error),
+    Swapped { shard, inputs, outcome }: Swapped,
+) -> Result<Option<ShardId>, Error> {
+    let Some(work) = works.get_mut(&shard) else { return Ok(None) };
+    work.rewriting.before = None;
+    match outcome.map(|outcomes| outcomes.first().copied()) {
+        Ok(Some(Rewritten::Done)) => {
+            work.swapped(&inputs, Instant::now());
+            routes[&shard.route].metric.rewritten_runs.increment(inputs.len() as u64);
         }
+        Ok(Some(Rewritten::Fenced | Rewritten::Unknown)) => return Ok(Some(shard)),
+        Ok(Some(Rewritten::Changed) | None) => {}
+        Err(error) if error.is_transient() => tracing::debug!(%shard, %error, "runs were not rewritten"),
+        Err(error) => return Err(error),
     }
-    Ok(lost)
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -148,6 +195,15 @@ mod tests {
         let soon = WALL.plus(Duration::from_secs(3_600));
         assert!(work.next_chore(soon, Instant::now() + REWRITE_IDLE).is_none(), "it has not answered the first");
         assert!(matches!(work.next_fill(soon), Some(What::List { until, .. }) if until > soon));
+    }
+
+    #[test]
+    fn a_shard_is_not_loaded_past_what_is_being_swapped_however_long_that_takes() {
+        let mut work = looking();
+        work.rewriting.before = Some(Timestamp::from_millis(30_000));
+        work.reload(crate::model::Claim::START, Watermark(9), Instant::now());
+        assert!(work.next_fill(Timestamp::from_millis(30_000)).is_none());
+        assert!(work.next_fill(WALL).is_some(), "what lies before it is");
     }
 
     #[test]

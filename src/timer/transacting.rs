@@ -1,20 +1,21 @@
-//! What an exactly-once shard knows of its transactor and of the transaction under way. A transaction holds whole claims, first to last, and
-//! is committed with the pair of its last. Decides; `exactly` does.
+//! What an exactly-once shard knows of its transactor and of the transaction under way, which is committed with the pair that says what it
+//! holds (`sealing`). Decides; `exactly` does.
 //!
 //! | phase | what may follow |
 //! |---|---|
 //! | closed | opened when something is due soon, or the marker is to be refreshed |
 //! | opening | open, with the marker; until then nothing is claimed |
-//! | open | what is claimed is handed over; then committed, or aborted if some of it was not taken |
+//! | open | what is due is handed over; sealed after a while, then committed, or aborted if some of it was not taken |
 //! | committing, aborting | open again; what is claimed meanwhile waits |
 //!
 //! From each it may be lost: then it is opened anew, and the work begins anew behind the marker, which says how the last commit ended.
 
+use super::sealing::Seal;
 use crate::limit::{
     MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX, TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX,
     TRANSACTION_PACE, TRANSACTOR_IDLE,
 };
-use crate::model::Claim;
+use crate::model::{Claim, Cursor};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -29,8 +30,13 @@ pub(crate) struct Transacting {
     begun: Option<Instant>,
     sent: usize,
     reported: usize,
+    /// The greatest place that is in it.
+    high: Option<Cursor>,
+    seal: Option<Seal>,
     /// It can only be aborted.
     has_failed: bool,
+    /// A commit was begun, and nobody knows yet how it ended.
+    is_in_doubt: bool,
     /// When the last commit began.
     committed: Instant,
     /// Nothing is opened or handed over before.
@@ -47,7 +53,7 @@ enum Phase {
     Closed,
     Opening,
     Open,
-    /// So many flights, which `pair` says to be delivered.
+    /// What is in it is of so many flights, and `pair` says that it is delivered.
     Committing {
         flights: usize,
         pair: Claim,
@@ -62,10 +68,8 @@ pub(super) struct Sight {
     pub(super) is_wanted: bool,
     /// Nothing more comes: what there is, is to be committed now.
     pub(super) is_hurried: bool,
-    /// Flights that are handed over as a whole, and the pair of the last of them.
-    pub(super) whole: Option<(usize, Claim)>,
-    /// One more is handed over in part.
-    pub(super) is_partial: bool,
+    /// Of how many flights the transaction is, and the pair to commit it with.
+    pub(super) pair: Option<(usize, Claim)>,
 }
 
 /// What is to be done.
@@ -93,7 +97,10 @@ impl Transacting {
             begun: None,
             sent: 0,
             reported: 0,
+            high: None,
+            seal: None,
             has_failed: false,
+            is_in_doubt: false,
             committed: now - TRANSACTION_PACE,
             not_before: now,
             losses: 0,
@@ -116,8 +123,18 @@ impl Transacting {
         matches!(self.phase, Phase::Committing { .. })
     }
 
+    /// Whether more may be delivered than is known of: the marker says, when it is read.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
     pub(super) fn marker(&self) -> Claim {
         self.marker
+    }
+
+    /// Whether there is something in it, and all of that is reported on.
+    pub(super) fn is_reported(&self) -> bool {
+        self.phase == Phase::Open && self.begun.is_some() && self.in_client() == 0 && !self.has_failed
     }
 
     /// Handed to the client and not reported on.
@@ -130,10 +147,22 @@ impl Transacting {
         self.phase == Phase::Open && !self.has_failed && self.not_before <= now
     }
 
-    /// Whether the transaction takes no more claims than it has begun with. A first one is committed at once; others so soon after it wait
-    /// a moment, for each other.
-    pub(super) fn is_sealed(&self, now: Instant) -> bool {
-        self.begun.is_some_and(|begun| begun < now) && (self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX)
+    /// The greatest place that is handed over or done.
+    pub(super) fn until(&self) -> Cursor {
+        self.high.map_or(self.marker.cursor, |high| high.max(self.marker.cursor))
+    }
+
+    /// Whether the transaction is to end. A first message is committed at once; others so soon after it wait a moment, for each other.
+    fn is_due(&self, now: Instant) -> bool {
+        self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX
+    }
+
+    /// What may still go along, if not everything; `flights`: so many there are by now.
+    pub(super) fn sealed(&mut self, flights: usize, now: Instant) -> Option<Seal> {
+        if self.seal.is_none() && self.begun.is_some_and(|begun| begun < now) && self.is_due(now) {
+            self.seal = Some(Seal { flights, until: self.until() });
+        }
+        self.seal
     }
 
     pub(super) fn step(&self, sight: Sight, now: Instant) -> Step {
@@ -153,9 +182,8 @@ impl Transacting {
     /// Of a transaction under way.
     fn step_on(&self, sight: Sight, now: Instant) -> Step {
         let Some(begun) = self.begun else { return Step::None };
-        let is_due = sight.is_hurried || self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX;
-        match sight.whole {
-            Some((flights, pair)) if self.in_client() == 0 && !sight.is_partial && is_due => Step::Commit { flights, pair },
+        match sight.pair {
+            Some((flights, pair)) if self.in_client() == 0 && (sight.is_hurried || self.is_due(now)) => Step::Commit { flights, pair },
             _ if begun + TRANSACTION_OPEN_MAX <= now => Step::Abort,
             _ => Step::None,
         }
@@ -190,6 +218,7 @@ impl Transacting {
 
     fn clear(&mut self) {
         (self.begun, self.sent, self.reported, self.has_failed) = (None, 0, 0, false);
+        (self.high, self.seal) = (None, None);
     }
 
     pub(super) fn opening(&mut self, number: u64, now: Instant) {
@@ -199,13 +228,14 @@ impl Transacting {
     }
 
     pub(super) fn opened(&mut self, marker: Claim, now: Instant) {
-        self.marker = marker;
+        (self.marker, self.is_in_doubt) = (marker, false);
         self.enter(Phase::Open, now);
     }
 
-    /// A message was handed over, or need not be.
-    pub(super) fn handed(&mut self, is_sent: bool, now: Instant) {
+    /// The message at a place was handed over, or need not be.
+    pub(super) fn handed(&mut self, place: Cursor, is_sent: bool, now: Instant) {
         self.begun.get_or_insert(now);
+        self.high = self.high.max(Some(place));
         self.sent += usize::from(is_sent);
     }
 
@@ -223,6 +253,7 @@ impl Transacting {
 
     pub(super) fn committing(&mut self, flights: usize, pair: Claim, now: Instant) {
         self.committed = now;
+        self.is_in_doubt = flights > 0;
         self.enter(Phase::Committing { flights, pair }, now);
     }
 
@@ -231,6 +262,7 @@ impl Transacting {
         let Phase::Committing { flights, pair } = self.phase else { return None };
         let took = now - self.since;
         (self.marker, self.losses, self.refresh) = (pair, 0, now + MARKER_REFRESH);
+        self.is_in_doubt = false;
         self.clear();
         self.enter(Phase::Open, now);
         Some((flights, took))
@@ -241,6 +273,7 @@ impl Transacting {
     }
 
     pub(super) fn aborted(&mut self, now: Instant) {
+        self.is_in_doubt = false;
         self.clear();
         self.enter(Phase::Open, now);
     }
@@ -261,9 +294,9 @@ impl Transacting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cursor, Offset, Timestamp, Watermark};
+    use crate::model::{Offset, Timestamp, Watermark};
 
-    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, whole: None, is_partial: false };
+    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, pair: None };
     const MOMENT: Duration = Duration::from_millis(1);
 
     fn pair(at: u64) -> Claim {
@@ -278,21 +311,21 @@ mod tests {
     }
 
     fn whole(flights: usize) -> Sight {
-        Sight { is_wanted: true, whole: Some((flights, pair(9))), ..IDLE }
+        Sight { is_wanted: true, pair: Some((flights, pair(9))), ..IDLE }
     }
 
     #[test]
     fn one_alone_is_committed_at_once_and_many_wait_for_each_other_a_moment() {
         let mut now = Instant::now();
         let mut exact = open(now);
-        exact.handed(true, now);
+        exact.handed(pair(9).cursor, true, now);
         assert_eq!(exact.step(whole(1), now), Step::None, "nobody knows what became of it");
         exact.reported(now);
         assert_eq!(exact.step(whole(1), now), Step::Commit { flights: 1, pair: pair(9) });
         exact.committing(1, pair(9), now);
         now += MOMENT;
         assert_eq!(exact.committed(now), Some((1, MOMENT)));
-        exact.handed(true, now);
+        exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
         assert_eq!(exact.step(whole(1), now), Step::None);
         assert_eq!(exact.wake(true, now), Some(now - MOMENT + TRANSACTION_PACE));
@@ -301,21 +334,40 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_handed_over_in_part_is_not_committed() {
+    fn what_cannot_be_committed_is_undone_after_a_while() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.handed(true, now);
+        exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
-        let partial = Sight { is_partial: true, ..whole(1) };
-        assert_eq!(exact.step(partial, now), Step::None);
-        assert_eq!(exact.step(partial, now + TRANSACTION_OPEN_MAX), Step::Abort, "others wait behind it in the target");
+        let stuck = Sight { pair: None, ..whole(1) };
+        assert_eq!(exact.step(stuck, now), Step::None);
+        assert_eq!(exact.step(stuck, now + TRANSACTION_OPEN_MAX), Step::Abort, "others wait behind it in the target");
+    }
+
+    #[test]
+    fn what_is_sealed_takes_only_what_lies_before_what_it_has() {
+        let mut now = Instant::now();
+        let mut exact = open(now);
+        exact.handed(pair(5).cursor, true, now);
+        assert_eq!(exact.sealed(1, now), None, "all that is due at the same moment goes along");
+        exact.handed(pair(3).cursor, true, now);
+        now += MOMENT;
+        let seal = Seal { flights: 2, until: pair(5).cursor };
+        assert_eq!(exact.sealed(2, now), Some(seal));
+        exact.handed(pair(4).cursor, true, now);
+        assert_eq!(exact.sealed(7, now + MOMENT), Some(seal), "what comes later goes into the next one");
+        exact.committing(2, pair(5), now);
+        exact.committed(now);
+        exact.handed(pair(6).cursor, true, now);
+        assert_eq!(exact.sealed(1, now + MOMENT), None, "the next one waits for company");
+        assert_eq!(exact.sealed(1, now + TRANSACTION_PACE), Some(Seal { flights: 1, until: pair(6).cursor }));
     }
 
     #[test]
     fn nothing_of_a_transaction_that_failed_is_committed() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.handed(true, now);
+        exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
         exact.fail(now + MOMENT);
         assert_eq!(exact.step(whole(1), now), Step::Abort);
@@ -335,6 +387,26 @@ mod tests {
         exact.opened(Claim::START, now);
         assert!(exact.is_open());
         assert_eq!((exact.step(IDLE, now), exact.step(IDLE, now + TRANSACTOR_IDLE)), (Step::None, Step::End));
+    }
+
+    #[test]
+    fn a_commit_is_in_doubt_until_its_end_is_known_or_the_marker_read() {
+        let now = Instant::now();
+        let committing = || {
+            let mut exact = open(now);
+            exact.committing(1, pair(9), now);
+            assert!(exact.is_in_doubt());
+            exact
+        };
+        let (mut committed, mut aborted, mut lost) = (committing(), committing(), committing());
+        committed.committed(now);
+        aborted.aborted(now);
+        lost.lost(now);
+        assert_eq!((committed.is_in_doubt(), aborted.is_in_doubt(), lost.is_in_doubt()), (false, false, true));
+        lost.opening(8, now);
+        assert!(lost.is_in_doubt());
+        lost.opened(pair(9), now);
+        assert!(!lost.is_in_doubt());
     }
 
     #[test]

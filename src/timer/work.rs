@@ -3,7 +3,7 @@
 
 use super::claimer::Grant;
 use super::filling::Fill;
-use super::flying::Aloft;
+use super::flying::{Aloft, least};
 use super::loader::{Answer, Read, What};
 use super::memory::{Account, Resident};
 use super::poll::Poll;
@@ -151,7 +151,7 @@ impl Work {
         self.deletes.clear();
         self.fill = Fill::Idle;
         self.poll = Poll::new(now);
-        self.rewriting = Rewriting::new(now);
+        self.rewriting = self.rewriting.again(now);
         self.tag += 1;
     }
 
@@ -302,10 +302,12 @@ impl Work {
         if self.deletes.len() < DELETES_MAX {
             self.deletes.extend(self.inventory.finished(finished, DELETES_MAX - self.deletes.len()));
         }
-        let has_news = self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty();
+        // A commit counts from where the store was told last: until its end is known, the store is told nothing more.
+        let is_telling = !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile);
+        let has_news = is_telling && (self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty());
         if has_news {
             self.tell_at.get_or_insert(now + TELL_AFTER);
-        } else {
+        } else if is_telling {
             // What was to be told is known meanwhile, or was dropped: nobody need wake up for it.
             self.tell_at = None;
         }
@@ -313,8 +315,9 @@ impl Work {
         if !(claim.is_some() || has_news && is_time) {
             return None;
         }
-        self.tell_at = None;
-        let ids = self.ids.drain(..self.ids.len().min(DELETES_MAX)).collect();
+        self.tell_at = self.tell_at.filter(|_| !has_news);
+        let told = if has_news { DELETES_MAX } else { 0 };
+        let ids = self.ids.drain(..self.ids.len().min(told)).collect();
         let (since, delivered) = (self.counted, self.flights.finished());
         // It is told until the store answers, so it counts as told.
         self.counted = if has_news { delivered } else { since };
@@ -327,7 +330,7 @@ impl Work {
             delivered: has_news.then_some(delivered),
             since,
             tally,
-            deletes: std::mem::take(&mut self.deletes),
+            deletes: self.deletes.drain(..self.deletes.len().min(told)).collect(),
             ids,
             claim,
             skew_max,
@@ -341,16 +344,7 @@ impl Work {
 
     /// The flight to hand over from, which has the least place of all, and the least place of the others.
     pub(crate) fn next_flight(&self) -> Option<(u32, Option<Cursor>)> {
-        let (mut first, mut second): (Option<(Cursor, u32)>, Option<Cursor>) = (None, None);
-        for (number, place) in self.flights.numbered().filter_map(|(number, aloft)| Some((number, aloft.next_place()?))) {
-            if first.is_none_or(|(least, _)| place < least) {
-                second = first.map(|(least, _)| least);
-                first = Some((place, number));
-            } else if second.is_none_or(|least| place < least) {
-                second = Some(place);
-            }
-        }
-        first.map(|(_, number)| (number, second))
+        least(self.flights.numbered())
     }
 
     /// The least place of what is claimed and not handed over yet.
@@ -368,13 +362,32 @@ impl Work {
         self.flights.left() - self.unsent()
     }
 
-    /// Takes complete flights off, and notes the ids that are free again.
-    pub(crate) fn land(&mut self) {
-        while let Some(aloft) = self.flights.land() {
-            self.ids.extend(aloft.ids());
+    /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
+    pub(crate) fn settle(&mut self, flights: usize, pair: Claim, mut tell: impl FnMut(&mut Aloft, Tally)) {
+        for number in self.flights.numbers().take(flights) {
+            let aloft = self.flights.get_mut(number).expect("it is one of theirs");
+            let settled = aloft.in_transaction();
+            let tally = aloft.outcome(settled.clone());
+            self.tally.add(tally);
+            self.ids.extend(aloft.ids(settled.clone()));
+            tell(aloft, tally);
+            aloft.done = aloft.next;
+            self.flights.settle(number, settled.len());
+        }
+        self.flights.finish(pair);
+        self.land(tell);
+    }
+
+    /// Takes complete flights off, and notes what that settles and was not before.
+    pub(crate) fn land(&mut self, mut tell: impl FnMut(&mut Aloft, Tally)) {
+        while let Some(mut aloft) = self.flights.land() {
+            let settled = aloft.done..aloft.messages.len();
+            let tally = aloft.outcome(settled.clone());
+            self.ids.extend(aloft.ids(settled));
             if !(mutant::active(Mutant::TalliesNothing) && self.suspect != Claim::START) {
-                self.tally.add(aloft.tally);
+                self.tally.add(tally);
             }
+            tell(&mut aloft, tally);
         }
     }
 
@@ -397,6 +410,7 @@ impl Work {
             lowest_pending: Offset(0),
             pending: watermark.0,
             quarantined: 0,
+            forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
         let origins = Origins::new("prod", &shard);

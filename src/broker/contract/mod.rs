@@ -1,5 +1,5 @@
 //! What every source, target and catalog must do, as tests that take a broker as they find it: run on memory with every test run, and on
-//! a real Kafka by the integration tests. It knows no broker itself: a [`World`] makes its clients, and does what a person or another
+//! a real Kafka and a real NATS by the integration tests. It knows no broker itself: a [`World`] makes its clients, and does what a person or another
 //! program would do to it.
 
 mod source;
@@ -26,6 +26,37 @@ pub(crate) trait World {
     /// A part of every name, so that runs on one broker do not meet.
     fn run(&self) -> String;
 
+    /// Whether there are transactions, topics with partitions that can be added to, and headers of any bytes. Else a topic of the contract
+    /// is several of the broker's own, one a partition, and the cases that are about such things are left out.
+    fn is_kafka(&self) -> bool {
+        true
+    }
+
+    /// The offset of a partition's first record.
+    fn first(&self) -> u64 {
+        0
+    }
+
+    fn partition(&self, topic: &str, index: i32) -> Partition {
+        Partition::new(topic, index)
+    }
+
+    /// What a source is told to read the topic by.
+    fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
+        let _whatever_their_number = partitions;
+        vec![topic.to_owned()]
+    }
+
+    /// What a target is told to send there.
+    fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+        (topic.to_owned(), partition)
+    }
+
+    /// Names that a target refuses.
+    fn impossible_targets(&self) -> Vec<String> {
+        ["no spaces", "a\0b", "", "ümlaut", "^.*", "a/b", &"x".repeat(250), ".", ".."].map(str::to_owned).to_vec()
+    }
+
     /// `bytes_max`: beyond it the topic refuses a record.
     async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>);
     async fn delete_topic(&self, name: &str);
@@ -43,7 +74,9 @@ pub(crate) trait World {
 pub(crate) async fn all(world: &dyn World) {
     source::all(world).await;
     target::all(world).await;
-    transact::all(world).await;
+    if world.is_kafka() {
+        transact::all(world).await;
+    }
 }
 
 /// The cases that need the broker for themselves.
@@ -105,12 +138,21 @@ fn keeps_all(_: &[u8]) -> bool {
     true
 }
 
-fn send(target: &mut dyn Target, topic: &str, partition: Option<i32>, whole: &Whole, ticket: u64) -> Sent {
+/// A topic as a target is told it.
+#[derive(Clone)]
+struct To(String, Option<i32>);
+
+fn to(world: &dyn World, topic: &str, partition: Option<i32>) -> To {
+    let (topic, partition) = world.sent_as(topic, partition);
+    To(topic, partition)
+}
+
+fn send(target: &mut dyn Target, To(topic, partition): &To, whole: &Whole, ticket: u64) -> Sent {
     let mut block = Vec::new();
     whole.headers.iter().for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
     let headers = Headers::from_block(&block);
     let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
-    target.send(&Outgoing { topic, partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
+    target.send(&Outgoing { topic, partition: *partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
 }
 
 /// The reports of so many records, by ticket; each comes once.
@@ -128,11 +170,11 @@ async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Report>
 }
 
 /// Sends all, whatever is full meanwhile, and wants each delivered.
-async fn deliver(target: &mut dyn Target, topic: &str, partition: Option<i32>, all: &[Whole]) {
+async fn deliver(target: &mut dyn Target, to: &To, all: &[Whole]) {
     let (mut sent, mut delivered) = (0, BTreeSet::new());
     while delivered.len() < all.len() {
         while let Some(whole) = all.get(sent) {
-            match send(target, topic, partition, whole, sent as u64) {
+            match send(target, to, whole, sent as u64) {
                 Sent::Taken => sent += 1,
                 Sent::Full => break,
                 Sent::Failed(failure) => panic!("record {sent}: {failure:?}"),
@@ -162,7 +204,7 @@ async fn gain(source: &mut dyn Source, owned: &mut BTreeSet<Partition>, count: u
 
 /// A member of a group of its own, with all partitions of a topic.
 async fn member(world: &dyn World, topic: &str, partitions: usize) -> Box<dyn Source> {
-    let mut source = world.source(&name(world, "group"), &[topic.to_owned()]);
+    let mut source = world.source(&name(world, "group"), &world.read_as(topic, partitions));
     gain(&mut *source, &mut BTreeSet::new(), partitions).await;
     source
 }

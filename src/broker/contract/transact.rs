@@ -1,6 +1,6 @@
 //! What transactors must do.
 
-use super::{PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, topic, within};
+use super::{PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, to, topic, within};
 use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors};
 use crate::model::{Headers, Offset, Partition, Reason};
 use std::collections::BTreeMap;
@@ -152,7 +152,7 @@ async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn World
     let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
     desk.opened(1, &name).await;
     desk.deliver(1, &topic, 0, &texts(0..3)).await;
-    deliver(&mut *world.target(10), &topic, Some(0), &texts(3..4)).await;
+    deliver(&mut *world.target(10), &to(world, &topic, Some(0)), &texts(3..4)).await;
     assert_eq!(read(world, &topic, 0, 1).await, Vec::<u64>::new());
     desk.commit(1, "").await;
     assert_eq!(read(world, &topic, 0, 1).await, [0, 1, 2, 3]);

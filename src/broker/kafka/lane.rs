@@ -6,6 +6,7 @@ use super::raw::{Delivery, Notice, Outbound, Sender, Topic};
 use super::succession::Succession;
 use super::thread::Thread;
 use super::{failure, is_topic_name, unmade};
+pub(super) use crate::broker::reports::Reports;
 use crate::broker::{Error, Report};
 use crate::limit::{KAFKA_IDLE, KAFKA_TOPICS_MAX};
 use crate::model::Offset;
@@ -13,36 +14,8 @@ use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Notify;
-
-/// Reports on their way to the port's caller. As many at most as records were taken over.
-#[derive(Default)]
-pub(super) struct Reports {
-    waiting: Mutex<Vec<Report>>,
-    came: Notify,
-}
-
-impl Reports {
-    pub(super) fn put(&self, reports: &mut Vec<Report>) {
-        if !reports.is_empty() {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(reports);
-            self.came.notify_one();
-        }
-    }
-
-    /// Dropped early, it loses nothing: reports leave only with the answer.
-    pub(super) async fn take(&self) -> Vec<Report> {
-        loop {
-            let reports = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-            if !reports.is_empty() {
-                return reports;
-            }
-            self.came.notified().await;
-        }
-    }
-}
 
 /// What a lane is made of, and another one in its place.
 #[derive(Clone)]

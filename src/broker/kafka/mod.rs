@@ -16,7 +16,6 @@
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
 //! | `mock` | a broker in this process, where there is no other |
-//! | `thread` | the adapters' own threads, joined with a deadline |
 //! | `raw` | the calls that librdkafka's Rust crate has no safe form of |
 
 mod catalog;
@@ -34,7 +33,6 @@ mod reader;
 mod source;
 mod succession;
 mod target;
-mod thread;
 mod transact;
 mod transactor;
 
@@ -46,7 +44,7 @@ pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
 pub(crate) use transact::KafkaTransactors;
 
-use super::Error;
+use super::{Error, thread};
 use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;

@@ -14,6 +14,7 @@
 use super::health::{Health, Probe};
 use super::inquiry::{Chores, Inquiry};
 use super::member::{Committing, Member, Told};
+use super::raw::Native;
 use super::reader::{PartitionReader, Read, Start};
 use super::thread::Thread;
 use super::{Cluster, is_topic_name, no_topic_name};
@@ -36,6 +37,8 @@ pub(crate) struct KafkaSource {
     /// What is read, as the caller knows it: anything else was under way.
     epochs: BTreeMap<Partition, u64>,
     shared: Arc<Shared>,
+    /// The reader's client.
+    native: Arc<Native>,
     inquiry: Inquiry,
     thread: Thread,
 }
@@ -73,7 +76,8 @@ impl KafkaSource {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
         let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
-        let inquiry = Inquiry::start(reader.native().clone(), health.clone(), Chores::watching(topics, changed))?;
+        let native = reader.native().clone();
+        let inquiry = Inquiry::start(native.clone(), health.clone(), Chores::watching(topics, changed))?;
         let member = Member::join(cluster, &group, topics, health.clone())?;
         let (control_out, control) = mpsc::channel(KAFKA_CONTROLS_MAX);
         let (records_out, records) = mpsc::channel(KAFKA_EVENTS_MAX);
@@ -87,7 +91,7 @@ impl KafkaSource {
             refused: BTreeMap::new(),
         };
         let thread = Thread::start("kafka-source", move || server.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, inquiry, thread })
+        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, native, inquiry, thread })
     }
 
     fn wish(&mut self, partition: &Partition, start: Option<Start>) {
@@ -156,6 +160,10 @@ impl Source for KafkaSource {
         if self.epochs.remove(partition).is_some() {
             self.wish(partition, None);
         }
+    }
+
+    fn end(&self, partition: &Partition) -> Option<Offset> {
+        self.native.end(&partition.topic, partition.index).map(Offset)
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {

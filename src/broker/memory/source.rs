@@ -145,6 +145,10 @@ impl Source for MemorySource {
         self.reading.remove(partition);
     }
 
+    fn end(&self, partition: &Partition) -> Option<Offset> {
+        self.cluster.change(|state| state.log(partition).map(|log| Offset(log.end())))
+    }
+
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
         self.cluster.change(|state| {
             state.answers()?;

@@ -87,7 +87,7 @@ fn unreachable(area: &str, brokers: &[String], error: &Error) -> Item {
     Item::fail(area, "reachable", found, fix)
 }
 
-fn of(duty: &Duty) -> String {
+pub(super) fn of(duty: &Duty) -> String {
     let role = match duty.role {
         Role::Source => "source",
         Role::Target => "target",

@@ -4,6 +4,7 @@
 mod folder;
 mod item;
 mod kafka;
+mod nats;
 mod redis;
 mod text;
 mod waiting;
@@ -53,6 +54,9 @@ fn used_clusters(config: &Config) -> BTreeSet<&str> {
 
 async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
     let duties = kafka::duties(config, name);
+    if config.nats.contains_key(name) {
+        return nats::look(config, name, &duties).await;
+    }
     let topics: Vec<String> = duties.iter().map(|duty| duty.topic.clone()).collect::<BTreeSet<_>>().into_iter().collect();
     let found = match KafkaCatalog::new(&cluster(config, name), Health::new().part("check")) {
         Err(error) => Err(error),

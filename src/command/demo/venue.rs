@@ -1,7 +1,7 @@
 //! Where the demo takes place: on a broker and in a folder of its own, which end with it, or where a configuration says.
 
 use crate::broker::kafka::InProcess;
-use crate::config::{Config, Error};
+use crate::config::{Config, Error, Kind};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
@@ -55,6 +55,10 @@ fn place(config: &Config, name: &str) -> Result<Place, Error> {
     let route = &config.routes[name];
     let target = route.target.as_ref().map(|target| target.topic.clone());
     let target = target.ok_or_else(|| Error::of_option("--route", format!("route {name} has no default target"), "choose one that has"))?;
+    if route.source.kind == Kind::Nats || route.target_kind() == Kind::Nats {
+        let fix = "choose a route from Kafka to Kafka, or send to this one by postdate send";
+        return Err(Error::of_option("--route", format!("the demo shows Kafka only, and route {name} has to do with NATS"), fix));
+    }
     Ok(Place {
         address: config.kafka[&route.source.cluster].brokers.join(","),
         source: route.source.topics[0].clone(),

@@ -5,7 +5,7 @@ use super::super::header::push_header;
 use super::super::header_name::{Control, stays_on_delivery};
 use super::super::message::Disposition;
 use super::super::origin::Origins;
-use super::super::route::{AllowList, Rules, WithoutDelay};
+use super::super::route::{AllowList, CameBy, Naming, Rules, WithoutDelay};
 use super::super::shard::{Offset, Partition, ShardId};
 use super::super::time::Timestamp;
 use super::*;
@@ -56,6 +56,7 @@ impl<'a> Is<'a> {
 
 fn rules(dialects: &[Dialect]) -> Rules {
     Rules {
+        naming: Naming::Topic,
         default_target: Some(Arc::from("orders")),
         allow: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
         sources: BTreeSet::from(["orders.delayed".to_owned()]),
@@ -365,7 +366,8 @@ proptest! {
         lines.reverse();
         prop_assert_eq!(short(&lines, &rules, record, &mut other), meant);
         if let Is::AtTo(_, target) | Is::Keyed(_, target, _) = meant {
-            prop_assert!(target.is_empty() || rules.target(Some(target)).is_ok());
+            let came_by = CameBy { topic: "orders.delayed", headers: Headers::from_block(&[]) };
+            prop_assert!(target.is_empty() || rules.target(Some(target), came_by).is_ok());
         }
     }
 

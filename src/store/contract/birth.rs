@@ -2,7 +2,9 @@
 
 use super::trial::{Trial, due, listing, named, place, run_of, schedule};
 use crate::model::{Claim, Identity, Offset, Partition, ShardId, Timestamp, Watermark};
-use crate::store::{Acquired, Advance, Advanced, Appended, Birth, Error, Fetch, Ledger, Listed, Opened, Renewed, Rewrite, State, Tailed};
+use crate::store::{
+    Acquired, Advance, Advanced, Appended, Birth, Error, Fetch, Forecast, Ledger, Listed, Opened, Renewed, Rewrite, State, Tailed,
+};
 use std::time::Duration;
 
 pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Trial<'_>) {
@@ -15,6 +17,7 @@ pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Trial<'_
         lowest_pending: Offset(4),
         pending: 0,
         quarantined: 0,
+        forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
     assert_eq!(t.open(t.birth(4, delivered)).await, Opened::Born(wanted.clone()));

@@ -85,6 +85,9 @@ impl Count {
             state.quarantined += self.messages;
         } else {
             state.pending += self.messages;
+            if let Some(slice) = Slice::parse(field) {
+                state.forecast.add(slice, self.messages);
+            }
         }
         state.lowest_pending = state.lowest_pending.min(self.least_offset);
     }

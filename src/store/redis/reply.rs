@@ -3,7 +3,7 @@
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
 use crate::store::{
-    Acquired, Advanced, Appended, Contents, Error, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
+    Acquired, Advanced, Appended, Contents, Error, Forecast, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -222,6 +222,7 @@ fn state(value: Value) -> Option<State> {
         lowest_pending: watermark.offset(),
         pending: 0,
         quarantined: 0,
+        forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
     for (field, count) in fields(counts)? {

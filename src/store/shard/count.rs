@@ -3,7 +3,7 @@
 use super::Positions;
 use crate::model::{Offset, Slice, Watermark};
 use crate::run::Name;
-use crate::store::{Contents, SliceCount, State};
+use crate::store::{Contents, Forecast, SliceCount, State};
 use std::collections::BTreeMap;
 
 /// What a slice, or the quarantine, holds.
@@ -108,8 +108,15 @@ impl Counts {
             lowest_pending: self.lowest_pending(positions.watermark),
             pending: self.pending(),
             quarantined: self.quarantined(),
+            forecast: self.forecast(),
             ledger: positions.ledger,
         }
+    }
+
+    fn forecast(&self) -> Forecast {
+        let mut forecast = Forecast::default();
+        self.slices.iter().for_each(|(slice, count)| forecast.add(*slice, count.messages));
+        forecast
     }
 
     fn lowest_pending(&self, watermark: Watermark) -> Offset {

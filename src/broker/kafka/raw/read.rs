@@ -7,7 +7,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka_sys as sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Thread;
@@ -93,6 +93,20 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+impl Native {
+    /// The end of a partition that this client reads, as its last fetch told it; `None`: nothing was fetched. Asks nobody.
+    pub(in super::super) fn end(&self, topic: &str, partition: i32) -> Option<u64> {
+        let topic = CString::new(topic).ok()?;
+        let (mut low, mut high) = (-1, -1);
+        // SAFETY: client and name are alive, and both offsets are written to.
+        let code = unsafe { sys::rd_kafka_get_watermark_offsets(self.ptr(), topic.as_ptr(), partition, &mut low, &mut high) };
+        if code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return None;
+        }
+        u64::try_from(high).ok()
     }
 }
 

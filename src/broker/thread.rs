@@ -1,6 +1,7 @@
-//! The adapters' own threads: named, woken by unparking, and joined with a deadline, for librdkafka may hang while it closes a client.
+//! The adapters' own threads: named, woken by unparking, and joined with a deadline, for a client library may hang
+//! while it closes a client.
 
-use crate::limit::KAFKA_CLOSE_MAX;
+use crate::limit::CLIENT_CLOSE_MAX;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use tokio::sync::oneshot;
@@ -37,7 +38,7 @@ impl Thread {
     /// Waits until the thread, which was told to end, has ended. Dropped early, the rest of the wait is the drop's.
     pub(super) async fn end(&mut self) {
         if let Some(told) = &mut self.told {
-            let in_time = tokio::time::timeout(KAFKA_CLOSE_MAX, told).await.is_ok();
+            let in_time = tokio::time::timeout(CLIENT_CLOSE_MAX, told).await.is_ok();
             self.told = None;
             self.join(in_time);
         }
@@ -47,9 +48,9 @@ impl Thread {
         let Some(handle) = self.handle.take() else { return };
         let name = handle.thread().name().unwrap_or_default().to_owned();
         if !in_time {
-            tracing::error!(thread = name, "a kafka client does not end; its thread is left behind");
+            tracing::error!(thread = name, "a client does not end; its thread is left behind");
         } else if handle.join().is_err() {
-            tracing::error!(thread = name, "a thread of a kafka client panicked");
+            tracing::error!(thread = name, "a thread of a client panicked");
         }
     }
 }
@@ -58,7 +59,7 @@ impl Drop for Thread {
     fn drop(&mut self) {
         if self.handle.is_some() {
             self.unpark();
-            let in_time = !matches!(self.ended.recv_timeout(KAFKA_CLOSE_MAX), Err(RecvTimeoutError::Timeout));
+            let in_time = !matches!(self.ended.recv_timeout(CLIENT_CLOSE_MAX), Err(RecvTimeoutError::Timeout));
             self.join(in_time);
         }
     }

@@ -1,0 +1,113 @@
+//! The chart, as Helm renders and judges it.
+
+use std::process::Command;
+
+use super::{file, folder, output, root, tool};
+
+const EXAMPLES: [&str; 6] = ["small", "split", "secure", "hpa", "keda", "embedded"];
+
+/// Helm that knows a Kubernetes, for it asks none here.
+fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
+    let mut command = tool("helm");
+    let name: &[&str] = if verb == "template" { &["template", "postdate"] } else { &[verb] };
+    command.args(name).args(["deploy/helm/postdate", "--kube-version", "1.36.0", "--namespace", "shop", "--values"]);
+    command.arg(format!("deploy/helm/values/{example}.yaml")).args(more).current_dir(root());
+    command
+}
+
+/// What a rendered chart's ConfigMap holds.
+fn configuration(rendered: &str) -> String {
+    let (_, rest) = rendered.split_once("postdate.toml: |\n").expect("a configuration");
+    rest.lines().take_while(|line| line.starts_with("    ") || line.is_empty()).map(|line| format!("{}\n", line.trim())).collect()
+}
+
+#[test]
+fn each_example_passes_helms_own_check() {
+    for example in EXAMPLES {
+        output(&mut helm("lint", example, &["--strict", "--quiet"]));
+    }
+}
+
+#[test]
+fn each_example_renders_as_it_did() {
+    for example in EXAMPLES {
+        let rendered = output(&mut helm("template", example, &[]));
+        insta::with_settings!({ snapshot_path => "snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!(example, rendered);
+        });
+    }
+}
+
+#[test]
+fn alerts_and_dashboard_come_with_the_chart_byte_for_byte() {
+    let rendered = output(&mut helm("template", "keda", &["--set", "monitoring.rules=true,monitoring.dashboard=true"]));
+    let unindented = |by: usize| rendered.lines().map(|line| format!("{}\n", line.get(by..).unwrap_or_default())).collect::<String>();
+    assert!(unindented(2).contains(&file("deploy/helm/postdate/files/alerts.yaml")), "{rendered}");
+    assert!(unindented(4).contains(file("deploy/helm/postdate/files/dashboard.json").trim_end()), "{rendered}");
+}
+
+#[test]
+fn the_service_takes_each_configuration_that_the_chart_writes() {
+    for example in EXAMPLES {
+        let folder = folder();
+        let secrets = folder.path().join("secrets");
+        for secret in ["redis", "kafka"] {
+            std::fs::create_dir_all(secrets.join(secret)).unwrap();
+            std::fs::write(secrets.join(secret).join("password"), "a secret").unwrap();
+        }
+        std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
+        let mut text = configuration(&output(&mut helm("template", example, &[])));
+        text = text.replace("/run/secrets/postdate-admin/token", folder.path().join("token").to_str().unwrap());
+        text =
+            text.replace("/run/secrets/postdate", secrets.to_str().unwrap()).replace("/var/lib/postdate", folder.path().to_str().unwrap());
+        // Nothing answers there: what is asked is only whether the configuration is one.
+        for (port, name) in ["kafka:9092", "kafka:9093", "kafka-0:9092", "kafka-1:9092", "kafka-2:9092"].iter().enumerate() {
+            text = text.replace(name, &format!("127.0.0.1:{}", port + 1));
+        }
+        text = text.replace("//redis:6379", "//127.0.0.1:1").replace("//redis:6380", "//127.0.0.1:1");
+        let path = folder.path().join("postdate.toml");
+        std::fs::write(&path, &text).unwrap();
+        let checked = Command::new(env!("CARGO_BIN_EXE_postdate")).args(["check", "--config"]).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert_ne!(checked.status.code(), Some(2), "{example}: {said}\n{text}");
+        assert!(!said.contains("a problem with the configuration"), "{example}: {said}\n{text}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_with_the_reason() {
+    for (example, set, words) in [
+        ("small", "config.deployment=", "config.deployment is required"),
+        ("small", "adminToken.secretName=", "adminToken.secretName is required"),
+        ("small", "config.deployment=Shop", "/config/deployment"),
+        ("small", "config.stroe.redis.url=x", "additional properties 'stroe' not allowed"),
+        ("small", "config.store.redis.password=hunter2", "propertyName"),
+        ("small", "config.kafka.main.properties.sasl\\.password=hunter2", "propertyName"),
+        ("small", "config.kafka.main.brokers=null", "/config/kafka/main/brokers"),
+        ("small", "config.store=null", "/config/store"),
+        ("embedded", "persistence.enabled=false", "config.store.redis is required"),
+        ("small", "workloads.both.replicas=-1", "/workloads/both/replicas"),
+        ("small", "workloads.both.replica=1", "additional properties 'replica' not allowed"),
+        ("small", "workloads.both.enabled=false", "no workload does the role ingress"),
+        ("split", "workloads.timer.enabled=false", "no workload does the role timer"),
+        ("split", "terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"),
+        ("split", "env.POSTDATE_ROLES=x", "propertyName"),
+        ("split", "image.digest=latest", "/image/digest"),
+        ("split", "networkPolicy.egress[0].ports[0]=70000", "/networkPolicy/egress/0/ports/0"),
+        ("keda", "autoscaling.kind=vpa", "/autoscaling/kind"),
+        ("keda", "autoscaling.prometheus.serverAddress=", "autoscaling.prometheus.serverAddress is required"),
+        ("keda", "autoscaling.kafka.sources=null", "autoscaling.kafka.sources is required"),
+        ("keda", "autoscaling.kafka.sources[0].route=other", "config has no route other"),
+        ("keda", "autoscaling.kafka.sources[0].topics=x", "additional properties 'topics' not allowed"),
+        ("embedded", "workloads.both.replicas=2", "the embedded store is for one process"),
+        ("embedded", "config.store.redis.url=redis://redis", "is another store"),
+        ("embedded", "monitoring.kind=datadog", "/monitoring/kind"),
+    ] {
+        let refused = helm("template", example, &["--set", set]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(words), "{example} --set {set}: expected {words:?} in\n{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let half = helm("template", "small", &["--set-json", "config.timer.lease=1.5"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&half.stderr).contains("1.5 is no whole number"), "{half:?}");
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What the tests of deploy/ need beside the servers, built by Go through its module proxy. Safe to repeat.
+#   tools.sh            Helm, and the schema of compose files: a minute or two
+#   tools.sh cluster    that, a Kubernetes control plane without nodes of its own, and KEDA's resource definitions: ten minutes or more, once
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+mkdir -p "${POSTDATE_SERVERS:-.servers}"
+servers=$(cd "${POSTDATE_SERVERS:-.servers}" && pwd)
+export GOTOOLCHAIN=auto
+
+complain() {
+    echo "$@" >&2
+    exit 1
+}
+
+# A Go from 1.21 on fetches the newer one that a module asks for; Debian's own is older.
+check_go() {
+    local minor
+    minor=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    ((${minor:-0} >= 21)) || complain "Go 1.21 or later builds what is missing in $servers, and \`go\` here is ${minor:+1.}${minor:-missing}: install one (https://go.dev/dl), then repeat."
+}
+
+# `program FOLDER NAME PACKAGE@VERSION`, or in a module of ours, which pins the version, `program FOLDER NAME PACKAGE`.
+program() {
+    local folder=$servers/$1 name=$2 package=$3 said
+    local stamp=$folder/$name.from
+    [[ -x $folder/$name && $(cat "$stamp" 2>/dev/null) == "$package" ]] || {
+        check_go
+        echo "Building $name through Go's module proxy into $folder ..."
+        mkdir -p "$folder"
+        if [[ $package == *@* ]]; then
+            said=$(GOBIN=$folder go install "$package" 2>&1)
+        else
+            # Without it the API server would not say which Kubernetes it is, and Helm would not trust it with the chart.
+            local version=k8s.io/component-base/version
+            said=$(cd integration/deploy/kubernetes && go build -trimpath -ldflags="-s -X $version.gitVersion=v1.36.3 -X $version.gitMajor=1 -X $version.gitMinor=36" -o "$folder/$name.partial" "$package" 2>&1 && mv "$folder/$name.partial" "$folder/$name")
+        fi || complain "$said"$'\n'"Go did not build $name. It needs a Go module proxy: GOPROXY names it."
+        echo "$package" >"$stamp"
+    }
+}
+
+# `files FOLDER MODULE@VERSION PATH...`: files out of a module, which is not built.
+files() {
+    local folder=$servers/$1 module=$2 from
+    shift 2
+    [[ $(cat "$folder/from" 2>/dev/null) == "$module" ]] || {
+        check_go
+        from=$(cd / && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+        [[ $from ]] || complain "Go did not bring $module. It needs a Go module proxy: GOPROXY names it."
+        mkdir -p "$folder"
+        (cd "$from" && install -m 644 "$@" "$folder")
+        echo "$module" >"$folder/from"
+    }
+}
+
+program go/bin helm helm.sh/helm/v3/cmd/helm@v3.22.0
+files compose github.com/compose-spec/compose-go/v2@v2.16.2 schema/compose-spec.json
+case ${1:-} in
+    "") ;;
+    cluster)
+        program kubernetes etcd go.etcd.io/etcd/server/v3
+        program kubernetes kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+        program kubernetes kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager
+        program kubernetes kube-scheduler k8s.io/kubernetes/cmd/kube-scheduler
+        program kubernetes kwok sigs.k8s.io/kwok/cmd/kwok
+        files kwok sigs.k8s.io/kwok@v0.8.0 kustomize/stage/{node/fast/node-initialize,pod/fast/pod-ready,pod/fast/pod-complete,pod/fast/pod-delete}.yaml
+        files keda github.com/kedacore/keda/v2@v2.21.0 config/crd/bases/keda.sh_{scaledobjects,triggerauthentications}.yaml
+        ;;
+    *) complain "usage: ${BASH_SOURCE[0]} [cluster]" ;;
+esac

@@ -1,0 +1,225 @@
+//! A real NATS server with JetStream, and a plain client of it. It keeps its port and its data over a kill, so that clients find it again.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use async_nats::jetstream::stream::{Config, Stream};
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectOptions, HeaderMap};
+use futures_util::StreamExt as _;
+
+use super::process::{Process, Signal, folder, free_port};
+use super::{eventually, now_ms, servers};
+
+pub(crate) struct Nats {
+    port: u16,
+    /// Of the tests' own clients.
+    login: Option<(String, String)>,
+    folder: PathBuf,
+    process: Process,
+}
+
+/// A message as a stream holds it. Headers by name, those of one name in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) sequence: u64,
+    pub(crate) subject: String,
+    /// When the server stored it, in epoch milliseconds.
+    pub(crate) stored: i64,
+    /// When this process saw it, in epoch milliseconds.
+    pub(crate) arrived: i64,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Stored {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl Nats {
+    pub(crate) fn start() -> Nats {
+        Nats::start_with("", None)
+    }
+
+    /// `more` stands in the server's configuration file; `login` is a user and a password for the tests' own clients.
+    pub(crate) fn start_with(more: &str, login: Option<(&str, &str)>) -> Nats {
+        let folder = folder("nats");
+        let port = free_port();
+        let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?} }}\n{more}\n", folder.join("data"));
+        std::fs::write(folder.join("nats.conf"), text).unwrap();
+        let process = Process::start("nats-server", &folder, &mut server(&folder));
+        let mut nats = Nats { port, login: login.map(|(user, password)| (user.to_owned(), password.to_owned())), folder, process };
+        nats.wait();
+        nats
+    }
+
+    /// Host and port.
+    pub(crate) fn addr(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("nats://{}", self.addr())
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.end(Signal::KILL);
+    }
+
+    /// On the same port and with the same data; killed first if it runs.
+    pub(crate) fn restart(&mut self) {
+        self.process.start_again(&mut server(&self.folder));
+        self.wait();
+    }
+
+    /// The processor time it has used since it was started.
+    pub(crate) fn cpu(&self) -> Duration {
+        self.process.cpu()
+    }
+
+    /// Connections stay open and nothing answers, as with a network that loses everything.
+    pub(crate) fn pause(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    pub(crate) fn create_stream(&self, name: &str, subjects: &[&str]) {
+        let subjects = subjects.iter().map(|subject| (*subject).to_owned()).collect();
+        self.create_stream_with(Config { name: name.to_owned(), subjects, ..Config::default() });
+    }
+
+    pub(crate) fn create_stream_with(&self, config: Config) {
+        self.ask(async move |context| drop(context.create_stream(config).await.expect("a new stream")));
+    }
+
+    pub(crate) fn delete_stream(&self, name: &str) {
+        self.ask(async move |context| {
+            context.delete_stream(name).await.expect("a stream that exists");
+        });
+    }
+
+    /// Removes what lies before `first`, as retention does.
+    pub(crate) fn purge(&self, name: &str, first: u64) {
+        self.ask(async move |context| {
+            let stream = context.get_stream(name).await.expect("a stream that exists");
+            stream.purge().sequence(first).await.expect("a purge");
+        });
+    }
+
+    /// Answers the sequence.
+    pub(crate) fn publish(&self, subject: &str, headers: &[(&str, &str)], payload: impl AsRef<[u8]>) -> u64 {
+        self.publish_all(subject, [(headers, payload)])[0]
+    }
+
+    /// One after the other, each confirmed at the end only.
+    pub(crate) fn publish_all<'a, P: AsRef<[u8]>>(
+        &self,
+        subject: &str,
+        messages: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], P)>,
+    ) -> Vec<u64> {
+        self.ask(async move |context| {
+            let mut acks = Vec::new();
+            for (headers, payload) in messages {
+                let mut map = HeaderMap::new();
+                headers.iter().for_each(|(name, value)| map.append(*name, *value));
+                let payload = payload.as_ref().to_vec().into();
+                acks.push(context.publish_with_headers(subject.to_owned(), map, payload).await.expect("a connection"));
+            }
+            let mut sequences = Vec::new();
+            for ack in acks {
+                sequences.push(ack.await.expect("a stream behind the subject").sequence);
+            }
+            sequences
+        })
+    }
+
+    /// All that a stream holds now.
+    pub(crate) fn stored(&self, name: &str) -> Vec<Stored> {
+        self.ask(async move |context| {
+            let mut stream = context.get_stream(name).await.expect("a stream that exists");
+            stored(&mut stream).await
+        })
+    }
+
+    /// Waits until a stream holds so many messages, and answers all that it holds.
+    pub(crate) fn wait_for(&self, name: &str, count: u64, limit: Duration) -> Vec<Stored> {
+        eventually(&format!("{count} messages in {name}"), limit, || (self.count(name) >= count).then_some(()));
+        self.stored(name)
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.ask(async move |context| {
+            let mut stream = context.get_stream(name).await.expect("a stream that exists");
+            stream.info().await.expect("an answer").state.messages
+        })
+    }
+
+    /// Calls with a client of its own, on a runtime of its own: a test is not asynchronous.
+    pub(crate) fn ask<T>(&self, call: impl AsyncFnOnce(Context) -> T) -> T {
+        let (url, login) = (self.url(), self.login.clone());
+        block_on(async move { call(jetstream::new(connect(&url, login).await.expect("the server answers"))).await })
+    }
+
+    fn wait(&mut self) {
+        let (url, login) = (self.url(), self.login.clone());
+        let answers = || block_on(async { jetstream::new(connect(&url, login.clone()).await.ok()?).query_account().await.ok().map(drop) });
+        // On a thread of its own: the test that starts a server may be asynchronous.
+        self.process.until("NATS answers", || std::thread::scope(|scope| scope.spawn(answers).join().expect("no panic")));
+    }
+}
+
+async fn connect(url: &str, login: Option<(String, String)>) -> Result<Client, async_nats::ConnectError> {
+    let options = ConnectOptions::new().connection_timeout(Duration::from_secs(2));
+    login.into_iter().fold(options, |options, (user, password)| options.user_and_password(user, password)).connect(url).await
+}
+
+async fn stored(stream: &mut Stream) -> Vec<Stored> {
+    let count = stream.info().await.expect("an answer").state.messages;
+    let config = pull::OrderedConfig { deliver_policy: DeliverPolicy::All, ..pull::OrderedConfig::default() };
+    let mut found = Vec::new();
+    if count == 0 {
+        return found;
+    }
+    let mut messages = stream.create_consumer(config).await.expect("a consumer").messages().await.expect("messages");
+    while let Some(message) = messages.next().await {
+        let message = message.expect("a message");
+        let info = message.info().expect("of a stream");
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
+            headers.extend(values.iter().map(|value| (name.to_string(), value.as_str().to_owned())));
+        }
+        headers.sort_by(|one, other| one.0.cmp(&other.0));
+        found.push(Stored {
+            sequence: info.stream_sequence,
+            subject: message.subject.to_string(),
+            stored: i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).expect("this century"),
+            arrived: now_ms(),
+            headers,
+            payload: message.payload.to_vec(),
+        });
+        if info.pending == 0 {
+            break;
+        }
+    }
+    found
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+fn server(folder: &Path) -> Command {
+    let program = servers().join("nats/bin/nats-server");
+    assert!(program.exists(), "there is no NATS server in {}: run `make servers`", program.display());
+    let mut server = Command::new(program);
+    server.arg("-c").arg(folder.join("nats.conf"));
+    server
+}

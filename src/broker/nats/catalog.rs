@@ -1,0 +1,58 @@
+//! The catalog port on NATS: the partitions whose streams exist, and what the group committed.
+
+use super::bucket::Bucket;
+use super::link::Link;
+use super::{Cluster, StreamFacts, stream};
+use crate::broker::{Catalog, Error};
+use crate::health::Part;
+use crate::model::{Partition, split_topic};
+use async_trait::async_trait;
+
+/// The catalog port on one cluster.
+pub(crate) struct NatsCatalog {
+    link: Link,
+    bucket: Bucket,
+}
+
+impl NatsCatalog {
+    /// `part` tells of its cluster.
+    pub(crate) fn new(cluster: &Cluster, part: Part) -> Self {
+        let link = Link::new(cluster, part);
+        Self { bucket: Bucket::new(link.clone()), link }
+    }
+
+    /// `None`: there is no such stream.
+    pub(crate) async fn stream(&self, name: &str) -> Result<Option<StreamFacts>, Error> {
+        stream::facts(&self.link, name).await
+    }
+
+    /// The stream behind a subject. `None`: there is none.
+    pub(crate) async fn behind(&self, subject: &str) -> Result<Option<StreamFacts>, Error> {
+        match stream::name_behind(&self.link, subject).await? {
+            Some(name) => stream::facts(&self.link, &name).await,
+            None => Ok(None),
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Catalog for NatsCatalog {
+    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+        let mut found = Vec::new();
+        for topic in topics {
+            let Some((name, _)) = split_topic(topic) else { continue };
+            if stream::facts(&self.link, name).await?.is_some() {
+                found.push(Partition::new(topic.as_str(), 0));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+        self.bucket.committed(group, partitions).await
+    }
+
+    async fn close(&mut self) {
+        self.link.close();
+    }
+}

@@ -1,0 +1,163 @@
+//! A real NATS as the contract's world: a topic of the contract is a stream a partition, by a plain client. For the integration tests, which
+//! have the server.
+
+use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, Reading, Tls};
+use crate::broker::contract::{self, World};
+use crate::broker::{Catalog, Source, Target, Transactors};
+use crate::clock::{Clock as _, WallClock};
+use crate::health::{Health, Part};
+use crate::model::{Offset, Partition, source_topic, split_topic};
+use async_nats::jetstream::{self, Context, stream};
+use async_trait::async_trait;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// The contract on the server at `url`, to which it does no harm.
+pub async fn nats_contract(url: &str) {
+    contract::all(&NatsWorld::new(url, None)).await;
+}
+
+/// What the contract says of outages; `outage` takes the server away and brings it back with its data.
+pub async fn nats_outage_contract(url: &str, outage: impl FnMut() + 'static) {
+    contract::outages(&NatsWorld::new(url, Some(Box::new(outage)))).await;
+}
+
+struct NatsWorld {
+    cluster: Cluster,
+    run: String,
+    clients: Cell<u32>,
+    /// How many partitions each topic has.
+    topics: RefCell<BTreeMap<String, i32>>,
+    outage: RefCell<Option<Box<dyn FnMut()>>>,
+}
+
+impl NatsWorld {
+    fn new(url: &str, outage: Option<Box<dyn FnMut()>>) -> Self {
+        let run = format!("c{:x}", WallClock.now().as_millis());
+        let cluster = Cluster {
+            name: "contract".into(),
+            deployment: run.as_str().into(),
+            urls: vec![url.to_owned()],
+            login: Login::Nobody,
+            tls: Tls::default(),
+        };
+        Self { cluster, run, clients: Cell::new(0), topics: RefCell::default(), outage: RefCell::new(outage) }
+    }
+
+    async fn context(&self) -> Context {
+        jetstream::new(async_nats::connect(self.cluster.urls[0].as_str()).await.expect("a server that answers"))
+    }
+
+    /// A name for a client that no other has.
+    fn client(&self) -> String {
+        self.clients.set(self.clients.get() + 1);
+        format!("client{}", self.clients.get())
+    }
+}
+
+fn stream(topic: &str, index: i32) -> String {
+    format!("{topic}-{index}")
+}
+
+fn subject(topic: &str, index: i32) -> String {
+    format!("{topic}.{index}")
+}
+
+fn part() -> Part {
+    Health::new().part("contract")
+}
+
+#[async_trait(?Send)]
+impl World for NatsWorld {
+    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
+        let reading = Reading { group: group.to_owned(), topics: topics.to_vec(), member: self.client(), keeps_schedules: false };
+        Box::new(NatsSource::new(&self.cluster, reading, part()))
+    }
+
+    fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
+        Box::new(NatsTarget::new(&self.cluster, in_flight_max, self.client(), part()).expect("a thread"))
+    }
+
+    fn catalog(&self) -> Box<dyn Catalog> {
+        Box::new(NatsCatalog::new(&self.cluster, part()))
+    }
+
+    fn transactors(&self) -> Box<dyn Transactors> {
+        unreachable!("there are none, as the contract is told")
+    }
+
+    fn run(&self) -> String {
+        self.run.clone()
+    }
+
+    fn is_kafka(&self) -> bool {
+        false
+    }
+
+    fn first(&self) -> u64 {
+        1
+    }
+
+    fn partition(&self, topic: &str, index: i32) -> Partition {
+        Partition::new(source_topic(&stream(topic, index), &subject(topic, index)), 0)
+    }
+
+    fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
+        let count = i32::try_from(partitions).expect("a few");
+        (0..count).map(|index| self.partition(topic, index).topic.to_string()).collect()
+    }
+
+    fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+        (subject(topic, partition.unwrap_or(0)), None)
+    }
+
+    fn impossible_targets(&self) -> Vec<String> {
+        ["no spaces", "a\0b", "", "ümlaut", "a.*", "a.>", "a..b", ".", "$JS.API.INFO", "_INBOX.a", &"x".repeat(250)]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
+        let context = self.context().await;
+        for index in 0..partitions {
+            let bytes_max = bytes_max.map_or(-1, |bytes| i32::try_from(bytes).expect("a small bound"));
+            let config = stream::Config {
+                name: stream(name, index),
+                subjects: vec![subject(name, index)],
+                max_message_size: bytes_max,
+                ..stream::Config::default()
+            };
+            context.create_stream(config).await.expect("a new stream");
+        }
+        self.topics.borrow_mut().insert(name.to_owned(), partitions);
+    }
+
+    async fn delete_topic(&self, name: &str) {
+        let (context, partitions) = (self.context().await, self.topics.borrow()[name]);
+        for index in 0..partitions {
+            context.delete_stream(stream(name, index)).await.expect("a stream that exists");
+        }
+    }
+
+    async fn add_partitions(&self, _: &str, _: i32) {
+        unreachable!("there are none to be added, as the contract is told")
+    }
+
+    async fn trim(&self, partition: &Partition, first: Offset) {
+        let (name, _) = split_topic(&partition.topic).expect("of NATS");
+        let stream = self.context().await.get_stream(name).await.expect("a stream that exists");
+        stream.purge().sequence(first.0).await.expect("a purge");
+    }
+
+    /// There is no such thing; what was deleted leaves the same trace.
+    async fn abort_transaction(&self, partition: &Partition) {
+        let (context, (name, subject)) = (self.context().await, split_topic(&partition.topic).expect("of NATS"));
+        let ack = context.publish(subject.to_owned(), "never seen".into()).await.expect("a connection");
+        let sequence = ack.await.expect("a stream that takes it").sequence;
+        context.get_stream(name).await.expect("a stream that exists").delete_message(sequence).await.expect("its deletion");
+    }
+
+    async fn outage(&self) -> bool {
+        self.outage.borrow_mut().as_mut().map(|outage| outage()).is_some()
+    }
+}

@@ -1,0 +1,115 @@
+//! What the server's answers to a publish mean to the port's callers. Pure tables.
+
+use crate::broker::{Failure, FailureKind};
+use crate::model::Reason;
+
+/// An answer to a publish.
+#[derive(serde::Deserialize)]
+struct Answer {
+    seq: Option<u64>,
+    error: Option<Refusal>,
+}
+
+#[derive(serde::Deserialize)]
+struct Refusal {
+    code: u16,
+    err_code: Option<u64>,
+    #[serde(default)]
+    description: String,
+}
+
+/// The sequence that a publish was given, or why it was not taken.
+///
+/// | the server says | kind | reason |
+/// |---|---|---|
+/// | nobody answers on the subject (503) | not now | `unknown_target` |
+/// | JetStream is not there, or not for this account (10035, 10039) | not now | `unknown_target` |
+/// | the stream has all the messages or bytes it may have, or the server has no room (10023, 10047, 10077) | not now | `target_full` |
+/// | larger than the stream takes (10054) | refused | `too_large` |
+/// | too much at once, or no leader (429, 10008, 10167) | not now | `timed_out` |
+/// | anything else of 4xx | refused | `invalid_record` |
+/// | anything else | not now | `timed_out` |
+pub(super) fn of_answer(payload: &[u8]) -> Result<u64, Failure> {
+    match serde_json::from_slice::<Answer>(payload) {
+        Ok(Answer { seq: Some(sequence), error: None }) => Ok(sequence),
+        Ok(Answer { error: Some(Refusal { code, err_code, description }), .. }) => {
+            let err_code = err_code.unwrap_or_default();
+            let (kind, reason) = match (code, err_code) {
+                (_, 10_035 | 10_039) => (FailureKind::NotNow, Reason::UnknownTarget),
+                (_, 10_023 | 10_047 | 10_077) => (FailureKind::NotNow, Reason::TargetFull),
+                (_, 10_054) => (FailureKind::Refused, Reason::TooLarge),
+                (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotNow, Reason::TimedOut),
+                (400..=499, _) => (FailureKind::Refused, Reason::InvalidRecord),
+                _ => (FailureKind::NotNow, Reason::TimedOut),
+            };
+            Err(Failure { kind, reason, detail: format!("{description} ({err_code})") })
+        }
+        // Some other program answers on the subject; whether a stream stored it too, nobody knows.
+        _ => Err(Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "what answers is not a stream".to_owned() }),
+    }
+}
+
+/// Nobody listens on the subject.
+pub(super) fn no_stream(subject: &str) -> Failure {
+    let detail = format!("no stream takes the subject {subject}");
+    Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail }
+}
+
+pub(super) fn refused(reason: Reason, detail: String) -> Failure {
+    Failure { kind: FailureKind::Refused, reason, detail }
+}
+
+/// Sent, and never answered.
+pub(super) fn unanswered() -> Failure {
+    let detail = "the stream does not confirm it".to_owned();
+    Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail }
+}
+
+pub(super) fn closed() -> Failure {
+    Failure { kind: FailureKind::Closed, reason: Reason::TimedOut, detail: "the client is closed".to_owned() }
+}
+
+/// The subject that the server's words deny publishing to.
+pub(super) fn denied(words: &str) -> Option<&str> {
+    let (_, after) = words
+        .split_once("ermissions violation for publish to \"")
+        .or_else(|| words.split_once("ermissions Violation for Publish to \""))?;
+    after.split_once('"').map(|(subject, _)| subject)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_of_the_table_has_its_kind_and_reason() {
+        use FailureKind::{NotNow, Refused};
+        let error = |code: u16, err_code: u64| {
+            format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d"}},"stream":"S","seq":0}}"#)
+        };
+        for (answer, kind, reason) in [
+            (error(503, 10_039), NotNow, Reason::UnknownTarget),
+            (error(503, 10_077), NotNow, Reason::TargetFull),
+            (error(503, 10_047), NotNow, Reason::TargetFull),
+            (error(400, 10_054), Refused, Reason::TooLarge),
+            (error(429, 10_167), NotNow, Reason::TimedOut),
+            (error(503, 10_008), NotNow, Reason::TimedOut),
+            (error(400, 10_071), Refused, Reason::InvalidRecord),
+            (error(500, 1), NotNow, Reason::TimedOut),
+            ("hello".to_owned(), NotNow, Reason::UnknownTarget),
+            ("{}".to_owned(), NotNow, Reason::UnknownTarget),
+        ] {
+            let failure = of_answer(answer.as_bytes()).unwrap_err();
+            assert_eq!((failure.kind, failure.reason), (kind, reason), "{answer}");
+        }
+        assert_eq!(of_answer(br#"{"stream":"S","seq":7,"duplicate":true}"#), Ok(7));
+    }
+
+    #[test]
+    fn a_denied_subject_is_found_in_the_servers_words() {
+        let words = "Permissions Violation for Publish to \"orders.eu\"";
+        assert_eq!(denied(words), Some("orders.eu"));
+        assert_eq!(denied(&words.to_lowercase()), Some("orders.eu"));
+        assert_eq!(denied("Permissions Violation for Subscription to \"x\""), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! A record as NATS carries it, and back. `docs/nats.md` has the same table for those who send and read:
+//!
+//! | of a record | on NATS |
+//! |---|---|
+//! | key that is text without CR, LF, NUL and blanks at its ends, and not empty | header `postdate-key` |
+//! | any other key | header `postdate-key-base64` |
+//! | null key | neither |
+//! | null payload | empty payload, header `postdate-null-payload: true` |
+//! | header | header of that name and value; those of one name keep their order |
+//! | header that NATS cannot carry | refused as `invalid_header` |
+//! | header whose name begins with `Nats-`, in any case | left out: to the server it would be a command |
+//!
+//! NATS cannot carry a null value, a value that is not UTF-8, or one with CR, LF or NUL or blanks at its ends (clients trim them), and no
+//! name but printable ASCII without a colon.
+
+use crate::broker::Outgoing;
+use crate::model::header::Header;
+use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::str::FromStr as _;
+
+pub(crate) const KEY: &str = "postdate-key";
+pub(crate) const KEY_BASE64: &str = "postdate-key-base64";
+pub(crate) const NULL_PAYLOAD: &str = "postdate-null-payload";
+
+const ENVELOPE: [&str; 3] = [KEY, KEY_BASE64, NULL_PAYLOAD];
+
+/// What a record becomes part of on its way.
+fn is_of_envelope(name: &[u8]) -> bool {
+    ENVELOPE.iter().any(|header| header.as_bytes() == name)
+}
+
+/// Whether the server may take the header for a command to itself.
+fn is_of_server(name: &[u8]) -> bool {
+    name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
+}
+
+/// The headers of a record on its way out, or what is wrong with the first that NATS cannot carry. `subject` is left out: see the source.
+pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<HeaderMap, String> {
+    let mut map = HeaderMap::new();
+    for (name, value) in record.out_headers() {
+        if is_of_envelope(name) || is_of_server(name) || left_out.is_some_and(|left_out| left_out.as_bytes() == name) {
+            continue;
+        }
+        let shown = || format!("the header \"{}\" cannot be carried by NATS: ", name.escape_ascii());
+        let name = std::str::from_utf8(name).ok().filter(|name| is_name(name)).and_then(|name| HeaderName::from_str(name).ok());
+        let name = name.ok_or_else(|| format!("{}its name is not 1 or more of printable ASCII without a colon", shown()))?;
+        let value = value.ok_or_else(|| format!("{}its value is null", shown()))?;
+        map.append(name, text(value).ok_or_else(|| format!("{}its value is not UTF-8 without CR, LF, NUL and outer blanks", shown()))?);
+    }
+    match record.key.map(|key| (text(key).filter(|_| !key.is_empty()), key)) {
+        None => {}
+        Some((Some(key), _)) => map.insert(KEY, key),
+        Some((None, key)) => map.insert(KEY_BASE64, STANDARD.encode(key)),
+    }
+    if record.payload.is_none() {
+        map.insert(NULL_PAYLOAD, "true");
+    }
+    Ok(map)
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
+}
+
+fn text(value: &[u8]) -> Option<HeaderValue> {
+    let value = std::str::from_utf8(value).ok()?;
+    if value.contains(['\r', '\n', '\0']) || value.trim() != value {
+        return None;
+    }
+    HeaderValue::from_str(value).ok()
+}
+
+/// The bytes that a message takes of what the server allows: its headers and its payload.
+pub(super) fn wire_length(headers: &HeaderMap, payload: usize) -> usize {
+    let lines = headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line_length(name.as_ref(), value.as_str())));
+    "NATS/1.0\r\n\r\n".len() + lines.sum::<usize>() + payload
+}
+
+fn line_length(name: &str, value: &str) -> usize {
+    name.len() + value.len() + ": \r\n".len()
+}
+
+/// The headers of a message as they are read, by name and for one name in their order: so a message that is read twice reads the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Incoming(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Incoming {
+    pub(super) fn of(map: Option<&HeaderMap>) -> Self {
+        let mut headers = Vec::new();
+        for (name, values) in map.into_iter().flat_map(HeaderMap::iter) {
+            let name: &[u8] = name.as_ref();
+            headers.extend(values.iter().map(|value| (name.to_vec(), value.as_str().as_bytes().to_vec())));
+        }
+        Self::sorted(headers)
+    }
+
+    /// From the bytes on the wire, however little they are what the client library takes: what is no header is passed over.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        let lines = bytes.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let headers = lines.filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            Some((line[..colon].to_vec(), line[colon + 1..].trim_ascii().to_vec()))
+        });
+        Self::sorted(headers.collect())
+    }
+
+    fn sorted(mut headers: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
+        headers.sort_by(|one, other| one.0.cmp(&other.0));
+        Self(headers)
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.iter().find(|(found, _)| found == name.as_bytes()).map(|(_, value)| value.as_slice())
+    }
+
+    /// The record's key; text that is not base64 is a key as it stands.
+    pub(super) fn key(&self) -> Option<Vec<u8>> {
+        if let Some(encoded) = self.get(KEY_BASE64) {
+            return Some(STANDARD.decode(encoded).unwrap_or_else(|_| encoded.to_vec()));
+        }
+        self.get(KEY).map(<[u8]>::to_vec)
+    }
+
+    pub(super) fn payload<'p>(&self, payload: &'p [u8]) -> Option<&'p [u8]> {
+        Some(payload).filter(|payload| !payload.is_empty() || self.get(NULL_PAYLOAD) != Some(b"true"))
+    }
+
+    /// The record's headers: without what became its key and payload, and without commands to the server, but for those of schedules that
+    /// a route is to understand.
+    pub(super) fn headers(&self, keeps_schedules: bool) -> impl Iterator<Item = Header<'_>> {
+        let is_decided = self.get("postdate-at").is_some() || self.get("postdate-after").is_some();
+        let keeps_schedules = keeps_schedules && !is_decided;
+        let stays =
+            move |name: &[u8]| !is_of_envelope(name) && (!is_of_server(name) || (keeps_schedules && name.starts_with(b"Nats-Schedule")));
+        self.0.iter().filter(move |(name, _)| stays(name)).map(|(name, value)| (name.as_slice(), Some(value.as_slice())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Headers;
+    use crate::model::header::push_header;
+
+    fn carried(key: Option<&[u8]>, payload: Option<&[u8]>, headers: &[(&[u8], Option<&[u8]>)]) -> Result<Vec<(String, String)>, String> {
+        let mut block = Vec::new();
+        headers.iter().for_each(|(name, value)| push_header(&mut block, name, *value));
+        let headers = Headers::from_block(&block);
+        let record = Outgoing { topic: "t", partition: None, key, payload, headers, stays: |_| true, extra: &[] };
+        let map = outgoing(&record, Some("left-out"))?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ok(Incoming::of(Some(&map)).0.into_iter().map(|(name, value)| (text(name), text(value))).collect())
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn keys_and_null_payloads_are_headers() {
+        let some = Some(&b"p"[..]);
+        assert_eq!(carried(None, some, &[]), Ok(vec![]));
+        assert_eq!(carried(Some("größe".as_bytes()), some, &[]), Ok(pairs(&[(KEY, "größe")])));
+        for (key, encoded) in [(&b""[..], ""), (b"\xff\0", "/wA="), (b" a", "IGE="), (b"a\nb", "YQpi")] {
+            assert_eq!(carried(Some(key), some, &[]), Ok(pairs(&[(KEY_BASE64, encoded)])));
+            let read = Incoming(vec![(KEY_BASE64.into(), encoded.into())]);
+            assert_eq!(read.key().as_deref(), Some(key));
+        }
+        assert_eq!(carried(None, None, &[]), Ok(pairs(&[(NULL_PAYLOAD, "true")])));
+        let null = Incoming(vec![(NULL_PAYLOAD.into(), b"true".to_vec())]);
+        assert_eq!((null.payload(b""), null.payload(b"x"), Incoming::default().payload(b"")), (None, Some(&b"x"[..]), Some(&b""[..])));
+    }
+
+    #[test]
+    fn headers_pass_but_for_the_servers_and_the_envelopes_own() {
+        let headers: &[(&[u8], Option<&[u8]>)] = &[
+            (b"b", Some(b"2")),
+            (b"a", Some(b"")),
+            (b"b", Some(b"1: x")),
+            (b"Nats-Msg-Id", Some(b"1")),
+            (b"nats-TTL", Some(b"1s")),
+            (b"postdate-key", Some(b"forged")),
+            (b"left-out", Some(b"x")),
+        ];
+        assert_eq!(carried(None, Some(b""), headers), Ok(pairs(&[("a", ""), ("b", "2"), ("b", "1: x")])));
+    }
+
+    #[test]
+    fn what_nats_cannot_carry_is_refused_by_name() {
+        let bad: [(&[u8], Option<&[u8]>); 10] = [
+            (b"", Some(b"x")),
+            (b"a:b", Some(b"x")),
+            (b"a b", Some(b"x")),
+            (b"\xff", Some(b"x")),
+            (b"n", None),
+            (b"n", Some(b"\xff")),
+            (b"n", Some(b"a\rb")),
+            (b"n", Some(b"a\nb")),
+            (b"n", Some(b"a\0b")),
+            (b"n", Some(b" a")),
+        ];
+        for header in bad {
+            let refused = carried(None, None, &[header]).unwrap_err();
+            assert!(refused.contains(&format!("\"{}\"", header.0.escape_ascii())), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_in_the_order_of_names_and_without_commands() {
+        let raw = b"NATS/1.0\r\nb: 2\r\nno header\r\nNats-Schedule: @at x\r\na:  1 \r\nb: \xff\r\nNats-TTL: 1\r\npostdate-key: k\r\n\r\n";
+        let incoming = Incoming::of_bytes(raw);
+        let names = |keeps| incoming.headers(keeps).map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>();
+        assert_eq!(names(true), ["Nats-Schedule", "a", "b", "b"]);
+        assert_eq!(names(false), ["a", "b", "b"]);
+        assert_eq!(incoming.get("a"), Some(&b"1"[..]));
+        assert_eq!(incoming.headers(false).last(), Some((&b"b"[..], Some(&b"\xff"[..]))));
+        assert_eq!(incoming.key().as_deref(), Some(&b"k"[..]));
+        let decided = Incoming::of_bytes(b"NATS/1.0\r\npostdate-after: 1s\r\nNats-Schedule: @at x\r\n\r\n");
+        assert_eq!(decided.headers(true).count(), 1);
+    }
+}

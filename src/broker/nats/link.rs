@@ -1,0 +1,142 @@
+//! One connection to a cluster, made when it is first needed and kept by the client from then on; its state is told to a health part.
+
+use super::{Cluster, Login, Tls};
+use crate::broker::Error;
+use crate::health::Part;
+use crate::limit::{NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX};
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the module's page. Clones are the same connection.
+#[derive(Clone)]
+pub(super) struct Link(Rc<Inner>);
+
+struct Inner {
+    cluster: Cluster,
+    part: Arc<Part>,
+    client: RefCell<Option<Client>>,
+}
+
+impl Link {
+    pub(super) fn new(cluster: &Cluster, part: Part) -> Self {
+        Self(Rc::new(Inner { cluster: cluster.clone(), part: Arc::new(part), client: RefCell::default() }))
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.0.cluster
+    }
+
+    /// Connects, the first time. Safe to drop.
+    pub(super) async fn client(&self) -> Result<Client, Error> {
+        let made = self.0.client.borrow().clone();
+        if let Some(client) = made {
+            return Ok(client);
+        }
+        let (part, name) = (self.0.part.clone(), self.0.cluster.name.clone());
+        let options = options(&self.0.cluster)?.reconnect_delay_callback(pause).event_callback(move |event| {
+            heard(&part, &name, &event);
+            std::future::ready(())
+        });
+        match options.connect(self.0.cluster.urls.as_slice()).await {
+            Ok(client) => {
+                self.0.part.ready();
+                *self.0.client.borrow_mut() = Some(client.clone());
+                Ok(client)
+            }
+            Err(error) => {
+                let error = unconnected(&self.0.cluster, &error);
+                self.0.part.not_ready(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) async fn context(&self) -> Result<Context, Error> {
+        let mut context = jetstream::new(self.client().await?);
+        context.set_timeout(NATS_ANSWER_MAX);
+        Ok(context)
+    }
+
+    pub(super) fn ready(&self) {
+        self.0.part.ready();
+    }
+
+    pub(super) fn not_ready(&self, reason: String) {
+        self.0.part.not_ready(reason);
+    }
+
+    /// Ends the connection: without a client it is closed.
+    pub(super) fn close(&self) {
+        self.0.client.borrow_mut().take();
+    }
+}
+
+/// As the client counts its attempts since it was last connected.
+fn pause(attempts: usize) -> Duration {
+    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
+    if attempts <= 1 { Duration::ZERO } else { NATS_RECONNECT_MAX.min(Duration::from_millis(5 << doublings)) }
+}
+
+fn heard(part: &Part, cluster: &str, event: &Event) {
+    match event {
+        Event::Connected => part.ready(),
+        Event::Disconnected => part.not_ready(format!("nats.{cluster} does not answer: the connection was lost")),
+        Event::ServerError(ServerError::AuthorizationViolation) => {
+            part.not_ready(format!("nats.{cluster} refuses: authorization violation"));
+        }
+        Event::ServerError(error) => tracing::warn!(cluster, "nats: {error}"),
+        _ => {}
+    }
+}
+
+/// The options that every client of a cluster has.
+pub(super) fn options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
+    let options = ConnectOptions::new()
+        .name("postdate")
+        .connection_timeout(NATS_CONNECT_MAX)
+        .request_timeout(Some(NATS_ANSWER_MAX))
+        .ping_interval(NATS_PING_INTERVAL);
+    let Tls { ca, own } = &cluster.tls;
+    let options = ca.iter().fold(options, |options, ca| options.add_root_certificates(ca.clone()).require_tls(true));
+    let options = own.iter().fold(options, |options, (certificate, key)| options.add_client_certificate(certificate.clone(), key.clone()));
+    Ok(match &cluster.login {
+        Login::Nobody => options,
+        Login::User { name, password } => options.user_and_password(name.clone(), password.clone()),
+        Login::Token(token) => options.token(token.clone()),
+        Login::Nkey(seed) => options.nkey(seed.clone()),
+        Login::Credentials(text) => options
+            .credentials(text)
+            .map_err(|_| Error::Refused(format!("nats.{}: the credentials are not those of a NATS credentials file", cluster.name)))?,
+    })
+}
+
+/// Why there is no connection, in one line.
+pub(super) fn unconnected(cluster: &Cluster, error: &async_nats::ConnectError) -> Error {
+    let words = format!("nats.{}: {}", cluster.name, chain(error));
+    match error.kind() {
+        ConnectErrorKind::ServerParse | ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            Error::Refused(words)
+        }
+        ConnectErrorKind::Tls => Error::Refused(words),
+        _ => Error::Unavailable(words),
+    }
+}
+
+/// An error and what it comes from; what a text repeats of the one below it is said once.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        let text = error.to_string();
+        if !words.contains(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        below = error.source();
+    }
+    words
+}

@@ -1,0 +1,79 @@
+//! NATS JetStream, on async-nats: what source, target and catalog share of a cluster. It neither reads nor sends.
+//!
+//! A partition is what one filter subject lets through of one stream: its topic is `<stream>:<filter subject>`, its index 0, its offsets
+//! are the stream's sequences. NATS has no consumer groups and no commits: both live in a key-value bucket of the deployment.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `source` | the [`Source`](super::Source) port: what the group gives, and the readers of it |
+//! | `group` | how the processes of a route share its partitions |
+//! | `reader` | one partition, read in order |
+//! | `catalog` | the [`Catalog`](super::Catalog) port |
+//! | `bucket` | the deployment's bucket: commits, groups |
+//! | `stream` | what a stream says of itself, and single messages of it |
+//! | `target` | the [`Target`](super::Target) port: what is under way, and its order over an outage |
+//! | `wire` | one connection that publishes and hears of what became of it |
+//! | `failure` | what each of the server's errors means to the port's callers |
+//! | `header` | keys, null payloads and headers as NATS carries them, and back |
+//! | `link` | one connection, its options and its health |
+
+mod bucket;
+mod catalog;
+#[cfg(feature = "test-support")]
+mod contract;
+mod failure;
+mod group;
+mod header;
+mod link;
+mod reader;
+mod source;
+mod stream;
+mod target;
+mod wire;
+
+pub(crate) use catalog::NatsCatalog;
+#[cfg(feature = "test-support")]
+pub use contract::{nats_contract, nats_outage_contract};
+pub(crate) use source::{NatsSource, Reading};
+pub(crate) use stream::StreamFacts;
+pub(crate) use target::NatsTarget;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A NATS cluster as the configuration names it. Some of it is secret: never print it.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    /// The name in the configuration, for logs.
+    pub(crate) name: Arc<str>,
+    /// Names the bucket.
+    pub(crate) deployment: Arc<str>,
+    pub(crate) urls: Vec<String>,
+    pub(crate) login: Login,
+    pub(crate) tls: Tls,
+}
+
+/// How a client says who it is.
+#[derive(Clone)]
+pub(crate) enum Login {
+    /// Not at all, or as the URL says.
+    Nobody,
+    User {
+        name: String,
+        password: String,
+    },
+    Token(String),
+    /// The seed of a key pair.
+    Nkey(String),
+    /// The content of a credentials file.
+    Credentials(String),
+}
+
+/// Beside what a `tls://` in the URL and the server ask for.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    /// Whom to trust besides the system's own list.
+    pub(crate) ca: Option<PathBuf>,
+    /// The client's own certificate and its key.
+    pub(crate) own: Option<(PathBuf, PathBuf)>,
+}

@@ -1,0 +1,259 @@
+//! One partition, read in order from where it is told: by a pull consumer that acknowledges nothing and is made anew, at the next offset,
+//! whenever it skips a message or falls silent. Below the position asked for nothing is handed out.
+//!
+//! Every few seconds, and whenever it has caught up, it looks at the stream itself: only that shows where the partition ends, and that
+//! messages were removed, or that the stream is another one of the same name.
+
+use super::header::Incoming;
+use super::link::Link;
+use super::stream::{self, Raw, StreamFacts};
+use crate::broker::{Batch, Error, Event};
+use crate::limit::{
+    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_HEARTBEAT, NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL,
+    NATS_RETRY,
+};
+use crate::model::header_name::SUBJECT;
+use crate::model::{Offset, Partition, Timestamp};
+use async_nats::jetstream::Message;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use futures_util::{FutureExt as _, StreamExt as _};
+use std::cell::Cell;
+use std::rc::Rc;
+use tokio::time::Instant;
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) partition: Partition,
+    pub(super) stream: String,
+    pub(super) filter: String,
+    pub(super) epoch: u64,
+    /// Whether the headers of the server's own schedules are read.
+    pub(super) keeps_schedules: bool,
+    /// The stream's end, as it was last heard of.
+    pub(super) end: Rc<Cell<Option<Offset>>>,
+}
+
+/// See the module's page.
+pub(super) struct Reader {
+    link: Link,
+    plan: Plan,
+    /// The next offset that may be handed out.
+    next: u64,
+    consumer: Option<Consumer>,
+    /// The incarnation that is read.
+    created: Option<i128>,
+    /// Where the partition was told to end.
+    ended: Option<u64>,
+    look_at: Instant,
+    /// From where messages were passed over since the last look, as a filter makes it happen, or a purge.
+    passed_over: Option<u64>,
+    /// Its consumer failed: the next message may be the reason.
+    is_doubtful: bool,
+    is_over: bool,
+}
+
+struct Consumer {
+    messages: pull::Stream,
+    /// The number of the message that it hands out next.
+    number: u64,
+}
+
+/// What a consumer brought.
+enum Brought {
+    Message(Box<Message>, Place),
+    Failed,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    sequence: u64,
+    timestamp: Option<Timestamp>,
+    /// What it has not handed out yet of those that are there.
+    pending: u64,
+}
+
+impl Reader {
+    pub(super) fn new(link: Link, plan: Plan, from: Offset) -> Self {
+        Self {
+            link,
+            plan,
+            next: from.0,
+            consumer: None,
+            created: None,
+            ended: None,
+            look_at: Instant::now(),
+            passed_over: None,
+            is_doubtful: false,
+            is_over: false,
+        }
+    }
+
+    /// The next event; for ever pending after it said that it is out of range. Not safe to drop: the source keeps it.
+    pub(super) async fn next(mut self) -> (Event, Self) {
+        loop {
+            if self.is_over {
+                std::future::pending::<()>().await;
+            }
+            match self.turn().await {
+                Ok(Some(event)) => return (event, self),
+                Ok(None) => {}
+                // The connection says it, and the group.
+                Err(error) => {
+                    tracing::debug!(partition = %self.plan.partition, "reading begins anew: {error}");
+                    self.consumer = None;
+                    tokio::time::sleep(NATS_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Option<Event>, Error> {
+        let Some(mut consumer) = self.consumer.take() else { return self.begin().await };
+        let look_at = self.look_at;
+        let brought = tokio::select! {
+            biased;
+            brought = consumer.next() => brought,
+            () = tokio::time::sleep_until(look_at) => {
+                self.consumer = Some(consumer);
+                return self.look().await;
+            }
+        };
+        match brought {
+            Brought::Failed => {
+                self.is_doubtful = true;
+                tokio::time::sleep(NATS_RETRY).await;
+                Ok(None)
+            }
+            Brought::Message(message, place) => Ok(self.collect(consumer, *message, place)),
+        }
+    }
+
+    /// Looks where the stream stands, and makes a consumer.
+    async fn begin(&mut self) -> Result<Option<Event>, Error> {
+        if let Some(event) = self.look().await? {
+            return Ok(Some(event));
+        }
+        if self.is_doubtful {
+            // One message in another way, so that none whose headers end the connection can hold up those behind it.
+            self.is_doubtful = false;
+            if let Some(raw) = stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await? {
+                return Ok(Some(self.single(&raw)));
+            }
+        }
+        let config = pull::Config {
+            description: Some("postdate".to_owned()),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next.max(1) },
+            ack_policy: AckPolicy::None,
+            filter_subject: self.plan.filter.clone(),
+            memory_storage: true,
+            num_replicas: 1,
+            inactive_threshold: NATS_CONSUMER_IDLE,
+            ..pull::Config::default()
+        };
+        let unmade = |what: String| Error::Unavailable(format!("the stream {}: {what}", self.plan.stream));
+        let consumer = self.link.context().await?.create_consumer_on_stream(config, self.plan.stream.as_str()).await;
+        let consumer = consumer.map_err(|error| unmade(super::link::chain(&error)))?;
+        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).heartbeat(NATS_HEARTBEAT).messages().await;
+        self.consumer = Some(Consumer { messages: messages.map_err(|error| unmade(super::link::chain(&error)))?, number: 1 });
+        Ok(None)
+    }
+
+    /// A batch that begins with a message, and has what else is there already.
+    fn collect(&mut self, mut consumer: Consumer, first: Message, place: Place) -> Option<Event> {
+        let mut batch = Batch::new(self.plan.partition.clone(), self.plan.epoch);
+        let mut more = Some((first, place));
+        let mut pending = 0;
+        while let Some((message, place)) = more.take() {
+            pending = place.pending;
+            if place.sequence >= self.next {
+                let headers = Incoming::of(message.headers.as_ref());
+                self.push(&mut batch, (place.sequence, place.timestamp), &message.subject, (&headers, &message.payload));
+            }
+            if batch.len() >= NATS_BATCH_MESSAGES_MAX || batch.bytes() >= NATS_BATCH_BYTES_MAX {
+                break;
+            }
+            match consumer.next().now_or_never() {
+                Some(Brought::Message(message, place)) => more = Some((*message, place)),
+                Some(Brought::Failed) => {
+                    self.is_doubtful = true;
+                    return (batch.len() > 0).then_some(Event::Records(batch));
+                }
+                None => {}
+            }
+        }
+        if pending == 0 {
+            self.look_at = self.look_at.min(Instant::now() + NATS_LOOK_AGAIN);
+        }
+        self.consumer = Some(consumer);
+        (batch.len() > 0).then_some(Event::Records(batch))
+    }
+
+    fn single(&mut self, raw: &Raw) -> Event {
+        let mut batch = Batch::new(self.plan.partition.clone(), self.plan.epoch);
+        self.push(&mut batch, (raw.sequence, raw.timestamp), &raw.subject, (&raw.headers, &raw.payload));
+        Event::Records(batch)
+    }
+
+    fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming, &[u8])) {
+        let (headers, payload) = record;
+        if sequence > self.next {
+            self.passed_over.get_or_insert(self.next);
+        }
+        let key = headers.key();
+        let own = headers.headers(self.plan.keeps_schedules).filter(|(name, _)| *name != SUBJECT.as_bytes());
+        let all = std::iter::once((SUBJECT.as_bytes(), Some(subject.as_bytes()))).chain(own);
+        batch.push((Offset(sequence), timestamp), key.as_deref(), headers.payload(payload), all);
+        self.next = sequence + 1;
+    }
+
+    /// What the stream itself says: that it is another one, that messages are gone, or where the partition ends.
+    async fn look(&mut self) -> Result<Option<Event>, Error> {
+        self.look_at = Instant::now() + NATS_LOOK_INTERVAL;
+        let Some(facts) = stream::facts(&self.link, &self.plan.stream).await? else {
+            // The group gives up a partition whose stream is gone.
+            return Err(Error::Refused(format!("the stream {} does not exist", self.plan.stream)));
+        };
+        self.plan.end.set(Some(Offset(facts.end)));
+        let created = *self.created.get_or_insert(facts.created);
+        if facts.created != created || !(facts.first..=facts.end).contains(&self.next) {
+            self.is_over = true;
+            self.consumer = None;
+            return Ok(Some(Event::OutOfRange { partition: self.plan.partition.clone(), epoch: self.plan.epoch }));
+        }
+        self.mind_what_is_gone(&facts);
+        let is_end =
+            facts.end == self.next || stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await?.is_none();
+        if !is_end || self.ended == Some(facts.end) {
+            return Ok(None);
+        }
+        (self.next, self.ended) = (facts.end, Some(facts.end));
+        Ok(Some(Event::End { partition: self.plan.partition.clone(), epoch: self.plan.epoch, at: Offset(facts.end) }))
+    }
+
+    /// A consumer passes over what was removed before it came there, and says nothing.
+    fn mind_what_is_gone(&mut self, facts: &StreamFacts) {
+        let Some(from) = self.passed_over.take().filter(|from| *from < facts.first) else { return };
+        tracing::error!(
+            partition = %self.plan.partition,
+            "messages of the stream from sequence {from} to {} were removed, by a purge or a limit, while they were being read: \
+             those that were not read yet are lost",
+            facts.first
+        );
+    }
+}
+
+impl Consumer {
+    /// Safe to drop.
+    async fn next(&mut self) -> Brought {
+        let Some(Ok(message)) = self.messages.next().await else { return Brought::Failed };
+        let Ok(info) = message.info() else { return Brought::Failed };
+        if info.consumer_sequence != self.number {
+            return Brought::Failed;
+        }
+        self.number += 1;
+        let millis = i64::try_from(info.published.unix_timestamp_nanos().div_euclid(1_000_000)).ok();
+        let place = Place { sequence: info.stream_sequence, timestamp: millis.map(Timestamp::from_millis), pending: info.pending };
+        Brought::Message(Box::new(message), place)
+    }
+}

@@ -1,0 +1,150 @@
+//! What a stream says of itself, and single messages of it by their sequence.
+
+use super::header::Incoming;
+use super::link::{Link, chain};
+use crate::broker::{Described, Error};
+use crate::model::{Identity, Offset, Timestamp};
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{GetStreamByNameErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, RetentionPolicy};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::time::Duration;
+
+/// A stream as it is now.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamFacts {
+    pub(crate) name: String,
+    pub(crate) subjects: Vec<String>,
+    /// How long it keeps its messages; `None`: no bound.
+    pub(crate) max_age: Option<Duration>,
+    /// Whether it also drops messages by their number or their size.
+    pub(crate) is_bounded: bool,
+    retention: RetentionPolicy,
+    /// When it was made, in nanoseconds: another stream of its name has another.
+    pub(super) created: i128,
+    /// The first sequence that is retained.
+    pub(super) first: u64,
+    /// One past the last.
+    pub(super) end: u64,
+}
+
+impl StreamFacts {
+    pub(super) fn described(&self) -> Described {
+        Described { identity: Some(Identity(self.created.to_string().into())), first: Offset(self.first), end: Offset(self.end) }
+    }
+
+    /// Why it cannot be a source: it takes away what is read elsewhere.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let retention = match self.retention {
+            RetentionPolicy::Limits => return None,
+            RetentionPolicy::Interest => "interest",
+            RetentionPolicy::WorkQueue => "work-queue",
+        };
+        Some(format!(
+            "the stream {} has {retention} retention, under which messages vanish that may have to be read again: \
+             a source needs limits retention, which only a new stream can have",
+            self.name
+        ))
+    }
+}
+
+/// `None`: there is no such stream.
+pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFacts>, Error> {
+    if !is_stream_name(stream) {
+        return Ok(None);
+    }
+    let info = match link.context().await?.get_stream(stream).await {
+        Ok(stream) => stream.cached_info().clone(),
+        Err(error) => {
+            return match error.kind() {
+                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+                GetStreamErrorKind::JetStream(error) => Err(Error::Refused(format!("the stream {stream}: {error}"))),
+                _ => Err(Error::Unavailable(format!("the stream {stream}: {}", chain(&error)))),
+            };
+        }
+    };
+    let (first, end) = (info.state.first_sequence.max(1), info.state.last_sequence + 1);
+    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, .. } = info.config;
+    Ok(Some(StreamFacts {
+        name,
+        subjects,
+        max_age: Some(max_age).filter(|max_age| !max_age.is_zero()),
+        is_bounded: max_messages > 0 || max_bytes > 0 || max_messages_per_subject > 0,
+        retention,
+        created: info.created.unix_timestamp_nanos(),
+        first: first.min(end),
+        end,
+    }))
+}
+
+/// What the server takes for the name of a stream, and what cannot be taken for another subject of its API.
+pub(super) fn is_stream_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// A message as the server stores it.
+pub(super) struct Raw {
+    pub(super) sequence: u64,
+    pub(super) subject: String,
+    pub(super) timestamp: Option<Timestamp>,
+    pub(super) headers: Incoming,
+    pub(super) payload: Vec<u8>,
+}
+
+#[derive(serde::Deserialize)]
+struct Answer {
+    message: Option<Message>,
+    error: Option<Refusal>,
+}
+
+#[derive(serde::Deserialize)]
+struct Message {
+    subject: String,
+    seq: u64,
+    time: String,
+    #[serde(default)]
+    hdrs: String,
+    #[serde(default)]
+    data: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Refusal {
+    code: u16,
+    description: String,
+}
+
+/// The first message from `from` on that the filter lets through; `None`: there is none now. In another way than consumers read: a message
+/// whose headers the client library cannot take ends a connection on which it is consumed.
+pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u64) -> Result<Option<Raw>, Error> {
+    let ask = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
+    let answer = link.client().await?.request(format!("$JS.API.STREAM.MSG.GET.{stream}"), ask.into()).await;
+    let answer = answer.map_err(|error| Error::Unavailable(format!("the stream {stream}: {}", chain(&error))))?;
+    let unreadable =
+        |what: &dyn std::fmt::Display| Error::Unavailable(format!("the stream {stream} answers what is not understood: {what}"));
+    match serde_json::from_slice::<Answer>(&answer.payload).map_err(|error| unreadable(&error))? {
+        Answer { error: Some(Refusal { code: 404, .. }), .. } => Ok(None),
+        Answer { error: Some(Refusal { description, .. }), .. } => Err(Error::Refused(format!("the stream {stream}: {description}"))),
+        Answer { message: Some(message), .. } => {
+            let decode = |text: &str| STANDARD.decode(text).map_err(|error| unreadable(&error));
+            Ok(Some(Raw {
+                sequence: message.seq,
+                timestamp: crate::model::parse_rfc3339(&message.time),
+                headers: Incoming::of_bytes(&decode(&message.hdrs)?),
+                payload: decode(&message.data)?,
+                subject: message.subject,
+            }))
+        }
+        Answer { .. } => Err(unreadable(&"neither a message nor an error")),
+    }
+}
+
+/// The name of the stream that takes what is sent to a subject. `None`: there is none.
+pub(super) async fn name_behind(link: &Link, subject: &str) -> Result<Option<String>, Error> {
+    match link.context().await?.stream_by_subject(subject).await {
+        Ok(name) => Ok(Some(name)),
+        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::Unavailable(format!("the stream behind {subject}: {}", chain(&error)))),
+    }
+}

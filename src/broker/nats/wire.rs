@@ -1,0 +1,111 @@
+//! One connection that publishes, and hears of what became of it. When it is lost it stays so: the client library would send later what it
+//! had not sent, out of its order, so another connection takes its place, and the runtime on which this one lives ends with it.
+
+use super::Cluster;
+use super::failure;
+use super::link::{options, unconnected};
+use crate::broker::{Error, Failure};
+use crate::limit::NATS_NOTICES_MAX;
+use async_nats::{Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// See the module's page.
+pub(super) struct Wire {
+    client: Client,
+    /// What answers are sent to, before the number of the record.
+    inbox: String,
+    answers: Subscriber,
+    notices: mpsc::Receiver<Notice>,
+}
+
+enum Notice {
+    Lost,
+    Denied(String),
+}
+
+/// What a connection tells.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Of the record of that number: its sequence in the stream, or why it was not taken.
+    Answer(u64, Result<u64, Failure>),
+    /// Nobody takes what is sent to the record's subject.
+    NoStream(u64),
+    /// This client may not send to the subject.
+    Denied(String),
+    Lost,
+}
+
+/// Longer than the runtime of a connection that is lost lives on.
+const NEVER: Duration = Duration::from_secs(3600);
+
+impl Wire {
+    pub(super) async fn open(cluster: &Cluster) -> Result<Self, Error> {
+        let is_open = Arc::new(AtomicBool::new(false));
+        let (opened, (tell, notices)) = (is_open.clone(), mpsc::channel(NATS_NOTICES_MAX));
+        let options = options(cluster)?
+            .reconnect_delay_callback(move |_| if opened.load(Ordering::Relaxed) { NEVER } else { Duration::ZERO })
+            .event_callback(move |event| {
+                let notice = match event {
+                    Event::Disconnected | Event::Closed => Some(Notice::Lost),
+                    Event::ServerError(ServerError::Other(words)) => {
+                        failure::denied(&words).map(|subject| Notice::Denied(subject.to_owned()))
+                    }
+                    _ => None,
+                };
+                let tell = tell.clone();
+                async move {
+                    if let Some(notice) = notice {
+                        let _nobody_listens_any_more = tell.send(notice).await;
+                    }
+                }
+            });
+        let client = options.connect(cluster.urls.as_slice()).await.map_err(|error| unconnected(cluster, &error))?;
+        is_open.store(true, Ordering::Relaxed);
+        let inbox = format!("{}.", client.new_inbox());
+        let lost = |error: &dyn std::error::Error| Error::Unavailable(format!("nats.{}: {}", cluster.name, super::link::chain(error)));
+        let answers = client.subscribe(format!("{inbox}*")).await.map_err(|error| lost(&error))?;
+        // Answers may come only after the server knows where to.
+        client.flush().await.map_err(|error| lost(&error))?;
+        Ok(Self { client, inbox, answers, notices })
+    }
+
+    /// What the server takes at most: headers and payload.
+    pub(super) fn max_payload(&self) -> usize {
+        self.client.max_payload()
+    }
+
+    /// Hands a record over to the client. `Err`: it is larger than the server takes; that the connection is lost is told by
+    /// [`Wire::heard`].
+    pub(super) async fn publish(&self, number: u64, subject: &str, headers: HeaderMap, payload: Bytes) -> Result<(), ()> {
+        let reply = format!("{}{number}", self.inbox);
+        match self.client.publish_with_reply_and_headers(subject.to_owned(), reply, headers, payload).await {
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Safe to drop.
+    pub(super) async fn heard(&mut self) -> Heard {
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = self.answers.next() => answer,
+                notice = self.notices.recv() => match notice {
+                    Some(Notice::Denied(subject)) => return Heard::Denied(subject),
+                    Some(Notice::Lost) | None => return Heard::Lost,
+                },
+            };
+            let Some(answer) = answer else { return Heard::Lost };
+            let Some(number) = answer.subject.strip_prefix(self.inbox.as_str()).and_then(|number| number.parse().ok()) else { continue };
+            if answer.status == Some(StatusCode::NO_RESPONDERS) {
+                return Heard::NoStream(number);
+            }
+            return Heard::Answer(number, failure::of_answer(&answer.payload));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What is shown of one shard, by the process that reads it and by the one that delivers it.
+
+use super::{DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PENDING, QUARANTINED};
+use crate::model::ShardId;
+
+/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
+/// one for each shard.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Messages in runs, those that are due soon, those in quarantine, the ledger's difference, and whether it is unsure.
+    gauges: [Gauge; 5],
+    ingress_lag: Gauge,
+    /// By [`COUNTS`].
+    ledger: [Gauge; COUNTS.len()],
+}
+
+/// What a ledger counts, as the label says it.
+const COUNTS: [&str; 7] = ["accepted", "delivered", "cancelled", "dead_lettered", "quarantined", "sent_back", "pending"];
+
+impl Waiting {
+    pub(crate) fn new(shard: &ShardId) -> Self {
+        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+        let gauges = [PENDING, DUE_SOON, QUARANTINED, LEDGER_DIFFERENCE, LEDGER_UNSURE].map(|instrument| shard_gauge(instrument, shard));
+        let ingress_lag = shard_gauge(INGRESS_LAG, shard);
+        Self { gauges, ingress_lag, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
+    }
+
+    /// In messages: all that wait, those that are due soon, and those set aside; of the ledger the counts in the order of [`COUNTS`], and the
+    /// difference, if it says anything.
+    pub(crate) fn set(&self, [pending, due_soon, quarantined]: [u64; 3], ledger: [u64; COUNTS.len()], difference: Option<i64>) {
+        let unsure = if difference.is_none() { 1.0 } else { 0.0 };
+        let values = [pending as f64, due_soon as f64, quarantined as f64, difference.unwrap_or(0) as f64, unsure];
+        self.gauges.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
+        self.ledger.iter().zip(ledger).for_each(|(gauge, count)| gauge.set(count as f64));
+    }
+
+    /// Records that are not on their way to the store.
+    pub(crate) fn lags(&self, records: u64) {
+        self.ingress_lag.set(records as f64);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.set([0; 3], [0; COUNTS.len()], Some(0));
+        self.lags(0);
+    }
+}
+
+/// 1 for as long as it lives: this process holds the shard's lease. Then 0.
+#[derive(Debug)]
+pub(crate) struct LeaseHeld(Gauge);
+
+impl LeaseHeld {
+    pub(crate) fn new(shard: &ShardId) -> Self {
+        let gauge = shard_gauge(LEASE_HELD, shard);
+        gauge.set(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for LeaseHeld {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
+fn shard_gauge(instrument: Instrument, shard: &ShardId) -> Gauge {
+    let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+    instrument.gauge(&[&shard.route, topic, &index])
+}

@@ -1,0 +1,178 @@
+//! NATS subjects: which can be sent to, what a filter lets through, and a target that is made of the subject a message came by.
+//!
+//! A subject is tokens with dots between them. In a filter `*` stands for one token, and `>` at the end for one or more.
+
+/// What is kept of the server's own and clients' bounds: a subject is part of Redis keys and of metrics.
+const SUBJECT_BYTES_MAX: usize = 249;
+
+/// Between stream and filter subject in the topic of a partition; neither can have it.
+const BETWEEN: char = ':';
+
+/// The topic of what a filter subject lets through of a stream: each such pair is a partition.
+pub(crate) fn source_topic(stream: &str, filter: &str) -> String {
+    format!("{stream}{BETWEEN}{filter}")
+}
+
+/// Stream and filter subject of a partition's topic; `None`: it is not of NATS.
+pub(crate) fn split_topic(topic: &str) -> Option<(&str, &str)> {
+    topic.split_once(BETWEEN).filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
+}
+
+/// Whether a message can be sent there: 1-249 bytes of printable ASCII without wildcards, no empty token, and none of the server's or the
+/// clients' own (`$`, `_INBOX`).
+pub(crate) fn is_subject(subject: &str) -> bool {
+    (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
+        && subject.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'))
+        && subject.split('.').all(|token| !token.is_empty())
+        && !subject.starts_with('$')
+        && subject.split('.').next() != Some("_INBOX")
+}
+
+/// Whether it can be what a source reads, or an entry of an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the end.
+pub(crate) fn is_filter(filter: &str) -> bool {
+    let count = filter.split('.').count();
+    let is_token = |token: &str| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    let fits = |(place, token): (usize, &str)| is_token(token) || token == "*" || (token == ">" && place + 1 == count);
+    filter.len() <= SUBJECT_BYTES_MAX && filter.split('.').enumerate().all(fits)
+}
+
+/// Whether a filter lets a subject through.
+pub(crate) fn lets_through(filter: &str, subject: &str) -> bool {
+    wildcards(filter, subject).is_some()
+}
+
+/// Whether some subject is let through by both.
+pub(crate) fn overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
+/// What the wildcards of a filter stand for in a subject, in their order; `None`: it does not let it through.
+fn wildcards<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
+    let (mut found, mut rest) = (Vec::new(), Some(subject));
+    for token in filter.split('.') {
+        let subject = rest?;
+        if token == ">" {
+            found.push(subject);
+            return (!subject.is_empty()).then_some(found);
+        }
+        let (first, after) = subject.split_once('.').map_or((subject, None), |(first, after)| (first, Some(after)));
+        match token {
+            "*" if !first.is_empty() => found.push(first),
+            _ if token == first => {}
+            _ => return None,
+        }
+        rest = after;
+    }
+    rest.is_none().then_some(found)
+}
+
+/// What is wrong with a template for messages that such a filter lets through.
+pub(crate) fn fault_of_template(template: &str, filter: &str) -> Option<String> {
+    let count = filter.split('.').filter(|token| matches!(*token, "*" | ">")).count();
+    let places = template.split('.').filter_map(|token| token.strip_prefix('$'));
+    for place in places {
+        match place.parse::<usize>() {
+            Ok(place) if (1..=count).contains(&place) => {}
+            Ok(_) => return Some(format!("${place} is no wildcard of {filter}, which has {count}")),
+            Err(_) => return Some(format!("${place} is not the number of a wildcard, as in orders.$1")),
+        }
+    }
+    None
+}
+
+pub(crate) fn is_template(target: &str) -> bool {
+    target.split('.').any(|token| token.starts_with('$'))
+}
+
+/// A template with each `$n` replaced by what the n-th wildcard of the filter stands for in the subject. `None`: there is none.
+pub(crate) fn fill(template: &str, filter: &str, subject: &str) -> Option<String> {
+    let found = wildcards(filter, subject)?;
+    let mut target = String::with_capacity(template.len() + subject.len());
+    for (place, token) in template.split('.').enumerate() {
+        if place > 0 {
+            target.push('.');
+        }
+        match token.strip_prefix('$') {
+            None => target.push_str(token),
+            Some(number) => target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?),
+        }
+    }
+    Some(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_sent_to_has_no_wildcard_space_or_reserved_start() {
+        for subject in ["orders", "a.b.c", "A-z_0/9", "a$b", "x.$1", &"x".repeat(249)] {
+            assert!(is_subject(subject), "{subject}");
+        }
+        for subject in
+            ["", ".", "a.", ".a", "a..b", "a.*", "a.>", "a b", "a\0", "a\n", "ü", "$JS.API.x", "$SYS.x", "_INBOX.x", &"x".repeat(250)]
+        {
+            assert!(!is_subject(subject), "{subject:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_lets_through_what_nats_says() {
+        for (filter, subject, lets) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.c", false),
+            ("a.b", "a", false),
+            ("a", "a.b", false),
+            ("a.*", "a.b", true),
+            ("a.*", "a.b.c", false),
+            ("a.*", "a", false),
+            ("a.>", "a.b.c", true),
+            ("a.>", "a", false),
+            (">", "a", true),
+            ("*.b.*", "x.b.y", true),
+        ] {
+            assert_eq!(lets_through(filter, subject), lets, "{filter} {subject}");
+        }
+        for filter in ["a.b", "a.*.c", "a.>", ">", "*"] {
+            assert!(is_filter(filter), "{filter}");
+        }
+        for filter in ["", "a.", "a.>.b", "a b", "a*", "a/b", "a:b", "ü"] {
+            assert!(!is_filter(filter), "{filter}");
+        }
+        assert_eq!(split_topic(&source_topic("S", "a.>")), Some(("S", "a.>")));
+        assert_eq!((split_topic("orders.delayed"), split_topic("S:a b")), (None, None));
+    }
+
+    #[test]
+    fn filters_overlap_if_one_subject_passes_both() {
+        for (one, other, is) in [
+            ("a.b", "a.b", true),
+            ("a.*", "*.b", true),
+            ("a.>", "a.b.c", true),
+            ("a.*", "a.b.c", false),
+            ("a", "b", false),
+            ("a.>", "a", false),
+        ] {
+            assert_eq!((overlap(one, other), overlap(other, one)), (is, is), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_made_of_what_the_wildcards_stand_for() {
+        assert_eq!(fill("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(), Some("orders.eu"));
+        assert_eq!(fill("$2.x.$1", "*.d.>", "a.d.b.c").as_deref(), Some("b.c.x.a"));
+        assert_eq!(fill("orders.$1", "delayed.*", "other.eu"), None);
+        assert_eq!(fault_of_template("orders.$1", "delayed.*"), None);
+        assert!(fault_of_template("orders.$2", "delayed.*").is_some());
+        assert!(fault_of_template("orders.$x", "delayed.*").is_some());
+        assert!(is_template("a.$1") && !is_template("a.b$1"));
+    }
+}

@@ -1,0 +1,82 @@
+//! What becomes due of a shard, and when: told from the counts of its slices alone, so that it costs no look into any run.
+
+use crate::model::{Level, Slice, Timestamp};
+use std::collections::BTreeMap;
+
+/// Messages of a shard by slice. As many entries as the shard has slices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forecast(BTreeMap<Slice, u64>);
+
+impl Forecast {
+    pub(crate) fn add(&mut self, slice: Slice, messages: u64) {
+        let count = self.0.entry(slice).or_default();
+        *count = count.saturating_add(messages);
+    }
+
+    /// About how many messages are due by `until`, those included that are behind their due. Within a slice dues are taken to be even over
+    /// what is left of it; a slice of what is far ahead counts for nothing, as its messages move to others before they are due.
+    pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
+        self.0.iter().fold(0, |sum, (slice, messages)| sum.saturating_add(part(*slice, *messages, until, now)))
+    }
+}
+
+fn part(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u64 {
+    let Some(end) = slice.end() else {
+        return if slice.level == Level::Now { messages } else { 0 };
+    };
+    let begin = slice.least_due().max(now);
+    if until >= end {
+        return messages;
+    }
+    // Below the end, so the slice has some of its time left.
+    let (passes, lasts) = (until.since(begin).as_secs_f64(), end.since(begin).as_secs_f64());
+    (messages as f64 * passes / lasts) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MINUTE: i64 = 60_000;
+    /// Ten minutes past an hour that begins a day.
+    const NOW: i64 = 86_400_000 + 10 * MINUTE;
+
+    fn due_in(level: Level, start: i64, minutes: i64) -> u64 {
+        let mut forecast = Forecast::default();
+        forecast.add(Slice { level, start }, 600);
+        forecast.due_by(Timestamp::from_millis(NOW + minutes * MINUTE), Timestamp::from_millis(NOW))
+    }
+
+    #[test]
+    fn a_slice_counts_by_the_part_of_its_time_that_passes() {
+        let (hour, minute) = (24, 24 * 60 + 10);
+        for (what, level, start, minutes, wanted) in [
+            ("of fifty minutes left five pass", Level::Hour, hour, 5, 60),
+            ("all of them pass", Level::Hour, hour, 50, 600),
+            ("the next hour has not begun", Level::Hour, hour + 1, 5, 0),
+            ("half of the next hour passes", Level::Hour, hour + 1, 80, 300),
+            ("this minute passes", Level::Minute, minute, 5, 600),
+            ("a minute that begins when the time is up", Level::Minute, minute + 5, 5, 0),
+            ("an hour that is past waits to be delivered", Level::Hour, hour - 1, 5, 600),
+            ("what was due when it was stored", Level::Now, 0, 5, 600),
+            ("what is far ahead", Level::Far, 1, 5, 0),
+        ] {
+            assert_eq!(due_in(level, start, minutes), wanted, "{what}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn later_is_never_less_and_never_more_than_there_is(
+            slices in prop::collection::vec((0usize..5, any::<i64>(), 0u64..1 << 40), 0..8), now: i64, first in 0i64..1 << 40, second in 0i64..1 << 40,
+        ) {
+            let levels = [Level::Now, Level::Far, Level::Day, Level::Hour, Level::Minute];
+            let mut forecast = Forecast::default();
+            slices.iter().for_each(|(level, start, messages)| forecast.add(Slice { level: levels[*level], start: *start }, *messages));
+            let due = |after: i64| forecast.due_by(Timestamp::from_millis(now.saturating_add(after)), Timestamp::from_millis(now));
+            let all: u64 = slices.iter().map(|(.., messages)| messages).sum();
+            prop_assert!(due(first.min(second)) <= due(first.max(second)) && due(first.max(second)) <= all);
+        }
+    }
+}
