@@ -52,9 +52,9 @@ impl Outcome {
         self.lateness(|_| true).iter().filter(|late| **late < 0).count()
     }
 
-    /// Milliseconds after their due, ascending, of those whose due is so.
-    pub(crate) fn lateness(&self, due_is: impl Fn(i64) -> bool) -> Vec<i64> {
-        let came = self.sent.iter().zip(&self.arrived.by_number).filter(|(sent, came)| came.times > 0 && due_is(sent.due));
+    /// Milliseconds after their due, ascending, of those that were such.
+    pub(crate) fn lateness(&self, is_such: impl Fn(&Sent) -> bool) -> Vec<i64> {
+        let came = self.sent.iter().zip(&self.arrived.by_number).filter(|(sent, came)| came.times > 0 && is_such(sent));
         let mut lateness: Vec<_> = came.map(|(sent, came)| came.first - sent.due).collect();
         lateness.sort_unstable();
         lateness
