@@ -30,6 +30,7 @@ mod nats;
 mod outage;
 mod restart;
 mod rights;
+mod secrets;
 mod service;
 mod shutdown;
 mod source;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{file, folder, output, root, tool};
 
-const EXAMPLES: [&str; 6] = ["small", "split", "secure", "hpa", "keda", "embedded"];
+const EXAMPLES: [&str; 7] = ["small", "split", "secure", "hpa", "keda", "embedded", "nats"];
 
 /// Helm that knows a Kubernetes, for it asks none here.
 fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
@@ -51,7 +51,7 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
     for example in EXAMPLES {
         let folder = folder();
         let secrets = folder.path().join("secrets");
-        for secret in ["redis", "kafka"] {
+        for secret in ["redis", "kafka", "nats"] {
             std::fs::create_dir_all(secrets.join(secret)).unwrap();
             std::fs::write(secrets.join(secret).join("password"), "a secret").unwrap();
         }
@@ -64,7 +64,8 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
         for (port, name) in ["kafka:9092", "kafka:9093", "kafka-0:9092", "kafka-1:9092", "kafka-2:9092"].iter().enumerate() {
             text = text.replace(name, &format!("127.0.0.1:{}", port + 1));
         }
-        text = text.replace("//redis:6379", "//127.0.0.1:1").replace("//redis:6380", "//127.0.0.1:1");
+        text =
+            text.replace("//redis:6379", "//127.0.0.1:1").replace("//nats:4222", "//127.0.0.1:9").replace("//redis:6380", "//127.0.0.1:1");
         let path = folder.path().join("postdate.toml");
         std::fs::write(&path, &text).unwrap();
         let checked = Command::new(env!("CARGO_BIN_EXE_postdate")).args(["check", "--config"]).arg(&path).output().unwrap();
@@ -72,6 +73,15 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
         assert_ne!(checked.status.code(), Some(2), "{example}: {said}\n{text}");
         assert!(!said.contains("a problem with the configuration"), "{example}: {said}\n{text}");
     }
+}
+
+#[test]
+fn without_sources_of_kafka_the_ingress_is_scaled_by_what_prometheus_knows() {
+    let rendered = output(&mut helm("template", "keda", &["--set", "autoscaling.kafka.sources=null"]));
+    assert!(
+        rendered.contains("query: sum(postdate_ingress_lag_messages{namespace=\"shop\"})") && !rendered.contains("type: kafka"),
+        "{rendered}"
+    );
 }
 
 #[test]
@@ -83,6 +93,7 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         ("small", "config.stroe.redis.url=x", "additional properties 'stroe' not allowed"),
         ("small", "config.store.redis.password=hunter2", "propertyName"),
         ("small", "config.kafka.main.properties.sasl\\.password=hunter2", "propertyName"),
+        ("nats", "config.nats.edge.token=hunter2", "propertyName"),
         ("small", "config.kafka.main.brokers=null", "/config/kafka/main/brokers"),
         ("small", "config.store=null", "/config/store"),
         ("embedded", "persistence.enabled=false", "config.store.redis is required"),
@@ -96,7 +107,8 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         ("split", "networkPolicy.egress[0].ports[0]=70000", "/networkPolicy/egress/0/ports/0"),
         ("keda", "autoscaling.kind=vpa", "/autoscaling/kind"),
         ("keda", "autoscaling.prometheus.serverAddress=", "autoscaling.prometheus.serverAddress is required"),
-        ("keda", "autoscaling.kafka.route=", "autoscaling.kafka.route is required"),
+        ("keda", "autoscaling.kafka.sources[0].route=other", "config has no route other"),
+        ("keda", "autoscaling.kafka.sources[0].topics=x", "additional properties 'topics' not allowed"),
         ("embedded", "workloads.both.replicas=2", "the embedded store is for one process"),
         ("embedded", "config.store.redis.url=redis://redis", "is another store"),
         ("embedded", "monitoring.kind=datadog", "/monitoring/kind"),

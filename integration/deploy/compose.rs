@@ -38,3 +38,19 @@ fn the_compose_files_alerts_are_what_its_prometheus_reads() {
     std::fs::write(&path, content.replace("/etc/prometheus/alerts.yaml", rules.to_str().unwrap())).unwrap();
     output(std::process::Command::new("promtool").args(["check", "config"]).arg(&path));
 }
+
+#[test]
+fn the_compose_files_service_has_a_configuration_that_it_takes() {
+    let text = file("deploy/compose.yaml");
+    let variables = text.lines().filter_map(|line| line.trim().split_once(": ").filter(|(name, _)| name.starts_with("POSTDATE_")));
+    let variables: Vec<_> = variables.map(|(name, value)| (name, value.trim_matches('\''))).collect();
+    assert!(variables.len() > 3, "{variables:?}");
+    // Nothing answers there: what is asked is only whether the configuration is one.
+    let elsewhere = |value: &str| value.replace("//redis:6379", "//127.0.0.1:1").replace("kafka:29092", "127.0.0.1:2");
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_postdate"));
+    check.args(["check", "--config", "config/kafka.toml"]).current_dir(super::root());
+    check.envs(variables.iter().map(|(name, value)| (name, elsewhere(value))));
+    let said = check.output().unwrap();
+    assert_eq!(said.status.code(), Some(1), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(!String::from_utf8_lossy(&said.stderr).contains("a problem with the configuration"), "{said:?}");
+}

@@ -156,6 +156,12 @@ impl Cluster {
     }
 }
 
+/// The chart, and the example's values.
+fn example_paths(example: &str) -> (PathBuf, PathBuf) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm");
+    (root.join("postdate"), root.join(format!("values/{example}.yaml")))
+}
+
 pub(crate) struct Namespace<'c> {
     cluster: &'c Cluster,
     pub(crate) name: String,
@@ -175,14 +181,29 @@ impl Namespace<'_> {
         assert_eq!(made["kind"], body["kind"], "{made}");
     }
 
+    /// Creates what one template of the chart renders to; answers what the API server says.
+    pub(crate) fn create_rendered(&self, example: &str, template: &str, path: &str) -> Value {
+        let (chart, values) = example_paths(example);
+        let rendered = Command::new(servers().join("go/bin/helm"))
+            .args(["template", "postdate"])
+            .arg(chart)
+            .args(["--kube-version", "1.36.0", "--namespace", &self.name, "--show-only", template, "--values"])
+            .arg(values)
+            .output()
+            .expect("helm starts");
+        assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+        let file = self.cluster.folder.join("rendered.yaml");
+        std::fs::write(&file, rendered.stdout).unwrap();
+        serde_json::from_str(&self.cluster.text("POST", path, Some(("application/yaml", &file))).expect("an answer")).expect("JSON")
+    }
+
     pub(crate) fn list(&self, group: &str, kind: &str) -> Vec<Value> {
         self.get(&format!("{group}/namespaces/{}/{kind}", self.name))["items"].as_array().cloned().unwrap_or_default()
     }
 
     /// Installs or upgrades the release of one of the examples, and waits until all of it is ready.
     pub(crate) fn helm(&self, verb: &str, example: &str, sets: &[&str]) {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm");
-        let (chart, values) = (root.join("postdate"), root.join(format!("values/{example}.yaml")));
+        let (chart, values) = example_paths(example);
         let mut arguments =
             vec![verb, "postdate", chart.to_str().unwrap(), "--values", values.to_str().unwrap(), "--wait", "--timeout", "90s"];
         sets.iter().for_each(|set| arguments.extend(["--set", set]));

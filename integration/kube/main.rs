@@ -73,7 +73,7 @@ fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_tra
 #[test]
 fn every_example_is_admitted_under_the_restricted_policy_and_becomes_ready() {
     let cluster = Cluster::get();
-    for example in ["small", "split", "secure", "hpa", "keda", "embedded"] {
+    for example in ["small", "split", "secure", "hpa", "keda", "embedded", "nats"] {
         let namespace = cluster.namespace(&format!("example-{example}"));
         if example == "embedded" {
             let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
@@ -104,6 +104,10 @@ fn the_policy_refuses_what_the_chart_does_not_do() {
     let refused = namespace.post("api/v1/namespaces/refused/pods", &pod);
     let reason = refused["message"].as_str().unwrap_or_default();
     assert!(refused["code"] == 403 && reason.contains("violates PodSecurity"), "{refused}");
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
+    namespace.create("api/v1/namespaces/refused/serviceaccounts", &account);
+    let check = namespace.create_rendered("secure", "templates/tests/check.yaml", "api/v1/namespaces/refused/pods");
+    assert!(check["kind"] == "Pod", "the pod of `helm test` is admitted: {check}");
 }
 
 #[test]

@@ -59,7 +59,14 @@ impl Exporter {
     pub(crate) async fn serve(mut self, mut spans: mpsc::Receiver<Span>) {
         while let Some(first) = spans.recv().await {
             let mut batch = vec![first];
-            let full = async { while batch.len() < SPANS_POST_MAX && spans.recv_many(&mut batch, SPANS_POST_MAX).await > 0 {} };
+            let full = async {
+                while batch.len() < SPANS_POST_MAX {
+                    let room = SPANS_POST_MAX - batch.len();
+                    if spans.recv_many(&mut batch, room).await == 0 {
+                        break;
+                    }
+                }
+            };
             // Receiving is safe to drop: what was not handed out stays in the channel.
             let _not_full = tokio::time::timeout(SPANS_WAIT, full).await;
             self.export(&batch).await;
