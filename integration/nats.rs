@@ -343,6 +343,20 @@ fn purged_and_recreated_streams_are_noticed_and_said() {
     assert_eq!(nats().count(&format!("{name}_OUT")), 2);
 }
 
+/// Its headers end every connection on which the client library is handed it.
+#[test]
+fn a_message_that_no_client_can_read_holds_nobody_up() {
+    let name = unique("unreadable");
+    create_streams(nats(), &name);
+    let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
+    let subject = format!("{name}.in.a");
+    nats().publish_raw(&subject, b"h: \xff", b"bad");
+    nats().publish(&subject, &[], "good");
+    assert_eq!(nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    let dead = nats().wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
+    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.len()), (Some("invalid_header"), 0), "by reference");
+}
+
 #[test]
 fn a_stream_that_gives_its_messages_away_is_refused() {
     let name = unique("queue");

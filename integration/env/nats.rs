@@ -1,6 +1,7 @@
 //! A real NATS server with JetStream, and a plain client of it. It keeps its port and its data over a kill, so that clients find it again.
 
 use std::future::Future;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -139,6 +140,21 @@ impl Nats {
             }
             sequences
         })
+    }
+
+    /// As a client may that looks at nothing: headers that are no text.
+    pub(crate) fn publish_raw(&self, subject: &str, header: &[u8], payload: &[u8]) {
+        let head = [b"NATS/1.0\r\n", header, b"\r\n\r\n"].concat();
+        let line =
+            format!("CONNECT {{\"verbose\":false,\"headers\":true}}\r\nHPUB {subject} {} {}\r\n", head.len(), head.len() + payload.len());
+        let mut stream = std::net::TcpStream::connect(self.addr()).expect("the server listens");
+        stream.write_all(&[line.as_bytes(), &head, payload, b"\r\nPING\r\n"].concat()).expect("it reads");
+        let mut said = Vec::new();
+        while !said.ends_with(b"PONG\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("it answers");
+            said.extend(byte);
+        }
     }
 
     /// All that a stream holds now.

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// See the module's page. Clones are the same connection.
 #[derive(Clone)]
@@ -19,11 +20,13 @@ struct Inner {
     cluster: Cluster,
     part: Arc<Part>,
     client: RefCell<Option<Client>>,
+    /// How often the connection was lost.
+    losses: Arc<watch::Sender<u64>>,
 }
 
 impl Link {
     pub(super) fn new(cluster: &Cluster, part: Part) -> Self {
-        Self(Rc::new(Inner { cluster: cluster.clone(), part: Arc::new(part), client: RefCell::default() }))
+        Self(Rc::new(Inner { cluster: cluster.clone(), part: Arc::new(part), client: RefCell::default(), losses: Arc::default() }))
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -36,9 +39,12 @@ impl Link {
         if let Some(client) = made {
             return Ok(client);
         }
-        let (part, name) = (self.0.part.clone(), self.0.cluster.name.clone());
+        let (part, name, losses) = (self.0.part.clone(), self.0.cluster.name.clone(), self.0.losses.clone());
         let options = options(&self.0.cluster)?.reconnect_delay_callback(pause).event_callback(move |event| {
             heard(&part, &name, &event);
+            if matches!(event, Event::Disconnected) {
+                losses.send_modify(|losses| *losses += 1);
+            }
             std::future::ready(())
         });
         match options.connect(self.0.cluster.urls.as_slice()).await {
@@ -67,6 +73,11 @@ impl Link {
 
     pub(super) fn not_ready(&self, reason: String) {
         self.0.part.not_ready(reason);
+    }
+
+    /// Tells of each loss of the connection from here on.
+    pub(super) fn losses(&self) -> watch::Receiver<u64> {
+        self.0.losses.subscribe()
     }
 
     /// Ends the connection: without a client it is closed.

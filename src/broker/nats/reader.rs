@@ -1,5 +1,5 @@
 //! One partition, read in order from where it is told: by a pull consumer that acknowledges nothing and is made anew, at the next offset,
-//! whenever it skips a message or falls silent. Below the position asked for nothing is handed out.
+//! whenever it skips a message, falls silent, or the connection is lost. Below the position asked for nothing is handed out.
 //!
 //! Every few seconds, and whenever it has caught up, it looks at the stream itself: only that shows where the partition ends, and that
 //! messages were removed, or that the stream is another one of the same name.
@@ -19,6 +19,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use futures_util::{FutureExt as _, StreamExt as _};
 use std::cell::Cell;
 use std::rc::Rc;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// What is to be read.
@@ -57,6 +58,8 @@ struct Consumer {
     messages: pull::Stream,
     /// The number of the message that it hands out next.
     number: u64,
+    /// Of the connection.
+    losses: watch::Receiver<u64>,
 }
 
 /// What a consumer brought.
@@ -152,10 +155,12 @@ impl Reader {
             ..pull::Config::default()
         };
         let unmade = |what: String| Error::Unavailable(format!("the stream {}: {what}", self.plan.stream));
+        let losses = self.link.losses();
         let consumer = self.link.context().await?.create_consumer_on_stream(config, self.plan.stream.as_str()).await;
         let consumer = consumer.map_err(|error| unmade(super::link::chain(&error)))?;
         let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).heartbeat(NATS_HEARTBEAT).messages().await;
-        self.consumer = Some(Consumer { messages: messages.map_err(|error| unmade(super::link::chain(&error)))?, number: 1 });
+        let messages = messages.map_err(|error| unmade(super::link::chain(&error)))?;
+        self.consumer = Some(Consumer { messages, number: 1, losses });
         Ok(None)
     }
 
@@ -246,7 +251,13 @@ impl Reader {
 impl Consumer {
     /// Safe to drop.
     async fn next(&mut self) -> Brought {
-        let Some(Ok(message)) = self.messages.next().await else { return Brought::Failed };
+        let brought = tokio::select! {
+            biased;
+            brought = self.messages.next() => brought,
+            // By itself it would ask again, and again, for what may be the reason.
+            _ = self.losses.changed() => None,
+        };
+        let Some(Ok(message)) = brought else { return Brought::Failed };
         let Ok(info) = message.info() else { return Brought::Failed };
         if info.consumer_sequence != self.number {
             return Brought::Failed;
