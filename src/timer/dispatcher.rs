@@ -13,7 +13,7 @@ use super::outlet::{Outlets, Told};
 use super::pace::Paces;
 use super::parting;
 use super::rewriter::{Chore, Done};
-use super::rewriting::{self, Swapping};
+use super::rewriting::{self, Swapped, Swapping};
 use super::share::Shares;
 use super::slot::Slots;
 use super::work::Work;
@@ -24,6 +24,7 @@ use crate::metric;
 use crate::model::{Hint, Origins, ShardId};
 use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
+use futures_util::FutureExt as _;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
@@ -129,10 +130,7 @@ impl Dispatcher {
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(hint) = self.ports.hints.recv() => self.hint(&hint),
             Some(done) = self.ports.looked.recv(), if self.swapping.is_free() => self.swapping.add(done),
-            swapped = self.swapping.ended() => {
-                let lost = rewriting::swapped(&mut self.works, &self.options.routes, swapped)?;
-                lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
-            }
+            swapped = self.swapping.ended() => self.swapped(swapped)?,
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
@@ -141,6 +139,16 @@ impl Dispatcher {
         while let Ok(hint) = self.ports.hints.try_recv() {
             self.hint(&hint);
         }
+        // A busy time keeps no swap from going on: until it is done its shard is loaded no further.
+        if let Some(swapped) = self.swapping.ended().now_or_never() {
+            self.swapped(swapped)?;
+        }
+        Ok(())
+    }
+
+    fn swapped(&mut self, swapped: Swapped) -> Result<(), Error> {
+        let lost = rewriting::swapped(&mut self.works, &self.options.routes, swapped)?;
+        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
         Ok(())
     }
 

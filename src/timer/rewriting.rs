@@ -4,7 +4,7 @@ use super::RouteOptions;
 use super::rewriter::{Chore, Done, Found, Swap};
 use super::work::{Phase, Work};
 use crate::limit::{REWRITE_FIRST, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
-use crate::model::{ShardId, Slice, Timestamp, Watermark};
+use crate::model::{Lease, ShardId, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::store::{Error, Rewrite, Rewritten, Store};
@@ -98,7 +98,7 @@ pub(super) struct Swapping {
 
 /// What came of a swap.
 pub(super) struct Swapped {
-    shard: ShardId,
+    lease: Lease,
     inputs: Vec<(Slice, Name)>,
     outcome: Result<Vec<Rewritten>, Error>,
 }
@@ -122,7 +122,7 @@ impl Swapping {
         let (store, request) = (store.clone(), Rewrite { lease: work.lease.clone(), inputs, outputs });
         self.under_way = Some(Box::pin(async move {
             let outcome = store.rewrite(std::slice::from_ref(&request)).await;
-            Swapped { shard, inputs: request.inputs, outcome }
+            Swapped { lease: request.lease, inputs: request.inputs, outcome }
         }));
     }
 
@@ -139,9 +139,11 @@ impl Swapping {
 pub(super) fn swapped(
     works: &mut BTreeMap<ShardId, Work>,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
-    Swapped { shard, inputs, outcome }: Swapped,
+    Swapped { lease, inputs, outcome }: Swapped,
 ) -> Result<Option<ShardId>, Error> {
-    let Some(work) = works.get_mut(&shard) else { return Ok(None) };
+    // Of a lease that has ended it says nothing about the one that the shard is held by since.
+    let Some(work) = works.get_mut(&lease.shard).filter(|work| work.lease == lease) else { return Ok(None) };
+    let shard = lease.shard;
     work.rewriting.before = None;
     match outcome.map(|outcomes| outcomes.first().copied()) {
         Ok(Some(Rewritten::Done)) => {

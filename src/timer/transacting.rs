@@ -41,7 +41,7 @@ pub(crate) struct Transacting {
     committed: Instant,
     /// Nothing is opened or handed over before.
     not_before: Instant,
-    /// How often it was lost since the last commit.
+    /// How often it was lost, or a commit refused, since the last commit.
     losses: u32,
     refresh: Instant,
     /// The pair of the last commit that is known of.
@@ -173,7 +173,9 @@ impl Transacting {
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
             Phase::Open if self.has_failed => Step::Abort,
-            Phase::Open if self.begun.is_none() && self.is_to_refresh(now) => Step::Commit { flights: 0, pair: self.marker },
+            Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) => {
+                Step::Commit { flights: 0, pair: self.marker }
+            }
             Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + TRANSACTOR_IDLE <= now => Step::End,
             Phase::Open => self.step_on(sight, now),
         }
@@ -196,7 +198,7 @@ impl Transacting {
 
     /// When there is something to do that nothing will announce.
     pub(super) fn wake(&self, is_wanted: bool, now: Instant) -> Option<Instant> {
-        let refresh = (self.marker != Claim::START).then_some(self.refresh);
+        let refresh = (self.marker != Claim::START).then_some(self.refresh.max(self.not_before));
         let pause = Some(self.not_before).filter(|at| *at > now);
         match self.phase {
             Phase::Closed if is_wanted => pause.or(Some(now)),
@@ -272,17 +274,25 @@ impl Transacting {
         self.enter(Phase::Aborting, now);
     }
 
+    /// A commit that was refused is tried again after a while, longer each time.
     pub(super) fn aborted(&mut self, now: Instant) {
+        if self.is_committing() {
+            self.back_off(now);
+        }
         self.is_in_doubt = false;
         self.clear();
         self.enter(Phase::Open, now);
     }
 
     pub(super) fn lost(&mut self, now: Instant) {
+        self.back_off(now);
+        self.ended(now);
+    }
+
+    fn back_off(&mut self, now: Instant) {
         let wait = RESEND_MIN.saturating_mul(1 << self.losses.min(10)).min(RESEND_MAX);
         self.losses += 1;
         self.not_before = self.not_before.max(now + wait);
-        self.ended(now);
     }
 
     pub(super) fn ended(&mut self, now: Instant) {
@@ -407,6 +417,28 @@ mod tests {
         assert!(lost.is_in_doubt());
         lost.opened(pair(9), now);
         assert!(!lost.is_in_doubt());
+    }
+
+    #[test]
+    fn a_commit_that_is_refused_is_tried_again_more_and_more_slowly() {
+        let mut now = Instant::now();
+        let (mut exact, mut last) = (open(now), Duration::ZERO);
+        for _ in 0..8 {
+            exact.handed(pair(9).cursor, true, now);
+            exact.reported(now);
+            exact.committing(1, pair(9), now);
+            exact.aborted(now);
+            assert!(!exact.is_taking(now));
+            let again = exact.wake(true, now).expect("it is wanted");
+            assert!(exact.is_taking(again) && again - now >= last);
+            (last, now) = (again - now, again);
+        }
+        assert_eq!(last, RESEND_MAX);
+        now += MARKER_REFRESH;
+        assert_eq!(exact.step(IDLE, now), Step::Commit { flights: 0, pair: pair(1) });
+        exact.committing(0, pair(1), now);
+        exact.aborted(now);
+        assert_eq!(exact.step(IDLE, now), Step::None, "a refresh waits too");
     }
 
     #[test]

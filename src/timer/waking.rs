@@ -36,6 +36,8 @@ impl Work {
             _ if self.queued.is_cut() => now,
             _ => now + RESEND_MIN,
         });
-        [poll, due, late, pace, self.tell_at, leaving, renewal, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
+        // The end of a doubt wakes by itself.
+        let tell = self.tell_at.filter(|_| self.is_telling());
+        [poll, due, late, pace, tell, leaving, renewal, unsent].into_iter().flatten().min().unwrap_or(now + POLL_MAX)
     }
 }

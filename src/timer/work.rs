@@ -302,8 +302,7 @@ impl Work {
         if self.deletes.len() < DELETES_MAX {
             self.deletes.extend(self.inventory.finished(finished, DELETES_MAX - self.deletes.len()));
         }
-        // A commit counts from where the store was told last: until its end is known, the store is told nothing more.
-        let is_telling = !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile);
+        let is_telling = self.is_telling();
         let has_news = is_telling && (self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty());
         if has_news {
             self.tell_at.get_or_insert(now + TELL_AFTER);
@@ -311,7 +310,8 @@ impl Work {
             // What was to be told is known meanwhile, or was dropped: nobody need wake up for it.
             self.tell_at = None;
         }
-        let is_time = at_once || claim.is_some() || self.deletes.len() == DELETES_MAX || self.tell_at.is_some_and(|at| at <= now);
+        let is_full = self.deletes.len() == DELETES_MAX || self.ids.len() >= DELETES_MAX;
+        let is_time = at_once || claim.is_some() || is_full || self.tell_at.is_some_and(|at| at <= now);
         if !(claim.is_some() || has_news && is_time) {
             return None;
         }
@@ -335,6 +335,11 @@ impl Work {
             claim,
             skew_max,
         })
+    }
+
+    /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
+    pub(super) fn is_telling(&self) -> bool {
+        !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile)
     }
 
     /// The store knows what `advance` told it.
