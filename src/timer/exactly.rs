@@ -14,6 +14,7 @@ use crate::limit::{RESEND_MAX, RESEND_MIN, TRANSACTOR_AHEAD};
 use crate::model::{Claim, Cursor, Delivered, Reason, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::schedule::Flights;
+use crate::store::Tally;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -194,6 +195,27 @@ impl Work {
         self.exact = Some(Transacting::new(self.flights.finished(), now));
         self.suspect = Claim::START;
         self
+    }
+
+    /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
+    pub(super) fn is_telling(&self) -> bool {
+        !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile)
+    }
+
+    /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
+    fn settle(&mut self, flights: usize, pair: Claim, mut tell: impl FnMut(&mut Aloft, Tally)) {
+        for number in self.flights.numbers().take(flights) {
+            let aloft = self.flights.get_mut(number).expect("it is one of theirs");
+            let settled = aloft.in_transaction();
+            let tally = aloft.outcome(settled.clone());
+            self.tally.add(tally);
+            self.ids.extend(aloft.ids(settled.clone()));
+            tell(aloft, tally);
+            aloft.done = aloft.next;
+            self.flights.settle(number, settled.len());
+        }
+        self.flights.finish(pair);
+        self.land(tell);
     }
 
     /// Forgets what is claimed, and begins anew behind a pair that is delivered.

@@ -63,7 +63,7 @@ pub(crate) struct Work {
     pub(super) counted: Claim,
     pub(super) tally: Tally,
     deletes: Vec<(Slice, Name)>,
-    ids: Vec<(Box<str>, Cursor)>,
+    pub(super) ids: Vec<(Box<str>, Cursor)>,
     /// Unreadable runs, to be set aside.
     pub(crate) corrupt: Vec<(Slice, Name)>,
     /// Runs that the last fetch did not find.
@@ -337,11 +337,6 @@ impl Work {
         })
     }
 
-    /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
-    pub(super) fn is_telling(&self) -> bool {
-        !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile)
-    }
-
     /// The store knows what `advance` told it.
     pub(crate) fn told(&mut self, delivered: Option<Claim>) {
         self.told = delivered.unwrap_or(self.told);
@@ -365,22 +360,6 @@ impl Work {
     /// Messages that are handed over and not settled.
     pub(crate) fn handed(&self) -> usize {
         self.flights.left() - self.unsent()
-    }
-
-    /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
-    pub(crate) fn settle(&mut self, flights: usize, pair: Claim, mut tell: impl FnMut(&mut Aloft, Tally)) {
-        for number in self.flights.numbers().take(flights) {
-            let aloft = self.flights.get_mut(number).expect("it is one of theirs");
-            let settled = aloft.in_transaction();
-            let tally = aloft.outcome(settled.clone());
-            self.tally.add(tally);
-            self.ids.extend(aloft.ids(settled.clone()));
-            tell(aloft, tally);
-            aloft.done = aloft.next;
-            self.flights.settle(number, settled.len());
-        }
-        self.flights.finish(pair);
-        self.land(tell);
     }
 
     /// Takes complete flights off, and notes what that settles and was not before.
