@@ -288,20 +288,19 @@ pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact
         && let Some(aloft) = flights.get_mut(number)
     {
         let until = [until, seal.map(|seal| seal.until)].into_iter().flatten().min();
-        if !flight(hand, (aloft, number), until, exact) {
+        if !flight(hand, (aloft, number), until, exact, now) {
             return;
         }
     }
 }
 
 /// A flight, in order, up to a place that belongs to another; `false`: what comes next must wait.
-fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), until: Option<Cursor>, exact: &mut Transacting) -> bool {
+fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), until: Option<Cursor>, exact: &mut Transacting, now: Instant) -> bool {
     let mut is_moved = false;
     while let Some(place) = aloft.next_place().filter(|place| until.is_none_or(|until| *place <= until)) {
         if hand.room == 0 {
             return false;
         }
-        let now = Instant::now();
         match hand.over(aloft, number) {
             Handed::Taken => {
                 exact.handed(place, true, now);
