@@ -4,7 +4,7 @@
 #                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, layout, asynq; and deep, which takes
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, fleet, layout, asynq; and deep, which takes
 #                          minutes and gigabytes of the disk, and is left out unless it stands here
 #   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
