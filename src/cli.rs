@@ -165,6 +165,9 @@ pub struct Demo {
     /// Show it on the Kafka and the store of this configuration file (TOML) instead
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Show it on a NATS server with JetStream instead, in a stream of its own that is taken away at the end
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub nats: Option<String>,
     /// The route that is used, if the configuration has several
     #[arg(long, requires = "config")]
     pub route: Option<String>,

@@ -101,6 +101,11 @@ impl Nats {
         self.ask(async move |context| drop(context.create_stream(config).await.expect("a new stream")));
     }
 
+    /// The names of all that there are.
+    pub(crate) fn streams(&self) -> Vec<String> {
+        self.ask(async move |context| context.stream_names().map(|name| name.expect("an answer")).collect().await)
+    }
+
     pub(crate) fn delete_stream(&self, name: &str) {
         self.ask(async move |context| {
             context.delete_stream(name).await.expect("a stream that exists");
