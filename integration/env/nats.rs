@@ -72,6 +72,11 @@ impl Nats {
         self.process.end(Signal::KILL);
     }
 
+    /// Ends it in good order, as an operator does.
+    pub(crate) fn stop(&mut self) {
+        self.process.end(Signal::TERM);
+    }
+
     /// On the same port and with the same data; killed first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process.start_again(&mut server(&self.folder));
