@@ -76,8 +76,10 @@ pub(crate) const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long a check waits for each server, and for what waits in the store to be counted.
 pub(crate) const CHECK_MAX: Duration = Duration::from_secs(8);
 
-/// How long a command waits for a broker to confirm its one record, and bytes of a payload that it reads: more than any broker is set to take.
+/// How long a command lets a broker take to confirm its one record, how long it waits for a client to say so, and bytes of a payload that it
+/// reads: more than any broker is set to take.
 pub(crate) const COMMAND_SEND_MAX: Duration = Duration::from_secs(10);
+pub(crate) const COMMAND_REPORT_MAX: Duration = Duration::from_secs(12);
 pub(crate) const PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Cancelled places behind delivered that one advance removes: what is left goes with the next one, and no script runs long for it.
