@@ -11,6 +11,7 @@ mod confined;
 mod guarded;
 mod kafka;
 mod nats;
+mod papers;
 mod postdate;
 mod process;
 mod redis;
@@ -29,6 +30,7 @@ pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
 pub(crate) use nats::{Nats, Stored};
 pub(crate) use postdate::{Metrics, Postdate};
+pub(crate) use papers::Papers;
 pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use redis::{Redis, Snapshot};
 

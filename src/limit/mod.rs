@@ -58,6 +58,10 @@ pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
 pub(crate) const SURVEY_QUESTIONS_MAX: usize = 4;
 pub(crate) const SURVEY_PATIENCE: Duration = Duration::from_secs(20);
 
+/// TLS handshakes of the admin endpoint that may be under way, and how long one may take: less than a probe waits.
+pub(crate) const ADMIN_HANDSHAKES_MAX: usize = 128;
+pub(crate) const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(4);
+
 /// Producers' spans that one span of a batch is linked to: what collectors keep of a span's links.
 pub(crate) const SPAN_LINKS_MAX: usize = 128;
 /// Spans that wait to be sent, of some 3 KiB each with all its links, and how many go in one request.
