@@ -13,7 +13,7 @@ use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_
 use crate::metric;
 use crate::model::Hint;
 use crate::task::{self, TaskGroup, Token};
-use crate::telemetry::{Exporter, Telemetry};
+use crate::telemetry::{Exporter, Scribe, Systems, Telemetry};
 use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
@@ -133,7 +133,10 @@ fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Resul
     let (traces, metric) = (&config.traces, metric::Traces::new());
     let Some(endpoint) = &traces.endpoint else { return Ok(Tracer::default()) };
     let authorization = traces.authorization.as_ref().map(Secret::expose);
-    let exporter = Exporter::new(endpoint, authorization, &config.deployment, random).context("traces.endpoint")?;
+    let systems = |route: &config::Route| Systems { source: route.source.kind.key(), target: route.target_kind().key() };
+    let systems = config.routes.iter().map(|(name, route)| (name.clone(), systems(route))).collect();
+    let scribe = Scribe { deployment: config.deployment.clone(), systems, random };
+    let exporter = Exporter::new(endpoint, authorization, scribe).context("traces.endpoint")?;
     let (tracer, spans) = Tracer::new(traces.one_in, metric.dropped);
     group.thread("traces", move |stop| async move {
         let farewell = async {

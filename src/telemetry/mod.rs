@@ -1,13 +1,15 @@
 //! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
 
 mod exporter;
-mod otlp;
+mod span;
+mod wire;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
 use crate::task::Token;
 pub(crate) use exporter::Exporter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+pub(crate) use span::{Scribe, Systems};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 use std::time::Duration;
@@ -142,8 +144,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_filter_is_obeyed_by_module() {
     /// A word that begins so in every key that holds a secret.
     const PLANTED: &str = r#"
 deployment = "told"
@@ -188,6 +188,8 @@ authorization = "Bearer planted-authorization"
         assert!(logged.matches("[secret]").count() > 12 && !logged.contains("planted"), "{logged}");
     }
 
+    #[test]
+    fn the_filter_is_obeyed_by_module() {
         assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
         assert_eq!(logged(LogFormat::Json, "info,rdkafka=warn", false).lines().count(), 1);
         assert_eq!(logged(LogFormat::Json, "off", false), "");
