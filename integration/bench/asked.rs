@@ -80,7 +80,7 @@ impl Asked {
             ("embedded", 2),
             ("steady", rates),
             ("burst", 1),
-            ("exact", 4),
+            ("exact", 5),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

@@ -13,7 +13,7 @@
 use super::sealing::Seal;
 use crate::limit::{
     MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX, TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX,
-    TRANSACTION_PACE, TRANSACTOR_IDLE,
+    TRANSACTION_PACE_MAX, TRANSACTION_PACE_MIN, TRANSACTION_PACE_PART, TRANSACTION_REST, TRANSACTOR_IDLE,
 };
 use crate::model::{Claim, Cursor};
 use std::time::Duration;
@@ -37,8 +37,9 @@ pub(crate) struct Transacting {
     has_failed: bool,
     /// A commit was begun, and nobody knows yet how it ended.
     is_in_doubt: bool,
-    /// When the last commit began.
+    /// When the last commit began, and how long after it the next one may.
     committed: Instant,
+    pace: Duration,
     /// Nothing is opened or handed over before.
     not_before: Instant,
     /// How often it was lost, or a commit refused, since the last commit.
@@ -101,7 +102,8 @@ impl Transacting {
             seal: None,
             has_failed: false,
             is_in_doubt: false,
-            committed: now - TRANSACTION_PACE,
+            committed: now - TRANSACTION_PACE_MIN,
+            pace: TRANSACTION_PACE_MIN,
             not_before: now,
             losses: 0,
             refresh: now + MARKER_REFRESH_FIRST,
@@ -154,7 +156,7 @@ impl Transacting {
 
     /// Whether the transaction is to end. A first message is committed at once; others so soon after it wait a moment, for each other.
     fn is_due(&self, now: Instant) -> bool {
-        self.committed + TRANSACTION_PACE <= now || self.sent >= TRANSACTION_MESSAGES_MAX
+        self.committed + self.pace <= now || self.sent >= TRANSACTION_MESSAGES_MAX
     }
 
     /// What may still go along, if not everything; `flights`: so many there are by now.
@@ -206,7 +208,7 @@ impl Transacting {
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Some(self.since + TRANSACTION_ANSWER_MAX),
             Phase::Open if self.has_failed => Some(now),
             Phase::Open => {
-                let commit = self.begun.map(|_| self.committed + TRANSACTION_PACE).filter(|at| *at > now);
+                let commit = self.begun.map(|_| self.committed + self.pace).filter(|at| *at > now);
                 let end = self.begun.map_or(self.since + TRANSACTOR_IDLE, |begun| begun + TRANSACTION_OPEN_MAX);
                 let end = Some(end).filter(|_| self.begun.is_some() || !is_wanted);
                 [refresh, pause, commit, end].into_iter().flatten().min()
@@ -264,6 +266,8 @@ impl Transacting {
         let Phase::Committing { flights, pair } = self.phase else { return None };
         let took = now - self.since;
         (self.marker, self.losses, self.refresh) = (pair, 0, now + MARKER_REFRESH);
+        self.pace = took.saturating_mul(TRANSACTION_PACE_PART).clamp(TRANSACTION_PACE_MIN, TRANSACTION_PACE_MAX);
+        self.not_before = self.not_before.max(now + TRANSACTION_REST);
         self.is_in_doubt = false;
         self.clear();
         self.enter(Phase::Open, now);
@@ -335,12 +339,34 @@ mod tests {
         exact.committing(1, pair(9), now);
         now += MOMENT;
         assert_eq!(exact.committed(now), Some((1, MOMENT)));
+        assert!(!exact.is_taking(now), "the broker is not done with the last one");
+        let pace = now - MOMENT + TRANSACTION_PACE_MIN;
+        now += TRANSACTION_REST;
+        assert!(exact.is_taking(now));
         exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
         assert_eq!(exact.step(whole(1), now), Step::None);
-        assert_eq!(exact.wake(true, now), Some(now - MOMENT + TRANSACTION_PACE));
-        assert_eq!(exact.step(whole(1), now + TRANSACTION_PACE), Step::Commit { flights: 1, pair: pair(9) });
+        assert_eq!(exact.wake(true, now), Some(pace));
+        assert_eq!(exact.step(whole(1), pace), Step::Commit { flights: 1, pair: pair(9) });
         assert_eq!(exact.step(Sight { is_hurried: true, ..whole(1) }, now), Step::Commit { flights: 1, pair: pair(9) });
+    }
+
+    #[test]
+    fn commits_follow_each_other_as_fast_as_they_are_answered_within_bounds() {
+        for (took, pace) in [(0, TRANSACTION_PACE_MIN), (4, Duration::from_millis(12)), (1_000, TRANSACTION_PACE_MAX)] {
+            let mut now = Instant::now();
+            let mut exact = open(now);
+            exact.committing(1, pair(9), now);
+            let began = now;
+            now += Duration::from_millis(took);
+            exact.committed(now);
+            exact.handed(pair(9).cursor, true, now);
+            exact.reported(now);
+            let due = (began + pace).max(now);
+            assert_eq!(exact.step(whole(1), due), Step::Commit { flights: 1, pair: pair(9) }, "{took} ms");
+            let is_sooner = due > now && exact.step(whole(1), due - MOMENT) != Step::None;
+            assert!(!is_sooner, "{took} ms");
+        }
     }
 
     #[test]
@@ -370,7 +396,7 @@ mod tests {
         exact.committed(now);
         exact.handed(pair(6).cursor, true, now);
         assert_eq!(exact.sealed(1, now + MOMENT), None, "the next one waits for company");
-        assert_eq!(exact.sealed(1, now + TRANSACTION_PACE), Some(Seal { flights: 1, until: pair(6).cursor }));
+        assert_eq!(exact.sealed(1, now + TRANSACTION_PACE_MIN), Some(Seal { flights: 1, until: pair(6).cursor }));
     }
 
     #[test]

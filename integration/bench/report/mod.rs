@@ -106,7 +106,7 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
   bytes are those of the folder's files, journal and all.
 - steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
   the broker's stamp (LogAppendTime of the target) against the due that was sent. Before the first, half a minute of such a load goes
-  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more.
+  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more. The same before the first exactly-once one.
 - burst: all messages due in the same millisecond, in all partitions but the last, stored while the service runs; from that millisecond to the
   broker's stamp of the last of them. The last partition has 1000/s with the steady load's delays: of those that were due while the burst was
   delivered, their lateness.
