@@ -2,7 +2,9 @@
 //! without one.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -15,11 +17,15 @@ fn run(service: &Postdate, arguments: &[&str]) -> Output {
 }
 
 fn run_with(service: &Postdate, config: &str, arguments: &[&str], input: &str) -> Output {
+    run_in(service.folder(), config, arguments, input)
+}
+
+fn run_in(folder: &Path, config: &str, arguments: &[&str], input: &str) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
         program.env_remove(name);
     }
-    program.arg(arguments[0]).args(["--config", config]).args(&arguments[1..]).current_dir(service.folder());
+    program.arg(arguments[0]).args(["--config", config]).args(&arguments[1..]).current_dir(folder);
     let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
@@ -152,6 +158,36 @@ fn what_would_be_a_dead_letter_is_not_sent() {
         assert!(text.contains(words), "{line:?}: {text}");
     }
     assert_eq!(kafka().offsets(&scene.source, 0), before);
+}
+
+#[test]
+fn brokers_and_stores_that_are_away_are_told_of_within_half_a_minute() {
+    let folder = tempfile::tempdir().unwrap();
+    // A property that the service goes by, and nobody would wait for.
+    let properties = "properties = { \"delivery.timeout.ms\" = 600000 }";
+    for (file, cluster, source, target) in [
+        ("kafka.toml", format!("[kafka.main]\nbrokers = [\"127.0.0.1:1\"]\n{properties}"), "topics = [\"a\"]", "topic"),
+        ("nats.toml", "[nats.main]\nurl = \"nats://127.0.0.1:1\"".to_owned(), "stream = \"S\", subjects = [\"a\"]", "subject"),
+    ] {
+        let kind = file.trim_end_matches(".toml");
+        let config = format!(
+            "deployment = \"d\"\n[store.redis]\nurl = \"redis://127.0.0.1:1\"\n{cluster}\n[route.r]\nsource = {{ {kind} = \"main\", {source} }}\n\
+             target = {{ {kind} = \"main\", {target} = \"b\" }}\ndead_letter = {{ {kind} = \"main\", {target} = \"c\" }}\n"
+        );
+        std::fs::write(folder.path().join(file), config).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for file in ["kafka.toml", "nats.toml"] {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let said = told(&run_in(folder, file, &["send", "--route", "r", "--in", "1h", "--id", "x", "later"], ""), 1);
+                assert!(begun.elapsed() < Duration::from_secs(30), "{file}: {:?}", begun.elapsed());
+                assert!(said.contains("main has not confirmed it within 10 s: ") && said.contains("Connection refused"), "{file}: {said}");
+                assert!(said.contains("look before you send it again"), "{file}: {said}");
+            });
+        }
+    });
 }
 
 #[test]

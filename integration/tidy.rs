@@ -22,7 +22,7 @@ const ROWS: [&[&str]; 6] = [
 const BESIDE: [(&str, &str); 4] = [("schedule", "run"), ("schedule", "wheel"), ("store", "metric"), ("trace", "metric")];
 
 /// Outside crates that are kept to some cells, or (without cells) to a row and those above.
-const FENCES: [(&[&str], usize, &[&str]); 14] = [
+const FENCES: [(&[&str], usize, &[&str]); 15] = [
     (&["redis"], 0, &["store/redis"]),
     (&["fjall"], 0, &["store/embedded"]),
     (&["rdkafka", "rdkafka_sys"], 0, &["broker/kafka"]),
@@ -32,6 +32,7 @@ const FENCES: [(&[&str], usize, &[&str]); 14] = [
     (&["figment"], 0, &["config"]),
     (&["metrics"], 0, &["metric", "telemetry"]),
     (&["metrics_exporter_prometheus", "tracing_subscriber"], 0, &["telemetry"]),
+    (&["opentelemetry", "opentelemetry_http", "opentelemetry_otlp", "opentelemetry_sdk"], 0, &["telemetry"]),
     (&["zstd", "xxhash_rust"], 0, &["run"]),
     (&["tikv_jemallocator"], 0, &["main"]),
     (&["ratatui"], 0, &["command"]),

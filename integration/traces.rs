@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::env::{Collector, Outgoing, Postdate, Producer, Sink, eventually, kafka, now_ms, redis};
+use crate::env::{Collector, Outgoing, Postdate, Producer, Sink, eventually, kafka, nats, now_ms, redis, unique};
 use crate::verdict::{LIMIT, Scene};
 
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -62,6 +62,35 @@ fn a_message_is_seen_stored_and_delivered_and_its_context_arrives_as_it_was() {
         assert!(millis(stored, "endTimeUnixNano") < millis(delivered, "startTimeUnixNano"));
         assert_ne!(stored["traceId"], delivered["traceId"]);
         assert_eq!(postdate.terminate().0.code(), Some(0), "{}", postdate.logs());
+    }
+}
+
+#[test]
+fn each_side_of_a_bridge_is_told_of_by_its_own_broker() {
+    let (collector, name) = (Collector::start(), unique("bridged"));
+    nats().create_stream(&format!("{name}_IN"), &[&format!("{name}.in")]);
+    for topic in ["target", "dead"] {
+        kafka().create_topic(&format!("{name}.{topic}"), 1, &[]);
+    }
+    let (kafka, nats_url, redis, traces) = (kafka().addr(), nats().url(), redis().url(), collector.url());
+    let _postdate = Postdate::ready_with(&format!(
+        r#"
+deployment = "{name}"
+store.redis.url = "{redis}"
+kafka.main.brokers = ["{kafka}"]
+nats.edge.url = "{nats_url}"
+traces.endpoint = "{traces}"
+[route.r]
+source = {{ nats = "edge", stream = "{name}_IN", subjects = ["{name}.in"] }}
+target = {{ kafka = "main", topic = "{name}.target" }}
+dead_letter = {{ kafka = "main", topic = "{name}.dead" }}
+"#
+    ));
+    nats().publish(&format!("{name}.in"), &[("postdate-after", "500ms"), ("traceparent", SAMPLED)], "x");
+    let spans = eventually("both spans are told", LIMIT, || Some(collector.spans()).filter(|spans| spans.len() >= 2));
+    for (deed, system) in [("ingest", "nats"), ("deliver", "kafka")] {
+        let span = spans.iter().find(|span| span["name"].as_str().is_some_and(|name| name.starts_with(deed))).expect(deed);
+        assert_eq!(attributes(&span["attributes"])["messaging.system"], system, "{span:#?}");
     }
 }
 

@@ -46,10 +46,10 @@ impl Outcome {
 /// Builds it. An error says what is missing.
 pub(crate) fn build(folder: &Path) -> Result<PathBuf, String> {
     let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/bench/asynq"), folder.join("asynq"));
-    let mut go = Command::new("go");
+    let mut go = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/env/go.sh"));
     let output = go.arg("build").arg("-o").arg(&program).arg(".").current_dir(source).output();
     match output {
-        Err(error) => Err(format!("there is no `go` to build it with ({error}): install Go 1.24 or later")),
+        Err(error) => Err(format!("what builds it does not start: {error}")),
         Ok(output) if !output.status.success() => Err(format!("it does not build:\n{}", String::from_utf8_lossy(&output.stderr))),
         Ok(_) => Ok(program),
     }

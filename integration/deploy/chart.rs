@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use super::{file, folder, output, root, tool};
+use crate::env::Papers;
 
 const EXAMPLES: [&str; 7] = ["small", "split", "secure", "hpa", "keda", "embedded", "nats"];
 
@@ -56,7 +57,11 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
             std::fs::write(secrets.join(secret).join("password"), "a secret").unwrap();
         }
         std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
+        let papers = Papers::new();
         let mut text = configuration(&output(&mut helm("template", example, &[])));
+        for (file, paper) in [("tls.crt", "service.crt"), ("tls.key", "service.key"), ("ca.crt", "ca.crt")] {
+            text = text.replace(&format!("/run/secrets/postdate-admin-tls/{file}"), &papers.path(paper));
+        }
         text = text.replace("/run/secrets/postdate-admin/token", folder.path().join("token").to_str().unwrap());
         text =
             text.replace("/run/secrets/postdate", secrets.to_str().unwrap()).replace("/var/lib/postdate", folder.path().to_str().unwrap());
@@ -89,6 +94,9 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
     for (example, set, words) in [
         ("small", "config.deployment=", "config.deployment is required"),
         ("small", "adminToken.secretName=", "adminToken.secretName is required"),
+        ("small", "adminToken.secretName=,adminTls.secretName=x", "adminToken.secretName is required"),
+        ("small", "adminTls.clientAuth=true", "without adminTls.secretName there is no TLS"),
+        ("secure", "monitoring.tls.secretName=", "monitoring.tls.secretName is required"),
         ("small", "config.deployment=Shop", "/config/deployment"),
         ("small", "config.stroe.redis.url=x", "additional properties 'stroe' not allowed"),
         ("small", "config.store.redis.password=hunter2", "propertyName"),

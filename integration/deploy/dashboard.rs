@@ -1,4 +1,4 @@
-//! The dashboard: whole, and every query one that Prometheus understands. No Grafana runs here.
+//! The dashboard: whole, and every query one that Prometheus understands and that finds something of a service at work. No Grafana runs here.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,6 +6,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{file, folder, output};
+use crate::env::{Postdate, Prometheus, eventually, kafka, redis};
+use crate::verdict::{LIMIT, Scene};
 
 fn panels() -> (Value, Vec<Value>) {
     let dashboard: Value = serde_json::from_str(&file("deploy/helm/postdate/files/dashboard.json")).unwrap();
@@ -47,21 +49,59 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
     }
 }
 
-#[test]
-fn every_query_is_one_that_prometheus_understands() {
+/// Every query of every panel, as Grafana asks it with these variables chosen.
+fn queries() -> Vec<String> {
     let (_, panels) = panels();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
     let query = |target: &Value| {
         let text = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m").replace("$__range", "6h");
-        text.replace("$namespace", "shop").replace("$route", "orders")
+        text.replace("$namespace", "shop").replace("$route", "r")
     };
     let queries: Vec<_> = targets.map(query).collect();
     assert!(queries.len() > 40 && queries.iter().all(|query| !query.contains('$')), "{queries:#?}");
+    queries
+}
+
+#[test]
+fn every_query_is_one_that_prometheus_understands() {
     // Recording rules take any query, and promtool reads rules.
     let rule = |(index, query): (usize, &String)| format!("  - record: q{index}\n    expr: {}\n", Value::from(query.as_str()));
-    let rules = queries.iter().enumerate().map(rule).collect::<String>();
+    let rules = queries().iter().enumerate().map(rule).collect::<String>();
     let place = folder();
     let path = place.path().join("rules.yaml");
     std::fs::write(&path, format!("groups:\n- name: dashboard\n  rules:\n{rules}")).unwrap();
     output(Command::new("promtool").args(["check", "rules"]).arg(&path));
+}
+
+#[test]
+fn every_panel_shows_something_of_a_service_at_work() {
+    let mut scene = Scene::new(kafka(), "shown", 2);
+    let sink = scene.sink();
+    let service = Postdate::ready_with(&scene.config_with(redis(), "delivery = \"exactly-once\""));
+    let prometheus = Prometheus::start(service.port());
+    let counted = |count: u64| {
+        let query = format!("sum(postdate_delivered_total) >= {count}");
+        eventually("Prometheus has counted them", LIMIT, || prometheus.query(&query).pop())
+    };
+    counted(0);
+    // More than once, each seen by itself, so that there is a rate.
+    for round in 1..=3 {
+        scene.send(20, 500..1_000);
+        scene.all_arrive(&sink);
+        counted(20 * round);
+    }
+    let is_shown = |query: &str| {
+        let shows = |series: &Value| series["value"][1].as_str().is_some_and(|value| value != "NaN");
+        prometheus.query(query).iter().any(shows)
+    };
+    for query in queries() {
+        // What is shown only where something is wrong has to be there all the same, and is asked for with the condition, too.
+        let bare = query.strip_suffix(" > 0").or(query.strip_suffix(" != 0")).unwrap_or(&query);
+        prometheus.query(&query);
+        eventually(&format!("{bare} finds something"), LIMIT, || is_shown(bare).then_some(()));
+    }
+    for (metric, label, value) in [("postdate_ready", "namespace", "shop"), ("postdate_accepted_total", "route", "r")] {
+        let values = prometheus.ask(&format!("label/{label}/values"), &format!("match[]={metric}"));
+        assert_eq!(values, serde_json::json!([value]), "what the dashboard's variables choose from");
+    }
 }

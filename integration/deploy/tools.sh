@@ -6,34 +6,27 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 mkdir -p "${POSTDATE_SERVERS:-.servers}"
 servers=$(cd "${POSTDATE_SERVERS:-.servers}" && pwd)
-export GOTOOLCHAIN=auto
 
 complain() {
     echo "$@" >&2
     exit 1
 }
 
-# A Go from 1.21 on fetches the newer one that a module asks for; Debian's own is older.
-check_go() {
-    local minor
-    minor=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    ((${minor:-0} >= 21)) || complain "Go 1.21 or later builds what is missing in $servers, and \`go\` here is ${minor:+1.}${minor:-missing}: install one (https://go.dev/dl), then repeat."
-}
+go=$PWD/integration/env/go.sh
 
 # `program FOLDER NAME PACKAGE@VERSION`, or in a module of ours, which pins the version, `program FOLDER NAME PACKAGE`.
 program() {
     local folder=$servers/$1 name=$2 package=$3 said
     local stamp=$folder/$name.from
     [[ -x $folder/$name && $(cat "$stamp" 2>/dev/null) == "$package" ]] || {
-        check_go
         echo "Building $name through Go's module proxy into $folder ..."
         mkdir -p "$folder"
         if [[ $package == *@* ]]; then
-            said=$(GOBIN=$folder go install "$package" 2>&1)
+            said=$(GOBIN=$folder "$go" install "$package" 2>&1)
         else
             # Without it the API server would not say which Kubernetes it is, and Helm would not trust it with the chart.
             local version=k8s.io/component-base/version
-            said=$(cd integration/deploy/kubernetes && go build -trimpath -ldflags="-s -X $version.gitVersion=v1.36.3 -X $version.gitMajor=1 -X $version.gitMinor=36" -o "$folder/$name.partial" "$package" 2>&1 && mv "$folder/$name.partial" "$folder/$name")
+            said=$(cd integration/deploy/kubernetes && "$go" build -trimpath -ldflags="-s -X $version.gitVersion=v1.36.3 -X $version.gitMajor=1 -X $version.gitMinor=36" -o "$folder/$name.partial" "$package" 2>&1 && mv "$folder/$name.partial" "$folder/$name")
         fi || complain "$said"$'\n'"Go did not build $name. It needs a Go module proxy: GOPROXY names it."
         echo "$package" >"$stamp"
     }
@@ -44,8 +37,7 @@ files() {
     local folder=$servers/$1 module=$2 from
     shift 2
     [[ $(cat "$folder/from" 2>/dev/null) == "$module" ]] || {
-        check_go
-        from=$(cd / && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+        from=$(cd / && "$go" mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
         [[ $from ]] || complain "Go did not bring $module. It needs a Go module proxy: GOPROXY names it."
         mkdir -p "$folder"
         (cd "$from" && install -m 644 "$@" "$folder")

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use super::process::{Process, Signal, folder, free_port};
 use super::{PATIENCE, eventually};
 
-/// Made by root, or by whom the kernel lets have a user space of its own.
+/// Made by root, or by whom the kernel lets have a user space of its own. `$3` goes into the root as the user without rights.
 const ENTER: &str = r#"
 set -e
 mount --bind "$1" "$1"
@@ -15,8 +15,12 @@ mount --bind "$2" "$1/etc/postdate"
 mount -t proc proc "$1/proc"
 mount -o remount,bind,ro "$1/etc/postdate"
 mount -o remount,bind,ro "$1"
-exec chroot $3 "$1" /usr/bin/postdate run --config /etc/postdate/postdate.toml
+exec $3 "$1" /usr/bin/postdate run --config /etc/postdate/postdate.toml
 "#;
+
+const BY_ROOT: &str = "chroot --userspec=65532:65532";
+/// Who may not become somebody else becomes one in a space within the space: there, too, without capabilities.
+const BY_ANYBODY: &str = "unshare --user --map-user=65532 --map-group=65532 --wd=/ --root";
 
 pub(crate) struct Confined {
     process: Process,
@@ -35,7 +39,7 @@ impl Confined {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]);
         command.args(if is_root { None } else { Some("--map-root-user") });
         command.args(["sh", "-c", ENTER, "enter"]).arg(root).arg(&etc);
-        command.arg(if is_root { "--userspec=65532:65532" } else { "--userspec=0:0" });
+        command.arg(if is_root { BY_ROOT } else { BY_ANYBODY });
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let mut process = Process::start("confined", &folder, &mut command);
         process.until("the confined service is ready", || super::postdate::is_ready(port).then_some(()));

@@ -9,9 +9,7 @@ up=$(cd "$servers/up" && pwd -P)
 kafka_port=${KAFKA_PORT:-9092}
 nats_port=${NATS_PORT:-4222}
 redis_port=${REDIS_PORT:-6379}
-# Empty where it could not be built: it is left out then.
 nats=$(cd "$servers" && pwd)/nats/bin/nats-server
-[[ -x $nats ]] || nats=
 controller_port=$((kafka_port + 1))
 
 complain() {
@@ -110,26 +108,24 @@ stream() {
 
 servers_up() {
     check redis "$redis_port" REDIS_PORT
-    [[ -z $nats ]] || check nats "$nats_port" NATS_PORT
+    check nats "$nats_port" NATS_PORT
     check kafka "$kafka_port" KAFKA_PORT
     runs kafka || ! listens "$controller_port" || complain "Kafka also needs port $controller_port, which is taken. Choose another:  make up KAFKA_PORT=..."
     start redis "$redis_port" redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$up/redis" \
         --appendonly yes --appendfsync everysec --save "" --maxmemory-policy noeviction
-    [[ -z $nats ]] || start nats "$nats_port" "$nats" -a 127.0.0.1 -p "$nats_port" -js -sd "$up/nats"
+    start nats "$nats_port" "$nats" -a 127.0.0.1 -p "$nats_port" -js -sd "$up/nats"
     start_kafka
     await redis "$redis_port"
-    [[ -z $nats ]] || await nats "$nats_port"
+    await nats "$nats_port"
     await kafka "$kafka_port"
     # Retained longer than the longest delay, or what Redis loses could not be read again.
     topic orders.delayed 4 --config retention.ms=$((31 * 24 * 3600 * 1000))
     topic orders 4
     topic orders.dead 1
-    if [[ -n $nats ]]; then
-        stream DELAYED 'delayed.>'
-        stream ORDERS 'orders.>'
-        stream EVENTS 'events.>'
-        stream DEAD 'dead.>'
-    fi
+    stream DELAYED 'delayed.>'
+    stream ORDERS 'orders.>'
+    stream EVENTS 'events.>'
+    stream DEAD 'dead.>'
     next_steps
 }
 
@@ -141,7 +137,7 @@ next_steps() {
     [[ $nats_port == 4222 ]] || edge+="POSTDATE_NATS__EDGE__URL=nats://127.0.0.1:$nats_port "
     cat <<END
 
-Kafka answers on 127.0.0.1:$kafka_port${nats:+, NATS on 127.0.0.1:$nats_port} and Redis on 127.0.0.1:$redis_port. Next, the service:
+Kafka answers on 127.0.0.1:$kafka_port, NATS on 127.0.0.1:$nats_port and Redis on 127.0.0.1:$redis_port. Next, the service:
 
     cargo build --release
     ${elsewhere}target/release/postdate run --config config/kafka.toml
@@ -157,8 +153,6 @@ With kcat (a Debian package), send here, and watch the target in a third termina
     echo 'close it unless it was paid' | kcat -b 127.0.0.1:$kafka_port -P -t orders.delayed -k order-42 -H postdate-after=10s
     kcat -b 127.0.0.1:$kafka_port -C -t orders -o end -u -q -f '%k: %s  [%h]\\n'
 
-END
-    [[ -z $nats ]] || cat <<END
 From NATS to NATS, instead, with the streams DELAYED and ORDERS; config/bridge.toml goes between the two:
 
     ${edge}target/release/postdate run --config config/nats.toml

@@ -11,8 +11,10 @@ mod confined;
 mod guarded;
 mod kafka;
 mod nats;
+mod papers;
 mod postdate;
 mod process;
+mod prometheus;
 mod redis;
 #[cfg(test)]
 mod smoke;
@@ -28,8 +30,10 @@ pub(crate) use confined::Confined;
 pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
 pub(crate) use nats::{Nats, Stored};
+pub(crate) use papers::Papers;
 pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};
+pub(crate) use prometheus::Prometheus;
 pub(crate) use redis::{Redis, Snapshot};
 
 /// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.

@@ -43,6 +43,11 @@ impl Postdate {
         &self.folder
     }
 
+    /// Where its admin endpoint answers, on this machine.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.end(Signal::KILL);
     }

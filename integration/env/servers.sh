@@ -24,9 +24,11 @@ packages() {
         command -v redis-server >/dev/null || missing+=(redis-server)
         command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
         command -v mvn >/dev/null || missing+=(maven)
+        command -v go >/dev/null || missing+=(golang-go)
         command -v promtool >/dev/null || missing+=(prometheus)
         command -v systemd-analyze >/dev/null || missing+=(systemd)
         command -v curl >/dev/null || missing+=(curl)
+        command -v openssl >/dev/null || missing+=(openssl)
         [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
     fi
     if ((${#missing[@]})); then
@@ -56,36 +58,23 @@ kafka() {
     mv "$lib.partial" "$lib"
 }
 
-# Go builds it. A Go from 1.21 on fetches the newer one that the server asks for; Debian's own is older.
 nats() {
-    local version=2.15.2 bin=$servers/nats/bin go said
+    local version=2.15.2 bin=$servers/nats/bin said
     [[ $("$bin/nats-server" --version 2>/dev/null) != "nats-server: v$version" ]] || return 0
-    go=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    if ((${go:-0} < 21)); then
-        # Who wants Kafka alone needs no Go; the tests of NATS say what is missing.
-        echo "The NATS server is left out: it is built by Go 1.21 or later, and there is none here (https://go.dev/dl)." >&2
-        return 0
-    fi
     echo "Building nats-server $version through Go's module proxy into $bin ..."
     mkdir -p "$bin"
-    said=$(GOBIN=$(cd "$bin" && pwd) GOTOOLCHAIN=auto go install "github.com/nats-io/nats-server/v2@v$version" 2>&1) ||
+    said=$(GOBIN=$(cd "$bin" && pwd) integration/env/go.sh install "github.com/nats-io/nats-server/v2@v$version" 2>&1) ||
         complain "$said"$'\n'"Go did not build nats-server $version. It needs a Go module proxy: GOPROXY names it."
 }
 
-# Built of its official parts, in the versions of its go.mod, by the same Go.
+# Built of its official parts, in the versions of its go.mod.
 collector() {
-    local bin=$servers/collector/bin/collector go said
+    local bin=$servers/collector/bin/collector said
     [[ ! -e $bin ]] || return 0
-    go=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    if ((${go:-0} < 21)); then
-        # The tests of traces say what is missing.
-        echo "The OpenTelemetry collector is left out: it is built by Go 1.21 or later, and there is none here (https://go.dev/dl)." >&2
-        return 0
-    fi
     echo "Building an OpenTelemetry collector into ${bin%/*} (some minutes, once) ..."
     mkdir -p "${bin%/*}"
     bin=$(cd "${bin%/*}" && pwd)/collector
-    said=$(cd integration/env/collector && GOTOOLCHAIN=auto go build -ldflags='-s -w' -o "$bin.partial" . 2>&1) ||
+    said=$(cd integration/env/collector && ../go.sh build -ldflags='-s -w' -o "$bin.partial" . 2>&1) ||
         complain "$said"$'\n'"Go did not build the collector. It needs a Go module proxy: GOPROXY names it."
     mv "$bin.partial" "$bin"
 }

@@ -1,7 +1,9 @@
-//! Who is let in: with a token, who brings it (`Authorization: Bearer ...`); without one, everybody who reaches the address. The probes pass by it.
+//! Who is let in: with a token, who brings it (`Authorization: Bearer ...`); where certificates are asked for, who has shown one; with neither,
+//! everybody who reaches the address. The probes pass by it.
 
+use super::tls::Caller;
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
@@ -12,21 +14,41 @@ use subtle::ConstantTimeEq;
 
 /// What a request has to bring; never printed.
 #[derive(Clone)]
-pub(crate) struct Guard(Option<Arc<str>>);
+pub(crate) struct Guard {
+    token: Option<Arc<str>>,
+    by_certificate: bool,
+}
 
 impl Guard {
-    pub(crate) fn new(token: Option<&str>) -> Self {
-        Self(token.map(Arc::from))
+    /// Of the two, each that is set is asked for.
+    pub(crate) fn new(token: Option<&str>, by_certificate: bool) -> Self {
+        Self { token: token.map(Arc::from), by_certificate }
     }
 
     /// Puts itself before all that `router` answers, what it does not know included: a stranger does not learn which paths there are.
     pub(super) fn before(self, router: Router) -> Router {
-        let Some(token) = self.0 else { return router };
+        if self.token.is_none() && !self.by_certificate {
+            return router;
+        }
         let check = move |request: Request, next: Next| {
-            let is_let_in = brings(request.headers(), &token);
-            async move { if is_let_in { next.run(request).await } else { refused() } }
+            let refusal = self.refusal(&request);
+            async move {
+                match refusal {
+                    Some(refusal) => refusal,
+                    None => next.run(request).await,
+                }
+            }
         };
         router.layer(from_fn(check))
+    }
+
+    fn refusal(&self, request: &Request) -> Option<Response> {
+        let caller = request.extensions().get::<ConnectInfo<Caller>>();
+        if self.by_certificate && !caller.is_some_and(|ConnectInfo(caller)| caller.has_certificate) {
+            return Some(unknown());
+        }
+        let token = self.token.as_ref()?;
+        (!brings(request.headers(), token)).then(refused)
     }
 }
 
@@ -43,6 +65,11 @@ fn refused() -> Response {
     let error = "it asks for the token of admin.token: send the header `Authorization: Bearer <token>`";
     let headers = [(CONTENT_TYPE, "application/json"), (WWW_AUTHENTICATE, "Bearer")];
     (StatusCode::UNAUTHORIZED, headers, json!({ "error": error }).to_string()).into_response()
+}
+
+fn unknown() -> Response {
+    let error = "it asks for a client certificate that an authority of admin.client_ca has signed";
+    (StatusCode::FORBIDDEN, [(CONTENT_TYPE, "application/json")], json!({ "error": error }).to_string()).into_response()
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and commands. Reads only.
-//! With a token, all but the two probes ask for it.
+//! With a token or with certificates, all but the two probes ask for them.
 
 mod guard;
 mod health;
 pub(crate) mod pending;
+mod tls;
 
 use crate::health::Health;
 use crate::task::Token;
@@ -14,8 +15,11 @@ use axum::routing::get;
 pub(crate) use guard::Guard;
 use pending::Question;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Caller;
+pub(crate) use tls::Tls;
 use tokio::sync::mpsc;
 
 /// Answers under way when the endpoint is told to end have so long; after it they are cut, for a scraper must not hold a process back.
@@ -50,6 +54,8 @@ pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
 /// What the endpoint answers from, and whom.
 pub(crate) struct Desk {
     pub(crate) guard: Guard,
+    /// `None`: in plain text.
+    pub(crate) tls: Option<Tls>,
     pub(crate) health: Health,
     pub(crate) render: Render,
     /// What waits is asked of whoever takes these.
@@ -66,13 +72,22 @@ impl Desk {
 }
 
 /// Answers until `token` is cancelled.
-pub(crate) async fn serve(listener: TcpListener, desk: Desk, token: Token) -> Result<(), Error> {
+pub(crate) async fn serve(listener: TcpListener, mut desk: Desk, token: Token) -> Result<(), Error> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
-        tracing::info!(%address, "admin endpoint listens");
+        tracing::info!(%address, tls = desk.tls.is_some(), "admin endpoint listens");
     }
     let until = token.clone();
-    let served = axum::serve(listener, desk.router()).with_graceful_shutdown(async move { until.cancelled().await }).into_future();
+    let stopped = async move { until.cancelled().await };
+    let tls = desk.tls.take();
+    let router = desk.router();
+    let served: Pin<Box<dyn Future<Output = std::io::Result<()>>>> = match tls {
+        None => Box::pin(axum::serve(listener, router).with_graceful_shutdown(stopped).into_future()),
+        Some(tls) => {
+            let router = router.into_make_service_with_connect_info::<Caller>();
+            Box::pin(axum::serve(tls.door(listener), router).with_graceful_shutdown(stopped).into_future())
+        }
+    };
     let overdue = async {
         token.cancelled().await;
         tokio::time::sleep(DRAIN).await;
@@ -108,7 +123,7 @@ mod tests {
                 token.cancel();
             };
             let (questions, _never_answered) = pending::questions();
-            let desk = Desk { guard: Guard::new(guard), health: health.clone(), render, questions };
+            let desk = Desk { guard: Guard::new(guard, false), tls: None, health: health.clone(), render, questions };
             let (served, ()) = tokio::join!(serve(listener, desk, token.clone()), test);
             served.unwrap();
         });

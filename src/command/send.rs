@@ -10,8 +10,8 @@ use crate::broker::{Failure, FailureKind, Outgoing, Report, Sent, Target};
 use crate::cli;
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Config, Kind};
-use crate::health::Health;
-use crate::limit::{COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
+use crate::health::{Health, Part};
+use crate::limit::{COMMAND_REPORT_MAX, COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::header::push_header;
 use crate::model::header_name::{Control, SUBJECT};
 use crate::model::{Admission, CameBy, Headers, Offset, Origins, Partition, Reason, Record, Rules, ShardId, Timestamp, Warning, admit};
@@ -202,7 +202,8 @@ async fn deliver(
 ) -> Result<Receipt> {
     let source = &config.routes[&send.route].source;
     let name = &format!("{}.{}", source.kind.key(), source.cluster);
-    let mut target = target(config, source).with_context(|| name.clone())?;
+    let health = Health::new();
+    let mut target = target(config, source, health.part("send")).with_context(|| name.clone())?;
     let record = Outgoing {
         topic: subject.unwrap_or(&receipt.topic),
         partition: partition.filter(|_| subject.is_none()),
@@ -213,7 +214,7 @@ async fn deliver(
         extra: &[],
     };
     let report = match target.send(&record, 0) {
-        Sent::Taken => reported(&mut *target).await?,
+        Sent::Taken => reported(&mut *target, &health).await?,
         Sent::Full => bail!("not sent: the client takes nothing"),
         Sent::Failed(failure) => Report { ticket: 0, place: None, outcome: Err(failure) },
     };
@@ -234,28 +235,26 @@ async fn deliver(
     }
 }
 
-fn target(config: &Config, source: &config::Source) -> Result<Box<dyn Target>> {
-    let part = Health::new().part("send");
+fn target(config: &Config, source: &config::Source, part: Part) -> Result<Box<dyn Target>> {
     if source.kind == Kind::Nats {
         // Two sent by one command in one millisecond are two: it sends one.
         let name = format!("send/{}/{}", std::process::id(), WallClock.now().as_millis());
         return Ok(Box::new(NatsTarget::new(&nats_cluster(config, &source.cluster), 1, name, part)?));
     }
     let mut cluster = cluster(config, &source.cluster);
-    // Somebody waits before the screen; a service would go on trying for minutes.
-    if !["message.timeout.ms", "delivery.timeout.ms"].iter().any(|option| cluster.properties.contains_key(*option)) {
-        cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
-    }
+    // Somebody waits before the screen; the service, for which such a property is, goes on trying for minutes.
+    cluster.properties.remove("delivery.timeout.ms");
+    cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
     Ok(Box::new(KafkaTarget::new(&cluster, 1, part)?))
 }
 
 /// A client that reports nothing, since nobody is there, is not waited for.
-async fn reported(target: &mut dyn Target) -> Result<Report> {
-    let silent = Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail: "no answer".to_owned() };
-    match tokio::time::timeout(COMMAND_SEND_MAX + COMMAND_SEND_MAX, target.reports()).await {
-        Ok(mut reports) => reports.pop().context("the client reports on every record"),
-        Err(_) => Ok(Report { ticket: 0, place: None, outcome: Err(silent) }),
+async fn reported(target: &mut dyn Target, health: &Health) -> Result<Report> {
+    if let Ok(mut reports) = tokio::time::timeout(COMMAND_REPORT_MAX, target.reports()).await {
+        return reports.pop().context("the client reports on every record");
     }
+    let detail = health.not_ready().pop().map_or_else(|| "no answer".to_owned(), |complaint| complaint.reason);
+    Ok(Report { ticket: 0, place: None, outcome: Err(Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail }) })
 }
 
 fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Receipt {

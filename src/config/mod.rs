@@ -23,7 +23,7 @@ mod unsupported;
 pub use problem::Error;
 #[allow(unused_imports, reason = "the options' types, for those who read the configuration")]
 pub(crate) use {
-    admin::Admin,
+    admin::{Admin, Tls},
     kafka::Kafka,
     nats::{Login, Nats},
     redis::Redis,

@@ -92,7 +92,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         nats: BTreeMap::new(),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
         timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
-        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap(), token: None },
+        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap(), token: None, tls: None },
         log: Log { format: LogFormat::Auto, level: "info".to_owned() },
         traces: Traces { endpoint: None, authorization: None, one_in: 1 },
     };
@@ -176,7 +176,7 @@ fn every_option_reaches_its_place_from_the_environment() {
             },
         )]),
         timer: Timer { memory: 1 << 30, lease: Duration::from_secs(7), max_clock_skew: Duration::from_millis(500) },
-        admin: Admin { listen: "[::]:9000".parse().unwrap(), token: Some(Secret::new("sixteen-or-more-characters")) },
+        admin: Admin { listen: "[::]:9000".parse().unwrap(), token: Some(Secret::new("sixteen-or-more-characters")), tls: None },
         log: Log { format: LogFormat::Json, level: "warn,postdate::timer=debug".to_owned() },
         traces: Traces {
             endpoint: Some("https://collector.example.com/otlp".parse().unwrap()),

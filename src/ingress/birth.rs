@@ -100,6 +100,7 @@ mod tests {
             delivered: done(),
             lowest_pending: Offset(0),
             pending: 0,
+            bytes: 0,
             quarantined: 0,
             forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),

@@ -162,7 +162,7 @@ impl Intake {
         let balance = Balance::of(state);
         let difference = (!balance.is_unsure).then_some(balance.difference);
         let due_soon = state.forecast.due_by(now.plus(DUE_SOON), now);
-        self.waiting.set([state.pending, due_soon, state.quarantined], balance.counts(), difference);
+        self.waiting.set([state.pending, due_soon, state.quarantined, state.bytes], balance.counts(), difference);
     }
 
     /// How far the reading is behind the partition's end is shown, if that is known.
@@ -287,6 +287,7 @@ mod tests {
             delivered,
             lowest_pending: Offset(3),
             pending: 0,
+            bytes: 0,
             quarantined: 0,
             forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),

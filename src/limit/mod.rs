@@ -58,6 +58,10 @@ pub(crate) const REPORT_HOURS_MAX: usize = 10_000;
 pub(crate) const SURVEY_QUESTIONS_MAX: usize = 4;
 pub(crate) const SURVEY_PATIENCE: Duration = Duration::from_secs(20);
 
+/// TLS handshakes of the admin endpoint that may be under way, and how long one may take: less than a probe waits.
+pub(crate) const ADMIN_HANDSHAKES_MAX: usize = 128;
+pub(crate) const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(4);
+
 /// Producers' spans that one span of a batch is linked to: what collectors keep of a span's links.
 pub(crate) const SPAN_LINKS_MAX: usize = 128;
 /// Spans that wait to be sent, of some 3 KiB each with all its links, and how many go in one request.
@@ -76,8 +80,10 @@ pub(crate) const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long a check waits for each server, and for what waits in the store to be counted.
 pub(crate) const CHECK_MAX: Duration = Duration::from_secs(8);
 
-/// How long a command waits for a broker to confirm its one record, and bytes of a payload that it reads: more than any broker is set to take.
+/// How long a command lets a broker take to confirm its one record, how long it waits for a client to say so, and bytes of a payload that it
+/// reads: more than any broker is set to take.
 pub(crate) const COMMAND_SEND_MAX: Duration = Duration::from_secs(10);
+pub(crate) const COMMAND_REPORT_MAX: Duration = Duration::from_secs(12);
 pub(crate) const PAYLOAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Cancelled places behind delivered that one advance removes: what is left goes with the next one, and no script runs long for it.

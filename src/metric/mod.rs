@@ -118,6 +118,9 @@ instruments! {
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in the runs of a shard that were set aside, as its holder knows; 0 from other processes"
         "Act while it is above 0: these are not delivered. The log names each run."
+    STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]
+        "bytes of a shard's runs as they lie in the store, compressed, without what the store itself adds; 0 from processes that do not read the partition"
+        "Grows with what waits. Redis takes some more for it (see the page on sizing); its own INFO memory tells how much is left."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
         "a shard's ledger as its holder knows it, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending; 0 from other processes"
         "Accepted is the sum of the others. It may fall: see the page on the store for what each means after a loss."
@@ -414,7 +417,7 @@ mod tests {
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
             let waiting = Waiting::new(&shard());
-            waiting.set([7, 3, 2], [9, 1, 0, 0, 2, 0, 7], Some(-1));
+            waiting.set([7, 3, 2, 512], [9, 1, 0, 0, 2, 0, 7], Some(-1));
             waiting.lags(4);
             Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
             std::mem::forget((waiting, LeaseHeld::new(&shard())));
@@ -427,6 +430,7 @@ mod tests {
             "postdate_due_soon_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 3",
             "postdate_ingress_lag_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 4",
             "postdate_quarantined_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 2",
+            "postdate_stored_bytes{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 512",
             "postdate_ledger_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\",count=\"accepted\"} 9",
             "postdate_ledger_difference_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} -1",
             "postdate_ledger_unsure{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0",
@@ -440,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Waiting::new(&shard()).set([7, 3, 2], [9, 0, 0, 0, 2, 0, 7], Some(0)));
+        let lines = scraped(|| Waiting::new(&shard()).set([7, 3, 2, 512], [9, 0, 0, 0, 2, 0, 7], Some(0)));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 

@@ -1,14 +1,16 @@
 //! What is shown of one shard, by the process that reads it and by the one that delivers it.
 
-use super::{DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PENDING, QUARANTINED};
+use super::{
+    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PENDING, QUARANTINED, STORED_BYTES,
+};
 use crate::model::ShardId;
 
 /// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
 /// one for each shard.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Messages in runs, those that are due soon, those in quarantine, the ledger's difference, and whether it is unsure.
-    gauges: [Gauge; 5],
+    /// Messages in runs, those that are due soon, those in quarantine, the bytes of the runs, the ledger's difference, and whether it is unsure.
+    gauges: [Gauge; 6],
     ingress_lag: Gauge,
     /// By [`COUNTS`].
     ledger: [Gauge; COUNTS.len()],
@@ -20,16 +22,17 @@ const COUNTS: [&str; 7] = ["accepted", "delivered", "cancelled", "dead_lettered"
 impl Waiting {
     pub(crate) fn new(shard: &ShardId) -> Self {
         let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-        let gauges = [PENDING, DUE_SOON, QUARANTINED, LEDGER_DIFFERENCE, LEDGER_UNSURE].map(|instrument| shard_gauge(instrument, shard));
+        let gauges = [PENDING, DUE_SOON, QUARANTINED, STORED_BYTES, LEDGER_DIFFERENCE, LEDGER_UNSURE];
+        let gauges = gauges.map(|instrument| shard_gauge(instrument, shard));
         let ingress_lag = shard_gauge(INGRESS_LAG, shard);
         Self { gauges, ingress_lag, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
     }
 
-    /// In messages: all that wait, those that are due soon, and those set aside; of the ledger the counts in the order of [`COUNTS`], and the
+    /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`COUNTS`], and the
     /// difference, if it says anything.
-    pub(crate) fn set(&self, [pending, due_soon, quarantined]: [u64; 3], ledger: [u64; COUNTS.len()], difference: Option<i64>) {
+    pub(crate) fn set(&self, [pending, due_soon, quarantined, bytes]: [u64; 4], ledger: [u64; COUNTS.len()], difference: Option<i64>) {
         let unsure = if difference.is_none() { 1.0 } else { 0.0 };
-        let values = [pending as f64, due_soon as f64, quarantined as f64, difference.unwrap_or(0) as f64, unsure];
+        let values = [pending as f64, due_soon as f64, quarantined as f64, bytes as f64, difference.unwrap_or(0) as f64, unsure];
         self.gauges.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
         self.ledger.iter().zip(ledger).for_each(|(gauge, count)| gauge.set(count as f64));
     }
@@ -42,7 +45,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.set([0; 3], [0; COUNTS.len()], Some(0));
+        self.set([0; 4], [0; COUNTS.len()], Some(0));
         self.lags(0);
     }
 }

@@ -4,16 +4,16 @@
 mod plan;
 mod storage;
 
-use crate::admin::{self, Desk, Guard};
+use crate::admin::{self, Desk, Guard, Tls};
 use crate::clock::{Clock, WallClock};
-use crate::config::{Config, Secret};
+use crate::config::{self, Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, SPANS_FAREWELL, STOP_MAX};
 use crate::metric;
 use crate::model::Hint;
 use crate::task::{self, TaskGroup, Token};
-use crate::telemetry::{Exporter, Telemetry};
+use crate::telemetry::{Exporter, Scribe, Systems, Telemetry};
 use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
@@ -57,7 +57,7 @@ impl Service {
         let plan = Plan { config: config.clone(), store, health: health.clone(), tracer, give_up: give_up.clone(), timers_done };
         let plan = Arc::new(plan);
         let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
-        let guard = Guard::new(config.admin.token.as_ref().map(Secret::expose));
+        let (guard, tls) = door(&config.admin)?;
         let (questions, asked) = admin::pending::questions();
         let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
         let render = move || {
@@ -65,7 +65,7 @@ impl Service {
             render.render()
         };
         group.thread("admin", move |stop| async move {
-            let desk = Desk { guard, health: served, render: Arc::new(render), questions };
+            let desk = Desk { guard, tls, health: served, render: Arc::new(render), questions };
             tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
         })?;
         let here = plan.clone();
@@ -121,12 +121,22 @@ impl Service {
     }
 }
 
+/// Who is let in by the admin endpoint, and how.
+fn door(admin: &config::Admin) -> Result<(Guard, Option<Tls>)> {
+    let tls = admin.tls.as_ref().map(|tls| Tls::new(&tls.certificate, &tls.key, tls.client_ca.as_deref())).transpose()?;
+    let by_certificate = admin.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    Ok((Guard::new(admin.token.as_ref().map(Secret::expose), by_certificate), tls))
+}
+
 /// The tracer of all roles; the thread that sends what it takes ends after them, unless the collector keeps it waiting.
 fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Result<Tracer> {
     let (traces, metric) = (&config.traces, metric::Traces::new());
     let Some(endpoint) = &traces.endpoint else { return Ok(Tracer::default()) };
     let authorization = traces.authorization.as_ref().map(Secret::expose);
-    let exporter = Exporter::new(endpoint, authorization, &config.deployment, random).context("traces.endpoint")?;
+    let systems = |route: &config::Route| Systems { source: route.source.kind.key(), target: route.target_kind().key() };
+    let systems = config.routes.iter().map(|(name, route)| (name.clone(), systems(route))).collect();
+    let scribe = Scribe { deployment: config.deployment.clone(), systems, random };
+    let exporter = Exporter::new(endpoint, authorization, scribe).context("traces.endpoint")?;
     let (tracer, spans) = Tracer::new(traces.one_in, metric.dropped);
     group.thread("traces", move |stop| async move {
         let farewell = async {

@@ -128,6 +128,8 @@ pub(crate) struct State {
     pub(crate) lowest_pending: Offset,
     /// Messages in runs that are not deleted yet: a run leaves when the last of its messages is delivered.
     pub(crate) pending: u64,
+    /// Bytes of these runs, as they are stored.
+    pub(crate) bytes: u64,
     /// Messages in quarantine.
     pub(crate) quarantined: u64,
     pub(crate) forecast: Forecast,

@@ -1,13 +1,15 @@
 //! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
 
 mod exporter;
-mod otlp;
+mod span;
+mod wire;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
 use crate::task::Token;
 pub(crate) use exporter::Exporter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+pub(crate) use span::{Scribe, Systems};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 use std::time::Duration;
@@ -140,6 +142,50 @@ mod tests {
             assert!(text.contains("gained") && !text.contains('{'), "{text}");
             assert_eq!(text.contains('\u{1b}'), is_terminal, "colours are for terminals");
         }
+    }
+
+    /// A word that begins so in every key that holds a secret.
+    const PLANTED: &str = r#"
+deployment = "told"
+[store.redis]
+url = "redis://user:planted-in-url@127.0.0.1:1"
+[kafka.main]
+brokers = ["127.0.0.1:1"]
+properties = { "sasl.password" = "planted-property", "ssl.key.pem" = "planted-key" }
+[nats]
+a = { url = "nats://user:planted-in-url@h" }
+b = { url = "nats://h", username = "u", password = "planted-password" }
+c = { url = "nats://h", token = "planted-token" }
+d = { url = "nats://h", nkey = "planted-nkey" }
+e = { url = "nats://h", credentials = "planted-credentials" }
+[route.r]
+source = { kafka = "main", topics = ["a"] }
+target = { kafka = "main", topic = "b" }
+dead_letter = { kafka = "main", topic = "c" }
+[admin]
+token = "planted-admin-token"
+[traces]
+endpoint = "http://127.0.0.1:1"
+authorization = "Bearer planted-authorization"
+"#;
+
+    #[test]
+    fn a_panic_that_prints_the_whole_configuration_is_logged_and_tells_no_secret() {
+        let config = crate::Config::of(PLANTED).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let layer = layer(&config.log, false, Arc::new(File::create(file.path()).unwrap()));
+        let before = Arc::new(std::panic::take_hook());
+        let (own, others) = (std::thread::current().id(), before.clone());
+        // Other tests may panic meanwhile.
+        std::panic::set_hook(Box::new(move |panic| if std::thread::current().id() == own { log_panic(panic) } else { others(panic) }));
+        let panicked = tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            std::panic::catch_unwind(|| panic!("as planned: {config:#?} {config:?} {}", config.kafka["main"].brokers[0]))
+        });
+        std::panic::set_hook(Box::new(move |panic| before(panic)));
+        assert!(panicked.is_err());
+        let logged = std::fs::read_to_string(file.path()).unwrap();
+        assert!(logged.contains("this is a fault in Postdate") && logged.contains("told") && logged.contains("127.0.0.1:1"), "{logged}");
+        assert!(logged.matches("[secret]").count() > 12 && !logged.contains("planted"), "{logged}");
     }
 
     #[test]

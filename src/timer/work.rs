@@ -393,6 +393,7 @@ impl Work {
             delivered: Claim::START,
             lowest_pending: Offset(0),
             pending: watermark.0,
+            bytes: 0,
             quarantined: 0,
             forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),

@@ -92,11 +92,12 @@ impl Source {
 pub(in crate::command) struct Endpoint {
     address: SocketAddr,
     token: Option<Secret>,
+    has_tls: bool,
 }
 
 impl Endpoint {
     fn of(admin: &Admin) -> Self {
-        Self { address: reachable(admin.listen), token: admin.token.clone() }
+        Self { address: reachable(admin.listen), token: admin.token.clone(), has_tls: admin.tls.is_some() }
     }
 }
 
@@ -137,7 +138,8 @@ fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str, query: &[(&str, Opt
 
 /// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
 /// is to be done meanwhile.
-fn get(Endpoint { address, token }: &Endpoint, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+fn get(Endpoint { address, token, has_tls }: &Endpoint, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
+    anyhow::ensure!(!has_tls, "it speaks TLS (admin.certificate), and this command does not: ask it by curl, at https://{address}{path}");
     let mut line = Serializer::new(String::new());
     line.extend_pairs(query.iter().filter_map(|(name, value)| Some((name, (*value)?))));
     let login = token.as_ref().map_or_else(String::new, |token| format!("authorization: Bearer {}\r\n", token.expose()));

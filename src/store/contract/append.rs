@@ -14,6 +14,7 @@ pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_its_runs(t: &Tr
     assert_eq!(t.fetch(&[&far, &near]).await, [Some(far.bytes.clone()), Some(near.bytes.clone())]);
     let state = t.state().await;
     assert_eq!((state.watermark, state.lowest_pending, state.pending), (Watermark(13), Offset(10), 3));
+    assert_eq!(state.bytes, (near.bytes.len() + far.bytes.len()) as u64);
     let due_before = |hour| state.forecast.due_by(due(hour, 0), Timestamp::from_millis(0));
     assert_eq!([1, 2, 5, 6].map(due_before), [0, 2, 2, 3]);
 }

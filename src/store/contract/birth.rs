@@ -16,6 +16,7 @@ pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Trial<'_
         delivered,
         lowest_pending: Offset(4),
         pending: 0,
+        bytes: 0,
         quarantined: 0,
         forecast: Forecast::default(),
         ledger: Ledger::default(),

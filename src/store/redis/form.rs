@@ -85,6 +85,7 @@ impl Count {
             state.quarantined += self.messages;
         } else {
             state.pending += self.messages;
+            state.bytes += self.bytes;
             if let Some(slice) = Slice::parse(field) {
                 state.forecast.add(slice, self.messages);
             }

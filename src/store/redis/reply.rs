@@ -221,6 +221,7 @@ fn state(value: Value) -> Option<State> {
         delivered: Claim::from_hex(&text(delivered)?)?,
         lowest_pending: watermark.offset(),
         pending: 0,
+        bytes: 0,
         quarantined: 0,
         forecast: Forecast::default(),
         ledger: Ledger::default(),

@@ -107,6 +107,7 @@ impl Counts {
             delivered: positions.delivered,
             lowest_pending: self.lowest_pending(positions.watermark),
             pending: self.pending(),
+            bytes: self.slices.values().map(|count| count.bytes).sum(),
             quarantined: self.quarantined(),
             forecast: self.forecast(),
             ledger: positions.ledger,

@@ -59,12 +59,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "postdate.config" -}}
 {{- if not .Values.config.deployment }}{{ fail "config.deployment is required: it sets this installation apart from others that share a store or a Kafka" }}{{ end }}
 {{- $config := deepCopy .Values.config }}
-{{- if not .Values.adminToken.secretName }}{{ fail "adminToken.secretName is required: probes and scrapers come from elsewhere, so the admin endpoint asks for a token" }}{{ end }}
-{{- $_ := set $config "admin" (dict "listen" "0.0.0.0:8088" "token_file" "/run/secrets/postdate-admin/token") }}
+{{- $_ := set $config "admin" (include "postdate.admin" . | fromJson) }}
 {{- $log := default dict $config.log }}
 {{- $_ := set $config "log" (merge (dict "format" "json") $log) }}
 {{- if .Values.persistence.enabled }}{{ $_ := set $config "store" (dict "embedded" (dict "path" "/var/lib/postdate/store")) }}{{ end }}
 {{- include "postdate.toml.table" (dict "path" list "table" $config) }}
+{{- end }}
+
+{{- /* The admin endpoint: whom it lets in, and how. */ -}}
+{{- define "postdate.admin" -}}
+{{- $tls := .Values.adminTls }}
+{{- if and $tls.clientAuth (not $tls.secretName) }}{{ fail "adminTls.clientAuth: without adminTls.secretName there is no TLS" }}{{ end }}
+{{- if not (or .Values.adminToken.secretName $tls.clientAuth) }}{{ fail "adminToken.secretName is required: probes and scrapers come from elsewhere, so the admin endpoint asks for a token, or by adminTls for client certificates" }}{{ end }}
+{{- $admin := dict "listen" "0.0.0.0:8088" }}
+{{- if .Values.adminToken.secretName }}{{ $_ := set $admin "token_file" "/run/secrets/postdate-admin/token" }}{{ end }}
+{{- if $tls.secretName }}
+{{- $_ := set $admin "certificate" "/run/secrets/postdate-admin-tls/tls.crt" }}
+{{- $_ := set $admin "certificate_key" "/run/secrets/postdate-admin-tls/tls.key" }}
+{{- if $tls.clientAuth }}{{ $_ := set $admin "client_ca" "/run/secrets/postdate-admin-tls/ca.crt" }}{{ end }}
+{{- end }}
+{{- $admin | toJson }}
+{{- end }}
+
+{{- /* Where a probe asks. A kubelet shows no certificate, and believes any. */ -}}
+{{- define "postdate.probe" -}}
+{ path: {{ .path }}, port: admin{{ if .root.Values.adminTls.secretName }}, scheme: HTTPS{{ end }} }
 {{- end }}
 
 {{- define "postdate.podSecurity" -}}
@@ -92,9 +111,16 @@ capabilities:
   mountPath: /run/secrets/postdate/{{ .mount }}
   readOnly: true
 {{- end }}
+{{- if .Values.adminToken.secretName }}
 - name: admin-token
   mountPath: /run/secrets/postdate-admin
   readOnly: true
+{{- end }}
+{{- if .Values.adminTls.secretName }}
+- name: admin-tls
+  mountPath: /run/secrets/postdate-admin-tls
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{- define "postdate.volumes" -}}
@@ -107,6 +133,7 @@ capabilities:
     secretName: {{ .name }}
     defaultMode: 0440
 {{- end }}
+{{- if .Values.adminToken.secretName }}
 - name: admin-token
   secret:
     secretName: {{ .Values.adminToken.secretName }}
@@ -114,6 +141,13 @@ capabilities:
     items:
       - key: {{ .Values.adminToken.key }}
         path: token
+{{- end }}
+{{- if .Values.adminTls.secretName }}
+- name: admin-tls
+  secret:
+    secretName: {{ .Values.adminTls.secretName }}
+    defaultMode: 0440
+{{- end }}
 {{- end }}
 
 {{- /* The workloads that are there, as a JSON list of {name, roles, ...}. */ -}}

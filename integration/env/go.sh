@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# `go`, new enough for what is built here. A Go from 1.21 on fetches the newer one that a module asks for; for an older one, as Debian 12 has
+# it, this does so: the newer one is a module too.
+set -euo pipefail
+version=1.26.8
+export GOTOOLCHAIN=auto
+
+complain() {
+    echo "$@" >&2
+    exit 1
+}
+
+minor=$({ go env GOVERSION 2>/dev/null || true; } | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+[[ $minor ]] || complain 'There is no `go` here, which builds some of the servers for the tests:  apt-get install golang-go'
+if ((minor < 21)); then
+    module=golang.org/toolchain@v0.0.1-go$version.$(go env GOOS)-$(go env GOARCH)
+    said=$(cd / && go mod download -json "$module" 2>&1) || complain "$said"$'\n'"Go 1.$minor did not bring Go $version. It needs a Go module proxy: GOPROXY names it."
+    from=$(sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$said")
+    # A module's files are nobody's to run.
+    [[ -x $from/bin/go ]] || chmod a+x "$from"/bin/* "$from"/pkg/tool/*/*
+    PATH=$from/bin:$PATH
+    unset GOROOT
+fi
+exec go "$@"
