@@ -4,7 +4,7 @@
 #                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, layout, asynq; and deep, which takes
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, fleet, layout, asynq; and deep, which takes
 #                          minutes and gigabytes of the disk, and is left out unless it stands here
 #   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
@@ -55,8 +55,8 @@ $(SERVERS)/tools/bin/cargo-cyclonedx: | packages
 bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
-chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m MODE=exactly-once REPORT=file.md
-	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
+chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m BROKER=nats MODE=exactly-once
+	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 kube: servers ## the Helm chart on a real Kubernetes control plane, which is built first: ten minutes or more, once
 	@integration/deploy/tools.sh cluster

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, eventually, kafka, unique};
+use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, eventually, free_port, kafka, nats, unique};
 
 const SOURCE: &str = "orders.delayed";
 const TARGET: &str = "orders";
@@ -236,6 +236,36 @@ fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
     let records = Sink::read_to_end(kafka().addr(), target);
     assert_eq!((own(&records), records.len()), ((0..sent).collect(), sent + 1));
     demo.leaves_nothing_behind(&["postdate-data"]);
+}
+
+#[test]
+fn the_demo_on_a_nats_server_delivers_all_it_sent_and_leaves_nothing_there() {
+    let server = nats().url();
+    let mut demo = Demo::start(&["--for", "8s", "--nats", &server]);
+    let subject = regex_lite::Regex::new(r"-s \S+ (demo\.([0-9a-f]{8})\.delayed) hi").unwrap();
+    let found = |said: &str| subject.captures(said).map(|found| (found[1].to_owned(), found[2].to_owned()));
+    let (subject, run) = demo.wait_for("the subject", found);
+    demo.wait_for("messages that wait", |said| said.contains("  1 s  sent").then_some(()));
+    nats().publish(&subject, &[("postdate-after", "1s"), ("postdate-key", "stranger")], "hello");
+    nats().publish(&subject, &[("postdate-after", "10x"), ("postdate-key", "stranger")], "oops");
+
+    let (status, said, errors) = demo.end();
+    assert_eq!(status.code(), Some(0), "{said}{errors}");
+    assert_all_arrived(&said);
+    assert!(said.contains("yours has arrived: key \"stranger\", \"hello\""), "{said}");
+    assert!(said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""), "{said}");
+    assert_eq!(counted(&said, "yours"), Some(2), "{said}");
+    let left: Vec<_> = nats().streams().into_iter().filter(|name| name.contains(&run)).collect();
+    assert_eq!(left, [""; 0]);
+    demo.leaves_nothing_behind(&[]);
+}
+
+#[test]
+fn the_demo_says_that_no_nats_server_answers() {
+    let url = format!("nats://user:secret@127.0.0.1:{}", free_port());
+    let (status, said, errors) = Demo::start(&["--nats", &url]).end();
+    assert_eq!((status.code(), said.as_str()), (Some(1), ""));
+    assert!(errors.contains("--nats") && !errors.contains("secret"), "{errors}");
 }
 
 fn as_text(path: &Path) -> &str {

@@ -36,3 +36,4 @@ mod shutdown;
 mod source;
 mod traces;
 mod verdict;
+mod window;

@@ -116,7 +116,8 @@ pub enum Command {
     ///
     /// A shard whose source topic was deleted and created again stops, for its positions mean nothing in the new topic. Stop the processes
     /// that serve the route, run this, and start them again: reading begins anew at the first retained record. While messages of the old
-    /// topic still wait, nothing is erased unless --discard says so.
+    /// topic still wait, nothing is erased unless --discard says so. Where messages arrive on NATS, it ends only when the duplicate windows
+    /// of the streams there have passed: until then new messages with the ids of old ones would be dropped.
     Reset(Reset),
     /// Tells what waits, or where one message does
     ///
@@ -165,6 +166,9 @@ pub struct Demo {
     /// Show it on the Kafka and the store of this configuration file (TOML) instead
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Show it on a NATS server with JetStream instead, in a stream of its own that is taken away at the end
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub nats: Option<String>,
     /// The route that is used, if the configuration has several
     #[arg(long, requires = "config")]
     pub route: Option<String>,
@@ -196,6 +200,9 @@ pub struct Reset {
     /// Also erase messages that still wait: they will never be delivered
     #[arg(long)]
     pub discard: bool,
+    /// End at once, though streams of NATS on which messages arrive still pass over what bears the ids of old ones
+    #[arg(long)]
+    pub no_wait: bool,
 }
 
 /// See [`Command::Pending`].

@@ -63,6 +63,14 @@ pub(crate) enum Mutant {
     TellsMeanwhile,
     /// Exactly-once: what went in a transaction that was undone is not handed over again.
     ForgetsUndone,
+    /// What a reader brings again is stored again.
+    ReadsAgain,
+    /// What is sent bears no id, by which a target could pass over what it has already.
+    NoMessageId,
+    /// A source that was made again is taken for the old one.
+    TakesForOld,
+    /// What was committed of a source that was made again is taken for the new one's.
+    TakesOldCommit,
 }
 
 #[cfg(not(test))]

@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 10] = ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "deep", "layout", "asynq"];
+pub(crate) const STAGES: [&str; 11] =
+    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "deep", "layout", "asynq"];
 
 /// Takes minutes, and gigabytes of the disk: only for whoever asks for it.
 const NAMED_ONLY: &str = "deep";
@@ -67,7 +68,7 @@ impl Asked {
 
     /// Whether a lateness is measured, by a broker that must be warm.
     pub(crate) fn is_timely(&self) -> bool {
-        ["steady", "burst", "exact", "deep"].iter().any(|stage| self.wants(stage))
+        ["steady", "burst", "exact", "fleet", "deep"].iter().any(|stage| self.wants(stage))
     }
 
     /// Measurements of all runs.
@@ -81,6 +82,7 @@ impl Asked {
             ("steady", rates),
             ("burst", 1),
             ("exact", 5),
+            ("fleet", 2),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::env::now_ms;
 use crate::feeder::{Feeder, steadily};
 use crate::route::{begun, wait_for};
-use crate::row::{Delivery, Lateness, Row, Stage, System};
+use crate::row::{Delivery, Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, millis, stop};
 use crate::watch::Watch;
 use crate::workload::spread;
@@ -75,10 +75,11 @@ impl Bench<'_> {
         feeder.finish();
         wait_for(self.progress, dues.len(), LOOK, || watch.count());
         let usage = start.until(self.meter.read(service.cpu()));
+        let process = Process::of(&service, None);
         stop(service);
         let seen = watch.end();
         let verdict = seen.judge(dues.len(), route.dead(), |number| dues[number]);
         let row = Row::service(System::Postdate, Stage::SeenSteady(delivery, RATE), &usage, verdict);
-        Row { lateness_ms: Lateness::of(&seen.lateness(|number| dues[number])), ..row }
+        Row { lateness_ms: Lateness::of(&seen.lateness(|number| dues[number])), process: Some(process), ..row }
     }
 }

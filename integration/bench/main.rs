@@ -2,7 +2,7 @@
 //! so that figures of different runs say nothing about each other.
 //!
 //! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `burst`, `exact`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
+//! `burst`, `exact`, `fleet`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
 //! minutes. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of three.
 //! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
 #![allow(
@@ -26,6 +26,7 @@ mod embedded;
 mod env;
 mod exact;
 mod feeder;
+mod fleet;
 mod held;
 mod layout;
 mod ledger;
@@ -128,6 +129,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {
     }
     if asked.wants("exact") {
         rows.extend(bench.exact());
+    }
+    if asked.wants("fleet") {
+        rows.extend(bench.fleet());
     }
     if asked.wants("deep") {
         rows.extend(bench.deep());

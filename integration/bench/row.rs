@@ -42,6 +42,27 @@ pub(crate) enum Stage {
     /// Drain and a steady load as a consumer sees them that reads only what is committed.
     SeenDrain(Delivery),
     SeenSteady(Delivery, usize),
+    /// A steady load seen so, of what was due after that.
+    Moved(Delivery, Event),
+}
+
+/// What happens to timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Event {
+    Joined,
+    Asked,
+    Killed,
+}
+
+impl Event {
+    fn name(self) -> &'static str {
+        match self {
+            Event::Joined => "another joined",
+            Event::Asked => "one was asked to end",
+            Event::Killed => "one of two was killed",
+        }
+    }
 }
 
 /// What a route promises of copies.
@@ -256,6 +277,7 @@ impl Stage {
             Stage::Beside(Depth { rate, waiting, settled: true }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
             Stage::SeenDrain(delivery) => format!("seen: out of Redis, {}", delivery.name()),
             Stage::SeenSteady(delivery, rate) => format!("seen: steady {rate}/s, {}", delivery.name()),
+            Stage::Moved(delivery, event) => format!("timers: {}, {}", event.name(), delivery.name()),
         }
     }
 }

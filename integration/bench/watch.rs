@@ -72,7 +72,12 @@ impl Seen {
 
     /// In milliseconds after the due, ascending.
     pub(crate) fn lateness(&self, due: impl Fn(usize) -> i64) -> Vec<i64> {
-        let mut lateness: Vec<i64> = self.arrived.iter().map(|(number, at)| at - due(*number)).collect();
+        self.lateness_of(|number| Some(due(number)))
+    }
+
+    /// The same, of those that `due` tells of.
+    pub(crate) fn lateness_of(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
+        let mut lateness: Vec<i64> = self.arrived.iter().filter_map(|(number, at)| Some(at - due(*number)?)).collect();
         lateness.sort_unstable();
         lateness
     }

@@ -19,9 +19,25 @@ impl fmt::Display for Mode {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broker {
+    Kafka,
+    Nats,
+}
+
+impl fmt::Display for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kafka => "Kafka",
+            Self::Nats => "NATS",
+        })
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) length: Duration,
+    pub(crate) broker: Broker,
     pub(crate) mode: Mode,
     /// Messages a second.
     pub(crate) rate: u32,
@@ -31,13 +47,21 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut asked = Self { length: Duration::from_secs(60), mode: Mode::AtLeastOnce, rate: 500, seed: 1, report: None };
+        let mut asked =
+            Self { length: Duration::from_secs(60), broker: Broker::Kafka, mode: Mode::AtLeastOnce, rate: 500, seed: 1, report: None };
         // Cargo adds `--bench`.
         for word in words.filter(|word| word != "--bench") {
-            let wrong = || format!("{word}: write for=30m, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or report=FILE");
+            let wrong = || {
+                format!(
+                    "{word}: write for=30m, broker=kafka or broker=nats, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or \
+                     report=FILE"
+                )
+            };
             let (key, value) = word.split_once('=').ok_or_else(wrong)?;
             match key {
                 "for" => asked.length = length(value).ok_or_else(wrong)?,
+                "broker" if value == "kafka" => asked.broker = Broker::Kafka,
+                "broker" if value == "nats" => asked.broker = Broker::Nats,
                 "mode" if value == "at-least-once" => asked.mode = Mode::AtLeastOnce,
                 "mode" if value == "exactly-once" => asked.mode = Mode::ExactlyOnce,
                 "rate" => asked.rate = value.parse().ok().filter(|rate| (1..=5_000).contains(rate)).ok_or_else(wrong)?,
@@ -45,6 +69,9 @@ impl Asked {
                 "report" => asked.report = Some(value.into()),
                 _ => return Err(wrong()),
             }
+        }
+        if (asked.broker, asked.mode) == (Broker::Nats, Mode::ExactlyOnce) {
+            return Err("mode=exactly-once needs transactions, which NATS has not".to_owned());
         }
         Ok(asked)
     }

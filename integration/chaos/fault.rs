@@ -5,6 +5,8 @@ use std::ops::Range;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
+use crate::asked::Broker;
+
 /// See the module's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -20,9 +22,9 @@ pub(crate) enum Fault {
     FreezeRedis,
     RollBackRedis,
     EmptyRedis,
-    KillKafka,
-    FreezeKafka,
-    StopKafka,
+    KillBroker,
+    FreezeBroker,
+    StopBroker,
 }
 
 /// What a fault happens to: two faults at once happen to different ones.
@@ -31,7 +33,7 @@ pub(crate) enum Subject {
     Timers,
     Ingresses,
     Redis,
-    Kafka,
+    Broker,
 }
 
 impl Fault {
@@ -48,9 +50,9 @@ impl Fault {
         Self::FreezeRedis,
         Self::RollBackRedis,
         Self::EmptyRedis,
-        Self::KillKafka,
-        Self::FreezeKafka,
-        Self::StopKafka,
+        Self::KillBroker,
+        Self::FreezeBroker,
+        Self::StopBroker,
     ];
 
     /// One, or two at once, of different subjects.
@@ -67,7 +69,7 @@ impl Fault {
             Self::KillIngress | Self::FreezeIngress | Self::StopIngress => &[Subject::Ingresses],
             Self::KillAll => &[Subject::Timers, Subject::Ingresses],
             Self::KillRedis | Self::FreezeRedis | Self::RollBackRedis | Self::EmptyRedis => &[Subject::Redis],
-            Self::KillKafka | Self::FreezeKafka | Self::StopKafka => &[Subject::Kafka],
+            Self::KillBroker | Self::FreezeBroker | Self::StopBroker => &[Subject::Broker],
         }
     }
 
@@ -76,14 +78,14 @@ impl Fault {
         match self {
             Self::FreezeTimer | Self::FreezeIngress => 2_000..14_000,
             Self::RollBackRedis | Self::EmptyRedis => 100..200,
-            Self::FreezeRedis | Self::FreezeKafka => 500..8_000,
+            Self::FreezeRedis | Self::FreezeBroker => 500..8_000,
             Self::AddTimer => 4_000..12_000,
             _ => 200..9_000,
         }
     }
 
-    pub(crate) fn words(self) -> &'static str {
-        match self {
+    pub(crate) fn words(self, broker: Broker) -> String {
+        let words = match self {
             Self::KillTimer => "a timer killed (kill -9)",
             Self::FreezeTimer => "a timer frozen (SIGSTOP), woken 2 to 14 s later",
             Self::StopTimer => "a timer asked to end (SIGTERM), started again",
@@ -96,9 +98,10 @@ impl Fault {
             Self::FreezeRedis => "Redis frozen (SIGSTOP)",
             Self::RollBackRedis => "Redis killed and put back to an older copy",
             Self::EmptyRedis => "Redis emptied (FLUSHALL)",
-            Self::KillKafka => "Kafka killed (kill -9)",
-            Self::FreezeKafka => "Kafka frozen (SIGSTOP)",
-            Self::StopKafka => "Kafka asked to end, started again",
-        }
+            Self::KillBroker => return format!("{broker} killed (kill -9)"),
+            Self::FreezeBroker => return format!("{broker} frozen (SIGSTOP)"),
+            Self::StopBroker => return format!("{broker} asked to end, started again"),
+        };
+        words.to_owned()
     }
 }

@@ -3,13 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::asked::Mode;
-use crate::env::{Kafka, Postdate, Redis, eventually};
-
-pub(crate) const PARTITIONS: i32 = 8;
-pub(crate) const SOURCE: &str = "chaos.delayed";
-pub(crate) const TARGET: &str = "chaos.target";
-pub(crate) const DEAD: &str = "chaos.dead";
+use crate::env::{Postdate, eventually};
+use crate::server::PARTITIONS;
 
 /// Longer than it takes any fleet that will ever be whole again.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -23,27 +18,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(crate) fn start(kafka: &Kafka, redis: &Redis, mode: Mode) -> Self {
-        kafka.create_topic(SOURCE, PARTITIONS, &[]);
-        kafka.create_topic(TARGET, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]);
-        kafka.create_topic(DEAD, 1, &[]);
-        let config = format!(
-            r#"
-deployment = "chaos"
-[store.redis]
-url = "{}"
-[kafka.main]
-brokers = ["{}"]
-properties = {{ "session.timeout.ms" = 6000 }}
-[route.chaos]
-source = {{ kafka = "main", topics = ["{SOURCE}"] }}
-target = {{ kafka = "main", topic = "{TARGET}" }}
-dead_letter = {{ kafka = "main", topic = "{DEAD}" }}
-delivery = "{mode}"
-"#,
-            redis.url(),
-            kafka.addr()
-        );
+    pub(crate) fn start(config: String) -> Self {
         let mut fleet = Self { config, timers: Vec::new(), ingresses: Vec::new(), possible: 0.0 };
         fleet.timers = (0..3).map(|_| fleet.process("timer")).collect();
         fleet.ingresses = (0..2).map(|_| fleet.process("ingress")).collect();

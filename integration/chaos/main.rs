@@ -1,8 +1,8 @@
-//! `make chaos`: a fleet of real processes on a real Kafka and a real Redis, under load, while processes and servers are killed, frozen,
+//! `make chaos`: a fleet of real processes on a real Kafka, or a real NATS, and a real Redis, under load, while processes and servers are killed, frozen,
 //! emptied and put back in time, one by one and several at once; then all heals, and what arrived is held against what was sent. It goes on
 //! for as long as it is told, and writes a report.
 //!
-//! Arguments: `for=30m` (also `s`, `h`), `mode=at-least-once|exactly-once`, `rate=500` messages a second, `seed=7`, `report=FILE`. The exit
+//! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `mode=at-least-once|exactly-once`, `rate=500` messages a second, `seed=7`, `report=FILE`. The exit
 //! code is 1 if a promise was broken. The same seed injects the same faults, though not at the same instants of the processes.
 #![allow(
     clippy::cast_possible_truncation,
@@ -19,8 +19,11 @@ mod asked;
 mod env;
 mod fault;
 mod fleet;
+mod kafka;
+mod nats;
 mod report;
 mod sender;
+mod server;
 mod storm;
 mod tally;
 
@@ -43,5 +46,5 @@ fn main() -> ExitCode {
     if let Some(path) = &asked.report {
         std::fs::write(path, &page).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    if outcome.is_kept(asked.mode) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcome.is_kept(&asked) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -4,32 +4,55 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::asked::Asked;
+use crate::asked::{Asked, Broker};
 use crate::fault::Fault;
-use crate::sender::{ABORTED_PARTITIONS, Sent};
+use crate::kafka::ABORTED_PARTITIONS;
+use crate::sender::Sent;
+use crate::server::{PARTITIONS, WINDOW};
 use crate::storm::Outcome;
 
 pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     let mut page = String::new();
     let minutes = outcome.took.as_secs_f64() / 60.0;
-    let Asked { mode, rate, seed, .. } = asked;
-    let verdict = if outcome.is_kept(*mode) { "Every promise was kept." } else { "A PROMISE WAS BROKEN." };
+    let Asked { broker, mode, rate, seed, .. } = asked;
+    let verdict = if outcome.is_kept(asked) { "Every promise was kept." } else { "A PROMISE WAS BROKEN." };
     let _ = write!(
         page,
-        "# Chaos: {mode}\n\n{verdict}\n\n{minutes:.0} minutes, {rate} messages a second with delays of 0 to 60 s over 8 partitions, 3 timers and 2 \
-         ingresses, one Kafka, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. Beside the load transactions \
-         that are aborted, 20\nrecords a second, in {ABORTED_PARTITIONS} of the partitions: where a fault leaves one of these open, what is behind it is read \
-         late.\n\n"
+        "# Chaos: {broker}, {mode}\n\n{verdict}\n\n{minutes:.0} minutes, {rate} messages a second with delays of 0 to 60 s over {PARTITIONS} \
+         partitions, 3 timers and 2 ingresses, one {broker}, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. \
+         {}\n\n",
+        beside(*broker)
     );
-    totals(&mut page, outcome);
+    totals(&mut page, *broker, outcome);
     lost(&mut page, outcome);
-    lateness(&mut page, outcome);
-    faults(&mut page, outcome);
+    lateness(&mut page, *broker, outcome);
+    faults(&mut page, *broker, outcome);
     page
 }
 
-fn totals(page: &mut String, outcome: &Outcome) {
+/// What goes on beside the load.
+fn beside(broker: Broker) -> String {
+    match broker {
+        Broker::Kafka => format!(
+            "Beside the load transactions that are aborted, 20\nrecords a second, in {ABORTED_PARTITIONS} of the partitions: where a fault leaves \
+             one of these open, what is behind it is read late."
+        ),
+        Broker::Nats => format!(
+            "Each partition is a subject\nof one stream, which takes 20 messages a second of a subject that nobody reads. The target's duplicate \
+             window: {} s.",
+            WINDOW.as_secs()
+        ),
+    }
+}
+
+fn totals(page: &mut String, broker: Broker, outcome: &Outcome) {
     let unsure = outcome.sent.iter().filter(|sent| sent.place.is_none()).count();
+    let (soon, foreign) = match broker {
+        Broker::Kafka => (None, "records that nobody sent, or of an aborted transaction"),
+        Broker::Nats => {
+            (Some(("**of these within the duplicate window**", outcome.arrived.soon_doubled)), "messages that nobody sent there")
+        }
+    };
     let rows = [
         ("messages sent", outcome.sent.len()),
         ("of these not acknowledged by the source, so that they may be missing", unsure),
@@ -39,13 +62,13 @@ fn totals(page: &mut String, outcome: &Outcome) {
         ("came again (duplicates)", outcome.arrived.doubled),
         ("possible duplicates, as the processes told before they were killed", outcome.possible_duplicates),
         ("dead letters, where none belongs", outcome.arrived.dead),
-        ("records that nobody sent, or of an aborted transaction", outcome.foreign()),
+        (foreign, outcome.foreign()),
         ("processes that crashed", outcome.crashed),
         ("messages that the ledgers miss at the end", outcome.ledgers.0 as usize),
         ("ledgers that cannot say, for the store lost what it had", outcome.ledgers.1),
     ];
     page.push_str("| | |\n| --- | ---: |\n");
-    for (what, count) in rows {
+    for (what, count) in rows[..6].iter().copied().chain(soon).chain(rows[6..].iter().copied()) {
         let _ = writeln!(page, "| {what} | {count} |");
     }
 }
@@ -59,9 +82,10 @@ fn lost(page: &mut String, outcome: &Outcome) {
     }
 }
 
-fn lateness(page: &mut String, outcome: &Outcome) {
+fn lateness(page: &mut String, broker: Broker, outcome: &Outcome) {
     page.push_str("\n| after the due, ms | messages | p50 | p99 | p99.9 | greatest |\n| --- | ---: | ---: | ---: | ---: | ---: |\n");
-    let stands_behind_aborted = |sent: &Sent| sent.place.is_some_and(|(partition, _)| partition < ABORTED_PARTITIONS);
+    let stands_behind_aborted =
+        |sent: &Sent| broker == Broker::Kafka && sent.place.is_some_and(|(partition, _)| partition < ABORTED_PARTITIONS);
     let calm = |behind: bool| outcome.lateness(|sent| outcome.is_calm(sent.due) && stands_behind_aborted(sent) == behind);
     let rows = [
         ("all", outcome.lateness(|_| true)),
@@ -77,7 +101,7 @@ fn lateness(page: &mut String, outcome: &Outcome) {
     }
 }
 
-fn faults(page: &mut String, outcome: &Outcome) {
+fn faults(page: &mut String, broker: Broker, outcome: &Outcome) {
     let together = outcome.injected.iter().filter(|injected| injected.faults.len() > 1).count();
     let _ = write!(
         page,
@@ -90,6 +114,7 @@ fn faults(page: &mut String, outcome: &Outcome) {
         let mut took: Vec<Duration> = of.iter().filter_map(|injected| injected.took).collect();
         took.sort_unstable();
         let seconds = |took: Option<&Duration>| took.map(|took| format!("{:.1}", took.as_secs_f64())).unwrap_or_default();
-        let _ = writeln!(page, "| {} | {} | {} | {} |", fault.words(), of.len(), seconds(took.get(took.len() / 2)), seconds(took.last()));
+        let _ =
+            writeln!(page, "| {} | {} | {} | {} |", fault.words(broker), of.len(), seconds(took.get(took.len() / 2)), seconds(took.last()));
     }
 }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::asked::{Asked, Mode};
-use crate::env::{Kafka, Redis, Snapshot, now_ms};
+use crate::asked::{Asked, Broker, Mode};
+use crate::env::{Redis, Snapshot, now_ms};
 use crate::fault::Fault;
 use crate::fleet::Fleet;
 use crate::sender::{Sender, Sent};
+use crate::server::Server;
 use crate::tally::{Arrived, Tally};
 
 /// So long after a fault what is late is its doing: a lease, a group's session and a backlog.
@@ -69,14 +70,19 @@ impl Outcome {
         self.arrived.foreign + self.arrived.by_number.len().saturating_sub(self.sent.len())
     }
 
-    pub(crate) fn is_kept(&self, mode: Mode) -> bool {
-        let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed;
-        broken == 0 && self.ledgers.0 == 0.0 && (mode == Mode::AtLeastOnce || self.arrived.doubled == 0)
+    pub(crate) fn is_kept(&self, asked: &Asked) -> bool {
+        let again = match (asked.broker, asked.mode) {
+            (Broker::Kafka, Mode::AtLeastOnce) => 0,
+            (Broker::Kafka, Mode::ExactlyOnce) => self.arrived.doubled,
+            (Broker::Nats, _) => self.arrived.soon_doubled,
+        };
+        let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed + again;
+        broken == 0 && self.ledgers.0 == 0.0
     }
 }
 
 pub(crate) struct Storm {
-    kafka: Kafka,
+    server: Server,
     redis: Redis,
     fleet: Fleet,
     sender: Sender,
@@ -85,18 +91,17 @@ pub(crate) struct Storm {
     snapshot: Option<(Instant, Snapshot)>,
     injected: Vec<Injected>,
     began: Instant,
-    length: Duration,
-    mode: Mode,
+    asked: Asked,
 }
 
 impl Storm {
     pub(crate) fn begin(asked: &Asked) -> Self {
-        let (kafka, redis) = (Kafka::start_with(&[("group.min.session.timeout.ms", "500")]), Redis::start());
-        let fleet = Fleet::start(&kafka, &redis, asked.mode);
-        let (tally, sender) = (Tally::start(kafka.addr()), Sender::start(kafka.addr(), asked.rate, asked.seed ^ 1));
+        let (server, redis) = (Server::start(asked.broker), Redis::start());
+        let fleet = Fleet::start(server.config(&redis, asked.mode));
+        let (tally, sender) = (Tally::start(&server), Sender::start(&server, asked.rate, asked.seed ^ 1));
         let random = StdRng::seed_from_u64(asked.seed);
         Self {
-            kafka,
+            server,
             redis,
             fleet,
             sender,
@@ -105,14 +110,13 @@ impl Storm {
             snapshot: None,
             injected: Vec::new(),
             began: Instant::now(),
-            length: asked.length,
-            mode: asked.mode,
+            asked: asked.clone(),
         }
     }
 
     /// Injects faults until the time is over, lets all heal, and waits for what is still to come.
     pub(crate) fn rage(mut self) -> Outcome {
-        while self.began.elapsed() < self.length {
+        while self.began.elapsed() < self.asked.length {
             self.calm();
             self.strike();
             self.say();
@@ -137,7 +141,7 @@ impl Storm {
             ledgers: self.fleet.ledgers(),
             took: self.began.elapsed(),
         };
-        if !outcome.is_kept(self.mode) {
+        if !outcome.is_kept(&self.asked) {
             eprintln!("chaos: what the processes wrote lies in {}", self.fleet.keep_logs().display());
         }
         outcome
@@ -194,9 +198,9 @@ impl Storm {
                 None => self.redis.restart(),
             },
             Fault::EmptyRedis => self.redis.flush_all(),
-            Fault::KillKafka => self.kafka.kill(),
-            Fault::FreezeKafka => self.kafka.pause(),
-            Fault::StopKafka => self.kafka.stop(),
+            Fault::KillBroker => self.server.kill(),
+            Fault::FreezeBroker => self.server.pause(),
+            Fault::StopBroker => self.server.stop(),
         }
         match fault {
             Fault::KillIngress | Fault::FreezeIngress | Fault::StopIngress => ingress,
@@ -220,14 +224,14 @@ impl Storm {
             Fault::KillRedis => self.redis.restart(),
             Fault::FreezeRedis => self.redis.resume(),
             Fault::RollBackRedis | Fault::EmptyRedis => {}
-            Fault::KillKafka | Fault::StopKafka => self.kafka.restart(),
-            Fault::FreezeKafka => self.kafka.resume(),
+            Fault::KillBroker | Fault::StopBroker => self.server.restart(),
+            Fault::FreezeBroker => self.server.resume(),
         }
     }
 
     fn say(&self) {
         let Some(last) = self.injected.last() else { return };
-        let words: Vec<_> = last.faults.iter().map(|fault| fault.words()).collect();
+        let words: Vec<_> = last.faults.iter().map(|fault| fault.words(self.asked.broker)).collect();
         let took = last.took.map(|took| format!(", taken over after {:.1} s", took.as_secs_f64())).unwrap_or_default();
         let (arrived, doubled) = self.tally.so_far(|arrived| (arrived.count(), arrived.doubled));
         eprintln!(

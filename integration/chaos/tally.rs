@@ -1,29 +1,27 @@
-//! What arrives, counted as it comes by a reader that sees only what is committed.
+//! What arrives, counted as it comes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::Message as _;
-use rdkafka::{Offset, TopicPartitionList};
-
-use crate::fleet::{DEAD, PARTITIONS, TARGET};
+use crate::server::{DEAD, Server, WINDOW};
+use crate::{kafka, nats};
 
 /// What came of one number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Came {
     pub(crate) times: u32,
-    /// The broker's stamp of the first.
+    /// The broker's stamps of the first, and of the last.
     pub(crate) first: i64,
+    last: i64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) by_number: Vec<Came>,
     pub(crate) doubled: usize,
+    /// Of these, what came within the time for which a stream of NATS passes over what it has.
+    pub(crate) soon_doubled: usize,
     /// What nobody sent, or what was sent in a transaction that was aborted.
     pub(crate) foreign: usize,
     pub(crate) dead: usize,
@@ -48,38 +46,57 @@ impl Arrived {
             came.first = stamp;
         }
         self.doubled += usize::from(came.times > 0);
+        self.soon_doubled += usize::from(came.times > 0 && stamp - came.last < WINDOW.as_millis() as i64);
+        came.last = stamp;
         came.times += 1;
     }
 }
 
+/// What is counted as it comes. Clones are the same count.
+#[derive(Clone, Default)]
+pub(crate) struct Count(Arc<Mutex<Arrived>>);
+
+impl Count {
+    /// A message came at `topic`, which has it since `stamp`.
+    pub(crate) fn see(&self, topic: &str, payload: &[u8], stamp: i64) {
+        let mut arrived = self.arrived();
+        if topic == DEAD {
+            arrived.dead += 1;
+        } else {
+            arrived.add(payload, stamp);
+        }
+    }
+
+    fn arrived(&self) -> MutexGuard<'_, Arrived> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(crate) struct Tally {
-    arrived: Arc<Mutex<Arrived>>,
+    count: Count,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Tally {
-    pub(crate) fn start(addr: &str) -> Self {
-        let (arrived, stop): (Arc<Mutex<Arrived>>, _) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-        let consumer = consumer(addr);
-        let (theirs, theirs_stop) = (Arc::clone(&arrived), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !theirs_stop.load(Ordering::Relaxed) {
-                // A broker that is away is waited for.
-                let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
-                let mut arrived = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-                if message.topic() == DEAD {
-                    arrived.dead += 1;
-                } else {
-                    arrived.add(message.payload().unwrap_or_default(), message.timestamp().to_millis().unwrap_or(0));
-                }
+    pub(crate) fn start(server: &Server) -> Self {
+        let (count, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
+        let (theirs, theirs_stop) = (count.clone(), stop.clone());
+        let thread = match server {
+            Server::Kafka(kafka) => {
+                let addr = kafka.addr().to_owned();
+                std::thread::spawn(move || kafka::read(&addr, &theirs, &theirs_stop))
             }
-        });
-        Self { arrived, stop, thread: Some(thread) }
+            Server::Nats(nats) => {
+                let url = nats.url();
+                std::thread::spawn(move || nats::read(&url, &theirs, &theirs_stop))
+            }
+        };
+        Self { count, stop, thread: Some(thread) }
     }
 
     pub(crate) fn so_far<T>(&self, of: impl FnOnce(&Arrived) -> T) -> T {
-        of(&self.arrived.lock().unwrap_or_else(PoisonError::into_inner))
+        of(&self.count.arrived())
     }
 
     pub(crate) fn end(mut self) -> Arrived {
@@ -87,19 +104,4 @@ impl Tally {
         self.thread.take().into_iter().for_each(|thread| thread.join().expect("the reader does not fail"));
         self.so_far(Arrived::clone)
     }
-}
-
-fn consumer(addr: &str) -> BaseConsumer {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", addr).set("group.id", "chaos-tally").set("enable.auto.commit", "false");
-    config.set("isolation.level", "read_committed").set("auto.offset.reset", "earliest").set("reconnect.backoff.max.ms", "500");
-    let consumer: BaseConsumer = config.create().expect("a consumer of a valid configuration");
-    let mut partitions = TopicPartitionList::new();
-    for (topic, count) in [(TARGET, PARTITIONS), (DEAD, 1)] {
-        for partition in 0..count {
-            partitions.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
-        }
-    }
-    consumer.assign(&partitions).expect("partitions can be assigned");
-    consumer
 }

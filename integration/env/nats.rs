@@ -72,6 +72,11 @@ impl Nats {
         self.process.end(Signal::KILL);
     }
 
+    /// Ends it in good order, as an operator does.
+    pub(crate) fn stop(&mut self) {
+        self.process.end(Signal::TERM);
+    }
+
     /// On the same port and with the same data; killed first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process.start_again(&mut server(&self.folder));
@@ -99,6 +104,11 @@ impl Nats {
 
     pub(crate) fn create_stream_with(&self, config: Config) {
         self.ask(async move |context| drop(context.create_stream(config).await.expect("a new stream")));
+    }
+
+    /// The names of all that there are.
+    pub(crate) fn streams(&self) -> Vec<String> {
+        self.ask(async move |context| context.stream_names().map(|name| name.expect("an answer")).collect().await)
     }
 
     pub(crate) fn delete_stream(&self, name: &str) {

@@ -17,7 +17,9 @@ mod transact;
 pub(crate) use transact::{Happened, Marker, Transactional, Transactors};
 
 use crate::model::header::{Header, push_header};
+use crate::model::header_name::{Control, ERROR, ORIGIN};
 use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};
+use crate::mutant::{self, Mutant};
 use async_trait::async_trait;
 
 /// Reads the partitions that a consumer group gives to this process. Partitions are gained and lost by the group's doing; reading starts
@@ -207,6 +209,23 @@ impl<'a> Outgoing<'a> {
         let stays = self.stays;
         let kept = self.headers.iter().filter(move |(name, _)| stays(name));
         kept.chain(self.extra.iter().map(|(name, value)| (name.as_bytes(), Some(*value))))
+    }
+
+    /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
+    /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
+    pub(crate) fn message_id(&self) -> Option<String> {
+        if mutant::active(Mutant::NoMessageId) {
+            return None;
+        }
+        let of = |name: &str| {
+            let (_, value) = self.extra.iter().find(|(extra, _)| *extra == name)?;
+            std::str::from_utf8(value).ok()
+        };
+        match (of(ORIGIN), of(ERROR), of(Control::Retry.name())) {
+            (Some(origin), None, _) => Some(origin.to_owned()),
+            (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
+            (None, _, retry) => retry.map(str::to_owned),
+        }
     }
 }
 

@@ -1,13 +1,19 @@
-//! `postdate reset`: erases what the store keeps of a topic that was created again.
+//! `postdate reset`: erases what the store keeps of a topic that was created again. Where messages arrive on NATS, it waits until the streams there
+//! have forgotten the ids of old ones, which new ones bear again.
 
 use super::page::print;
+use crate::broker::Error;
+use crate::broker::nats::NatsCatalog;
 use crate::cli::Reset;
-use crate::config::Config;
+use crate::clock::{Clock as _, WallClock};
+use crate::config::{Config, Kind, Route};
 use crate::health::Health;
-use crate::model::{Partition, ShardId};
-use crate::role::{Storage, catalog};
+use crate::limit::CLOCK_SKEW_MAX;
+use crate::model::{Partition, ShardId, Timestamp};
+use crate::role::{Storage, catalog, nats_cluster};
 use crate::store::State;
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 
 /// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
 pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
@@ -31,11 +37,14 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
             "messages still wait, so nothing was erased ({}): let a running service deliver them first, or give --discard to lose them",
             waiting.join(", ")
         );
+        let memories = memories(config, &config.routes[&reset.route]).await;
+        let memories =
+            memories.context("nothing was erased, for it is not known how long the streams of the targets know what they have")?;
         store.erase(&shards).await?;
         let (of, count) = (&reset.topic, shards.len());
-        print(&format!(
-            "{of}: what was kept of {count} partitions is erased. Start the service: it reads them from their first retained records.\n"
-        ))
+        print(&format!("{of}: what was kept of {count} partitions is erased.\n"))?;
+        outlast(&memories, reset.no_wait).await?;
+        print("Start the service: it reads them from their first retained records.\n")
     })
 }
 
@@ -43,4 +52,68 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
 fn still_waiting(shards: &[ShardId], states: Vec<Option<State>>) -> Vec<String> {
     let pending = states.into_iter().map(|state| state.map_or(0, |state| state.pending + state.quarantined));
     shards.iter().zip(pending).filter(|(_, pending)| *pending > 0).map(|(shard, pending)| format!("{shard}: {pending}")).collect()
+}
+
+/// A stream that may have a message of the route, and until when it passes over what bears that message's id.
+struct Memory {
+    stream: String,
+    until: Timestamp,
+}
+
+/// Of all streams on which the route's messages arrive, the dead ones too.
+async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> {
+    let mut memories = Vec::new();
+    for (cluster, filter) in arrivals(route) {
+        let catalog = NatsCatalog::new(&nats_cluster(config, cluster), Health::new().part("reset"));
+        for facts in catalog.all_behind(&filter).await? {
+            // A target cannot be where the server keeps its own.
+            let is_theirs = facts.subjects.iter().all(|subject| subject.starts_with('$'));
+            let until = facts.last.plus(facts.window + CLOCK_SKEW_MAX);
+            memories.extend((!is_theirs).then_some(Memory { stream: facts.name, until }));
+        }
+    }
+    Ok(memories)
+}
+
+/// Where messages of a route may arrive on NATS: by cluster, what a filter lets through.
+fn arrivals(route: &Route) -> BTreeSet<(&str, String)> {
+    let named = route.target.iter().chain([&route.dead_letter]).filter(|topic| topic.kind == Kind::Nats);
+    let mut arrivals: BTreeSet<_> = named.map(|topic| (topic.cluster.as_str(), whatever(&topic.topic))).collect();
+    if route.target_kind() == Kind::Nats {
+        arrivals.extend(route.allow.iter().flatten().map(|allowed| (route.target_cluster(), allowed.clone())));
+    }
+    arrivals
+}
+
+/// All that a target may become of which a part is taken from the message.
+fn whatever(target: &str) -> String {
+    let fixed: Vec<_> = target.split('.').take_while(|token| !token.starts_with('$')).collect();
+    if fixed.len() == target.split('.').count() { target.to_owned() } else { [fixed, vec![">"]].concat().join(".") }
+}
+
+/// Waits until they have all forgotten, or says until when.
+async fn outlast(memories: &[Memory], ends_at_once: bool) -> Result<()> {
+    let now = WallClock.now();
+    let Some(last) = memories.iter().filter(|memory| memory.until > now).max_by_key(|memory| memory.until) else { return Ok(()) };
+    let until = last.until.to_rfc3339();
+    let why =
+        format!("until then the stream {} drops what bears the id of a message that it has, as new ones of the topic do", last.stream);
+    if ends_at_once {
+        return print(&format!("Do not start the service before {until}: {why}.\n"));
+    }
+    print(&format!("Waiting until {until}: {why} (--no-wait leaves the waiting to you).\n"))?;
+    tokio::time::sleep(last.until.since(now)).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_made_of_a_messages_subject_is_looked_for_wherever_it_may_lead() {
+        for (target, filter) in [("orders", "orders"), ("orders.$1", "orders.>"), ("a.$2.b.$1", "a.>"), ("$1", ">"), ("a.b$1", "a.b$1")] {
+            assert_eq!(whatever(target), filter);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::broker::Described;
 use crate::model::{Claim, Committed, Identity, ShardId, Watermark};
+use crate::mutant::{self, Mutant};
 use crate::store::{Birth, Opened, State};
 
 /// What to do with a gained partition.
@@ -24,7 +25,8 @@ pub(crate) enum Verdict {
 /// What is written if the shard is absent: W is the lowest pending offset that was committed for this incarnation of the partition, else
 /// the first retained offset.
 pub(crate) fn birth(shard: &ShardId, described: &Described, committed: Option<&Committed>) -> Birth {
-    let same = |committed: &&Committed| committed.identity == described.identity && committed.lowest_pending <= described.end;
+    let is_of_it = |committed: &&Committed| committed.identity == described.identity || mutant::active(Mutant::TakesOldCommit);
+    let same = |committed: &&Committed| is_of_it(committed) && committed.lowest_pending <= described.end;
     let (watermark, delivered) = match committed.filter(same) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
         None => (Watermark(described.first.0), Claim::START),
@@ -42,7 +44,7 @@ pub(crate) fn verdict(shard: &ShardId, described: &Described, opened: &Opened) -
         Opened::Born(state) | Opened::Found(state) => state,
         Opened::Foreign(found) => return Verdict::Stop(format!("what the store keeps of {shard} is not usable: {found}")),
     };
-    if let Some(reason) = recreated(shard, described, state) {
+    if let Some(reason) = recreated(shard, described, state).filter(|_| !mutant::active(Mutant::TakesForOld)) {
         return Verdict::Stop(reason);
     }
     let (from, first) = (state.watermark, Watermark(described.first.0));

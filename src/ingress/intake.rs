@@ -4,6 +4,7 @@ use super::batch::Batch;
 use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
+use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer};
 use crate::store::{Append, Appended, Balance, Glance, State};
 use crate::trace::Links;
@@ -135,10 +136,10 @@ impl Intake {
 
     /// The record at `offset` was read. `false`: it was read before, and is to be passed over.
     pub(crate) fn reads(&mut self, offset: Offset, now: Instant) -> bool {
-        if self.read_to.covers(offset) {
+        if self.read_to.covers(offset) && !mutant::active(Mutant::ReadsAgain) {
             return false;
         }
-        self.read_to = Watermark(offset.next().0);
+        self.read_to = self.read_to.max(Watermark(offset.next().0));
         self.since.get_or_insert(now);
         true
     }

@@ -56,5 +56,8 @@ pub(crate) const NATS_REPORTS_MAX: usize = 1_024;
 /// What the server says of a connection, beside answers, on its way to its user.
 pub(crate) const NATS_NOTICES_MAX: usize = 64;
 
+/// How long messages stay in a stream that a demo made and could not take away: longer than a demo lasts.
+pub(crate) const NATS_STAGE_AGE_MAX: Duration = Duration::from_secs(2 * 3_600);
+
 /// How long a source may take to leave its group.
 pub(crate) const NATS_CLOSE_MAX: Duration = Duration::from_millis(1_500);

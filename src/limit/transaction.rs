@@ -40,3 +40,8 @@ pub(crate) const KAFKA_TRANSACTION_MAX: Duration = Duration::from_secs(60);
 /// each record in a batch of its own after a batch was refused for one of its records.
 pub(crate) const KAFKA_TRANSACTION_TURN: Duration = Duration::from_millis(100);
 pub(crate) const KAFKA_ALONE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether the marker's answer has come; and after how long without one, of a broker that answers, that is told: a
+/// transaction has [`TRANSACTION_ANSWER_MAX`] for its end, and hardly ever takes a second.
+pub(crate) const KAFKA_MARKER_TURN: Duration = Duration::from_millis(5);
+pub(crate) const KAFKA_MARKER_LONG: Duration = Duration::from_secs(15);

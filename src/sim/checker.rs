@@ -68,7 +68,7 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
     let arrived: BTreeSet<_> = world.arrivals().into_iter().map(|arrival| arrival.uid).collect();
     let is_missing = |message: &&Sent| {
         let is_expected = !matches!(message.kind, Kind::Cancel { .. });
-        is_expected && !arrived.contains(&message.uid) && !world.was_cancelled(message)
+        is_expected && !arrived.contains(&message.uid) && !world.was_cancelled(message) && !world.streams().took_away(&message.uid)
     };
     sent.iter().filter(is_missing).map(|message| format!("lost: {message:?}")).collect()
 }
@@ -92,7 +92,7 @@ fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
     }
     if !world.was_disturbed() && came.len() > 1 {
         wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
-    } else if world.is_exactly_once() && came.len() > 1 {
+    } else if (world.is_exactly_once() || world.streams().drop_repetitions()) && came.len() > 1 {
         wrong.push(format!("twice: {message:?} {came:?}"));
     }
     if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {

@@ -1,6 +1,7 @@
 //! What goes wrong in a simulation, and when.
 
 use super::process::Process;
+use super::stream::Harm;
 use super::world::World;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -13,11 +14,13 @@ pub(crate) struct Faults {
     pub(crate) store_loses: bool,
     pub(crate) clock_steps: bool,
     pub(crate) outages: bool,
+    /// What happens to streams.
+    pub(crate) streams: Harm,
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self { kills: false, store_loses: false, clock_steps: false, outages: false };
-    pub(crate) const ALL: Self = Self { kills: true, store_loses: true, clock_steps: true, outages: true };
+    pub(crate) const NONE: Self = Self { kills: false, store_loses: false, clock_steps: false, outages: false, streams: Harm::None };
+    pub(crate) const ALL: Self = Self { kills: true, store_loses: true, clock_steps: true, outages: true, ..Self::NONE };
     /// Nothing but a store that forgets: a takeover would load everything again, and hide what was not.
     pub(crate) const STORE_LOSES: Self = Self { store_loses: true, ..Self::NONE };
     /// All but a store that forgets.
@@ -30,7 +33,7 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
         world.remember();
-        match random.random_range(0..10) {
+        match random.random_range(0..faults.streams.kinds()) {
             0 | 1 if faults.kills => {
                 world.note("kill");
                 process.kill(world).await;
@@ -89,6 +92,7 @@ pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults,
                 }
                 world.hold_sends(false);
             }
+            10.. => faults.streams.strike(world, process, random).await,
             _ => {}
         }
     }

@@ -5,6 +5,7 @@
 use super::checker;
 use super::member::Member;
 use super::process::{LEASE, Process};
+use super::stream::LONG;
 use super::workload::{Kind, SOON, Sender, Sent};
 use super::world::{Handed, World};
 use rand::rngs::StdRng;
@@ -28,7 +29,9 @@ pub(crate) enum Trouble {
     None,
     /// Kills, freezes, cuts and clocks.
     All,
-    /// These, a store that forgets and a network that holds what is sent, where messages are delivered exactly once.
+    /// These, and leases of the source that run out, on streams.
+    Streams,
+    /// Kills, freezes, cuts and clocks, a store that forgets and a network that holds what is sent, where messages are delivered exactly once.
     ExactlyOnce,
 }
 
@@ -75,6 +78,7 @@ impl Fleet {
         let kinds = match trouble {
             Trouble::None => 4,
             Trouble::All => 10,
+            Trouble::Streams => 13,
             Trouble::ExactlyOnce => 14,
         };
         self.world.remember();
@@ -116,6 +120,12 @@ impl Fleet {
                 self.world.note(format!("the clock of process {} is {off} ms off", self.processes[at].member.number));
                 self.processes[at].member.clock.set_off(off);
             }
+            10 | 11 if trouble == Trouble::Streams => {
+                self.world.lapse(&mut self.random);
+                self.pause(3_000).await;
+                self.world.tell_lapsed();
+            }
+            12 if trouble == Trouble::Streams => self.world.remake_consumers(),
             10 => self.world.roll_back(&mut self.random),
             11 if self.random.random_bool(0.4) => self.world.wipe(),
             12 => self.hold_sends().await,
@@ -231,7 +241,11 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let world = World::of(PARTITIONS);
-        let world = if trouble == Trouble::ExactlyOnce { world.delivering_exactly_once() } else { world };
+        let world = match trouble {
+            Trouble::None | Trouble::All => world,
+            Trouble::Streams => world.on_streams(LONG),
+            Trouble::ExactlyOnce => world.delivering_exactly_once(),
+        };
         let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
         let sender = Sender::new(&world, StdRng::seed_from_u64(seed ^ 1), SOON).over(PARTITIONS);
         let sending = tokio::task::spawn_local(sender.send_for(length));
@@ -272,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_a_fleet_to_the_letter() {
-        for trouble in [Trouble::None, Trouble::All] {
+        for trouble in [Trouble::None, Trouble::All, Trouble::Streams] {
             let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
             assert!(first.trace.len() > 50);
             assert_eq!(first, second);
@@ -289,6 +303,12 @@ mod tests {
     fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it() {
         assert_kept(1_000..1_040, |seed| run(seed, LENGTH, Trouble::All));
         assert_kept(20_000..20_220, |seed| run(seed, SHORT, Trouble::All));
+    }
+
+    #[test]
+    fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice() {
+        assert_kept(3_000..3_016, |seed| run(seed, LENGTH, Trouble::Streams));
+        assert_kept(30_000..30_100, |seed| run(seed, SHORT, Trouble::Streams));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod relaying;
 #[cfg(test)]
 mod seeds;
 mod slow;
+mod stream;
 mod workload;
 mod world;
 
@@ -35,7 +36,16 @@ pub(crate) struct Plan {
     pub(crate) faults: Faults,
     /// How long messages wait.
     pub(crate) delays: &'static [i64],
-    pub(crate) exactly_once: bool,
+    pub(crate) manner: Manner,
+}
+
+/// By which broker, and with which promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    AtLeastOnce,
+    ExactlyOnce,
+    /// On streams of NATS, whose windows last so long.
+    Streams(Duration),
 }
 
 /// What came of it.
@@ -54,8 +64,11 @@ pub(crate) fn run(plan: Plan) -> Outcome {
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let mut random = StdRng::seed_from_u64(plan.seed);
-        let world = World::new();
-        let world = if plan.exactly_once { world.delivering_exactly_once() } else { world };
+        let world = match plan.manner {
+            Manner::AtLeastOnce => World::new(),
+            Manner::ExactlyOnce => World::new().delivering_exactly_once(),
+            Manner::Streams(window) => World::new().on_streams(window),
+        };
         let mut process = process::Process::start(&world, &mut random);
         let sender = workload::Sender::new(&world, StdRng::seed_from_u64(plan.seed ^ 1), plan.delays);
         let sending = tokio::task::spawn_local(sender.send_for(plan.length));
@@ -89,11 +102,11 @@ mod tests {
     use crate::mutant::Mutant;
 
     fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
-        Plan { seed, length: Duration::from_secs(20), faults, delays, exactly_once: false }
+        Plan { seed, length: Duration::from_secs(20), faults, delays, manner: Manner::AtLeastOnce }
     }
 
     fn exactly_once(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
-        Plan { exactly_once: true, ..plan(seed, faults, delays) }
+        Plan { manner: Manner::ExactlyOnce, ..plan(seed, faults, delays) }
     }
 
     /// Few faults each, so that many can be run.

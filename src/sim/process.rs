@@ -50,6 +50,7 @@ pub(crate) struct Process {
     pub(crate) member: Member,
     tasks: Vec<JoinHandle<()>>,
     stop: CancellationToken,
+    health: Health,
 }
 
 impl Process {
@@ -59,7 +60,7 @@ impl Process {
 
     /// One more of a fleet.
     pub(crate) fn join(world: &World, member: Member, random: &mut StdRng) -> Self {
-        let mut process = Self { member, tasks: Vec::new(), stop: CancellationToken::new() };
+        let mut process = Self { member, tasks: Vec::new(), stop: CancellationToken::new(), health: Health::new() };
         process.run(world, random);
         process
     }
@@ -77,6 +78,11 @@ impl Process {
             self.stop = CancellationToken::new();
             self.run(world, random);
         }
+    }
+
+    /// Whether it says so of itself.
+    pub(crate) fn complains(&self, words: &str) -> bool {
+        self.health.not_ready().iter().any(|complaint| complaint.reason.contains(words))
     }
 
     /// Asks it to stop and waits until it has.
@@ -117,6 +123,7 @@ impl Process {
 
     fn run(&mut self, world: &World, random: &mut StdRng) {
         let health = Health::new();
+        self.health = health.clone();
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         let (give_up, stop, timers_done) = (CancellationToken::new(), self.stop.clone(), CancellationToken::new());
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();

@@ -10,6 +10,8 @@ use std::time::Duration;
 /// One record that the source took.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
+    /// Of how many sources of that name, made one after the other, it is.
+    pub(crate) make: u32,
     pub(crate) partition: i32,
     pub(crate) offset: Offset,
     /// What tells it apart, as payload and header.
@@ -111,6 +113,6 @@ impl Sender {
             }
         };
         let offset = self.world.produce(&Partition::new(SOURCE, partition), &uid, &headers);
-        Sent { partition, offset, uid, kind }
+        Sent { make: self.world.streams().make(), partition, offset, uid, kind }
     }
 }

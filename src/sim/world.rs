@@ -1,5 +1,6 @@
 //! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
 
+use super::stream::Streams;
 use super::workload::Sent;
 use crate::broker::memory::MemoryCluster;
 use crate::broker::{Catalog, Failure, FailureKind};
@@ -66,7 +67,8 @@ struct Inner {
     store: Memory,
     snapshots: RefCell<VecDeque<Snapshot>>,
     trace: RefCell<Vec<String>>,
-    cancelled: RefCell<BTreeSet<(i32, Offset)>>,
+    cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
+    streams: Streams,
     store_lost: Cell<bool>,
     disturbed: Cell<bool>,
     clocks_differ: Cell<bool>,
@@ -119,6 +121,7 @@ impl World {
             snapshots: RefCell::default(),
             trace: RefCell::default(),
             cancelled: RefCell::default(),
+            streams: Streams::default(),
             store_lost: Cell::new(false),
             disturbed: Cell::new(false),
             clocks_differ: Cell::new(false),
@@ -140,6 +143,10 @@ impl World {
 
     pub(crate) fn is_exactly_once(&self) -> bool {
         self.0.exactly_once.get()
+    }
+
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.0.streams
     }
 
     pub(crate) fn clock(&self) -> Rc<SimClock> {
@@ -335,12 +342,13 @@ impl World {
 
     /// Notes which messages are cancelled in the store now.
     pub(crate) fn note_cancelled(&self) {
-        let places = self.0.store.cancelled().into_iter().map(|(shard, place)| (shard.partition.index, place.offset));
+        let make = self.0.streams.stored_make();
+        let places = self.0.store.cancelled().into_iter().map(|(shard, place)| (make, shard.partition.index, place.offset));
         self.0.cancelled.borrow_mut().extend(places);
     }
 
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
-        self.0.cancelled.borrow().contains(&(sent.partition, sent.offset))
+        self.0.cancelled.borrow().contains(&(sent.make, sent.partition, sent.offset))
     }
 
     /// The delivered pair that was last committed of a partition.

@@ -238,7 +238,7 @@ impl Work {
     }
 
     /// The due of the first message that it holds; may be too early.
-    fn first_due(&self) -> Option<Timestamp> {
+    pub(super) fn first_due(&self) -> Option<Timestamp> {
         self.schedule.next_due(Timestamp::AT_ONCE)
     }
 

@@ -268,7 +268,7 @@ impl Work {
     /// Whether it is this shard's time to claim, and there is something to claim.
     pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
         let is_time = self.is_taking(now) && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
-        is_time && self.is_open() && self.schedule.next_due(wall.plus(ahead)).is_some_and(|due| due <= wall.plus(ahead))
+        is_time && self.is_open() && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
     /// Takes what is due, and what is within `ahead`, if there is room for it in flight. It may do so `sooner` than it would by itself.
@@ -431,7 +431,9 @@ mod tests {
         let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
         for (after, pause) in [(-1, CLAIM_PACE), (0, CLAIM_INTERVAL), (20, CLAIM_INTERVAL)] {
             let mut work = loaded(wall, after, now);
+            assert!(work.is_claiming(wall, now, CLAIM_AHEAD), "{after}");
             assert_eq!(work.take(wall, now, CLAIM_MAX, ahead).map(|take| take.messages.len()), Some(1), "{after}");
+            assert!(!work.is_claiming(wall, now + pause, CLAIM_AHEAD), "there is nothing left");
             assert_eq!(work.not_before.max(work.ahead_at), Some(now + pause), "{after}");
         }
     }

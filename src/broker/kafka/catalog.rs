@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SIDE: Side = Side { defaults: &[], bounds: &[], owned: &[("enable.auto.commit", "false"), ("isolation.level", "read_committed")] };
 
@@ -97,13 +98,13 @@ pub(super) fn describe(
     Ok(described)
 }
 
-/// By the client's group. Of a topic that cannot exist nothing was ever committed.
-pub(super) fn committed(asking: &mut Asking<'_>, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+/// By the client's group, within `patience` or a little more. Of a topic that cannot exist nothing was ever committed.
+pub(super) fn committed(asking: &mut Asking<'_>, partitions: &[Partition], patience: Duration) -> Result<Vec<Option<String>>, Error> {
     let possible: Vec<Partition> = partitions.iter().filter(|partition| is_topic_name(&partition.topic)).cloned().collect();
     if possible.is_empty() {
         return Ok(vec![None; partitions.len()]);
     }
-    let mut found = raw::committed(asking, &places(&possible)).map_err(failed)?.into_iter();
+    let mut found = raw::committed(asking, &places(&possible), patience).map_err(failed)?.into_iter();
     let one = |partition: &Partition| {
         if is_topic_name(&partition.topic) { found.next().unwrap_or(Ok(None)).map_err(failed) } else { Ok(None) }
     };

@@ -9,7 +9,7 @@ use super::thread::Thread;
 use super::unmade;
 use crate::broker::inspection::Facts;
 use crate::broker::{Described, Error};
-use crate::limit::{KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL};
+use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_COMMITTED_TURN, KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL};
 use crate::model::Partition;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
 /// See the module's page.
@@ -34,15 +34,27 @@ pub(super) struct Inquiry {
 pub(super) struct Asker(SyncSender<Question>);
 
 impl Asker {
-    /// What a group committed for one partition.
-    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Option<String>, Error> {
+    /// What a group committed for one partition. Not for long: while it is of a transaction that has not ended the broker does not tell, and
+    /// others wait for the answers to theirs.
+    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Awaited, Error> {
         let (reply, answer) = oneshot::channel();
-        let question = Question::Committed(group.to_owned(), vec![partition.clone()], reply);
-        if self.0.try_send(question).is_err() {
-            return Err(busy());
+        let question = Question::Committed(group.to_owned(), vec![partition.clone()], KAFKA_COMMITTED_TURN, reply);
+        self.0.try_send(question).map_err(|_| busy())?;
+        Ok(Awaited(answer))
+    }
+}
+
+/// The answer to come. Who asked may do something else until then; once this is dropped nobody asks any more.
+pub(super) struct Awaited(oneshot::Receiver<Result<Vec<Option<String>>, Error>>);
+
+impl Awaited {
+    /// `None`: not yet.
+    pub(super) fn answer(&mut self) -> Option<Result<Option<String>, Error>> {
+        match self.0.try_recv() {
+            Ok(found) => Some(found.map(|found| found.into_iter().next().flatten())),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(Error::Fatal("the thread that asks has ended".into()))),
         }
-        let found = answer.blocking_recv().unwrap_or_else(|_| Err(Error::Fatal("the thread that asks has ended".into())))?;
-        Ok(found.into_iter().next().flatten())
     }
 }
 
@@ -53,7 +65,7 @@ fn busy() -> Error {
 enum Question {
     Partitions(Vec<String>, Reply<Vec<Partition>>),
     Describe(Vec<Partition>, Reply<Vec<Described>>),
-    Committed(String, Vec<Partition>, Reply<Vec<Option<String>>>),
+    Committed(String, Vec<Partition>, Duration, Reply<Vec<Option<String>>>),
     Inspect(Vec<String>, Reply<Facts>),
 }
 
@@ -125,7 +137,7 @@ impl Inquiry {
     }
 
     pub(super) async fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
-        self.ask(|reply| Question::Committed(group.to_owned(), partitions.to_vec(), reply)).await
+        self.ask(|reply| Question::Committed(group.to_owned(), partitions.to_vec(), KAFKA_ANSWER_MAX, reply)).await
     }
 
     pub(super) async fn inspect(&self, topics: &[String]) -> Result<Facts, Error> {
@@ -240,9 +252,9 @@ impl Desk {
                 attendant.ask(|asking| describe(asking, &places, saw))
             }),
             Question::Inspect(topics, reply) => tell(reply, || attendant.ask(|asking| inspect(asking, &topics))),
-            Question::Committed(group, places, reply) => tell(reply, || {
+            Question::Committed(group, places, patience, reply) => tell(reply, || {
                 attendant.ask_as(&group)?;
-                attendant.ask(|asking| committed(asking, &places))
+                attendant.ask(|asking| committed(asking, &places, patience))
             }),
         }
     }

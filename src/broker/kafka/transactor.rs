@@ -6,7 +6,7 @@ use super::health::Health;
 use super::inquiry::Asker;
 use super::raw::{After, Delivery, Notice, Sender, Undone};
 use crate::broker::{Error, Happened, Marker, Report, Transactional};
-use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_TRANSACTION_TURN};
+use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_TRANSACTION_TURN};
 use crate::model::Offset;
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -136,15 +136,35 @@ impl Desk {
 
     /// What was committed last; waits for what is about to be.
     fn marker(&mut self) -> Result<Option<String>, End> {
+        let (long, mut is_told) = (Instant::now() + KAFKA_MARKER_LONG, false);
         loop {
-            match self.asker.committed(&self.name.group, &self.name.partition) {
+            match self.ask_for_marker()? {
                 Ok(marker) => return Ok(marker),
-                Err(Error::Unavailable(_)) => {
-                    self.look()?;
+                Err(Error::Unavailable(reason)) => {
+                    if !is_told && long <= Instant::now() && self.health.outage().is_none() {
+                        is_told = true;
+                        tracing::warn!(partition = %self.name.partition, group = self.name.group, transactional_id = self.name.id, reason,
+                            "nothing of a partition is delivered, for the broker does not tell what was: it has not ended the last transaction, or \
+                            is slow; if that goes on the transaction hangs, and only an operator can end it (docs/operate.md: a transaction that hangs)");
+                    }
                     self.turn(KAFKA_TRANSACTION_TURN);
                 }
                 Err(error) => return Err(lost(format!("its marker cannot be read: {error}"))),
             }
+        }
+    }
+
+    fn ask_for_marker(&mut self) -> Result<Result<Option<String>, Error>, End> {
+        let mut awaited = match self.asker.committed(&self.name.group, &self.name.partition) {
+            Ok(awaited) => awaited,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            self.look()?;
+            if let Some(answer) = awaited.answer() {
+                return Ok(answer);
+            }
+            self.turn(KAFKA_MARKER_TURN);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A Kafka of memory for the simulation and for tests: both ports and the catalog on one shared cluster, deterministic, with faults to
-//! switch on. It has no threads, no timers and no randomness: whatever happens, happens inside a call.
+//! switch on. It has no threads, no timers and no randomness: whatever happens, happens inside a call. In `stream`: what it takes for it to
+//! stand for NATS.
 //!
 //! A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died: its partitions go to others, what it had not sent is gone, and
 //! what the network already has arrives all the same.
@@ -7,6 +8,7 @@
 mod group;
 mod log;
 mod source;
+mod stream;
 mod target;
 mod transact;
 
@@ -25,6 +27,7 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use stream::Window;
 use target::Outbox;
 use tokio::sync::Notify;
 use transact::Transactions;
@@ -43,6 +46,8 @@ struct State {
     groups: BTreeMap<String, Group>,
     outboxes: BTreeMap<u64, Outbox>,
     transactions: Transactions,
+    /// How often the consumers of streams were made.
+    make: u64,
     /// Names members, targets and the incarnations of topics.
     counter: u64,
     faults: Faults,
@@ -69,6 +74,9 @@ struct Topic {
     refusal: Option<Failure>,
     /// Where the next record without a key goes.
     turn: usize,
+    /// Its partitions are filter subjects of one stream.
+    is_stream: bool,
+    window: Option<Window>,
 }
 
 /// A record as it arrived.
@@ -100,6 +108,7 @@ impl MemoryCluster {
             groups: BTreeMap::new(),
             outboxes: BTreeMap::new(),
             transactions: Transactions::default(),
+            make: 0,
             counter: 0,
             faults,
         };
@@ -126,16 +135,16 @@ impl MemoryCluster {
         self.change(|state| {
             let incarnation = state.count();
             let partitions = (0..partitions).map(|_| Log::default()).collect();
-            state.topics.insert(name.into(), Topic { incarnation, partitions, size_max: None, refusal: None, turn: 0 });
+            let topic = Topic { incarnation, partitions, size_max: None, refusal: None, turn: 0, is_stream: false, window: None };
+            state.topics.insert(name.into(), topic);
             state.rebalance();
         });
     }
 
-    /// Commits of its partitions go with it, as in Kafka.
     pub(crate) fn delete_topic(&self, name: &str) {
         self.change(|state| {
+            state.forget(name);
             state.topics.remove(name);
-            state.groups.values_mut().for_each(|group| group.forget(name));
             state.rebalance();
         });
     }
@@ -143,11 +152,11 @@ impl MemoryCluster {
     /// Deletes a topic and makes it again, empty, so quickly that no group notices.
     pub(crate) fn recreate(&self, name: &str) {
         self.change(|state| {
+            state.forget(name);
             let incarnation = state.count();
             let topic = state.topics.get_mut(name).expect("a topic that exists");
             topic.incarnation = incarnation;
-            topic.partitions.iter_mut().for_each(|log| *log = Log::default());
-            state.groups.values_mut().for_each(|group| group.forget(name));
+            topic.clear();
         });
     }
 
@@ -160,14 +169,22 @@ impl MemoryCluster {
         });
     }
 
-    /// Retention: removes what lies before `first`.
+    /// Retention: removes what lies before `first`; of a stream, whatever the subject.
     pub(crate) fn trim_to(&self, partition: &Partition, first: Offset) {
-        self.change(|state| state.log(partition).expect("a partition that exists").trim(first.0));
+        self.change(|state| {
+            let topic = state.topics.get_mut(&partition.topic).expect("a topic that exists");
+            let (is_stream, index) = (topic.is_stream, usize::try_from(partition.index).expect("not negative"));
+            let trimmed = topic.partitions.iter_mut().enumerate().filter(|(at, _)| is_stream || *at == index);
+            trimmed.for_each(|(_, log)| log.trim(first.0));
+        });
     }
 
     /// Leaves out so many offsets, as compaction or an aborted transaction does.
     pub(crate) fn skip_offsets(&self, partition: &Partition, count: u64) {
-        self.change(|state| state.log(partition).expect("a partition that exists").skip(count));
+        self.change(|state| {
+            state.log(partition).expect("a partition that exists").skip(count);
+            state.topics.get_mut(&partition.topic).expect("a topic that exists").even();
+        });
     }
 
     /// Writes a record as some producer would, with its own timestamp.
@@ -180,7 +197,7 @@ impl MemoryCluster {
     ) -> Offset {
         self.change(|state| {
             let stored = Stored::new(state.clock.now(), timestamp, (key, payload), headers);
-            state.log(partition).expect("a partition that exists").append(stored)
+            state.append(partition, stored).expect("a partition that exists")
         })
     }
 
@@ -330,6 +347,13 @@ impl State {
 
     fn log(&mut self, partition: &Partition) -> Option<&mut Log> {
         self.topics.get_mut(&partition.topic)?.partitions.get_mut(usize::try_from(partition.index).ok()?)
+    }
+
+    /// `None`: there is no such partition.
+    fn append(&mut self, partition: &Partition, stored: Stored) -> Option<Offset> {
+        let offset = self.log(partition)?.append(stored);
+        self.topics.get_mut(&partition.topic)?.even();
+        Some(offset)
     }
 
     fn partitions(&self, topics: &[String]) -> Vec<Partition> {

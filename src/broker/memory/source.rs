@@ -27,6 +27,8 @@ struct Reading {
     incarnation: Option<u64>,
     ended: bool,
     out_of_range: bool,
+    /// Of the consumer that reads.
+    make: u64,
 }
 
 impl MemorySource {
@@ -80,7 +82,7 @@ fn look(source: &mut MemorySource, state: &mut State) -> Option<Result<Event, Er
 
 fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Option<Event> {
     let incarnation = state.topic(&partition.topic).map(|topic| topic.incarnation);
-    let batch_max = state.faults.batch_max;
+    let (batch_max, make) = (state.faults.batch_max, state.make);
     let log = state.log(partition)?;
     if reading.out_of_range {
         return None;
@@ -88,6 +90,10 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
     if incarnation != reading.incarnation || !(log.first()..=log.end()).contains(&reading.next) {
         reading.out_of_range = true;
         return Some(Event::OutOfRange { partition: partition.clone(), epoch: reading.epoch });
+    }
+    if reading.make != make {
+        // As a client may that loses its consumer before that has brought anything.
+        (reading.make, reading.next) = (make, log.first());
     }
     if let Some(batch) = batch(partition, reading, log, batch_max) {
         reading.ended = false;
@@ -137,8 +143,12 @@ impl Source for MemorySource {
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
-        let incarnation = self.cluster.state().topic(&partition.topic).map(|topic| topic.incarnation);
-        self.reading.insert(partition.clone(), Reading { epoch, next: from.0, incarnation, ended: false, out_of_range: false });
+        let (incarnation, make) = {
+            let state = self.cluster.state();
+            (state.topic(&partition.topic).map(|topic| topic.incarnation), state.make)
+        };
+        let reading = Reading { epoch, next: from.0, incarnation, ended: false, out_of_range: false, make };
+        self.reading.insert(partition.clone(), reading);
     }
 
     fn stop(&mut self, partition: &Partition) {
@@ -152,8 +162,11 @@ impl Source for MemorySource {
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
         self.cluster.change(|state| {
             state.answers()?;
+            let (guarded, free): (Vec<_>, Vec<_>) =
+                commits.iter().cloned().partition(|commit| state.topic(&commit.partition.topic).is_none_or(|topic| !topic.is_stream));
             let group = state.groups.entry(self.group.clone()).or_default();
-            if group.commit_all(self.id, commits) { Ok(()) } else { Err(Error::Unavailable("the group has rebalanced".into())) }
+            group.put(&free);
+            if group.commit_all(self.id, &guarded) { Ok(()) } else { Err(Error::Unavailable("the group has rebalanced".into())) }
         })
     }
 

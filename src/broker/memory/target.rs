@@ -32,6 +32,8 @@ pub(super) struct Send {
     pub(super) partition: Option<i32>,
     pub(super) record: Stored,
     pub(super) ticket: u64,
+    /// What a stream knows it by when it comes again.
+    pub(super) id: Option<String>,
 }
 
 impl Outbox {
@@ -80,7 +82,7 @@ impl State {
     /// `writer`: in whose transaction.
     pub(super) fn store(&mut self, send: Send, writer: Option<u64>) -> Result<Partition, Failure> {
         let now = self.clock.now();
-        let Send { topic: name, partition, mut record, .. } = send;
+        let Send { topic: name, partition, mut record, id, .. } = send;
         let topic = self.topics.get_mut(&name).ok_or_else(|| not_now(&format!("the topic `{name}` does not exist")))?;
         if let Some(refusal) = &topic.refusal {
             return Err(refusal.clone());
@@ -90,11 +92,14 @@ impl State {
         }
         let index = partition.unwrap_or_else(|| topic.partition_of(record.key.as_deref()));
         let partition = Partition::new(name, index);
-        let log = self.log(&partition).ok_or_else(|| not_now("the topic has no such partition"))?;
+        if topic.window.as_mut().zip(id).is_some_and(|(window, id)| window.knows(id)) {
+            return Ok(partition);
+        }
+        let missing = || not_now("the topic has no such partition");
         record.arrive(now);
         match writer {
-            Some(writer) => log.append_openly(record, writer),
-            None => log.append(record),
+            Some(writer) => self.log(&partition).ok_or_else(missing)?.append_openly(record, writer),
+            None => self.append(&partition, record).ok_or_else(missing)?,
         };
         Ok(partition)
     }
@@ -190,7 +195,7 @@ impl Target for MemoryTarget {
         self.cluster.change(|state| {
             let now = state.clock.now();
             let stored = Stored::new(now, Some(now), (record.key, record.payload), record.out_headers());
-            let send = Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket };
+            let send = Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket, id: record.message_id() };
             state.outboxes.entry(self.id).or_default().sends.push_back(send);
             state.deliver();
         });

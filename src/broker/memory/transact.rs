@@ -221,7 +221,7 @@ impl Transactors for MemoryTransactors {
         }
         let now = self.cluster.state().clock.now();
         let stored = Stored::new(now, Some(now), (record.key, record.payload), record.out_headers());
-        self.ask(number, Asked::Send(Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket }));
+        self.ask(number, Asked::Send(Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket, id: None }));
         Sent::Taken
     }
 

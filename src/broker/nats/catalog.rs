@@ -28,10 +28,16 @@ impl NatsCatalog {
 
     /// The stream behind a subject. `None`: there is none.
     pub(crate) async fn behind(&self, subject: &str) -> Result<Option<StreamFacts>, Error> {
-        match stream::name_behind(&self.link, subject).await? {
-            Some(name) => stream::facts(&self.link, &name).await,
-            None => Ok(None),
+        Ok(self.all_behind(subject).await?.into_iter().next())
+    }
+
+    /// The streams that take something of what a filter lets through.
+    pub(crate) async fn all_behind(&self, filter: &str) -> Result<Vec<StreamFacts>, Error> {
+        let mut found = Vec::new();
+        for name in stream::names_behind(&self.link, filter).await? {
+            found.extend(stream::facts(&self.link, &name).await?);
         }
+        Ok(found)
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `failure` | what each of the server's errors means to the port's callers |
 //! | `header` | keys, null payloads and headers as NATS carries them, and back |
 //! | `link` | one connection, its options and its health |
+//! | `stage` | a stream for a while, for a demo |
 
 mod bucket;
 mod catalog;
@@ -27,6 +28,7 @@ mod header;
 mod link;
 mod reader;
 mod source;
+mod stage;
 mod stream;
 mod target;
 mod wire;
@@ -35,6 +37,7 @@ pub(crate) use catalog::NatsCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use source::{NatsSource, Reading};
+pub(crate) use stage::Stage;
 pub(crate) use stream::StreamFacts;
 pub(crate) use target::NatsTarget;
 

@@ -5,7 +5,8 @@ use super::link::{Link, chain};
 use crate::broker::{Described, Error};
 use crate::model::{Identity, Offset, Timestamp};
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{GetStreamByNameErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,6 +21,9 @@ pub(crate) struct StreamFacts {
     pub(crate) max_age: Option<Duration>,
     /// Whether it also drops messages by their number or their size.
     pub(crate) is_bounded: bool,
+    /// How long it passes over what it has already, and when it took its last message; long ago, if it never has.
+    pub(crate) window: Duration,
+    pub(crate) last: Timestamp,
     retention: RetentionPolicy,
     /// When it was made, in nanoseconds: another stream of its name has another.
     pub(super) created: i128,
@@ -65,11 +69,15 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
         }
     };
     let (first, end) = (info.state.first_sequence.max(1), info.state.last_sequence + 1);
-    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, .. } = info.config;
+    let last = info.state.last_timestamp.unix_timestamp_nanos().div_euclid(1_000_000);
+    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, duplicate_window, .. } =
+        info.config;
     Ok(Some(StreamFacts {
         name,
         subjects,
         max_age: Some(max_age).filter(|max_age| !max_age.is_zero()),
+        window: duplicate_window,
+        last: Timestamp::from_millis(i64::try_from(last).unwrap_or(i64::MIN)),
         is_bounded: max_messages > 0 || max_bytes > 0 || max_messages_per_subject > 0,
         retention,
         created: info.created.unix_timestamp_nanos(),
@@ -140,11 +148,18 @@ pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u
     }
 }
 
-/// The name of the stream that takes what is sent to a subject. `None`: there is none.
-pub(super) async fn name_behind(link: &Link, subject: &str) -> Result<Option<String>, Error> {
-    match link.context().await?.stream_by_subject(subject).await {
-        Ok(name) => Ok(Some(name)),
-        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::Unavailable(format!("the stream behind {subject}: {}", chain(&error)))),
+#[derive(serde::Deserialize)]
+struct Names {
+    streams: Option<Vec<String>>,
+}
+
+/// The names of the streams that take what a filter lets through, or is sent to a subject: those that one answer has room for.
+pub(super) async fn names_behind(link: &Link, filter: &str) -> Result<Vec<String>, Error> {
+    let unavailable = |words: String| Error::Unavailable(format!("the streams behind {filter}: {words}"));
+    let ask = serde_json::json!({ "subject": filter });
+    let answer = link.context().await?.request("STREAM.NAMES", &ask).await.map_err(|error| unavailable(chain(&error)))?;
+    match answer {
+        Response::Ok(Names { streams }) => Ok(streams.unwrap_or_default()),
+        Response::Err { error } => Err(Error::Refused(format!("the streams behind {filter}: {error}"))),
     }
 }

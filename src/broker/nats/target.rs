@@ -14,7 +14,7 @@ use crate::health::Part;
 use crate::limit::{
     NATS_CONFIRM_MAX, NATS_RECONNECT_MAX, NATS_REPORTS_MAX, NATS_RETRY, NATS_SEND_BYTES_MAX, NATS_SEND_MAX, NATS_WINDOW_MAX,
 };
-use crate::model::header_name::{Control, ERROR, ORIGIN, SUBJECT};
+use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Reason, is_subject};
 use async_nats::HeaderMap;
 use async_trait::async_trait;
@@ -38,7 +38,7 @@ pub(crate) struct NatsTarget {
     in_flight: usize,
     bytes: Arc<AtomicUsize>,
     max_payload: Arc<AtomicUsize>,
-    /// Names what bears no origin, along with a count.
+    /// Names what bears no id, along with a count.
     name: String,
     count: u64,
     /// `None`: closed.
@@ -96,7 +96,11 @@ impl NatsTarget {
         let left_out = back.then_some(SUBJECT);
         let headers = header::outgoing(record, left_out).map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
         let mut headers = headers?;
-        headers.insert(MESSAGE_ID, self.id(record));
+        let id = record.message_id().unwrap_or_else(|| {
+            self.count += 1;
+            format!("{}/{}", self.name, self.count)
+        });
+        headers.insert(MESSAGE_ID, id);
         let payload = record.payload.unwrap_or_default();
         let length = header::wire_length(&headers, payload.len());
         let max = self.max_payload.load(Ordering::Relaxed);
@@ -112,24 +116,6 @@ impl NatsTarget {
             since: None,
             sent: Instant::now(),
         })
-    }
-
-    /// What makes a record that is sent again a no-op: its origin; a dead letter is another message than the one that could not be
-    /// delivered, and so is each way back through the source.
-    fn id(&mut self, record: &Outgoing<'_>) -> String {
-        let of = |name: &str| {
-            let (_, value) = record.extra.iter().find(|(extra, _)| *extra == name)?;
-            std::str::from_utf8(value).ok()
-        };
-        match (of(ORIGIN), of(ERROR), of(Control::Retry.name())) {
-            (Some(origin), None, _) => origin.to_owned(),
-            (Some(origin), Some(_), _) => format!("{origin}/dead"),
-            (None, _, Some(retry)) => retry.to_owned(),
-            (None, _, None) => {
-                self.count += 1;
-                format!("{}/{}", self.name, self.count)
-            }
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | `venue` | where it takes place: an in-process broker and a temporary folder, or what a configuration names |
+//! | `venue` | where it takes place: an in-process broker and a temporary folder, a stream on a NATS server, or what a configuration names |
+//! | `client` | what the loops beside the service's own send and watch by |
 //! | `shop` | what is sent |
 //! | `sender`, `watcher` | the two loops beside the service's own: they tell the show what they did and saw |
 //! | `board` | what is known of the messages |
@@ -12,6 +13,7 @@
 //! | `notes` | what the service logs while nobody may write to the terminal |
 
 mod board;
+mod client;
 mod notes;
 mod picture;
 mod screen;
@@ -22,17 +24,17 @@ mod venue;
 mod watcher;
 mod words;
 
-use crate::broker::kafka::{KafkaSource, KafkaTarget};
 use crate::cli;
 use crate::clock::WallClock;
 use crate::config::{Config, Log, LogFormat};
-use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_NEWS_MAX};
+use crate::limit::DEMO_NEWS_MAX;
 use crate::model::Timestamp;
-use crate::role::{Service, cluster};
+use crate::role::Service;
 use crate::task::Token;
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result};
 use board::{Arrival, Board};
+use client::Clients;
 use notes::Notes;
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
@@ -107,10 +109,19 @@ impl View<'_> {
 
 /// Shows it; an error if not all that was sent arrived once.
 pub(crate) fn demo(demo: &cli::Demo) -> Result<()> {
-    let venue = match &demo.config {
-        None => Venue::own()?,
-        Some(file) => Venue::of(Config::load(file)?, demo.route.as_deref())?,
+    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+    let run = format!("{:08x}", random.random::<u32>());
+    let venue = match (&demo.config, &demo.nats) {
+        (Some(file), _) => Venue::of(Config::load(file)?, demo.route.as_deref())?,
+        (None, Some(url)) => Venue::nats(url, &run)?,
+        (None, None) => Venue::own()?,
     };
+    let shown = show(demo, &venue, run, random.random());
+    let ended = venue.end();
+    shown.and(ended)
+}
+
+fn show(demo: &cli::Demo, venue: &Venue, run: String, seed: u64) -> Result<()> {
     say(&words::introduction(&venue.place))?;
     if !venue.place.is_own && !demo.yes {
         confirm()?;
@@ -121,7 +132,7 @@ pub(crate) fn demo(demo: &cli::Demo) -> Result<()> {
     let telemetry = install(&venue.config, &notes, look)?;
     let mut service = Service::start(&venue.config, &telemetry)?;
     let (news, heard) = mpsc::channel(DEMO_NEWS_MAX);
-    let enough = start(&mut service, &venue, (demo.length, news))?;
+    let enough = start(&mut service, venue, (run, Shop::new(seed)), (demo.length, news))?;
     let mut show = Show::new(heard, enough, (demo.length, look), venue.place.clone(), notes);
     let served = service.until(show.serve());
     let Report { board, ending, trouble } = show.end();
@@ -143,30 +154,29 @@ fn install(config: &Config, notes: &Notes, look: Look) -> Result<Telemetry> {
 }
 
 /// Starts the loops beside the service's own. Answers the token by which sending ends early.
-fn start(service: &mut Service, venue: &Venue, (length, news): (Duration, mpsc::Sender<News>)) -> Result<Token> {
-    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
-    let (run, seed) = (format!("{:08x}", random.random::<u32>()), random.random());
-    let (begin, enough) = (Token::new(), Token::new());
-    let route = &venue.config.routes[&venue.route];
-    let (from, to) = (cluster(&venue.config, &route.source.cluster), cluster(&venue.config, route.target_cluster()));
+fn start(
+    service: &mut Service,
+    venue: &Venue,
+    (run, shop): (String, Shop),
+    (length, news): (Duration, mpsc::Sender<News>),
+) -> Result<Token> {
+    let (begin, enough, clients) = (Token::new(), Token::new(), Clients::of(venue));
     let (part, seen) = (service.health().part("demo sender"), service.health().part("demo watcher"));
 
-    let (topic, theirs) = (venue.place.source.clone(), (run.clone(), news.clone(), begin.clone(), enough.clone()));
+    let (topic, theirs) = (venue.place.source.clone(), (run.clone(), news.clone(), begin.clone(), enough.clone(), clients.clone()));
     service.group().thread("demo-sender", move |stop| async move {
-        let (run, news, begin, enough) = theirs;
-        let target = Box::new(KafkaTarget::new(&from, DEMO_IN_FLIGHT_MAX, part)?);
-        let sender = Sender { target, topic, run, shop: Shop::new(seed), clock: WallClock, length, news, begin, enough };
+        let (run, news, begin, enough, clients) = theirs;
+        let target = clients.target(&run, part)?;
+        let sender = Sender { target, topic, run, shop, clock: WallClock, length, news, begin, enough };
         sender.serve(stop).await;
         anyhow::Ok(())
     })?;
 
-    let dead_letter = route.dead_letter.topic.clone();
-    let mut topics = vec![venue.place.target.clone()];
-    topics.extend((route.dead_letter.cluster == route.target_cluster()).then(|| dead_letter.clone()));
+    let (dead_letter, topics) = (venue.dead_letter.clone(), venue.watched.clone());
     let guests = if venue.place.is_own { Guests::Welcome } else { Guests::Ignored };
     let group = format!("{}.demo.{run}", venue.config.deployment);
     service.group().thread("demo-watcher", move |stop| async move {
-        let source = Box::new(KafkaSource::new(&to, group, &topics, seen)?);
+        let source = clients.source(group, topics, seen)?;
         let watcher = Watcher { source, dead_letter, run, guests, clock: WallClock, news, begin };
         anyhow::Ok(watcher.serve(stop).await?)
     })?;

@@ -1,7 +1,11 @@
-//! Where the demo takes place: on a broker and in a folder of its own, which end with it, or where a configuration says.
+//! Where the demo takes place: on a broker and in a folder of its own, which end with it; in a stream of its own on a NATS server; or where a
+//! configuration says.
 
 use crate::broker::kafka::InProcess;
+use crate::broker::nats::Stage;
 use crate::config::{Config, Error, Kind};
+use crate::model::source_topic;
+use crate::role::nats_cluster;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
@@ -10,6 +14,10 @@ pub(super) struct Venue {
     pub(super) config: Config,
     pub(super) route: String,
     pub(super) place: Place,
+    /// What is to be watched, by the names that a source has for them: the target, and the dead letters if they are on the same cluster.
+    pub(super) watched: Vec<String>,
+    pub(super) dead_letter: String,
+    stage: Option<Stage>,
     /// Both are only kept: the service uses them by what the configuration says.
     _broker: Option<InProcess>,
     _folder: Option<TempDir>,
@@ -18,6 +26,7 @@ pub(super) struct Venue {
 /// The names of it, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
+    pub(super) kind: Kind,
     /// Of the brokers.
     pub(super) address: String,
     pub(super) source: String,
@@ -34,21 +43,63 @@ const PARTITIONS: i32 = 3;
 
 impl Venue {
     pub(super) fn own() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("postdate-demo-").tempdir().context("no temporary folder can be made")?;
+        let folder = folder()?;
         let broker = InProcess::start(&[(SOURCE, PARTITIONS), (TARGET, PARTITIONS), (DEAD_LETTER, 1)])?;
         let address = broker.address();
         let store = folder.path().join("store");
         let config = Config::of(&own_config(&address, &store.to_string_lossy()))?;
-        let place = Place { address, source: SOURCE.to_owned(), target: TARGET.to_owned(), is_own: true };
-        Ok(Self { config, route: ROUTE.to_owned(), place, _broker: Some(broker), _folder: Some(folder) })
+        let place = Place { kind: Kind::Kafka, address, source: SOURCE.to_owned(), target: TARGET.to_owned(), is_own: true };
+        Ok(Self {
+            config,
+            route: ROUTE.to_owned(),
+            place,
+            watched: vec![TARGET.to_owned(), DEAD_LETTER.to_owned()],
+            dead_letter: DEAD_LETTER.to_owned(),
+            stage: None,
+            _broker: Some(broker),
+            _folder: Some(folder),
+        })
+    }
+
+    /// On a NATS server; `run` tells its stream and subjects from those of other demos there.
+    pub(super) fn nats(url: &str, run: &str) -> Result<Self> {
+        let folder = folder()?;
+        let store = folder.path().join("store");
+        let names = Names::of(run);
+        let config = Config::of(&nats_config(url, run, &store.to_string_lossy())).context("--nats")?;
+        let stage = Stage::set(nats_cluster(&config, CLUSTER), &names.stream, vec![names.subject(">")]).context("--nats")?;
+        let (source, target) = (names.subject(DELAYED), names.subject(DELIVERED));
+        let dead_letter = source_topic(&names.stream, &names.subject(DEAD));
+        Ok(Self {
+            config,
+            route: ROUTE.to_owned(),
+            watched: vec![source_topic(&names.stream, &target), dead_letter.clone()],
+            dead_letter,
+            place: Place { kind: Kind::Nats, address: without_login(url), source, target, is_own: true },
+            stage: Some(stage),
+            _broker: None,
+            _folder: Some(folder),
+        })
     }
 
     /// On the named route of a configuration, or its only one.
     pub(super) fn of(config: Config, route: Option<&str>) -> Result<Self, Error> {
         let name = config.choose_route(route)?.to_owned();
         let place = place(&config, &name)?;
-        Ok(Self { config, route: name, place, _broker: None, _folder: None })
+        let (route, mut watched) = (&config.routes[&name], vec![place.target.clone()]);
+        let dead_letter = route.dead_letter.topic.clone();
+        watched.extend((route.dead_letter.cluster == route.target_cluster()).then(|| dead_letter.clone()));
+        Ok(Self { route: name, place, watched, dead_letter, stage: None, config, _broker: None, _folder: None })
     }
+
+    /// Takes away what was made on somebody's server.
+    pub(super) fn end(self) -> Result<()> {
+        self.stage.map_or(Ok(()), |stage| Ok(stage.strike()?))
+    }
+}
+
+fn folder() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("postdate-demo-").tempdir().context("no temporary folder can be made")
 }
 
 fn place(config: &Config, name: &str) -> Result<Place, Error> {
@@ -56,15 +107,77 @@ fn place(config: &Config, name: &str) -> Result<Place, Error> {
     let target = route.target.as_ref().map(|target| target.topic.clone());
     let target = target.ok_or_else(|| Error::of_option("--route", format!("route {name} has no default target"), "choose one that has"))?;
     if route.source.kind == Kind::Nats || route.target_kind() == Kind::Nats {
-        let fix = "choose a route from Kafka to Kafka, or send to this one by postdate send";
-        return Err(Error::of_option("--route", format!("the demo shows Kafka only, and route {name} has to do with NATS"), fix));
+        let problem = format!("of a configuration the demo shows Kafka only, and route {name} has to do with NATS");
+        let fix = "choose a route from Kafka to Kafka, show NATS by --nats URL, or send to this one by postdate send";
+        return Err(Error::of_option("--route", problem, fix));
     }
     Ok(Place {
+        kind: Kind::Kafka,
         address: config.kafka[&route.source.cluster].brokers.join(","),
         source: route.source.topics[0].clone(),
         target,
         is_own: false,
     })
+}
+
+/// The addresses as they may be shown.
+fn without_login(urls: &str) -> String {
+    let bare = |url: &str| match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}{}", &url[..scheme + 3], &url[at + 1..]),
+        (None, Some(at)) => url[at + 1..].to_owned(),
+        _ => url.to_owned(),
+    };
+    urls.split(',').map(|url| bare(url.trim())).collect::<Vec<_>>().join(",")
+}
+
+const CLUSTER: &str = "demo";
+const DELAYED: &str = "delayed";
+const DELIVERED: &str = "orders";
+const DEAD: &str = "dead";
+
+/// What is of one demo on a server that may have others.
+struct Names {
+    stream: String,
+    prefix: String,
+}
+
+impl Names {
+    fn of(run: &str) -> Self {
+        Self { stream: format!("DEMO_{run}"), prefix: format!("demo.{run}") }
+    }
+
+    fn subject(&self, last: &str) -> String {
+        format!("{}.{last}", self.prefix)
+    }
+}
+
+/// As `own_config`, for a stream on a NATS server.
+fn nats_config(url: &str, run: &str, store: &str) -> String {
+    let quoted = |text: &str| serde_json::to_string(text).expect("a text");
+    let names = Names::of(run);
+    format!(
+        r#"
+deployment = "demo_{run}"
+[store.embedded]
+path = {store}
+[nats.{CLUSTER}]
+url = {url}
+[route.{ROUTE}]
+source = {{ nats = "{CLUSTER}", stream = "{stream}", subjects = ["{source}"] }}
+target = {{ nats = "{CLUSTER}", subject = "{target}" }}
+dead_letter = {{ nats = "{CLUSTER}", subject = "{dead_letter}" }}
+[admin]
+listen = "127.0.0.1:0"
+[log]
+level = "warn"
+"#,
+        store = quoted(store),
+        url = quoted(url),
+        stream = names.stream,
+        source = names.subject(DELAYED),
+        target = names.subject(DELIVERED),
+        dead_letter = names.subject(DEAD),
+    )
 }
 
 /// What an operator would write, but for the clients' properties and the admin port, which may be any.
@@ -104,6 +217,18 @@ mod tests {
         let place = place(&config, ROUTE).unwrap();
         assert_eq!((place.address.as_str(), place.source.as_str(), place.target.as_str()), ("127.0.0.1:1", SOURCE, TARGET));
         assert_eq!(config.admin.listen.port(), 0, "another process may have the usual one");
+        Config::of(&nats_config("nats://u:\"p@127.0.0.1:4222,tls://b", "1a2b", "/tmp/x")).unwrap();
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_login() {
+        for (url, shown) in [
+            ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+            ("nats://user:p@ss@a:1, tls://token@b", "nats://a:1,tls://b"),
+            ("user:pass@a:1", "a:1"),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
     }
 
     #[test]

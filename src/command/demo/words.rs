@@ -3,6 +3,7 @@
 use super::board::{Arrival, Author, Board};
 use super::venue::Place;
 use super::{Phase, View};
+use crate::config::Kind;
 use std::fmt::Write;
 
 /// Names and values of the percentiles.
@@ -31,6 +32,43 @@ pub(super) fn introduction(place: &Place) -> String {
 }
 
 fn own_introduction(place: &Place) -> String {
+    match place.kind {
+        Kind::Kafka => kafka_introduction(place),
+        Kind::Nats => nats_introduction(place),
+    }
+}
+
+fn nats_introduction(place: &Place) -> String {
+    let Place { address, source, target, .. } = place;
+    format!(
+        "
+The whole service in this one process, on the NATS server at
+{address}. Messages are sent to {source},
+wait, and arrive on {target} when they are due; at the end
+the stream that holds them is taken away, and nothing stays on the server. Send
+one yourself while it runs, due in five seconds, with the nats command:
+
+{invitation}
+
+or with Python and nats-py (pip installs it, in a venv):
+
+python3 - <<'END'
+import asyncio, nats
+async def main():
+    client = await nats.connect(\"{address}\")
+    await client.jetstream().publish(
+        \"{source}\", b\"hello\",
+        headers={{\"postdate-after\": \"5s\"}})
+    await client.close()
+asyncio.run(main())
+END
+
+",
+        invitation = invitation(place),
+    )
+}
+
+fn kafka_introduction(place: &Place) -> String {
     let Place { address, source, target, .. } = place;
     format!(
         "
@@ -76,7 +114,12 @@ It reads {target}, as a consumer group of its own that commits nothing.
 
 /// A command that sends a message, short enough for one line of a narrow terminal.
 pub(super) fn invitation(place: &Place) -> String {
-    format!("echo hi|kcat -Pb {} -t {} -H postdate-after=5s", place.address, place.source)
+    let Place { address, source, .. } = place;
+    match place.kind {
+        Kind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
+        // Short, and without the scheme that is taken for granted.
+        Kind::Nats => format!("nats pub -J -H postdate-after:5s -s {} {source} hi", address.trim_start_matches("nats://")),
+    }
 }
 
 /// One second of it.
@@ -153,12 +196,17 @@ pub(super) fn summary(board: &Board, ending: Ending, place: &Place) -> String {
 }
 
 fn next(place: &Place) -> String {
-    let own = "  postdate demo --config FILE  the same show on your own Kafka\n";
+    let own = match (place.is_own, place.kind) {
+        (true, Kind::Kafka) => "  postdate demo --config FILE  the same show on your own Kafka\n",
+        _ => "",
+    };
+    let (file, page) = match place.kind {
+        Kind::Kafka => ("config/kafka.toml", "README.md                    the headers, and what is promised"),
+        Kind::Nats => ("config/nats.toml", "docs/nats.md                 what NATS users should know"),
+    };
     format!(
-        "\nNext:\n{}  postdate run --config FILE   the service; FILE may be config/kafka.toml\n  \
-         make up                      a Kafka and a Redis here, to try it with\n  \
-         README.md                    the headers, and what is promised\n",
-        if place.is_own { own } else { "" },
+        "\nNext:\n{own}  postdate run --config FILE   the service; FILE may be {file}\n  \
+         make up                      a Kafka, a NATS and a Redis here, to try it with\n  {page}\n",
     )
 }
 
@@ -168,7 +216,8 @@ mod tests {
     use crate::command::demo::board::tests::{arrival, at};
 
     fn place() -> Place {
-        Place { address: "127.0.0.1:41234".into(), source: "orders.delayed".into(), target: "orders".into(), is_own: true }
+        let (address, source, target) = ("127.0.0.1:41234".into(), "orders.delayed".into(), "orders".into());
+        Place { kind: Kind::Kafka, address, source, target, is_own: true }
     }
 
     fn full() -> Board {
@@ -210,6 +259,16 @@ mod tests {
         assert!(text.lines().any(|line| line == "echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert!(text.contains("{\"bootstrap.servers\": \"127.0.0.1:41234\"}") && text.contains("Java"), "{text}");
+    }
+
+    #[test]
+    fn the_introduction_on_nats_has_examples_to_paste() {
+        let (address, source, target) = ("nats://127.0.0.1:4222", "demo.1a2b3c4d.delayed", "demo.1a2b3c4d.orders");
+        let text =
+            introduction(&Place { kind: Kind::Nats, address: address.into(), source: source.into(), target: target.into(), ..place() });
+        assert!(text.lines().any(|line| line == format!("nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 {source} hi")), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert!(text.contains(&format!("nats.connect(\"{address}\")")) && text.contains("taken away"), "{text}");
     }
 
     #[test]

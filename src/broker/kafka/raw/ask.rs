@@ -109,8 +109,9 @@ pub(in super::super) fn list_offsets(
 pub(in super::super) fn committed(
     asking: &mut Asking<'_>,
     partitions: &[(String, i32)],
+    patience: Duration,
 ) -> Result<Vec<Result<Option<String>, Failed>>, Failed> {
-    let (list, until) = (list(partitions), Instant::now() + KAFKA_ANSWER_MAX);
+    let (list, until) = (list(partitions), Instant::now() + patience);
     loop {
         // SAFETY: client and list are alive; the list is written to by this thread only, before the call returns.
         let code = unsafe { sys::rd_kafka_committed(asking.native.ptr(), list.ptr(), millis(KAFKA_COMMITTED_TURN)) };

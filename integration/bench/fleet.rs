@@ -1,0 +1,100 @@
+//! A steady load while timers come and go: how late what was due meanwhile is seen, by a consumer that reads only what is committed.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::env::{Postdate, now_ms};
+use crate::feeder::{Feeder, steadily};
+use crate::route::{Route, wait_for};
+use crate::row::{Delivery, Event, Lateness, Row, Stage, System};
+use crate::stage::{Bench, LOOK, millis, stop};
+use crate::watch::Watch;
+use crate::workload::Steady;
+
+/// Messages a second, small enough that none waits for another.
+const RATE: usize = 1_000;
+
+/// Between two events: longer than a lease lasts, and what follows its end.
+const APART: Duration = Duration::from_secs(12);
+
+impl Bench<'_> {
+    pub(crate) fn fleet(&self) -> Vec<Row> {
+        Delivery::BOTH.into_iter().flat_map(|delivery| self.moves(delivery)).collect()
+    }
+
+    /// A timer; one joins it; the first is asked to end; one joins; one that shares is killed, unless what it delivered may come again.
+    fn moves(&self, delivery: Delivery) -> Vec<Row> {
+        self.progress.step(&format!("timers come and go, {}", delivery.name()));
+        let events = match delivery {
+            Delivery::AtLeastOnce => &[Event::Joined, Event::Asked][..],
+            Delivery::ExactlyOnce => &[Event::Joined, Event::Asked, Event::Joined, Event::Killed][..],
+        };
+        let route = self.route().delivering(delivery.name());
+        let mut ingress = route.serve(&["ingress"]);
+        let mut fleet = Fleet { timers: vec![route.serve(&["timer"])], ending: None, events: Vec::new(), route };
+        ingress.wait_until_ready();
+        fleet.timers[0].wait_until_ready();
+        let watch = Watch::start(self.topics, &fleet.route.target);
+        let (start, feeder) = (self.meter.read(ingress.cpu()), Feeder::new(self.topics.addr(), &fleet.route.source, &self.load.message));
+        // What is due first is due when the first event has not come yet.
+        let steady = Steady { lasts: APART * (events.len() as u32 + 2), ..self.load.steady.clone() };
+        let began = now_ms();
+        let dues = steadily(
+            RATE,
+            &steady,
+            |number, due| feeder.send(number, ("postdate-at", due)),
+            |_| {
+                feeder.serve();
+                let due = fleet.events.len();
+                if due < events.len() && now_ms() >= began + millis(APART * (due as u32 + 1)) {
+                    fleet.meet(events[due]);
+                }
+            },
+        );
+        feeder.finish();
+        wait_for(self.progress, dues.len(), LOOK, || watch.count());
+        let usage = start.until(self.meter.read(ingress.cpu()));
+        let (dead, met) = (fleet.route.dead(), fleet.end());
+        stop(ingress);
+        let seen = watch.end();
+        let verdict = seen.judge(dues.len(), dead, |number| dues[number]);
+        let kinds = events.iter().enumerate().filter(|(at, event)| !events[..*at].contains(event)).map(|(_, event)| *event);
+        kinds
+            .map(|event| {
+                let spans: Vec<_> = met.iter().filter(|(kind, _)| *kind == event).map(|(_, at)| *at..*at + millis(APART)).collect();
+                let lateness = seen.lateness_of(|number| Some(dues[number]).filter(|due| spans.iter().any(|span| span.contains(due))));
+                let row = Row::service(System::Postdate, Stage::Moved(delivery, event), &usage, verdict);
+                Row { redis_cpu_us: None, lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() }
+            })
+            .collect()
+    }
+}
+
+struct Fleet<'a> {
+    route: Route<'a>,
+    /// The oldest first.
+    timers: Vec<Postdate>,
+    ending: Option<JoinHandle<()>>,
+    /// What happened, and when.
+    events: Vec<(Event, i64)>,
+}
+
+impl Fleet<'_> {
+    fn meet(&mut self, event: Event) {
+        self.events.push((event, now_ms()));
+        match event {
+            Event::Joined => self.timers.push(self.route.serve(&["timer"])),
+            Event::Asked => {
+                let oldest = self.timers.remove(0);
+                self.ending = Some(std::thread::spawn(move || stop(oldest)));
+            }
+            Event::Killed => self.timers.remove(0).kill(),
+        }
+    }
+
+    fn end(self) -> Vec<(Event, i64)> {
+        self.ending.into_iter().for_each(|ending| ending.join().expect("it ends as it is asked"));
+        self.timers.into_iter().for_each(stop);
+        self.events
+    }
+}

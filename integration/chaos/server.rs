@@ -1,0 +1,125 @@
+//! The broker of a storm: a Kafka, or a NATS server, with what the load is sent to and what arrives.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream::Config;
+
+use crate::asked::{Broker, Mode};
+use crate::env::{Kafka, Nats, Redis};
+
+pub(crate) const PARTITIONS: i32 = 8;
+pub(crate) const SOURCE: &str = "chaos.delayed";
+pub(crate) const TARGET: &str = "chaos.target";
+pub(crate) const DEAD: &str = "chaos.dead";
+
+/// Of the same stream as the source's subjects, and nobody's business.
+pub(crate) const STRAY: &str = "chaos.stray";
+
+/// The streams of what is read and of what arrives.
+const READ: &str = "CHAOS_READ";
+pub(crate) const ARRIVED: &str = "CHAOS_ARRIVED";
+
+/// How long the stream of what arrives knows what it has: as long as any that nobody has told otherwise.
+pub(crate) const WINDOW: Duration = Duration::from_secs(120);
+
+/// See the module's page.
+pub(crate) enum Server {
+    Kafka(Kafka),
+    Nats(Nats),
+}
+
+impl Server {
+    pub(crate) fn start(broker: Broker) -> Self {
+        match broker {
+            Broker::Kafka => {
+                let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
+                kafka.create_topic(SOURCE, PARTITIONS, &[]);
+                kafka.create_topic(TARGET, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]);
+                kafka.create_topic(DEAD, 1, &[]);
+                Self::Kafka(kafka)
+            }
+            Broker::Nats => {
+                let nats = Nats::start();
+                nats.create_stream(READ, &[&subject("*"), STRAY]);
+                let subjects = vec![TARGET.to_owned(), DEAD.to_owned()];
+                nats.create_stream_with(Config { name: ARRIVED.to_owned(), subjects, duplicate_window: WINDOW, ..Config::default() });
+                Self::Nats(nats)
+            }
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        match self {
+            Self::Kafka(kafka) => kafka.kill(),
+            Self::Nats(nats) => nats.kill(),
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        match self {
+            Self::Kafka(kafka) => kafka.stop(),
+            Self::Nats(nats) => nats.stop(),
+        }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        match self {
+            Self::Kafka(kafka) => kafka.restart(),
+            Self::Nats(nats) => nats.restart(),
+        }
+    }
+
+    pub(crate) fn pause(&self) {
+        match self {
+            Self::Kafka(kafka) => kafka.pause(),
+            Self::Nats(nats) => nats.pause(),
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        match self {
+            Self::Kafka(kafka) => kafka.resume(),
+            Self::Nats(nats) => nats.resume(),
+        }
+    }
+
+    /// What the fleet is told.
+    pub(crate) fn config(&self, redis: &Redis, mode: Mode) -> String {
+        let store = format!("deployment = \"chaos\"\n[store.redis]\nurl = \"{}\"\n", redis.url());
+        let route = match self {
+            Self::Kafka(kafka) => format!(
+                r#"
+[kafka.main]
+brokers = ["{}"]
+properties = {{ "session.timeout.ms" = 6000 }}
+[route.chaos]
+source = {{ kafka = "main", topics = ["{SOURCE}"] }}
+target = {{ kafka = "main", topic = "{TARGET}" }}
+dead_letter = {{ kafka = "main", topic = "{DEAD}" }}
+"#,
+                kafka.addr()
+            ),
+            Self::Nats(nats) => {
+                let subjects: Vec<_> = (0..PARTITIONS).map(|partition| format!("\"{}\"", subject(partition))).collect();
+                format!(
+                    r#"
+[nats.edge]
+url = "{}"
+[route.chaos]
+source = {{ nats = "edge", stream = "{READ}", subjects = [{}] }}
+target = {{ nats = "edge", subject = "{TARGET}" }}
+dead_letter = {{ nats = "edge", subject = "{DEAD}" }}
+"#,
+                    nats.url(),
+                    subjects.join(", ")
+                )
+            }
+        };
+        format!("{store}{route}delivery = \"{mode}\"\n")
+    }
+}
+
+/// What a partition is on NATS.
+pub(crate) fn subject(partition: impl std::fmt::Display) -> String {
+    format!("{SOURCE}.{partition}")
+}
