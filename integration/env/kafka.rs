@@ -162,7 +162,9 @@ impl Kafka {
 
     /// The first retained offset and the next offset of one partition.
     pub(crate) fn offsets(&self, name: &str, partition: i32) -> (i64, i64) {
-        self.admin().inner().fetch_watermarks(name, partition, PATIENCE).unwrap()
+        // A client that does not know of a new topic yet says that it has no such partition.
+        let told = || self.admin().inner().fetch_watermarks(name, partition, PATIENCE).ok();
+        eventually(&format!("the offsets of {name}/{partition} are told"), PATIENCE, told)
     }
 
     fn wait_for_partitions(&self, name: &str, total: i32) {
