@@ -5,14 +5,14 @@ use std::path::Path;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 11] =
-    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "deep", "layout", "asynq"];
+pub(crate) const STAGES: [&str; 12] =
+    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "deep", "layout", "asynq", "nats"];
 
-/// Takes minutes, and gigabytes of the disk: only for whoever asks for it.
-const NAMED_ONLY: &str = "deep";
+/// What takes minutes and gigabytes of the disk, and what needs another server: only for whoever asks for it.
+const NAMED_ONLY: [&str; 2] = ["deep", "nats"];
 
 pub(crate) struct Asked {
-    /// None: all of them, but for one.
+    /// None: all of them, but for those that must be named.
     stages: Vec<String>,
     pub(crate) runs: usize,
     pub(crate) load: Workload,
@@ -63,7 +63,12 @@ impl Asked {
     }
 
     pub(crate) fn wants(&self, stage: &str) -> bool {
-        self.stages.is_empty() && stage != NAMED_ONLY || self.stages.iter().any(|asked| asked == stage)
+        self.stages.is_empty() && !NAMED_ONLY.contains(&stage) || self.stages.iter().any(|asked| asked == stage)
+    }
+
+    /// Whether any but NATS' is wanted.
+    pub(crate) fn wants_kafka(&self) -> bool {
+        STAGES.iter().any(|stage| *stage != "nats" && self.wants(stage))
     }
 
     /// Whether a lateness is measured, by a broker that must be warm.
@@ -86,6 +91,7 @@ impl Asked {
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),
+            ("nats", 4 + 2 * rates),
         ];
         self.runs
             * (usize::from(self.is_timely()) + each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>())

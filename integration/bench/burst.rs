@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::LIMIT;
+use crate::ends::Feed as _;
 use crate::env::{Postdate, eventually, now_ms};
 use crate::feeder::{Feeder, steadily};
 use crate::route::{Route, wait_for};
@@ -51,8 +52,8 @@ impl Bench<'_> {
     /// All of it, into all partitions but the last.
     fn pour(&self, route: &Route<'_>, due: i64) {
         self.progress.phase("burst: into the store");
-        let (count, others) = (self.load.count, self.topics.partitions as usize - 1);
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let (count, others) = (self.load.count, self.ends.partitions as usize - 1);
+        let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         for number in 0..count {
             feeder.send_to(Some((number % others) as i32), number, ("postdate-at", due));
             if number % 1_024 == 0 {
@@ -61,14 +62,14 @@ impl Bench<'_> {
         }
         feeder.finish();
         let mut stored = route.stored(self.redis);
-        wait_for(self.progress, count, LOOK, || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, count, LOOK, || stored.records().unwrap_or(0));
     }
 
     /// The last partition's load, numbered after the burst. Answers when each was due.
     fn beside(&self, route: &Route<'_>) -> Vec<i64> {
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         let steady = Steady { lasts: LEAD + REST, ..self.load.steady.clone() };
-        let (first, last) = (self.load.count, self.topics.partitions - 1);
+        let (first, last) = (self.load.count, self.ends.partitions - 1);
         let send = |number, due| feeder.send_to(Some(last), first + number, ("postdate-at", due));
         let dues = steadily(BESIDE, &steady, send, |_| feeder.serve());
         feeder.finish();

@@ -62,8 +62,18 @@ fn comparison(what: String, rows: &[Row], runs: &[Vec<Row>], figure: impl Fn(&Ro
     (!rivals.is_empty()).then_some(Comparison { what, postdate, rivals })
 }
 
+/// What a measurement is held against: reading, where nothing is sent on; else the copy on the same broker.
+fn floor(system: System, stage: Stage) -> (System, Stage) {
+    match (system, stage) {
+        (System::NatsReading, _) | (System::Nats, Stage::Store) => (System::NatsReading, Stage::Read),
+        (System::Nats | System::NatsCopyOnce | System::NatsFloor | System::Schedules, _) => (System::NatsFloor, Stage::Copy),
+        _ => (System::Floor, Stage::Copy),
+    }
+}
+
 /// How many times the floor's a figure is.
 pub(crate) fn of_the_floor(runs: &[Vec<Row>], system: System, stage: Stage, figure: Figure) -> Option<f64> {
-    let of = |run: &Vec<Row>| Some(figure(find(run, system, stage)?)? / figure(find(run, System::Floor, Stage::Copy)?)?);
+    let (below, base) = floor(system, stage);
+    let of = |run: &Vec<Row>| Some(figure(find(run, system, stage)?)? / figure(find(run, below, base)?)?);
     median(runs.iter().filter_map(of).collect())
 }

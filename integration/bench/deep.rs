@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::ends::Feed as _;
 use crate::env::Postdate;
 use crate::feeder::Feeder;
 use crate::ledger::Verdict;
@@ -50,7 +51,7 @@ impl Bench<'_> {
             rows.push(self.load_beside(&mut served, depth(waiting, true)));
         }
         stop(served.service);
-        [&served.route.source, &served.route.target].into_iter().for_each(|topic| self.topics.remove(topic));
+        [&served.route.source, &served.route.target].into_iter().for_each(|topic| self.ends.remove(topic));
         rows
     }
 
@@ -67,7 +68,7 @@ impl Bench<'_> {
         let (Deep { waiting, delay, .. }, numbers) = (self.load.deep, COUNT_MAX / 2);
         let (route, service, began) = (&served.route, &served.service, Instant::now());
         let start = self.meter.read(service.cpu());
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         for number in 0..waiting {
             feeder.send(numbers + number % numbers, ("postdate-after", delay.of(number)));
             if number % 1_024 == 0 {
@@ -76,7 +77,7 @@ impl Bench<'_> {
         }
         feeder.finish();
         let mut stored = route.stored(self.redis);
-        wait_for(self.progress, waiting, LOOK, || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, waiting, LOOK, || stored.records().unwrap_or(0));
         let usage = start.until(self.meter.read(service.cpu()));
         let verdict = judge_waiting(route, waiting, stored.pending());
         let row = Row::service(System::Postdate, Stage::Fill(waiting), &usage, verdict).within(began.elapsed().as_secs_f64());

@@ -18,7 +18,7 @@ impl Bench<'_> {
     pub(crate) fn embedded_ingress(&self) -> Row {
         self.progress.step("embedded store: ingress");
         let folder = tempfile::tempdir().expect("a folder for the store");
-        let (route, count) = (Route::embedded(self.topics, folder.path()), self.load.count);
+        let (route, count) = (Route::embedded(self.ends, folder.path()), self.load.count);
         self.fill(&route.source, count, |number| ("postdate-after", self.load.delay.of(number)));
         self.progress.phase("embedded store: into the folder");
         let mut service = route.serve(ROLES);
@@ -36,7 +36,7 @@ impl Bench<'_> {
     pub(crate) fn embedded_drain(&self) -> Row {
         self.progress.step("embedded store: drain");
         let folder = tempfile::tempdir().expect("a folder for the store");
-        let (route, count) = (Route::embedded(self.topics, folder.path()), self.load.count);
+        let (route, count) = (Route::embedded(self.ends, folder.path()), self.load.count);
         let first = now_ms() + millis(2 * PACE * count as u32 + Duration::from_secs(10));
         let due = |number| first + spread(number, OVERDUE_SPAN);
         self.fill(&route.source, count, |number| ("postdate-at", due(number)));
@@ -60,7 +60,7 @@ impl Bench<'_> {
 
     /// Whether the service said it of each shard.
     fn told(&self, service: &Postdate, what: &str) -> bool {
-        service.logs().matches(what).count() == self.topics.partitions as usize
+        service.logs().matches(what).count() == self.ends.partitions as usize
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::ends::Feed as _;
 use crate::env::now_ms;
 use crate::feeder::{Feeder, steadily};
 use crate::route::{begun, wait_for};
@@ -32,11 +33,11 @@ impl Bench<'_> {
         self.fill(&route.source, count, |number| ("postdate-at", due(number)));
         let mut stored = route.stored(self.redis);
         let ingress = route.serve(&["ingress"]);
-        wait_for(self.progress, count, LOOK, || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, count, LOOK, || stored.records().unwrap_or(0));
         stop(ingress);
         self.wait_until_due(first);
         self.progress.phase("out of the store");
-        let watch = Watch::start(self.topics, &route.target);
+        let watch = Watch::start(self.ends, &route.target);
         let mut service = route.serve(&["timer"]);
         begun(&mut service, "the shards are leased", |_| stored.is_leased());
         let (start, since) = (self.meter.read(service.cpu()), now_ms());
@@ -59,9 +60,9 @@ impl Bench<'_> {
         let (route, steady) = (self.route().delivering(delivery.name()), &self.load.steady);
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
-        let watch = Watch::start(self.topics, &route.target);
+        let watch = Watch::start(self.ends, &route.target);
         let start = self.meter.read(service.cpu());
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         let all = RATE * steady.lasts.as_secs() as usize;
         let dues = steadily(
             RATE,

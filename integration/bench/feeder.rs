@@ -10,6 +10,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::LIMIT;
+use crate::ends::Feed;
 use crate::env::now_ms;
 use crate::workload::{Message, Steady};
 
@@ -45,11 +46,6 @@ impl<'a> Feeder<'a> {
         Feeder { client, topic: topic.to_owned(), message }
     }
 
-    /// Message `number`, its own headers beside the control header; waits while the client is full.
-    pub(crate) fn send(&self, number: usize, control: Control) {
-        self.send_to(None, number, control);
-    }
-
     /// Into one partition; none: that of its key.
     pub(crate) fn send_to(&self, partition: Option<i32>, number: usize, (name, millis): Control) {
         let (key, payload, millis) = (self.message.key(number), self.message.payload(number), millis.to_string());
@@ -64,14 +60,18 @@ impl<'a> Feeder<'a> {
             self.client.poll(Duration::from_millis(1));
         }
     }
+}
 
-    /// Takes in what the broker answered.
-    pub(crate) fn serve(&self) {
+impl Feed for Feeder<'_> {
+    fn send(&self, number: usize, control: Control) {
+        self.send_to(None, number, control);
+    }
+
+    fn serve(&self) {
         self.client.poll(Duration::ZERO);
     }
 
-    /// Waits until the broker has taken everything.
-    pub(crate) fn finish(self) {
+    fn finish(self) {
         self.client.flush(LIMIT).expect("the broker answers");
         assert_eq!(self.client.context().0.load(Ordering::Relaxed), 0, "the broker takes the load");
     }

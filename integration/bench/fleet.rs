@@ -3,6 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::ends::Feed as _;
 use crate::env::{Postdate, now_ms};
 use crate::feeder::{Feeder, steadily};
 use crate::route::{Route, wait_for};
@@ -34,8 +35,8 @@ impl Bench<'_> {
         let mut fleet = Fleet { timers: vec![route.serve(&["timer"])], ending: None, events: Vec::new(), route };
         ingress.wait_until_ready();
         fleet.timers[0].wait_until_ready();
-        let watch = Watch::start(self.topics, &fleet.route.target);
-        let (start, feeder) = (self.meter.read(ingress.cpu()), Feeder::new(self.topics.addr(), &fleet.route.source, &self.load.message));
+        let watch = Watch::start(self.ends, &fleet.route.target);
+        let (start, feeder) = (self.meter.read(ingress.cpu()), Feeder::new(self.ends.addr(), &fleet.route.source, &self.load.message));
         // What is due first is due when the first event has not come yet.
         let steady = Steady { lasts: APART * (events.len() as u32 + 2), ..self.load.steady.clone() };
         let began = now_ms();

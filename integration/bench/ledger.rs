@@ -3,17 +3,11 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
-use rdkafka::config::ClientConfig;
 use serde::Serialize;
 
-use crate::raw::Reader;
-use crate::topics::Topics;
+use crate::ends::Ends;
 use crate::workload::Message;
-
-/// A topic that yields nothing for so long is read, whatever its offsets say.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// What is wrong with what arrived. All zero: the promises were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -81,33 +75,24 @@ impl Arrivals {
 
 /// Reads a topic to its end. `due` answers for a number when it was due; a copy has none. A number that is not among those sent to arrive is
 /// one that should still wait.
-pub(crate) fn judge(topics: &Topics<'_>, topic: &str, sent: Sent<'_>, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
+pub(crate) fn judge(ends: &impl Ends, topic: &str, sent: Sent<'_>, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
     let Sent { message: like, count } = sent;
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", topics.addr()).set("group.id", "ledger").set("enable.auto.commit", "false");
-    config.set("fetch.queue.backoff.ms", "10");
-    let mut reader = Reader::new(&config, &topics.all_of(topic));
     let mut verdict = Verdict { count, ..Verdict::default() };
     let mut stamps = vec![NEVER; count];
-    let (held, mut read, mut heard) = (topics.held(topic), 0, Instant::now());
-    while read < held && heard.elapsed() < SILENCE {
-        let came = reader.read(Duration::from_millis(100), |message| {
-            let Some(number) = Message::number(message.payload()) else {
-                verdict.changed += 1;
-                return;
-            };
-            if number >= count {
-                verdict.early += 1;
-                return;
-            }
-            let same = message.payload() == like.payload(number).as_bytes() && message.key() == like.key(number).as_bytes();
-            verdict.changed += usize::from(!same);
-            verdict.doubled += usize::from(std::mem::replace(&mut stamps[number], message.timestamp()) != NEVER);
-            verdict.early += usize::from(due(number).is_some_and(|due| message.timestamp() < due));
-        });
-        read += came;
-        heard = if came > 0 { Instant::now() } else { heard };
-    }
+    ends.read(topic, |arrived| {
+        let Some(number) = Message::number(arrived.payload) else {
+            verdict.changed += 1;
+            return;
+        };
+        if number >= count {
+            verdict.early += 1;
+            return;
+        }
+        let same = arrived.payload == like.payload(number).as_bytes() && arrived.key == like.key(number).as_bytes();
+        verdict.changed += usize::from(!same);
+        verdict.doubled += usize::from(std::mem::replace(&mut stamps[number], arrived.stamp) != NEVER);
+        verdict.early += usize::from(due(number).is_some_and(|due| arrived.stamp < due));
+    });
     verdict.lost = stamps.iter().filter(|stamp| **stamp == NEVER).count();
     Arrivals { verdict, stamps }
 }

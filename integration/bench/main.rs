@@ -2,8 +2,9 @@
 //! so that figures of different runs say nothing about each other.
 //!
 //! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `burst`, `exact`, `fleet`, `deep`, `layout`, `asynq`) choose what is measured, for whoever works on one of them: without any, all but `deep`, which takes
-//! minutes. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of three.
+//! `burst`, `exact`, `fleet`, `deep`, `layout`, `asynq`, `nats`) choose what is measured, for whoever works on one of them: without any, all but
+//! `deep`, which takes minutes, and `nats`. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of
+//! three.
 //! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
 #![allow(
     clippy::cast_possible_truncation,
@@ -22,6 +23,7 @@ mod compare;
 mod copy;
 mod deep;
 mod embedded;
+mod ends;
 #[path = "../env/mod.rs"]
 mod env;
 mod exact;
@@ -31,6 +33,7 @@ mod held;
 mod layout;
 mod ledger;
 mod meter;
+mod nats;
 mod progress;
 mod raw;
 mod report;
@@ -48,8 +51,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use asked::Asked;
-use env::{Kafka, Redis};
+use env::{Kafka, Nats, Redis};
 use meter::Meter;
+use nats::Streams;
 use progress::Progress;
 use report::Results;
 use row::Row;
@@ -102,11 +106,22 @@ fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
 
 /// The rows of each run.
 fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
-    let (kafka, redis, progress) = (Kafka::start_fast(), Redis::start(), Progress::new(asked.steps()));
-    let topics = Topics::new(&kafka, asked.load.partitions);
-    let meter = Meter { kafka: &kafka, redis: &redis };
-    let bench = Bench { topics: &topics, redis: &redis, meter, load: &asked.load, progress: &progress };
-    (0..asked.runs).map(|_| run(asked, &bench, asynq)).collect()
+    let (redis, progress) = (Redis::start(), Progress::new(asked.steps()));
+    let (kafka, nats) = (asked.wants_kafka().then(Kafka::start_fast), asked.wants("nats").then(Nats::start));
+    let load = &asked.load;
+    let on_kafka = || {
+        let kafka = kafka.as_ref()?;
+        let (topics, broker) = (Topics::new(kafka, load.partitions), || kafka.cpu());
+        let meter = Meter { broker: &broker, redis: &redis };
+        Some(run(asked, &Bench { ends: &topics, redis: &redis, meter, load, progress: &progress }, asynq))
+    };
+    let on_nats = || {
+        let nats = nats.as_ref()?;
+        let (streams, broker) = (Streams::new(nats, load.partitions), || nats.cpu());
+        let meter = Meter { broker: &broker, redis: &redis };
+        Some(Bench { ends: &streams, redis: &redis, meter, load, progress: &progress }.nats())
+    };
+    (0..asked.runs).map(|_| [on_kafka(), on_nats()].into_iter().flatten().flatten().collect()).collect()
 }
 
 fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {

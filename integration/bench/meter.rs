@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::env::{Kafka, Redis, cpu_of};
+use crate::env::{Redis, cpu_of};
 
 /// The processes that are told apart.
 pub(crate) struct Meter<'a> {
-    pub(crate) kafka: &'a Kafka,
+    pub(crate) broker: &'a dyn Fn() -> Duration,
     pub(crate) redis: &'a Redis,
 }
 
@@ -18,7 +18,7 @@ pub(crate) struct Reading {
     here: Duration,
     service: Duration,
     redis: Duration,
-    kafka: Duration,
+    broker: Duration,
     machine: Duration,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Usage {
     pub(crate) here: Duration,
     pub(crate) service: Duration,
     pub(crate) redis: Duration,
-    pub(crate) kafka: Duration,
+    pub(crate) broker: Duration,
     /// The part of all cores that programs had which are not of this run, from 0 to 1: what makes the wall time's figures worse.
     pub(crate) others: f64,
 }
@@ -42,7 +42,7 @@ impl Meter<'_> {
             here: cpu_of(std::process::id()),
             service,
             redis: self.redis.cpu(),
-            kafka: self.kafka.cpu(),
+            broker: (self.broker)(),
             machine: machine(),
         }
     }
@@ -51,12 +51,12 @@ impl Meter<'_> {
 impl Reading {
     pub(crate) fn until(self, end: Reading) -> Usage {
         let (wall, here) = (end.at - self.at, end.here - self.here);
-        let (redis, kafka) = (end.redis - self.redis, end.kafka - self.kafka);
+        let (redis, broker) = (end.redis - self.redis, end.broker.saturating_sub(self.broker));
         let service = end.service.saturating_sub(self.service);
-        let ours = here + service + redis + kafka;
+        let ours = here + service + redis + broker;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let others = (end.machine - self.machine).saturating_sub(ours).as_secs_f64() / (wall.as_secs_f64() * cores);
-        Usage { wall, here, service, redis, kafka, others }
+        Usage { wall, here, service, redis, broker, others }
     }
 }
 

@@ -135,7 +135,7 @@ impl Bench<'_> {
         let bytes = (memory(&mut connection) - before) as f64 / count as f64;
         let verdict = Verdict { count, ..Verdict::default() };
         let row = Row::service(System::Asynq, Stage::Store, &usage, verdict).within(outcome.seconds);
-        Row { bytes: Some(bytes), kafka_cpu_us: None, ..row }
+        Row { bytes: Some(bytes), broker_cpu_us: None, ..row }
     }
 
     fn asynq_drain(&self, program: &Path) -> Row {
@@ -154,7 +154,7 @@ impl Bench<'_> {
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));
         let row = Row::service(System::Asynq, Stage::Drain, &usage, outcome.verdict(count)).within(outcome.seconds);
-        Row { kafka_cpu_us: None, ..row }
+        Row { broker_cpu_us: None, ..row }
     }
 
     fn asynq_steady(&self, program: &Path, rate: usize) -> Row {
@@ -168,6 +168,6 @@ impl Bench<'_> {
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));
         let row = Row::service(System::Asynq, Stage::Steady(rate), &usage, outcome.verdict(count));
-        Row { kafka_cpu_us: None, lateness_ms: Lateness::of(outcome.lateness()), ..row }
+        Row { broker_cpu_us: None, lateness_ms: Lateness::of(outcome.lateness()), ..row }
     }
 }

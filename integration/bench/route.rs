@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::ends::{Ends, Names};
 use crate::env::{PATIENCE, Postdate, Redis, eventually, unique};
 use crate::progress::Progress;
 use crate::topics::Topics;
@@ -10,8 +11,8 @@ use crate::topics::Topics;
 /// Nothing moves for so long: it never will.
 const SILENCE: Duration = Duration::from_secs(30);
 
-pub(crate) struct Route<'a> {
-    topics: &'a Topics<'a>,
+pub(crate) struct Route<'a, E = Topics<'a>> {
+    ends: &'a E,
     /// The lines of the configuration that say where messages wait.
     store: String,
     deployment: String,
@@ -21,75 +22,60 @@ pub(crate) struct Route<'a> {
     delivery: &'static str,
 }
 
-impl<'a> Route<'a> {
-    pub(crate) fn in_redis(topics: &'a Topics<'a>, redis: &Redis) -> Route<'a> {
-        Route::new(topics, format!("[store.redis]\nurl = \"{}\"", redis.url()))
+impl<'a, E: Ends> Route<'a, E> {
+    pub(crate) fn in_redis(ends: &'a E, redis: &Redis) -> Route<'a, E> {
+        Route::new(ends, format!("[store.redis]\nurl = \"{}\"", redis.url()))
     }
 
-    pub(crate) fn embedded(topics: &'a Topics<'a>, folder: &Path) -> Route<'a> {
-        Route::new(topics, format!("[store.embedded]\npath = \"{}\"", folder.display()))
+    pub(crate) fn embedded(ends: &'a E, folder: &Path) -> Route<'a, E> {
+        Route::new(ends, format!("[store.embedded]\npath = \"{}\"", folder.display()))
     }
 
-    fn new(topics: &'a Topics<'a>, store: String) -> Route<'a> {
-        let [source, target, dead] = ["source", "target", "dead"].map(|name| topics.make(name));
-        Route { topics, store, deployment: unique("bench"), source, target, dead, delivery: "at-least-once" }
+    fn new(ends: &'a E, store: String) -> Route<'a, E> {
+        let [source, target, dead] = ["source", "target", "dead"].map(|name| ends.make(name));
+        Route { ends, store, deployment: unique("bench"), source, target, dead, delivery: "at-least-once" }
     }
 
-    pub(crate) fn delivering(self, delivery: &'static str) -> Route<'a> {
+    pub(crate) fn delivering(self, delivery: &'static str) -> Route<'a, E> {
         Route { delivery, ..self }
     }
 
     /// The program as it is shipped, in these roles; all that is set is where things are.
     pub(crate) fn serve(&self, roles: &[&str]) -> Postdate {
         let Route { store, deployment, source, target, dead, delivery, .. } = self;
-        let addr = self.topics.addr();
-        Postdate::start(&format!(
-            r#"
-deployment = "{deployment}"
-roles = {roles:?}
-{store}
-[kafka.main]
-brokers = ["{addr}"]
-[route.bench]
-source = {{ kafka = "main", topics = ["{source}"] }}
-target = {{ kafka = "main", topic = "{target}" }}
-dead_letter = {{ kafka = "main", topic = "{dead}" }}
-delivery = "{delivery}"
-"#
-        ))
+        let route = self.ends.route(&Names { source, target, dead, delivery });
+        Postdate::start(&format!("deployment = \"{deployment}\"\nroles = {roles:?}\n{store}\n{route}"))
     }
 
     pub(crate) fn delivered(&self) -> usize {
-        self.topics.held(&self.target)
+        self.ends.held(&self.target)
     }
 
     pub(crate) fn dead(&self) -> usize {
-        self.topics.held(&self.dead)
+        self.ends.held(&self.dead)
     }
 
     /// What Redis holds of the route. Asked for on one connection, in one round trip.
-    pub(crate) fn stored(&self, redis: &Redis) -> Stored {
-        Stored {
-            connection: redis.client(),
-            partitions: self.topics.partitions,
-            prefix: format!("pd:{{{}/bench/{}/", self.deployment, self.source),
-        }
+    pub(crate) fn stored(&self, redis: &Redis) -> Stored<'a, E> {
+        let prefix = |shard: &String| format!("pd:{{{}/bench/{shard}}}:", self.deployment);
+        Stored { ends: self.ends, connection: redis.client(), prefixes: self.ends.shards(&self.source).iter().map(prefix).collect() }
     }
 }
 
 /// Reads the shards' state in Redis, for the service's own metrics come once a second.
-pub(crate) struct Stored {
+pub(crate) struct Stored<'a, E> {
+    ends: &'a E,
     connection: redis::Connection,
-    partitions: i32,
-    prefix: String,
+    /// Of each shard's keys.
+    prefixes: Vec<String>,
 }
 
-impl Stored {
-    /// Source offsets that are stored, over all shards; `None`: not all shards are born.
-    pub(crate) fn watermark(&mut self) -> Option<usize> {
+impl<E: Ends> Stored<'_, E> {
+    /// Records that are stored, over all shards; `None`: not all shards are born.
+    pub(crate) fn records(&mut self) -> Option<usize> {
         let watermarks = self.each("HGET", |key| format!("{key}meta"), Some("watermark"));
         let offset = |hex: &Option<String>| usize::from_str_radix(hex.as_deref()?, 16).ok();
-        watermarks.iter().map(offset).sum()
+        watermarks.iter().enumerate().map(|(shard, hex)| Some(self.ends.stored(shard, offset(hex)?))).sum()
     }
 
     /// Whether somebody holds the lease of each shard.
@@ -109,10 +95,10 @@ impl Stored {
         memory(&mut self.connection)
     }
 
-    fn each<T: redis::FromRedisValue>(&mut self, command: &str, key: impl Fn(String) -> String, field: Option<&str>) -> Vec<T> {
+    fn each<T: redis::FromRedisValue>(&mut self, command: &str, key: impl Fn(&str) -> String, field: Option<&str>) -> Vec<T> {
         let mut pipeline = redis::pipe();
-        for partition in 0..self.partitions {
-            pipeline.cmd(command).arg(key(format!("{}{partition}}}:", self.prefix))).arg(field);
+        for prefix in &self.prefixes {
+            pipeline.cmd(command).arg(key(prefix)).arg(field);
         }
         pipeline.query(&mut self.connection).expect("Redis answers")
     }

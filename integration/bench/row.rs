@@ -18,6 +18,12 @@ pub(crate) enum System {
     Layout,
     /// A library that does it.
     Asynq,
+    /// From stream to stream of NATS: merely reading, copies, the service, and what the server itself has.
+    NatsReading,
+    NatsCopyOnce,
+    NatsFloor,
+    Nats,
+    Schedules,
 }
 
 /// At what.
@@ -25,6 +31,7 @@ pub(crate) enum System {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     Copy,
+    Read,
     Store,
     Drain,
     /// Store and drain, one after the other.
@@ -114,10 +121,10 @@ pub(crate) struct Row {
     pub(crate) stage: Stage,
     /// Messages a second.
     pub(crate) rate: Option<f64>,
-    /// Microseconds of processor time a message: of the copy or the service, of Redis, of Kafka.
+    /// Microseconds of processor time a message: of the copy or the service, of Redis, of the broker.
     pub(crate) cpu_us: Option<f64>,
     pub(crate) redis_cpu_us: Option<f64>,
-    pub(crate) kafka_cpu_us: Option<f64>,
+    pub(crate) broker_cpu_us: Option<f64>,
     /// Of the store, a message that waits.
     pub(crate) bytes: Option<f64>,
     pub(crate) lateness_ms: Option<Lateness>,
@@ -153,7 +160,7 @@ impl Row {
             rate: None,
             cpu_us: None,
             redis_cpu_us: None,
-            kafka_cpu_us: Some(usage.kafka.as_secs_f64() * 1e6 / verdict.count as f64),
+            broker_cpu_us: Some(usage.broker.as_secs_f64() * 1e6 / verdict.count as f64),
             bytes: None,
             lateness_ms: None,
             process: None,
@@ -176,9 +183,9 @@ impl Row {
         Row { cpu_us: each(usage.service), redis_cpu_us: each(usage.redis), ..row }
     }
 
-    /// Of what runs in this process beside the load, and without Kafka.
+    /// Of what runs in this process beside the load, and without a broker.
     pub(crate) fn of_redis_alone(self) -> Row {
-        Row { cpu_us: None, kafka_cpu_us: None, ..self }
+        Row { cpu_us: None, broker_cpu_us: None, ..self }
     }
 
     pub(crate) fn within(self, seconds: f64) -> Row {
@@ -193,7 +200,7 @@ impl Row {
             rate: add(self.rate.map(f64::recip), other.rate.map(f64::recip)).map(f64::recip),
             cpu_us: add(self.cpu_us, other.cpu_us),
             redis_cpu_us: add(self.redis_cpu_us, other.redis_cpu_us),
-            kafka_cpu_us: add(self.kafka_cpu_us, other.kafka_cpu_us),
+            broker_cpu_us: add(self.broker_cpu_us, other.broker_cpu_us),
             bytes: None,
             lateness_ms: None,
             process: None,
@@ -212,6 +219,14 @@ impl Row {
             (System::Postdate, Stage::Both) => "ingress and drain, together".to_owned(),
             (System::Embedded, stage @ Stage::Steady(_)) => stage.name(),
             (System::Postdate, stage) => stage.name(),
+            (System::NatsReading, _) => "NATS: merely reading: the floor of ingress".to_owned(),
+            (System::NatsCopyOnce, _) => "NATS: copy, each with an id".to_owned(),
+            (System::NatsFloor, _) => "NATS: copy: the floor".to_owned(),
+            (System::Nats, Stage::Store) => "NATS: ingress, source to store".to_owned(),
+            (System::Nats, Stage::Drain) => "NATS: drain, store to target, overdue".to_owned(),
+            (System::Nats, Stage::Both) => "NATS: ingress and drain, together".to_owned(),
+            (System::Nats, stage) => format!("NATS: {}", stage.name()),
+            (System::Schedules, Stage::Store) => "NATS schedules: into the stream".to_owned(),
             (System::Embedded, Stage::Drain) => "embedded: store to target, overdue".to_owned(),
             (System::Embedded, _) => "embedded: source to store".to_owned(),
             (system, stage) => format!("{}: {}", system.name(), stage.name()),
@@ -237,7 +252,7 @@ impl Row {
             rate: of(|row| row.rate),
             cpu_us: of(|row| row.cpu_us),
             redis_cpu_us: of(|row| row.redis_cpu_us),
-            kafka_cpu_us: of(|row| row.kafka_cpu_us),
+            broker_cpu_us: of(|row| row.broker_cpu_us),
             bytes: of(|row| row.bytes),
             lateness_ms: lateness(),
             process: process(),
@@ -257,6 +272,11 @@ impl System {
             System::Embedded => "embedded",
             System::Layout => "per-message layout",
             System::Asynq => "asynq",
+            System::NatsReading => "NATS, merely reading",
+            System::NatsCopyOnce => "NATS, copy with ids",
+            System::NatsFloor => "NATS, the floor",
+            System::Nats => "Postdate on NATS",
+            System::Schedules => "NATS schedules",
         }
     }
 }
@@ -265,6 +285,7 @@ impl Stage {
     pub(crate) fn name(self) -> String {
         match self {
             Stage::Copy => "copy".to_owned(),
+            Stage::Read => "reading".to_owned(),
             Stage::Store => "into Redis".to_owned(),
             Stage::Drain => "out of Redis, overdue".to_owned(),
             Stage::Both => "together".to_owned(),

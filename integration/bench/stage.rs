@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::ends::{Ends, Feed as _};
 use crate::env::{Postdate, Redis, eventually, now_ms};
-use crate::feeder::{Control, Feeder, steadily};
+use crate::feeder::{Control, steadily};
 use crate::ledger::{Arrivals, Sent, Verdict, judge};
 use crate::meter::{Meter, Usage};
 use crate::progress::Progress;
@@ -31,8 +32,8 @@ const STEADY_WARM_UP_RATE: usize = 5_000;
 /// How often is looked whether the target has everything. Each look costs the broker four requests.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-pub(crate) struct Bench<'a> {
-    pub(crate) topics: &'a Topics<'a>,
+pub(crate) struct Bench<'a, E = Topics<'a>> {
+    pub(crate) ends: &'a E,
     pub(crate) redis: &'a Redis,
     pub(crate) meter: Meter<'a>,
     pub(crate) load: &'a Workload,
@@ -43,22 +44,24 @@ impl Bench<'_> {
     /// The plain copy and the best: the floor.
     pub(crate) fn copies(&self) -> Vec<Row> {
         self.progress.step("copy");
-        let (warm, source) = (self.topics.make("warm"), self.topics.make("copied"));
+        let (warm, source) = (self.ends.make("warm"), self.ends.make("copied"));
         self.fill(&warm, WARM_UP, |_| ("postdate-after", 3_600_000));
         self.fill(&source, self.load.count, |_| ("postdate-after", 3_600_000));
         let kinds: [(System, copy::Copy); 2] = [(System::PlainCopy, copy::plain), (System::Floor, copy::best)];
         let rows = kinds.map(|(system, copy)| {
-            copy(self.topics, &warm, &self.topics.make("warmed"), WARM_UP);
+            copy(self.ends, &warm, &self.ends.make("warmed"), WARM_UP);
             self.progress.phase(if system == System::Floor { "copy, in batches" } else { "copy, poll and send" });
-            let target = self.topics.make("copy");
+            let target = self.ends.make("copy");
             let start = self.meter.read(Duration::ZERO);
-            copy(self.topics, &source, &target, self.load.count);
+            copy(self.ends, &source, &target, self.load.count);
             let usage = start.until(self.meter.read(Duration::ZERO));
-            Row::copy(system, &usage, judge(self.topics, &target, self.sent(), |_| None).verdict)
+            Row::copy(system, &usage, judge(self.ends, &target, self.sent(), |_| None).verdict)
         });
         rows.into()
     }
+}
 
+impl<E: Ends> Bench<'_, E> {
     /// From the source into the store. Answers, too, how long filling and storing took.
     pub(crate) fn ingress(&self) -> (Row, Duration) {
         self.progress.step("ingress");
@@ -68,14 +71,14 @@ impl Bench<'_> {
         let memory = stored.memory();
         self.progress.phase("ingress: into the store");
         let mut service = route.serve(&["ingress"]);
-        begun(&mut service, "the shards are born", |_| stored.watermark().is_some());
+        begun(&mut service, "the shards are born", |_| stored.records().is_some());
         let start = self.meter.read(service.cpu());
-        wait_for(self.progress, self.load.count, Duration::from_millis(5), || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, self.load.count, Duration::from_millis(5), || stored.records().unwrap_or(0));
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let verdict = judge_waiting(&route, self.load.count, stored.pending());
         let bytes = (stored.memory() - memory) as f64 / self.load.count as f64;
-        let row = Row::service(System::Postdate, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
+        let row = Row::service(E::SYSTEM, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
         (Row { bytes: Some(bytes), ..row }, filled + usage.wall)
     }
 
@@ -89,7 +92,7 @@ impl Bench<'_> {
         self.fill(&route.source, count, |number| ("postdate-at", due(number)));
         let mut stored = route.stored(self.redis);
         let ingress = route.serve(&["ingress"]);
-        wait_for(self.progress, count, LOOK, || stored.watermark().unwrap_or(0));
+        wait_for(self.progress, count, LOOK, || stored.records().unwrap_or(0));
         let ahead = now_ms() < first;
         stop(ingress);
         self.wait_until_due(first);
@@ -102,7 +105,7 @@ impl Bench<'_> {
         stop(service);
         let arrivals = self.judge_arrived(&route, count, due);
         let seconds = (arrivals.last(0..count) - since) as f64 / 1e3;
-        Row::service(System::Postdate, Stage::Drain, &usage, arrivals.verdict).within(seconds)
+        Row::service(E::SYSTEM, Stage::Drain, &usage, arrivals.verdict).within(seconds)
     }
 
     /// A steady load that nobody measures.
@@ -126,14 +129,14 @@ impl Bench<'_> {
         stop(service);
         let bytes = (waiting > 0).then(|| (full - memory) as f64 / waiting as f64);
         let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
-        let row = Row::service(System::Postdate, Stage::Steady(rate), &usage, arrivals.verdict);
+        let row = Row::service(E::SYSTEM, Stage::Steady(rate), &usage, arrivals.verdict);
         Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))), ..row }
     }
 
     /// A steady load into a route that is served, until all of it has arrived. `dues`: those of earlier loads, to which its own are added.
-    pub(crate) fn flow(&self, rate: usize, steady: &Steady, (route, service): (&Route<'_>, &Postdate), dues: &mut Vec<i64>) -> Flow {
+    pub(crate) fn flow(&self, rate: usize, steady: &Steady, (route, service): (&Route<'_, E>, &Postdate), dues: &mut Vec<i64>) -> Flow {
         let (mut stored, first, start) = (route.stored(self.redis), dues.len(), self.meter.read(service.cpu()));
-        let feeder = Feeder::new(self.topics.addr(), &route.source, &self.load.message);
+        let feeder = self.ends.feeder(&route.source, &self.load.message);
         let all = rate * steady.lasts.as_secs() as usize;
         let send = |number, due| feeder.send(first + number, ("postdate-at", due));
         dues.extend(steadily(rate, steady, send, |sent| {
@@ -147,9 +150,9 @@ impl Bench<'_> {
     }
 
     /// A new route, on a Redis that holds nothing.
-    pub(crate) fn route(&self) -> Route<'_> {
+    pub(crate) fn route(&self) -> Route<'_, E> {
         self.empty_redis();
-        Route::in_redis(self.topics, self.redis)
+        Route::in_redis(self.ends, self.redis)
     }
 
     pub(crate) fn empty_redis(&self) {
@@ -158,7 +161,7 @@ impl Bench<'_> {
 
     pub(crate) fn fill(&self, topic: &str, count: usize, control: impl Fn(usize) -> Control) {
         self.progress.phase("filling a topic");
-        let feeder = Feeder::new(self.topics.addr(), topic, &self.load.message);
+        let feeder = self.ends.feeder(topic, &self.load.message);
         for number in 0..count {
             feeder.send(number, control(number));
             if number % 1_024 == 0 {
@@ -166,7 +169,7 @@ impl Bench<'_> {
             }
         }
         feeder.finish();
-        assert_eq!(self.topics.held(topic), count, "the load is in the topic, once");
+        assert_eq!(self.ends.held(topic), count, "the load is in the topic, once");
     }
 
     pub(crate) fn wait_until_due(&self, first: i64) {
@@ -174,12 +177,12 @@ impl Bench<'_> {
         eventually("the messages are due", LIMIT, || (now_ms() > first + millis(OVERDUE_SPAN)).then_some(()));
     }
 
-    fn sent(&self) -> Sent<'_> {
+    pub(crate) fn sent(&self) -> Sent<'_> {
         Sent { message: &self.load.message, count: self.load.count }
     }
 
-    pub(crate) fn judge_arrived(&self, route: &Route<'_>, count: usize, due: impl Fn(usize) -> i64) -> Arrivals {
-        let mut arrivals = judge(self.topics, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
+    pub(crate) fn judge_arrived(&self, route: &Route<'_, E>, count: usize, due: impl Fn(usize) -> i64) -> Arrivals {
+        let mut arrivals = judge(self.ends, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
         arrivals.verdict.dead = route.dead();
         arrivals
     }
@@ -193,7 +196,7 @@ pub(crate) struct Flow {
 }
 
 /// Of messages none of which is due yet.
-pub(crate) fn judge_waiting(route: &Route<'_>, count: usize, pending: usize) -> Verdict {
+pub(crate) fn judge_waiting(route: &Route<'_, impl Ends>, count: usize, pending: usize) -> Verdict {
     let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
     Verdict { count, lost, doubled, early: route.delivered(), dead: route.dead(), ..Verdict::default() }
 }

@@ -1,10 +1,20 @@
 //! The topics of a measurement: made, counted by their offsets, and read from their start.
 
+use std::time::{Duration, Instant};
+
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::ends::{Arrived, Ends, Names};
 use crate::env::{Kafka, PATIENCE, unique};
+use crate::feeder::Feeder;
+use crate::raw::Reader;
+use crate::row::System;
+use crate::workload::Message;
+
+/// A topic that yields nothing for so long is read, whatever its offsets say.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Makes topics, and asks for their ends with one client: a new one for each question would cost more than what is measured.
 pub(crate) struct Topics<'a> {
@@ -24,22 +34,9 @@ impl<'a> Topics<'a> {
         self.kafka.addr()
     }
 
-    /// A new topic whose records bear the broker's own time of their arrival.
-    pub(crate) fn make(&self, name: &str) -> String {
-        let topic = unique(name);
-        self.kafka.create_topic(&topic, self.partitions, &[("message.timestamp.type", "LogAppendTime")]);
-        topic
-    }
-
     /// Frees the disk of what nobody reads any more.
     pub(crate) fn remove(&self, topic: &str) {
         self.kafka.delete_topic(topic);
-    }
-
-    /// How many records it holds: nothing is deleted, and nobody uses transactions.
-    pub(crate) fn held(&self, topic: &str) -> usize {
-        let end = |partition| self.asker.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").1;
-        (0..self.partitions).map(|partition| usize::try_from(end(partition)).expect("an offset")).sum()
     }
 
     /// All partitions, from their first record on.
@@ -49,5 +46,69 @@ impl<'a> Topics<'a> {
             partitions.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
         }
         partitions
+    }
+}
+
+impl Ends for Topics<'_> {
+    const SYSTEM: System = System::Postdate;
+
+    type Feeder<'f>
+        = Feeder<'f>
+    where
+        Self: 'f;
+
+    fn make(&self, name: &str) -> String {
+        let topic = unique(name);
+        self.kafka.create_topic(&topic, self.partitions, &[("message.timestamp.type", "LogAppendTime")]);
+        topic
+    }
+
+    /// By its offsets: nobody uses transactions.
+    fn held(&self, topic: &str) -> usize {
+        let end = |partition| self.asker.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").1;
+        (0..self.partitions).map(|partition| usize::try_from(end(partition)).expect("an offset")).sum()
+    }
+
+    fn feeder<'f>(&'f self, topic: &str, message: &'f Message) -> Feeder<'f> {
+        Feeder::new(self.addr(), topic, message)
+    }
+
+    fn read(&self, topic: &str, mut each: impl FnMut(&Arrived<'_>)) {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.addr()).set("group.id", "ledger").set("enable.auto.commit", "false");
+        config.set("fetch.queue.backoff.ms", "10");
+        let mut reader = Reader::new(&config, &self.all_of(topic));
+        let (held, mut read, mut heard) = (self.held(topic), 0, Instant::now());
+        while read < held && heard.elapsed() < SILENCE {
+            let came = reader.read(Duration::from_millis(100), |message| {
+                each(&Arrived { key: message.key(), payload: message.payload(), stamp: message.timestamp() });
+            });
+            read += came;
+            heard = if came > 0 { Instant::now() } else { heard };
+        }
+    }
+
+    fn route(&self, names: &Names<'_>) -> String {
+        let Names { source, target, dead, delivery } = names;
+        format!(
+            r#"
+[kafka.main]
+brokers = ["{}"]
+[route.bench]
+source = {{ kafka = "main", topics = ["{source}"] }}
+target = {{ kafka = "main", topic = "{target}" }}
+dead_letter = {{ kafka = "main", topic = "{dead}" }}
+delivery = "{delivery}"
+"#,
+            self.addr()
+        )
+    }
+
+    fn shards(&self, source: &str) -> Vec<String> {
+        (0..self.partitions).map(|partition| format!("{source}/{partition}")).collect()
+    }
+
+    fn stored(&self, _shard: usize, watermark: usize) -> usize {
+        watermark
     }
 }

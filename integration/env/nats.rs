@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
@@ -17,11 +18,13 @@ use super::{eventually, now_ms, servers};
 
 pub(crate) struct Nats {
     port: u16,
-    /// Of the tests' own clients.
-    login: Option<(String, String)>,
+    options: Options,
     folder: PathBuf,
     process: Process,
 }
+
+/// With what the tests' own clients connect.
+pub(crate) type Options = Arc<dyn Fn() -> ConnectOptions + Send + Sync>;
 
 /// A message as a stream holds it. Headers by name, those of one name in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +52,34 @@ impl Nats {
 
     /// `more` stands in the server's configuration file; `login` is a user and a password for the tests' own clients.
     pub(crate) fn start_with(more: &str, login: Option<(&str, &str)>) -> Nats {
-        let folder = folder("nats");
-        let port = free_port();
-        let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?} }}\n{more}\n", folder.join("data"));
-        std::fs::write(folder.join("nats.conf"), text).unwrap();
-        let process = Process::start("nats-server", &folder, &mut server(&folder));
-        let mut nats = Nats { port, login: login.map(|(user, password)| (user.to_owned(), password.to_owned())), folder, process };
+        let login = login.map(|(user, password)| (user.to_owned(), password.to_owned()));
+        let options = move || {
+            let login = login.clone().into_iter();
+            login.fold(ConnectOptions::new(), |options, (user, password)| options.user_and_password(user, password))
+        };
+        Nats::start_as(more, Arc::new(options))
+    }
+
+    /// With other clients than plain ones.
+    pub(crate) fn start_as(more: &str, options: Options) -> Nats {
+        let mut nats = Nats::begin(free_port(), ("", more), options);
         nats.wait();
         nats
+    }
+
+    /// In a JetStream domain.
+    pub(crate) fn start_in(domain: &str, more: &str) -> Nats {
+        let mut nats = Nats::begin(free_port(), (&format!(", domain: {domain}"), more), Arc::new(ConnectOptions::new));
+        nats.wait();
+        nats
+    }
+
+    fn begin(port: u16, (jetstream, more): (&str, &str), options: Options) -> Nats {
+        let folder = folder("nats");
+        let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n", folder.join("data"));
+        std::fs::write(folder.join("nats.conf"), text).unwrap();
+        let process = Process::start("nats-server", &folder, &mut server(&folder));
+        Nats { port, options, folder, process }
     }
 
     /// Host and port.
@@ -190,21 +213,20 @@ impl Nats {
 
     /// Calls with a client of its own, on a runtime of its own: a test is not asynchronous.
     pub(crate) fn ask<T>(&self, call: impl AsyncFnOnce(Context) -> T) -> T {
-        let (url, login) = (self.url(), self.login.clone());
-        block_on(async move { call(jetstream::new(connect(&url, login).await.expect("the server answers"))).await })
+        let (url, options) = (self.url(), self.options.clone());
+        block_on(async move { call(jetstream::new(connect(&url, &options).await.expect("the server answers"))).await })
     }
 
     fn wait(&mut self) {
-        let (url, login) = (self.url(), self.login.clone());
-        let answers = || block_on(async { jetstream::new(connect(&url, login.clone()).await.ok()?).query_account().await.ok().map(drop) });
+        let (url, options) = (self.url(), self.options.clone());
+        let answers = || block_on(async { jetstream::new(connect(&url, &options).await.ok()?).query_account().await.ok().map(drop) });
         // On a thread of its own: the test that starts a server may be asynchronous.
         self.process.until("NATS answers", || std::thread::scope(|scope| scope.spawn(answers).join().expect("no panic")));
     }
 }
 
-async fn connect(url: &str, login: Option<(String, String)>) -> Result<Client, async_nats::ConnectError> {
-    let options = ConnectOptions::new().connection_timeout(Duration::from_secs(2));
-    login.into_iter().fold(options, |options, (user, password)| options.user_and_password(user, password)).connect(url).await
+async fn connect(url: &str, options: &Options) -> Result<Client, async_nats::ConnectError> {
+    options().connection_timeout(Duration::from_secs(2)).connect(url).await
 }
 
 async fn stored(stream: &mut Stream) -> Vec<Stored> {

@@ -70,6 +70,14 @@ pub(crate) enum Event {
         epoch: u64,
         at: Offset,
     },
+    /// Records were removed before the reader came to them, behind the position asked for: at most so many, from `from` on. Reading goes on
+    /// behind them.
+    Removed {
+        partition: Partition,
+        epoch: u64,
+        from: Offset,
+        count: u64,
+    },
     /// The position asked for is not retained: before the first offset or past the end.
     OutOfRange {
         partition: Partition,

@@ -19,6 +19,7 @@ pub(super) const KNOWN: &[&str] = &[
     "kafka.*.properties.**",
     "nats.*.url",
     "nats.*.url_file",
+    "nats.*.domain",
     "nats.*.username",
     "nats.*.password",
     "nats.*.password_file",

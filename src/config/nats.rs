@@ -11,6 +11,8 @@ use url::Url;
 pub(crate) struct Nats {
     /// Of some servers, with commas between them; the others are learned from them. Secret, for it may hold a login.
     pub(crate) url: Secret,
+    /// The JetStream domain, where it is another than that of the servers connected to.
+    pub(crate) domain: Option<String>,
     pub(crate) login: Login,
     /// Certificates to trust besides the system's own.
     pub(crate) ca: Option<PathBuf>,
@@ -81,8 +83,20 @@ pub(super) fn read(table: &Table<'_>) -> Nats {
             None
         }
     };
+    let domain = table.field("domain").and_then(|field| {
+        let domain = field.text().map(str::to_owned);
+        if domain.as_deref().is_some_and(|domain| !is_domain(domain)) {
+            field.refuse("this is no name of a domain", "write what the server has as jetstream.domain: 1 or more of A-Z a-z 0-9 _ -");
+        }
+        domain
+    });
     let login = login(table, url.as_ref());
-    Nats { url: url.map(|(_, url)| url).unwrap_or_default(), login, ca: path("ca"), certificate }
+    Nats { url: url.map(|(_, url)| url).unwrap_or_default(), domain, login, ca: path("ca"), certificate }
+}
+
+/// What is one token of a subject and cannot be taken for more.
+fn is_domain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 /// The login in the first address that has one: a user with a password, or a token.

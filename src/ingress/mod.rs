@@ -171,6 +171,7 @@ impl Ingress {
                     intake.reaches(at, now);
                 }
             }
+            Ok(Event::Removed { partition, epoch, from, count }) => self.miss(&partition, epoch, (from, count)),
             Ok(Event::OutOfRange { partition, epoch }) => {
                 if let Some(intake) = self.reading(&partition, epoch) {
                     intake.pause(Phase::Opening { not_before: now });

@@ -6,7 +6,7 @@ use super::intake::{Intake, Phase, Rebuilt};
 use super::{Error, Ingress, unless_stopped};
 use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
-use crate::model::{Committed, Partition, ShardId};
+use crate::model::{Committed, Offset, Partition, ShardId};
 use crate::store::{self, Append, Birth, Opened};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
@@ -117,6 +117,17 @@ impl Ingress {
         tracing::error!(%shard, gone, "{reason}: they are lost; raise the source's retention above the longest delay");
         self.ports.metric.source_gap_messages.increment(gone);
         Ok(Verdict::Read { from: to, delivered })
+    }
+
+    /// The route goes on, also one that stops at a gap: what lay behind was read before anybody knew.
+    pub(super) fn miss(&mut self, partition: &Partition, epoch: u64, (from, count): (Offset, u64)) {
+        let Some(shard) = self.reading(partition, epoch).map(|intake| intake.shard.clone()) else { return };
+        tracing::error!(
+            %shard,
+            "the source removed up to {count} messages of {shard} from offset {from} on, by a purge or a limit, while they were being read: \
+             they are lost; raise the source's limits"
+        );
+        self.ports.metric.source_gap_messages.increment(count);
     }
 
     fn apply(&mut self, partition: &Partition, verdict: Verdict) {

@@ -98,8 +98,8 @@ instruments! {
         "stored runs that were thin, or too much at once, and were merged or split before they are due"
         "Nothing: it saves memory of the store. It may stand still for hours without a message being late."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
-        "messages that the source had deleted before they were stored"
-        "Act: they are lost. Raise the source's retention above the longest outage."
+        "messages that the source had deleted before they were stored; of a stream of NATS that has other subjects too, at most"
+        "Act: they are lost. Raise the source's retention and limits above the longest outage."
     SUSPICIOUS_DUE "postdate_suspicious_due_total" Kind::Counter, ["route"]
         "messages with a due time before the year 2000, delivered at once"
         "A producer sends seconds where milliseconds are meant."

@@ -252,6 +252,7 @@ pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
         name: name.into(),
         deployment: config.deployment.as_str().into(),
         urls: nats.urls().collect(),
+        domain: nats.domain.clone(),
         login: match &nats.login {
             config::Login::Nobody => nats::Login::Nobody,
             config::Login::User { name, password } => nats::Login::User { name: name.clone(), password: secret(password) },

@@ -28,7 +28,7 @@ impl Figures<'_> {
     pub(super) fn cpu(self, scale: fn(&Row) -> Option<f64>, unit: &str) -> Option<String> {
         let drawn = self.rows.iter().filter_map(|row| {
             let factor = scale(row)?;
-            let parts = [("program", row.cpu_us), ("redis", row.redis_cpu_us), ("kafka", row.kafka_cpu_us)];
+            let parts = [("program", row.cpu_us), ("redis", row.redis_cpu_us), ("broker", row.broker_cpu_us)];
             let parts: Vec<_> = parts.into_iter().filter_map(|(class, value)| Some((class, value? * factor))).collect();
             let values: Vec<_> = parts.iter().map(|(_, value)| short(*value)).collect();
             let text = format!("{} {unit}", values.join(" + "));
@@ -98,6 +98,10 @@ impl System {
             System::Embedded => "embedded",
             System::Layout => "layout",
             System::Asynq => "asynq",
+            System::NatsReading | System::NatsCopyOnce => "plain",
+            System::NatsFloor => "floor",
+            System::Nats => "nats",
+            System::Schedules => "schedules",
         }
     }
 }

@@ -53,7 +53,7 @@ impl Results {
         let keys = message.distinct_keys.map_or_else(String::new, |distinct| format!(" ({distinct} different)"));
         format!(
             "{count} messages of {} bytes, {} bytes of key{keys} and {} headers, over {partitions} partitions; acks=all, idempotent{}.\n\
-             The service is a process of its own, built as it is shipped; it shares this machine with load, Kafka and Redis: {}.",
+             The service is a process of its own, built as it is shipped; it shares this machine with load, broker and Redis: {}.",
             message.payload_bytes,
             message.key_bytes,
             message.headers.len() + 1,
@@ -128,6 +128,12 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
   does what Postdate does not: tasks that are retried, timed out, prioritised and watched one by one.
 - both: the same Redis, in the same run. Their lateness is that of the hand-over, Postdate's that of the broker's stamp, after Kafka has it.
   A rate that one of them cannot follow (less than in and out, one after the other, would take) is left out.
+- NATS (only `STAGES=nats`): from stream to stream of a NATS server, files on the disk as it keeps them by default, the same messages (their keys as headers), as many
+  filter subjects as there are partitions. Reading: one consumer of the whole stream that acknowledges nothing. Copy: that, and each message
+  published to another stream and confirmed, 8000 of them under way, by one thread; once with a `Nats-Msg-Id` on each, as Postdate's own have,
+  for which the server remembers two minutes of ids. Ingress is held against reading, all else against the copy without ids.
+- NATS schedules: the server's own, each message with `Nats-Schedule` on a subject of its own, to a subject of the same stream. Bytes are those of
+  the stream. They know no retries, dead letters or order; a rate that is more than could be stored is left out.
 - CPU: of the copy or the service, microseconds a message, user and system, from /proc/PID/stat; Redis likewise, without the child that
   rewrites its file. Bytes: of Redis' used_memory with the messages less without, or of the folder, a waiting message. Others' CPU: the part of
   all cores that went to programs which are not of this run.

@@ -85,7 +85,7 @@ fn under_a_load(row: &Row) -> Option<f64> {
 }
 
 fn cpu(title: &str, says: &str, drawn: Option<String>) -> String {
-    let key = key(&[("program", "the program itself"), ("redis", "Redis"), ("kafka", "Kafka")]);
+    let key = key(&[("program", "the program itself"), ("redis", "Redis"), ("broker", "the broker")]);
     plot(title, &format!("{says}</p><p class=\"key\">{key}"), drawn)
 }
 
@@ -160,7 +160,8 @@ fn strained(results: &Results) -> String {
 }
 
 fn table(rows: &[Row]) -> String {
-    let head = ["", "messages/s", "CPU, µs", "Redis CPU, µs", "Kafka CPU, µs", "bytes", "p50 / p99 / p99.9, ms", "others' CPU", "arrived"];
+    let head =
+        ["", "messages/s", "CPU, µs", "Redis CPU, µs", "broker's CPU, µs", "bytes", "p50 / p99 / p99.9, ms", "others' CPU", "arrived"];
     let mut text = String::from("<section><h2>All figures</h2><div class=\"wide\"><table><thead><tr>");
     head.iter().for_each(|head| text += &format!("<th>{head}</th>"));
     text += "</tr></thead><tbody>";
@@ -171,7 +172,7 @@ fn table(rows: &[Row]) -> String {
             row.rate.map(|rate| format!("{rate:.0}")),
             fine(row.cpu_us),
             fine(row.redis_cpu_us),
-            fine(row.kafka_cpu_us),
+            fine(row.broker_cpu_us),
             row.bytes.map(short),
             late,
             Some(format!("{:.0} %", row.others * 100.0)),

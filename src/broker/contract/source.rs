@@ -269,7 +269,7 @@ async fn a_topic_made_again_is_another_one(world: &dyn World) {
     let told = async {
         loop {
             match source.next().await {
-                Ok(Event::Lost(_) | Event::OutOfRange { .. }) => return,
+                Ok(Event::Lost(_) | Event::Removed { .. } | Event::OutOfRange { .. }) => return,
                 Ok(Event::Gained(_) | Event::Records(_) | Event::End { .. }) | Err(Error::Refused(_)) => {}
                 other => panic!("{other:?}"),
             }

@@ -108,7 +108,9 @@ impl KafkaSource {
     fn is_current(&self, event: &Event) -> bool {
         let (partition, epoch) = match event {
             Event::Records(batch) => (&batch.partition, batch.epoch),
-            Event::End { partition, epoch, .. } | Event::OutOfRange { partition, epoch } => (partition, *epoch),
+            Event::End { partition, epoch, .. } | Event::Removed { partition, epoch, .. } | Event::OutOfRange { partition, epoch } => {
+                (partition, *epoch)
+            }
             Event::Gained(_) | Event::Lost(_) => return true,
         };
         self.epochs.get(partition) == Some(&epoch)

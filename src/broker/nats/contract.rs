@@ -38,6 +38,7 @@ impl NatsWorld {
             name: "contract".into(),
             deployment: run.as_str().into(),
             urls: vec![url.to_owned()],
+            domain: None,
             login: Login::Nobody,
             tls: Tls::default(),
         };

@@ -201,6 +201,7 @@ mod tests {
             name: "edge".into(),
             deployment: "d".into(),
             urls: vec!["nats://127.0.0.1:1".to_owned()],
+            domain: None,
             login: Login::Nobody,
             tls: Tls::default(),
         };

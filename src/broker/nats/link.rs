@@ -62,9 +62,21 @@ impl Link {
     }
 
     pub(super) async fn context(&self) -> Result<Context, Error> {
-        let mut context = jetstream::new(self.client().await?);
+        let client = self.client().await?;
+        let mut context = match &self.0.cluster.domain {
+            Some(domain) => jetstream::with_domain(client, domain),
+            None => jetstream::new(client),
+        };
         context.set_timeout(NATS_ANSWER_MAX);
         Ok(context)
+    }
+
+    /// Where a question to JetStream goes that the client library has no form of.
+    pub(super) fn api(&self, question: &str) -> String {
+        match &self.0.cluster.domain {
+            Some(domain) => format!("$JS.{domain}.API.{question}"),
+            None => format!("$JS.API.{question}"),
+        }
     }
 
     pub(super) fn ready(&self) {
@@ -119,22 +131,31 @@ pub(super) fn options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
         Login::User { name, password } => options.user_and_password(name.clone(), password.clone()),
         Login::Token(token) => options.token(token.clone()),
         Login::Nkey(seed) => options.nkey(seed.clone()),
+        // The client library wants a line's end behind the last block, which whoever writes such a file may have left out.
         Login::Credentials(text) => options
-            .credentials(text)
-            .map_err(|_| Error::Refused(format!("nats.{}: the credentials are not those of a NATS credentials file", cluster.name)))?,
+            .credentials(&format!("{text}\n"))
+            .map_err(|_| Error::Refused(format!("{}: the credentials are not those of a NATS credentials file", place(cluster))))?,
     })
 }
 
 /// Why there is no connection, in one line.
 pub(super) fn unconnected(cluster: &Cluster, error: &async_nats::ConnectError) -> Error {
-    let words = format!("nats.{}: {}", cluster.name, chain(error));
+    let words = format!("{}: {}", place(cluster), chain(error));
     match error.kind() {
         ConnectErrorKind::ServerParse | ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             Error::Refused(words)
         }
         ConnectErrorKind::Tls => Error::Refused(words),
+        // The server's own words on a client's certificate come over a connection that was made.
+        _ if words.contains("fatal alert") => Error::Refused(words),
         _ => Error::Unavailable(words),
     }
+}
+
+/// A cluster as a person finds it in the configuration, and on the network.
+fn place(cluster: &Cluster) -> String {
+    let servers = cluster.urls.iter().map(|url| url.split_once("://").map_or(url.as_str(), |(_, server)| server));
+    format!("nats.{} ({})", cluster.name, servers.collect::<Vec<_>>().join(", "))
 }
 
 /// An error and what it comes from; what a text repeats of the one below it is said once.

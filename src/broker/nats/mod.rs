@@ -52,6 +52,8 @@ pub(crate) struct Cluster {
     /// Names the bucket.
     pub(crate) deployment: Arc<str>,
     pub(crate) urls: Vec<String>,
+    /// The JetStream domain, where it is another than that of the servers connected to.
+    pub(crate) domain: Option<String>,
     pub(crate) login: Login,
     pub(crate) tls: Tls,
 }

@@ -47,11 +47,18 @@ pub(super) struct Reader {
     /// Where the partition was told to end.
     ended: Option<u64>,
     look_at: Instant,
-    /// From where messages were passed over since the last look, as a filter makes it happen, or a purge.
-    passed_over: Option<u64>,
+    /// What was passed over since the last look, as a filter makes it happen, or a purge.
+    passed_over: Option<PassedOver>,
     /// Its consumer failed: the next message may be the reason.
     is_doubtful: bool,
     is_over: bool,
+}
+
+/// Sequences that a consumer did not bring: from where, and how many in all.
+#[derive(Clone, Copy)]
+struct PassedOver {
+    from: u64,
+    count: u64,
 }
 
 struct Consumer {
@@ -203,7 +210,7 @@ impl Reader {
     fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming, &[u8])) {
         let (headers, payload) = record;
         if sequence > self.next {
-            self.passed_over.get_or_insert(self.next);
+            self.passed_over.get_or_insert(PassedOver { from: self.next, count: 0 }).count += sequence - self.next;
         }
         let key = headers.key();
         let own = headers.headers(self.plan.keeps_schedules).filter(|(name, _)| *name != SUBJECT.as_bytes());
@@ -221,12 +228,15 @@ impl Reader {
         };
         self.plan.end.set(Some(Offset(facts.end)));
         let created = *self.created.get_or_insert(facts.created);
+        if let Some(removed) = self.removed(&facts).filter(|_| facts.created == created) {
+            self.look_at = Instant::now();
+            return Ok(Some(removed));
+        }
         if facts.created != created || !(facts.first..=facts.end).contains(&self.next) {
             self.is_over = true;
             self.consumer = None;
             return Ok(Some(Event::OutOfRange { partition: self.plan.partition.clone(), epoch: self.plan.epoch }));
         }
-        self.mind_what_is_gone(&facts);
         let is_end =
             facts.end == self.next || stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await?.is_none();
         if !is_end || self.ended == Some(facts.end) {
@@ -237,14 +247,10 @@ impl Reader {
     }
 
     /// A consumer passes over what was removed before it came there, and says nothing.
-    fn mind_what_is_gone(&mut self, facts: &StreamFacts) {
-        let Some(from) = self.passed_over.take().filter(|from| *from < facts.first) else { return };
-        tracing::error!(
-            partition = %self.plan.partition,
-            "messages of the stream from sequence {from} to {} were removed, by a purge or a limit, while they were being read: \
-             those that were not read yet are lost",
-            facts.first
-        );
+    fn removed(&mut self, facts: &StreamFacts) -> Option<Event> {
+        let PassedOver { from, count } = self.passed_over.take().filter(|passed_over| passed_over.from < facts.first)?;
+        let Plan { partition, epoch, .. } = self.plan.clone();
+        Some(Event::Removed { partition, epoch, from: Offset(from), count: count.min(facts.first - from) })
     }
 }
 

@@ -127,7 +127,7 @@ struct Refusal {
 /// whose headers the client library cannot take ends a connection on which it is consumed.
 pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u64) -> Result<Option<Raw>, Error> {
     let ask = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
-    let answer = link.client().await?.request(format!("$JS.API.STREAM.MSG.GET.{stream}"), ask.into()).await;
+    let answer = link.client().await?.request(link.api(&format!("STREAM.MSG.GET.{stream}")), ask.into()).await;
     let answer = answer.map_err(|error| Error::Unavailable(format!("the stream {stream}: {}", chain(&error))))?;
     let unreadable =
         |what: &dyn std::fmt::Display| Error::Unavailable(format!("the stream {stream} answers what is not understood: {what}"));

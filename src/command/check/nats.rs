@@ -19,7 +19,7 @@ pub(super) async fn look(config: &Config, cluster: &str, duties: &[Duty]) -> Vec
     catalog.close().await;
     let silent = || Err(Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs())));
     looked.unwrap_or_else(|_| silent()).unwrap_or_else(|error| {
-        let is_tls = ["certificate", "Certificate", "TLS"].iter().any(|word| error.to_string().contains(word));
+        let is_tls = ["certificate", "Certificate", "TLS", "fatal alert"].iter().any(|word| error.to_string().contains(word));
         let fix = match error {
             _ if is_tls => format!("check {area}.ca, {area}.certificate and its key, and whether the server speaks TLS"),
             Error::Unavailable(_) => format!("check {area}.url, the network between, and that the server has JetStream (-js)"),

@@ -47,7 +47,7 @@ impl<C: Clock> Watcher<C> {
                 Ok(Event::Gained(partitions)) => self.start(&partitions).await?,
                 Ok(Event::Records(batch)) => self.see(&batch).await,
                 Ok(Event::OutOfRange { partition, .. }) => self.start(&[partition]).await?,
-                Ok(Event::Lost(_) | Event::End { .. }) => {}
+                Ok(Event::Lost(_) | Event::Removed { .. } | Event::End { .. }) => {}
                 Err(error) if error.is_transient() => self.tell(News::Trouble(error.to_string())).await,
                 Err(error) => return Err(error),
             }
