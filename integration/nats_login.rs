@@ -1,4 +1,4 @@
-//! NATS behind TLS and logins, and in domains: with what is right it works; what is wrong is said once, with where it is.
+//! NATS behind TLS and logins, and NATS of several servers: with what is right it works; what is wrong is said once, with where it is.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::ConnectOptions;
+use async_nats::jetstream::{kv, stream};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
@@ -213,6 +214,44 @@ fn tls_is_used_and_what_is_wrong_with_it_is_one_clear_error() {
     let lines = |certificate: &Path, key: &Path| format!("ca = {ca:?}\ncertificate = {certificate:?}\ncertificate_key = {key:?}");
     works(&own, &lines(&certificate_of, &key_of));
     refuses(&own, &lines(&strange, &strange_key), "received fatal alert");
+}
+
+/// One of the list is down from the start, and each of the others is killed and comes back in its turn: so the one in use is.
+#[test]
+fn a_cluster_of_which_servers_are_killed_loses_and_repeats_nothing() {
+    let (name, down) = (unique("three"), free_port());
+    let mut servers = Nats::start_cluster();
+    let replicated = |servers: &[Nats; 3]| {
+        servers[0].ask(async |context| {
+            for (stream, subject) in [("IN", "in.>"), ("OUT", "out.>"), ("DEAD", "dead")] {
+                let subjects = vec![format!("{name}.{subject}")];
+                let config = stream::Config { name: format!("{name}_{stream}"), subjects, num_replicas: 3, ..stream::Config::default() };
+                if context.get_or_create_stream(config).await.is_err() {
+                    return None;
+                }
+            }
+            let bucket = kv::Config { bucket: format!("postdate-{name}"), history: 1, num_replicas: 3, ..kv::Config::default() };
+            context.create_key_value(bucket).await.ok().map(drop)
+        })
+    };
+    eventually("the cluster has a leader", PATIENCE, || replicated(&servers));
+    let all = servers.iter().fold(format!("nats://127.0.0.1:{down}"), |all, server| format!("{all},{}", server.url()));
+    let postdate = Postdate::ready_with(&config(&name, &redis().url(), &all, ALONE));
+    let out = format!("{name}_OUT");
+    for turn in 0..3 {
+        let from = turn as u64 * MANY;
+        publish_many(&servers[(turn + 1) % 3], &name, from, "3s");
+        servers[turn].kill();
+        eventually("all arrive", PATIENCE, || (count(&servers[(turn + 1) % 3], &out)? == from + MANY).then_some(()));
+        eventually("it is ready", PATIENCE, || postdate.ready().then_some(()));
+        servers[turn].restart();
+    }
+    assert_each_once(&servers[0].stored(&out), 3 * MANY);
+}
+
+/// `None`: the stream has no leader for the moment.
+fn count(server: &Nats, stream: &str) -> Option<u64> {
+    server.ask(async |context| Some(context.get_stream(stream).await.ok()?.cached_info().state.messages))
 }
 
 /// Streams behind a leaf node, by way of the server that it leans on, which has another domain of its own.

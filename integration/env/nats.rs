@@ -74,6 +74,18 @@ impl Nats {
         nats
     }
 
+    /// Three that replicate what they are asked to.
+    pub(crate) fn start_cluster() -> [Nats; 3] {
+        let routes = [free_port(), free_port(), free_port()];
+        let all = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
+        let mut servers = [0, 1, 2].map(|at| {
+            let more = format!("server_name: n{at}\ncluster {{ name: three, listen: \"127.0.0.1:{}\", routes: [{all}] }}", routes[at]);
+            Nats::begin(free_port(), ("", &more), Arc::new(ConnectOptions::new))
+        });
+        servers.iter_mut().for_each(Nats::wait);
+        servers
+    }
+
     fn begin(port: u16, (jetstream, more): (&str, &str), options: Options) -> Nats {
         let folder = folder("nats");
         let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n", folder.join("data"));

@@ -49,6 +49,16 @@ pub(super) fn of_answer(payload: &[u8]) -> Result<u64, Failure> {
     }
 }
 
+/// Whether some stream takes a subject, by the answer to that question; an answer that is none says nothing against it.
+pub(super) fn may_be_taken(answer: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Names {
+        total: u64,
+        error: Option<serde::de::IgnoredAny>,
+    }
+    serde_json::from_slice(answer).map_or(true, |Names { total, error }| total > 0 || error.is_some())
+}
+
 /// Nobody listens on the subject.
 pub(super) fn no_stream(subject: &str) -> Failure {
     let detail = format!("no stream takes the subject {subject}");

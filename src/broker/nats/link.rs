@@ -71,12 +71,8 @@ impl Link {
         Ok(context)
     }
 
-    /// Where a question to JetStream goes that the client library has no form of.
     pub(super) fn api(&self, question: &str) -> String {
-        match &self.0.cluster.domain {
-            Some(domain) => format!("$JS.{domain}.API.{question}"),
-            None => format!("$JS.API.{question}"),
-        }
+        self.0.cluster.api(question)
     }
 
     pub(super) fn ready(&self) {

@@ -22,6 +22,7 @@ mod bucket;
 mod catalog;
 #[cfg(feature = "test-support")]
 mod contract;
+mod doubt;
 mod failure;
 mod group;
 mod header;
@@ -56,6 +57,16 @@ pub(crate) struct Cluster {
     pub(crate) domain: Option<String>,
     pub(crate) login: Login,
     pub(crate) tls: Tls,
+}
+
+impl Cluster {
+    /// Where a question to JetStream goes that the client library has no form of.
+    fn api(&self, question: &str) -> String {
+        match &self.domain {
+            Some(domain) => format!("$JS.{domain}.API.{question}"),
+            None => format!("$JS.API.{question}"),
+        }
+    }
 }
 
 /// How a client says who it is.

@@ -5,6 +5,7 @@
 //! stream has already is a no-op for as long as its duplicate window lasts. What stays unanswered by a cluster that does answer others is
 //! given up after [`NATS_SEND_MAX`]; while the cluster is away, nothing is.
 
+use super::doubt::Doubts;
 use super::wire::{Heard, Wire};
 use super::{Cluster, failure, header};
 use crate::broker::reports::Reports;
@@ -79,6 +80,7 @@ impl NatsTarget {
             pending: BTreeMap::new(),
             last: 0,
             settled: Vec::new(),
+            doubts: Doubts::default(),
         };
         let thread = Thread::start("nats-target", move || window.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self { in_flight_max, in_flight: 0, bytes, max_payload, name, count: 0, records: Some(records), reports, stop, thread })
@@ -188,6 +190,7 @@ struct Window {
     pending: BTreeMap<u64, Pending>,
     last: u64,
     settled: Vec<Report>,
+    doubts: Doubts,
 }
 
 /// Why a connection is given up.
@@ -237,6 +240,7 @@ impl Window {
         };
         self.part.ready();
         self.max_payload.store(wire.max_payload(), Ordering::Relaxed);
+        self.doubts = Doubts::default();
         let numbers: Vec<u64> = self.pending.keys().copied().collect();
         for number in numbers {
             self.publish(&wire, number).await;
@@ -251,7 +255,7 @@ impl Window {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
                 heard = wire.heard() => {
-                    if let Some(end) = self.hear(&mut wire, heard) {
+                    if let Some(end) = self.hear(&mut wire, heard).await {
                         return end;
                     }
                 }
@@ -260,6 +264,9 @@ impl Window {
                     self.last += 1;
                     self.pending.insert(self.last, record);
                     self.publish(&wire, self.last).await;
+                }
+                () = tokio::time::sleep_until(self.doubts.next().unwrap_or(unconfirmed)), if self.doubts.next().is_some() => {
+                    self.publish_again(&wire).await;
                 }
                 () = tokio::time::sleep_until(unconfirmed), if !self.pending.is_empty() => {
                     self.give_up();
@@ -280,15 +287,47 @@ impl Window {
         }
     }
 
+    /// What no stream took, though there is one.
+    async fn publish_again(&mut self, wire: &Wire) {
+        let now = Instant::now();
+        for number in self.doubts.due(now) {
+            if self.pending.get(&number).is_some_and(|pending| pending.since.is_some_and(|since| since + NATS_SEND_MAX <= now)) {
+                self.settle(number, Err(failure::unanswered()));
+            } else {
+                self.publish(wire, number).await;
+            }
+        }
+    }
+
+    /// Whether there is a stream for the record, which the server says there is not.
+    async fn doubt(&mut self, wire: &Wire, number: u64) {
+        let Some(pending) = self.pending.get(&number) else { return };
+        if let Some(question) = self.doubts.doubt(&pending.subject, number) {
+            wire.ask(question, &pending.subject).await;
+        }
+    }
+
+    fn no_stream(&mut self, numbers: Vec<u64>) {
+        for number in numbers {
+            let failure = self.pending.get(&number).map(|pending| failure::no_stream(&pending.subject));
+            failure.into_iter().for_each(|failure| self.settle(number, Err(failure)));
+        }
+    }
+
     /// Takes what was heard, and what else there is to hear at once.
-    fn hear(&mut self, wire: &mut Wire, first: Heard) -> Option<End> {
+    async fn hear(&mut self, wire: &mut Wire, first: Heard) -> Option<End> {
         let mut next = Some(first);
         while let Some(heard) = next.take() {
             match heard {
                 Heard::Answer(number, answer) => self.settle(number, answer),
-                Heard::NoStream(number) => {
-                    let failure = self.pending.get(&number).map(|pending| failure::no_stream(&pending.subject));
-                    failure.into_iter().for_each(|failure| self.settle(number, Err(failure)));
+                Heard::NoStream(number) => self.doubt(wire, number).await,
+                Heard::Taken(question, is_taken) => {
+                    let failed = self.doubts.told(question, is_taken, Instant::now());
+                    self.no_stream(failed);
+                }
+                Heard::Denied(subject) if wire.is_question(&subject) => {
+                    let failed = self.doubts.untold();
+                    self.no_stream(failed);
                 }
                 Heard::Denied(subject) => self.deny(&subject),
                 Heard::Lost => return Some(End::Lost(format!("nats.{} does not answer: the connection was lost", self.cluster.name))),

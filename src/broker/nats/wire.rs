@@ -17,8 +17,10 @@ use tokio::sync::mpsc;
 /// See the module's page.
 pub(super) struct Wire {
     client: Client,
-    /// What answers are sent to, before the number of the record.
+    /// What answers are sent to, before the number of the record, or [`ASKED`] and that of the question.
     inbox: String,
+    /// Where it is asked which streams take a subject.
+    streams: String,
     answers: Subscriber,
     notices: mpsc::Receiver<Notice>,
 }
@@ -33,12 +35,16 @@ enum Notice {
 pub(super) enum Heard {
     /// Of the record of that number: its sequence in the stream, or why it was not taken.
     Answer(u64, Result<u64, Failure>),
-    /// Nobody takes what is sent to the record's subject.
+    /// Nobody takes what is sent to the record's subject, says the server.
     NoStream(u64),
+    /// The answer to the question of that number: whether some stream takes the subject.
+    Taken(u64, bool),
     /// This client may not send to the subject.
     Denied(String),
     Lost,
 }
+
+const ASKED: char = '?';
 
 /// Longer than the runtime of a connection that is lost lives on.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -71,7 +77,7 @@ impl Wire {
         let answers = client.subscribe(format!("{inbox}*")).await.map_err(|error| lost(&error))?;
         // Answers may come only after the server knows where to.
         client.flush().await.map_err(|error| lost(&error))?;
-        Ok(Self { client, inbox, answers, notices })
+        Ok(Self { client, inbox, streams: cluster.api("STREAM.NAMES"), answers, notices })
     }
 
     /// What the server takes at most: headers and payload.
@@ -89,6 +95,18 @@ impl Wire {
         }
     }
 
+    /// Asks whether some stream takes a subject. That this client may not ask is told as of any subject: see [`Wire::is_question`].
+    pub(super) async fn ask(&self, number: u64, subject: &str) {
+        let (reply, ask) = (format!("{}{ASKED}{number}", self.inbox), serde_json::json!({ "subject": subject }).to_string());
+        // A loss of the connection is told by `heard`.
+        let _lost = self.client.publish_with_reply(self.streams.clone(), reply, ask.into()).await;
+    }
+
+    /// Whether it is where questions go.
+    pub(super) fn is_question(&self, subject: &str) -> bool {
+        subject == self.streams
+    }
+
     /// Safe to drop.
     pub(super) async fn heard(&mut self) -> Heard {
         loop {
@@ -101,7 +119,11 @@ impl Wire {
                 },
             };
             let Some(answer) = answer else { return Heard::Lost };
-            let Some(number) = answer.subject.strip_prefix(self.inbox.as_str()).and_then(|number| number.parse().ok()) else { continue };
+            let Some(place) = answer.subject.strip_prefix(self.inbox.as_str()) else { continue };
+            if let Some(number) = place.strip_prefix(ASKED).and_then(|number| number.parse().ok()) {
+                return Heard::Taken(number, failure::may_be_taken(&answer.payload));
+            }
+            let Some(number) = place.parse().ok() else { continue };
             if answer.status == Some(StatusCode::NO_RESPONDERS) {
                 return Heard::NoStream(number);
             }
