@@ -262,8 +262,11 @@ impl Window {
                 record = self.incoming.recv(), if has_room => {
                     let Some(record) = record else { return End::Stopped };
                     self.last += 1;
+                    let waits = self.doubts.holds(&record.subject, self.last);
                     self.pending.insert(self.last, record);
-                    self.publish(&wire, self.last).await;
+                    if !waits {
+                        self.publish(&wire, self.last).await;
+                    }
                 }
                 () = tokio::time::sleep_until(self.doubts.next().unwrap_or(unconfirmed)), if self.doubts.next().is_some() => {
                     self.publish_again(&wire).await;
