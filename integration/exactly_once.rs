@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms, redis};
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene, number, wait_until_ready};
 
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
@@ -84,6 +84,63 @@ fn a_kafka_that_is_killed_has_nothing_delivered_again() {
     }
     wait_until_ready(&postdate);
     assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+/// In good order: it does not always end what is under way before it goes.
+#[test]
+fn a_kafka_that_is_asked_to_end_has_nothing_lost_or_delivered_again() {
+    let mut kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "exact_stopped", 2);
+    let sink = scene.sink();
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    for round in 1..=3 {
+        scene.send(3_000, 0..6_000);
+        sink.wait_for(round * 3_000 - 2_500, LIMIT);
+        kafka.stop();
+        kafka.restart();
+        // Of each shard into each partition: what hangs there is seen along with it.
+        scene.send(1_000, 0..1_000);
+        assert_eq!(scene.all_arrive(&sink), 0);
+    }
+    wait_until_ready(&postdate);
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+/// The coordinator notes the transaction of a broker that ends as complete, and its partitions never hear of that (seen of Kafka 4.3).
+#[test]
+fn a_transaction_that_the_broker_forgot_to_end_is_committed_with_the_next() {
+    let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
+    let mut scene = Scene::new(&kafka, "exact_hangs", 1);
+    let sink = scene.sink();
+    let (id, group) = (format!("{}.r.{}.0", scene.deployment, scene.source), format!("{}.r.delivered", scene.deployment));
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    scene.send(1, 0..1);
+    sink.wait_for(1, LIMIT);
+    let marker = eventually("the first is marked", LIMIT, || Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)).1;
+    postdate.kill();
+    scene.send(1, 0..1);
+    let due = scene.due(1);
+    while now_ms() <= due {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut wire = Wire::connect(kafka.addr());
+    let producing = wire.init_producer(&id);
+    wire.produce(&id, producing, &scene.target, ("uid", "1"));
+    wire.commit_offset(&id, producing, &group, (&scene.source, 2, &beyond(&marker, due, 1)));
+    postdate.restart();
+    scene.send(1, 0..1);
+    assert_eq!(scene.all_arrive(&sink), 0);
+    let (offset, marker) = scene.marker(0);
+    assert!(offset == 3 && marker.contains("done="), "{offset} {marker}");
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+}
+
+/// A marker that says of the message with that due and offset too that it is delivered: due with its sign turned, offset and watermark as 16
+/// hex digits each.
+fn beyond(marker: &str, due: i64, offset: u64) -> String {
+    let at = marker.find("done=").unwrap() + "done=".len();
+    let pair = format!("{:016x}{offset:016x}{:016x}", due.cast_unsigned() ^ (1 << 63), offset + 1);
+    format!("{}{pair}{}", &marker[..at], &marker[at + pair.len()..])
 }
 
 /// Some program whose transaction is aborted.

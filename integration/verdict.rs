@@ -114,6 +114,11 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         self.sent.len()
     }
 
+    /// The due of the message with that number.
+    pub(crate) fn due(&self, number: usize) -> i64 {
+        self.sent[&number]
+    }
+
     /// How many are due by now.
     pub(crate) fn overdue(&self) -> usize {
         let now = now_ms();
@@ -129,7 +134,15 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
 
     /// What the route's group has committed for a partition: offset and metadata. Nothing yet: -1.
     pub(crate) fn committed(&self, partition: i32) -> (i64, String) {
-        let group = format!("{}.r", self.deployment);
+        self.committed_by(&format!("{}.r", self.deployment), partition)
+    }
+
+    /// Likewise what exactly-once has marked as delivered.
+    pub(crate) fn marker(&self, partition: i32) -> (i64, String) {
+        self.committed_by(&format!("{}.r.delivered", self.deployment), partition)
+    }
+
+    fn committed_by(&self, group: &str, partition: i32) -> (i64, String) {
         let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", &self.addr).set("group.id", group).create().unwrap();
         let mut asked = TopicPartitionList::new();
         asked.add_partition(&self.source, partition);

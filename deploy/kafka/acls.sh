@@ -22,6 +22,7 @@ acl --operation Read --group "$DEPLOYMENT.$ROUTE"
 acl --operation DescribeConfigs --topic "$SOURCE"
 acl --operation Write --topic "$TARGET"
 acl --operation Write --topic "$DEAD_LETTER"
-# Only with delivery = "exactly-once": transactions, and the group that holds what they have delivered.
+# Only with delivery = "exactly-once": transactions, the group that holds what they have delivered, and the one beside it that a first, empty
+# transaction writes to.
 acl --operation Write --transactional-id "$DEPLOYMENT.$ROUTE." --resource-pattern-type prefixed
-acl --operation Read --group "$DEPLOYMENT.$ROUTE.delivered"
+acl --operation Read --group "$DEPLOYMENT.$ROUTE.delivered" --resource-pattern-type prefixed

@@ -18,6 +18,9 @@ const RATE: usize = 1_000;
 /// Between two events: longer than a lease lasts, and what follows its end.
 const APART: Duration = Duration::from_secs(12);
 
+/// What is due so soon before the next event may be late because of that.
+const MARGIN: Duration = Duration::from_millis(500);
+
 impl Bench<'_> {
     pub(crate) fn fleet(&self) -> Vec<Row> {
         Delivery::BOTH.into_iter().flat_map(|delivery| self.moves(delivery)).collect()
@@ -62,7 +65,9 @@ impl Bench<'_> {
         let kinds = events.iter().enumerate().filter(|(at, event)| !events[..*at].contains(event)).map(|(_, event)| *event);
         kinds
             .map(|event| {
-                let spans: Vec<_> = met.iter().filter(|(kind, _)| *kind == event).map(|(_, at)| *at..*at + millis(APART)).collect();
+                let ends = met.iter().skip(1).map(|(_, next)| next - millis(MARGIN)).chain([i64::MAX]);
+                let spans = met.iter().zip(ends).filter(|((kind, _), _)| *kind == event);
+                let spans: Vec<_> = spans.map(|((_, at), end)| *at..end.min(at + millis(APART))).collect();
                 let lateness = seen.lateness_of(|number| Some(dues[number]).filter(|due| spans.iter().any(|span| span.contains(due))));
                 let row = Row::service(System::Postdate, Stage::Moved(delivery, event), &usage, verdict);
                 Row { redis_cpu_us: None, lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() }

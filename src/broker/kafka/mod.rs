@@ -28,6 +28,7 @@ mod inspection;
 mod lane;
 mod member;
 mod mock;
+mod namesake;
 mod raw;
 mod reader;
 mod source;

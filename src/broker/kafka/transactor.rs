@@ -4,6 +4,7 @@
 use super::failure;
 use super::health::Health;
 use super::inquiry::Asker;
+use super::namesake::namesake;
 use super::raw::{After, Delivery, Notice, Sender, Undone};
 use crate::broker::{Error, Happened, Marker, Report, Transactional};
 use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_TRANSACTION_TURN};
@@ -105,6 +106,7 @@ impl Desk {
 
     fn work(&mut self) -> Result<(), End> {
         self.insist(Sender::init_transactions)?;
+        self.settle()?;
         let marker = self.marker()?;
         self.begin()?;
         self.heard.put(self.number, Happened::Opened(marker));
@@ -134,6 +136,17 @@ impl Desk {
         Ok(())
     }
 
+    /// Commits an empty transaction, for two things that brokers were seen to do. One that ended under load noted a transaction as complete and
+    /// never told the partitions: there it ends with the next of the same producer, as this one does, and where the marker lies this is the
+    /// next. One that was killed under load answered with a marker that was long superseded, until something was written where it lies.
+    fn settle(&mut self) -> Result<(), End> {
+        self.begin()?;
+        let (group, nothing) = (namesake(&self.name.group), Marker { offset: Offset(0), text: String::new() });
+        let Some(refusal) = self.conclude(&group, &nothing)? else { return Ok(()) };
+        self.insist(Sender::abort_transaction)?;
+        Err(lost(format!("an empty transaction with the group {group} is refused: {refusal}")))
+    }
+
     /// What was committed last; waits for what is about to be.
     fn marker(&mut self) -> Result<Option<String>, End> {
         let (long, mut is_told) = (Instant::now() + KAFKA_MARKER_LONG, false);
@@ -144,8 +157,8 @@ impl Desk {
                     if !is_told && long <= Instant::now() && self.health.outage().is_none() {
                         is_told = true;
                         tracing::warn!(partition = %self.name.partition, group = self.name.group, transactional_id = self.name.id, reason,
-                            "nothing of a partition is delivered, for the broker does not tell what was: it has not ended the last transaction, or \
-                            is slow; if that goes on the transaction hangs, and only an operator can end it (docs/operate.md: a transaction that hangs)");
+                            "nothing of a partition is delivered, for the broker does not tell what was: it is slow, or the last transaction \
+                            hangs, and only an operator can end it (docs/operate.md: a transaction that hangs)");
                     }
                     self.turn(KAFKA_TRANSACTION_TURN);
                 }
@@ -173,11 +186,8 @@ impl Desk {
     }
 
     fn commit(&mut self, marker: &Marker) -> Result<(), End> {
-        let offsets = offsets(&self.name, marker);
         let group = self.name.group.clone();
-        let done = self.call(|sender, patience| sender.send_offsets(&group, &offsets, patience));
-        let done = done.and_then(|done| if done { self.call(Sender::commit_transaction) } else { Ok(false) })?;
-        if !done {
+        if self.conclude(&group, marker)?.is_some() {
             return self.abort();
         }
         self.health.answered();
@@ -186,6 +196,13 @@ impl Desk {
         // Who hears it may send at once.
         self.heard.put(self.number, Happened::Committed);
         begun
+    }
+
+    /// Commits what was sent along with a marker of a group; else it can only be aborted, for this reason.
+    fn conclude(&mut self, group: &str, marker: &Marker) -> Result<Option<String>, End> {
+        let offsets = offsets(&self.name, marker);
+        let refusal = self.call(|sender, patience| sender.send_offsets(group, &offsets, patience))?;
+        if refusal.is_some() { Ok(refusal) } else { self.call(Sender::commit_transaction) }
     }
 
     fn abort(&mut self) -> Result<(), End> {
@@ -199,15 +216,16 @@ impl Desk {
     }
 
     fn insist(&mut self, call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<(), End> {
-        if self.call(call)? { Ok(()) } else { Err(lost("a transaction that should be aborted cannot be")) }
+        let refusal = self.call(call)?;
+        refusal.map_or(Ok(()), |words| Err(lost(format!("a transaction that should be aborted cannot be: {words}"))))
     }
 
-    /// Calls until it is done; `false`: the transaction can only be aborted.
-    fn call(&mut self, mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<bool, End> {
+    /// Calls until it is done, or the transaction can only be aborted, for this reason.
+    fn call(&mut self, mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<Option<String>, End> {
         loop {
             match call(&self.sender, KAFKA_TRANSACTION_TURN) {
-                Ok(()) => return Ok(true),
-                Err(Undone { after: After::Abort, .. }) => return Ok(false),
+                Ok(()) => return Ok(None),
+                Err(Undone { after: After::Abort, words, .. }) => return Ok(Some(words)),
                 Err(Undone { after: After::Again, .. }) => {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(End::Asked);

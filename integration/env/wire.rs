@@ -1,0 +1,120 @@
+//! Requests of Kafka's protocol by hand (kafka.apache.org/protocol), for what no client does: records and positions of a transaction that the
+//! coordinator knows nothing of, and so never ends.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use super::PATIENCE;
+
+pub(crate) struct Wire {
+    stream: TcpStream,
+    asked: i32,
+}
+
+/// As the coordinator gave it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Producing {
+    id: i64,
+    epoch: i16,
+}
+
+/// Transactional, as of the record batch's attributes.
+const TRANSACTIONAL: i16 = 0x10;
+
+impl Wire {
+    pub(crate) fn connect(addr: &str) -> Wire {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Wire { stream, asked: 0 }
+    }
+
+    /// `InitProducerId`, version 1.
+    pub(crate) fn init_producer(&mut self, transactional_id: &str) -> Producing {
+        let answer = self.call(22, 1, &[text(transactional_id), 60_000_i32.to_be_bytes().to_vec()].concat());
+        assert_eq!(short(&answer, 4), 0, "the coordinator refuses {transactional_id}");
+        Producing { id: i64::from_be_bytes(answer[6..14].try_into().unwrap()), epoch: short(&answer, 14) }
+    }
+
+    /// `Produce`, version 3: one record with one header, the producer's first in the partition, as part of a transaction.
+    pub(crate) fn produce(&mut self, transactional_id: &str, producing: Producing, topic: &str, header: (&str, &str)) {
+        let batch = batch(producing, header);
+        let partition = [0_i32.to_be_bytes().to_vec(), length(batch.len()), batch].concat();
+        let settings = [text(transactional_id), (-1_i16).to_be_bytes().to_vec(), 10_000_i32.to_be_bytes().to_vec()].concat();
+        let answer = self.call(0, 3, &[settings, one(topic, partition)].concat());
+        assert_eq!(short(&answer, 4 + 2 + topic.len() + 4 + 4), 0, "the record is refused");
+    }
+
+    /// `TxnOffsetCommit`, version 2: the position of a topic's first partition.
+    pub(crate) fn commit_offset(
+        &mut self,
+        transactional_id: &str,
+        producing: Producing,
+        group: &str,
+        (topic, offset, metadata): (&str, i64, &str),
+    ) {
+        let partition =
+            [0_i32.to_be_bytes().to_vec(), offset.to_be_bytes().to_vec(), (-1_i32).to_be_bytes().to_vec(), text(metadata)].concat();
+        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
+        let answer = self.call(28, 2, &[text(transactional_id), text(group), producer, one(topic, partition)].concat());
+        assert_eq!(short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4), 0, "the position is refused");
+    }
+
+    /// The answer, behind its header.
+    fn call(&mut self, key: i16, version: i16, body: &[u8]) -> Vec<u8> {
+        self.asked += 1;
+        let header = [&key.to_be_bytes()[..], &version.to_be_bytes(), &self.asked.to_be_bytes(), &text("test")].concat();
+        self.stream.write_all(&[length(header.len() + body.len()), header, body.to_vec()].concat()).unwrap();
+        let mut size = [0; 4];
+        self.stream.read_exact(&mut size).unwrap();
+        let mut answer = vec![0; usize::try_from(i32::from_be_bytes(size)).unwrap()];
+        self.stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..4], self.asked.to_be_bytes());
+        answer.split_off(4)
+    }
+}
+
+/// Of one topic, one partition.
+fn one(topic: &str, partition: Vec<u8>) -> Vec<u8> {
+    [length(1), text(topic), length(1), partition].concat()
+}
+
+/// Magic 2, with one record of no key and no value.
+fn batch(producing: Producing, (name, value): (&str, &str)) -> Vec<u8> {
+    let now = super::now_ms().to_be_bytes();
+    // Attributes, timestamp and offset as deltas; key and value null; one header.
+    let fields = [vec![0, 0, 0], varint(-1), varint(-1), varint(1), sized(name), sized(value)].concat();
+    let record = [varint(i32::try_from(fields.len()).unwrap()), fields].concat();
+    let producer = [&producing.id.to_be_bytes()[..], &producing.epoch.to_be_bytes(), &0_i32.to_be_bytes()].concat();
+    let body = [&TRANSACTIONAL.to_be_bytes()[..], &0_i32.to_be_bytes(), &now, &now, &producer, &length(1), &record].concat();
+    let (leader, magic) = (-1_i32, 2);
+    let checked = [&leader.to_be_bytes()[..], &[magic], &crc32c::crc32c(&body).to_be_bytes(), &body].concat();
+    [0_i64.to_be_bytes().to_vec(), length(checked.len()), checked].concat()
+}
+
+fn short(answer: &[u8], at: usize) -> i16 {
+    i16::from_be_bytes(answer[at..at + 2].try_into().unwrap())
+}
+
+fn length(count: usize) -> Vec<u8> {
+    i32::try_from(count).unwrap().to_be_bytes().to_vec()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&i16::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+fn sized(text: &str) -> Vec<u8> {
+    [varint(i32::try_from(text.len()).unwrap()), text.as_bytes().to_vec()].concat()
+}
+
+/// Zigzag, seven bits a byte, the lowest first.
+fn varint(number: i32) -> Vec<u8> {
+    let mut left = ((number << 1) ^ (number >> 31)).cast_unsigned();
+    let mut bytes = Vec::new();
+    while left >= 0x80 {
+        bytes.push(u8::try_from(left & 0x7f).unwrap() | 0x80);
+        left >>= 7;
+    }
+    bytes.push(u8::try_from(left).unwrap());
+    bytes
+}
