@@ -323,8 +323,9 @@ pub(crate) const KAFKA_RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// could never be sent.
 pub(crate) const KAFKA_SEND_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// How long a record waits in a producer for others to share its request, and how long it is tried.
+/// How long a record waits in a producer for others to share its request: of what is due now, and of a flood; and how long it is tried.
 pub(crate) const KAFKA_SEND_LINGER: Duration = Duration::from_millis(1);
+pub(crate) const KAFKA_FLOOD_LINGER: Duration = Duration::from_millis(5);
 pub(crate) const KAFKA_SEND_MAX: Duration = Duration::from_secs(300);
 
 /// How long a producer takes a topic that it does not find for one that is just being made.

@@ -14,7 +14,7 @@ use crate::model::{AllowList, Dialect, Naming, Rules, WithoutDelay};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
-use crate::timer::{self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, RouteOptions};
+use crate::timer::{self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, Queue, RouteOptions};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use rand::SeedableRng;
@@ -167,6 +167,25 @@ impl Plan {
         })
     }
 
+    fn target(&self, name: &str, queue: Queue, worker: u64) -> Result<Box<dyn Target>> {
+        let what = match queue {
+            Queue::Short => "target client",
+            Queue::Long => "target client for floods",
+        };
+        if self.config.nats.contains_key(name) {
+            let part = self.health.part(format!("{what} of nats.{name}"));
+            let cluster = nats_cluster(&self.config, name);
+            let target = NatsTarget::new(&cluster, IN_FLIGHT_MAX, format!("{worker:016x}/{what}"), part);
+            return Ok(Box::new(target.with_context(|| format!("nats.{name}"))?));
+        }
+        let (cluster, part) = (self.cluster(name), self.health.part(format!("{what} of kafka.{name}")));
+        let target = match queue {
+            Queue::Short => KafkaTarget::new(&cluster, IN_FLIGHT_MAX, part),
+            Queue::Long => KafkaTarget::for_floods(&cluster, IN_FLIGHT_MAX, part),
+        };
+        Ok(Box::new(target.with_context(|| format!("kafka.{name}"))?))
+    }
+
     /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources. Transactors for those of exactly-once
     /// routes, of which all goes by them. `worker` is a number that no other process has.
     pub(super) fn outlets(&self, worker: u64) -> Result<Outlets> {
@@ -178,19 +197,11 @@ impl Plan {
             }
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
         }
-        let client = |name: &str, what: &str| -> Result<Box<dyn Target>> {
-            if self.config.nats.contains_key(name) {
-                let part = self.health.part(format!("{what} of nats.{name}"));
-                let cluster = nats_cluster(&self.config, name);
-                let target = NatsTarget::new(&cluster, IN_FLIGHT_MAX, format!("{worker:016x}/{what}"), part);
-                return Ok(Box::new(target.with_context(|| format!("nats.{name}"))?));
-            }
-            let part = self.health.part(format!("{what} of kafka.{name}"));
-            let target = KafkaTarget::new(&self.cluster(name), IN_FLIGHT_MAX, part).with_context(|| format!("kafka.{name}"))?;
-            Ok(Box::new(target))
-        };
         let clients = |name: &str| -> Result<(String, Clients)> {
-            Ok((name.to_owned(), Clients { short: client(name, "target client")?, long: client(name, "target client for floods")? }))
+            Ok((
+                name.to_owned(),
+                Clients { short: self.target(name, Queue::Short, worker)?, long: self.target(name, Queue::Long, worker)? },
+            ))
         };
         let targets: Result<BTreeMap<_, _>> = names.into_iter().map(clients).collect();
         let transactors = |name: &str| -> Result<(String, Box<dyn Transactors>)> {

@@ -53,6 +53,7 @@ pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use loader::Loader;
 pub(crate) use outcry::Outcry;
 pub(crate) use outlet::{Clients, Outlets};
+pub(crate) use queue::Queue;
 pub(crate) use retrier::Policy;
 pub(crate) use rewriter::{Rewriter, Shape};
 

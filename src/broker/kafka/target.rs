@@ -13,33 +13,46 @@ use super::succession::Succession;
 use super::{Cluster, Side, failure, kbytes, millis, no_topic_name};
 use crate::broker::{Error, Outgoing, Report, Sent, Target};
 use crate::health::Part;
-use crate::limit::{KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_SEND_MAX};
+use crate::limit::{KAFKA_FLOOD_LINGER, KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_SEND_MAX};
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
+use std::time::Duration;
 
-const SIDE: Side = Side {
-    defaults: &[
-        ("socket.nagle.disable", "true"),
-        // A broker answers the requests of one connection one after the other. With more of them under way, and what waits for its partition's
-        // turn, librdkafka (2.12) spins until an answer comes.
-        ("max.in.flight.requests.per.connection", "1"),
-    ],
-    bounds: &[
-        ("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER)),
-        ("message.timeout.ms", millis(KAFKA_SEND_MAX)),
-        // A topic that does not exist is told after so long; the next seconds of a new one are covered.
-        ("topic.metadata.propagation.max.ms", millis(KAFKA_NEW_TOPIC_MAX)),
-    ],
-    owned: &[
-        ("enable.idempotence", "true"),
-        ("request.required.acks", "all"),
-        ("partitioner", "murmur2_random"),
-        // The most that librdkafka takes: the broker is to judge.
-        ("message.max.bytes", "1000000000"),
-        ("delivery.report.only.error", "false"),
-    ],
-};
+/// For what is due now.
+const PROMPT: Side = side(&[linger(KAFKA_SEND_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
+
+/// For floods, which are late as it is: fuller requests.
+const FLOODS: Side = side(&[linger(KAFKA_FLOOD_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
+
+const SEND_MAX: (&str, u64) = ("message.timeout.ms", millis(KAFKA_SEND_MAX));
+
+/// A topic that does not exist is told after so long; the next seconds of a new one are covered.
+const NEW_TOPIC_MAX: (&str, u64) = ("topic.metadata.propagation.max.ms", millis(KAFKA_NEW_TOPIC_MAX));
+
+const fn linger(length: Duration) -> (&'static str, u64) {
+    ("queue.buffering.max.ms", millis(length))
+}
+
+const fn side(bounds: &'static [(&'static str, u64)]) -> Side {
+    Side {
+        defaults: &[
+            ("socket.nagle.disable", "true"),
+            // A broker answers the requests of one connection one after the other. With more of them under way, and what waits for its
+            // partition's turn, librdkafka (2.12) spins until an answer comes.
+            ("max.in.flight.requests.per.connection", "1"),
+        ],
+        bounds,
+        owned: &[
+            ("enable.idempotence", "true"),
+            ("request.required.acks", "all"),
+            ("partitioner", "murmur2_random"),
+            // The most that librdkafka takes: the broker is to judge.
+            ("message.max.bytes", "1000000000"),
+            ("delivery.report.only.error", "false"),
+        ],
+    }
+}
 
 /// The target port on one cluster.
 pub(crate) struct KafkaTarget {
@@ -54,11 +67,20 @@ pub(crate) struct KafkaTarget {
 impl KafkaTarget {
     /// Takes over at most `in_flight_max` records that were not reported on yet. `part` tells of the cluster.
     pub(crate) fn new(cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
+        Self::of(&PROMPT, cluster, in_flight_max, part)
+    }
+
+    /// As `new`, for more than can be sent at once: each record waits a little longer, and costs less.
+    pub(crate) fn for_floods(cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
+        Self::of(&FLOODS, cluster, in_flight_max, part)
+    }
+
+    fn of(side: &Side, cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
         let bounds = [
             ("queue.buffering.max.messages", in_flight_max.to_string()),
             ("queue.buffering.max.kbytes", kbytes(KAFKA_SEND_BYTES_MAX).to_string()),
         ];
-        let config = cluster.config(&SIDE, &bounds);
+        let config = cluster.config(side, &bounds);
         let mut alone = config.clone();
         alone.set("batch.num.messages", "1").set("queue.buffering.max.ms", "0");
         let reports: Arc<Reports> = Arc::default();
