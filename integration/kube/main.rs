@@ -19,7 +19,7 @@ use cluster::{Cluster, Namespace, PATIENCE};
 use env::eventually;
 
 /// What none of the examples' clusters has: definitions of the Prometheus operator's resources, and nodes by name.
-const WITHOUT: &str = "monitoring.kind=,nodeSelector=null";
+const WITHOUT: &str = "monitoring.kind=,monitoring.rules=false,nodeSelector=null";
 
 fn ready(namespace: &Namespace<'_>, deployment: &str) -> u64 {
     let found = namespace.get(&format!("apis/apps/v1/namespaces/{}/deployments/{deployment}", namespace.name));
@@ -156,7 +156,7 @@ fn the_scaled_objects_of_keda_are_kept_as_they_were_sent() {
         let wanted = if spec["triggers"][0]["type"] == "kafka" {
             json!({ "bootstrapServers": "kafka:9092", "consumerGroup": "shop.orders", "topic": "orders.delayed", "lagThreshold": "500000" })
         } else {
-            json!({ "serverAddress": "http://prometheus.monitoring:9090", "query": "sum(postdate_due_soon_messages{namespace=\"keda\"})", "threshold": "15000000" })
+            json!({ "serverAddress": "http://prometheus.monitoring:9090", "query": "sum(postdate_due_soon_messages{namespace=\"keda\"})", "threshold": "15000000", "ignoreNullValues": "false" })
         };
         assert_eq!(*metadata, wanted);
     }
