@@ -87,6 +87,16 @@ const EVERY: Side = Side {
     owned: &[],
 };
 
+/// Owned by every client that sends.
+const SENDING: &[(&str, &str)] = &[
+    ("enable.idempotence", "true"),
+    ("request.required.acks", "all"),
+    ("partitioner", "murmur2_random"),
+    // The most that librdkafka takes: the broker is to judge.
+    ("message.max.bytes", "1000000000"),
+    ("delivery.report.only.error", "false"),
+];
+
 /// As librdkafka's options count.
 const fn millis(duration: Duration) -> u64 {
     duration.as_millis() as u64

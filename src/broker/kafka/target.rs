@@ -10,7 +10,7 @@ use super::health::Health;
 use super::lane::{Options, Reports};
 use super::raw::{Outbound, Status};
 use super::succession::Succession;
-use super::{Cluster, Side, failure, kbytes, millis, no_topic_name};
+use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name};
 use crate::broker::{Error, Outgoing, Report, Sent, Target};
 use crate::health::Part;
 use crate::limit::{KAFKA_FLOOD_LINGER, KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_SEND_MAX};
@@ -43,14 +43,7 @@ const fn side(bounds: &'static [(&'static str, u64)]) -> Side {
             ("max.in.flight.requests.per.connection", "1"),
         ],
         bounds,
-        owned: &[
-            ("enable.idempotence", "true"),
-            ("request.required.acks", "all"),
-            ("partitioner", "murmur2_random"),
-            // The most that librdkafka takes: the broker is to judge.
-            ("message.max.bytes", "1000000000"),
-            ("delivery.report.only.error", "false"),
-        ],
+        owned: SENDING,
     }
 }
 

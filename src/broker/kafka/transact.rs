@@ -10,7 +10,7 @@ use super::inquiry::Inquiry;
 use super::raw::{Outbound, Sender, Status, Topic};
 use super::thread::Thread;
 use super::transactor::{Alone, Desk, Heard, Order};
-use super::{Cluster, Side, failure, is_topic_name, kbytes, millis, no_topic_name, unmade};
+use super::{Cluster, SENDING, Side, failure, is_topic_name, kbytes, millis, no_topic_name, unmade};
 use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Transactors};
 use crate::health::Part;
 use crate::limit::{
@@ -35,13 +35,7 @@ const SIDE: Side = Side {
         ("retry.backoff.ms", "5"),
     ],
     bounds: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
-    owned: &[
-        ("enable.idempotence", "true"),
-        ("request.required.acks", "all"),
-        ("partitioner", "murmur2_random"),
-        ("message.max.bytes", "1000000000"),
-        ("delivery.report.only.error", "false"),
-    ],
+    owned: SENDING,
 };
 
 /// The port of transactions on one cluster.
