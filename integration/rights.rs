@@ -19,8 +19,7 @@ const MISSED: &[Missed] = &[
     Missed::ByCheck(".target"),
     Missed::ByCheck(".dead"),
     Missed::ByService(&["Transactional Id authorization failed"]),
-    // The client asks for the marker again and again without a word of why it gets none.
-    Missed::ByService(&["Group authorization failed", "transactor lost"]),
+    Missed::ByService(&["an empty transaction with the group"]),
 ];
 
 #[derive(Clone, Copy, Debug)]

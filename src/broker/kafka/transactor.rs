@@ -187,7 +187,13 @@ impl Desk {
 
     fn commit(&mut self, marker: &Marker) -> Result<(), End> {
         let group = self.name.group.clone();
-        if self.conclude(&group, marker)?.is_some() {
+        if let Some(refusal) = self.conclude(&group, marker)? {
+            tracing::warn!(
+                transactional_id = self.name.id,
+                group,
+                reason = refusal,
+                "a commit was refused: what is in it is delivered again"
+            );
             return self.abort();
         }
         self.health.answered();
