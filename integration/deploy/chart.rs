@@ -100,9 +100,6 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         ("secure", "monitoring.tls.secretName=", "monitoring.tls.secretName is required"),
         ("small", "config.deployment=Shop", "/config/deployment"),
         ("small", "config.stroe.redis.url=x", "additional properties 'stroe' not allowed"),
-        ("small", "config.store.redis.password=hunter2", "propertyName"),
-        ("small", "config.kafka.main.properties.sasl\\.password=hunter2", "propertyName"),
-        ("nats", "config.nats.edge.token=hunter2", "propertyName"),
         ("small", "config.kafka.main.brokers=null", "/config/kafka/main/brokers"),
         ("small", "config.store=null", "/config/store"),
         ("embedded", "persistence.enabled=false", "config.store.redis is required"),
@@ -125,8 +122,63 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         let refused = helm("template", example, &["--set", set]).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && said.contains(words), "{example} --set {set}: expected {words:?} in\n{said}");
-        assert!(!said.contains("hunter2"), "{said}");
     }
     let half = helm("template", "small", &["--set-json", "config.timer.lease=1.5"]).output().unwrap();
     assert!(String::from_utf8_lossy(&half.stderr).contains("1.5 is no whole number"), "{half:?}");
+}
+
+#[test]
+fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
+    let judged = |example: &str, how: &str, set: &str| {
+        let judged = helm("template", example, &[how, set]).output().unwrap();
+        (judged.status.success(), String::from_utf8_lossy(&judged.stderr).into_owned())
+    };
+    let (secret, login) = ("must be 'in a Secret: mount it by `secrets`", "must be 'an address without a login");
+    for (example, set, place, words) in [
+        ("small", "config.store.redis.password=hunter2", "/config/store/redis/password", secret),
+        ("small", "config.store.redis.url=redis://u:hunter2@redis", "/config/store/redis/url", login),
+        ("small", "config.store.redis.url=redis://:hunter2@redis", "/config/store/redis/url", login),
+        ("small", "config.kafka.main.properties.sasl\\.password=hunter2", "/sasl.password", secret),
+        ("small", "config.kafka.main.properties.sasl.password=hunter2", "/sasl/password", secret),
+        ("small", "config.kafka.main.properties.sasl\\.oauthbearer\\.client\\.secret=hunter2", ".client.secret", secret),
+        ("small", "config.kafka.main.properties.ssl\\.key\\.pem=hunter2", "/ssl.key.pem", secret),
+        ("small", "config.kafka.main.brokers[0]=SASL://u:hunter2@kafka:9092", "/brokers/0", login),
+        ("nats", "config.nats.edge.password=hunter2", "/config/nats/edge/password", secret),
+        ("nats", "config.nats.edge.token=hunter2", "/config/nats/edge/token", secret),
+        ("nats", "config.nats.edge.nkey=hunter2", "/config/nats/edge/nkey", secret),
+        ("nats", "config.nats.edge.credentials=hunter2", "/config/nats/edge/credentials", secret),
+        ("nats", "config.nats.edge.url=nats://hunter2@nats:4222", "/config/nats/edge/url", login),
+        ("nats", "config.nats.edge.url=nats:4222\\,u:hunter2@nats:4222", "/config/nats/edge/url", login),
+        ("small", "config.traces.authorization=hunter2", "/config/traces/authorization", secret),
+        ("small", "config.traces.endpoint=http://u:hunter2@collector:4318", "/config/traces/endpoint", login),
+        ("split", "env.POSTDATE_STORE__REDIS__PASSWORD=hunter2", "/env/POSTDATE_STORE__REDIS__PASSWORD", secret),
+        ("split", "env.POSTDATE_STORE__REDIS__URL=redis://u:hunter2@redis", "/env/POSTDATE_STORE__REDIS__URL", login),
+        ("split", "env.POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD=hunter2", "__SASL__PASSWORD", secret),
+        ("split", "env.POSTDATE_NATS__EDGE__TOKEN=hunter2", "/env/POSTDATE_NATS__EDGE__TOKEN", secret),
+        ("split", "env.POSTDATE_TRACES__AUTHORIZATION=hunter2", "/env/POSTDATE_TRACES__AUTHORIZATION", secret),
+        ("split", r#"env={"POSTDATE_KAFKA__MAIN__PROPERTIES":"{ \"sasl.password\" = \"hunter2\" }"}"#, "__MAIN__PROPERTIES", secret),
+    ] {
+        let how = if set.contains("={") { "--set-json" } else { "--set-string" };
+        let (is_taken, said) = judged(example, how, set);
+        assert!(
+            !is_taken && said.contains(place) && said.contains(words),
+            "{example} --set {set}: expected {place:?} and {words:?} in\n{said}"
+        );
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    for (example, how, set) in [
+        ("small", "--set", "config.store.redis.password_file=/run/secrets/postdate/redis/password"),
+        ("small", "--set", "config.kafka.main.properties.sasl.password_file=/run/secrets/postdate/kafka/password"),
+        ("small", "--set", "config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login.example/token"),
+        ("split", "--set", "env.POSTDATE_STORE__REDIS__PASSWORD_FILE=/run/secrets/postdate/redis/password"),
+        // A name is not a secret.
+        (
+            "small",
+            "--set-json",
+            "config.route.token={\"source\":{\"kafka\":\"main\",\"topics\":[\"a\"]},\"dead_letter\":{\"kafka\":\"main\",\"topic\":\"b\"}}",
+        ),
+    ] {
+        let (is_taken, said) = judged(example, how, set);
+        assert!(is_taken, "{example} {how} {set}: {said}");
+    }
 }
