@@ -8,7 +8,7 @@ use crate::env::Papers;
 const EXAMPLES: [&str; 7] = ["small", "split", "secure", "hpa", "keda", "embedded", "nats"];
 
 /// Helm that knows a Kubernetes, for it asks none here.
-fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
+pub(super) fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
     let mut command = tool("helm");
     let name: &[&str] = if verb == "template" { &["template", "postdate"] } else { &[verb] };
     command.args(name).args(["deploy/helm/postdate", "--kube-version", "1.36.0", "--namespace", "shop", "--values"]);
@@ -180,5 +180,56 @@ fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
     ] {
         let (is_taken, said) = judged(example, how, set);
         assert!(is_taken, "{example} {how} {set}: {said}");
+    }
+}
+
+/// The ports that the network policy lets the pods of an example connect to, names (53) aside, in its order.
+fn egress(example: &str, sets: &[&str]) -> Vec<String> {
+    let sets = sets.iter().flat_map(|set| ["--set", set]).chain(["--show-only", "templates/policy.yaml"]);
+    let rendered = output(&mut helm("template", example, &sets.collect::<Vec<_>>()));
+    let (_, rest) = rendered.split_once("\n  egress:\n").expect("rules");
+    let rules = rest.split("\n---").next().unwrap_or_default();
+    let ports = rules.lines().filter_map(|line| line.trim().strip_prefix("- { port: ")?.strip_suffix(", protocol: TCP }"));
+    ports.filter(|port| *port != "53").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_pods_reach_each_port_that_the_configuration_names() {
+    for (example, sets, ports) in [
+        ("small", &[][..], &["9092", "6379"][..]),
+        ("embedded", &[], &["9092"]),
+        ("split", &[], &["9092", "6379", "4318"]),
+        ("small", &["config.store.redis.url=rediss://redis.example:6380/2"], &["9092", "6380"]),
+        ("small", &["config.kafka.main.brokers={a:9093,SASL_SSL://b:9094}"], &["9093", "9094", "6379"]),
+        ("small", &["config.traces.endpoint=https://collector.example/otel"], &["9092", "6379", "443"]),
+        ("small", &["config.traces.endpoint=http://[::1]"], &["9092", "6379", "80"]),
+        (
+            "small",
+            &["config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login:8443/t"],
+            &["9092", "8443", "6379"],
+        ),
+        ("nats", &["networkPolicy.egress=null"], &["9092", "4222", "6379"]),
+        ("nats", &["config.nats.edge.url=nats://a:4333\\,tls://b", "networkPolicy.egress=null"], &["9092", "4333", "4222", "6379"]),
+        // What is named is as it was named, and stands once.
+        ("nats", &[], &["4222", "9092", "6379"]),
+        ("secure", &[], &["9093", "6380"]),
+        ("secure", &["networkPolicy.egress[0].ports[0]=29093"], &["29093", "6380", "9093"]),
+        (
+            "small",
+            &[
+                "config.store.redis.url=,config.store.redis.url_file=/run/secrets/postdate/redis/url",
+                "networkPolicy.egress[0].name=redis",
+                "networkPolicy.egress[0].ports[0]=6390",
+            ],
+            &["6390", "9092"],
+        ),
+    ] {
+        assert_eq!(egress(example, sets), ports, "{example} {sets:?}");
+    }
+    for set in ["config.store.redis.url=,config.store.redis.url_file=/run/url", "env.POSTDATE_TRACES__ENDPOINT=http://collector:4318"] {
+        let refused = helm("template", "small", &["--set", set]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("name it in networkPolicy.egress, or the pods cannot connect"), "{set}: {said}");
+        output(&mut helm("template", "small", &["--set", set, "--set", "networkPolicy.enabled=false"]));
     }
 }

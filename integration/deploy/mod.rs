@@ -3,6 +3,7 @@
 
 mod alerts;
 mod chart;
+mod commands;
 mod compose;
 mod dashboard;
 mod image;
