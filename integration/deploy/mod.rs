@@ -7,6 +7,7 @@ mod commands;
 mod compose;
 mod dashboard;
 mod image;
+mod recorded;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
