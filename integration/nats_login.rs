@@ -38,6 +38,7 @@ fn works(own: &Nats, lines: &str) {
 /// With wrong ones the process goes on trying, and each of its clients says once why; so does the command that looks.
 fn refuses(own: &Nats, lines: &str, reason: &str) {
     let name = unique("refused");
+    let seed = lines.strip_prefix("nkey = ").map(|seed| seed.trim_matches('"'));
     let mut postdate = Postdate::start(&text(&name, own, lines));
     let told = |postdate: &Postdate| postdate.get("/readyz").filter(|(status, body)| *status == 503 && body.contains(reason));
     let (_, body) = eventually(reason, PATIENCE, || told(&postdate));
@@ -54,7 +55,7 @@ fn refuses(own: &Nats, lines: &str, reason: &str) {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), lines.len(), "each client once: {lines:#?}");
-    for secret in ["secret", "wrong-word"] {
+    for secret in ["secret", "wrong-word"].into_iter().chain(seed) {
         assert!(![&logs, &said, &body].iter().any(|text| text.contains(secret)), "{logs}");
     }
     assert_eq!(postdate.terminate().0.code(), Some(0), "{}", postdate.logs());

@@ -44,3 +44,15 @@ fn each_alert_names_a_paragraph_that_the_runbook_has() {
     let missing: Vec<_> = named.into_iter().filter(|name| !anchors.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/operate.md lacks {missing:?}; it has {anchors:#?}");
 }
+
+#[test]
+fn two_installations_under_one_prometheus_are_never_added_together() {
+    promtool(&["test", "rules", "integration/deploy/installations_test.yaml"]);
+    let rules = file(RULES);
+    let kept = all(&rules, r"by \((\w+)");
+    assert!(kept.len() > 25 && kept.iter().all(|first| *first == "namespace"), "{kept:?}");
+    // What is not grouped at all keeps every label, and so does what only functions are applied to.
+    let ungrouped = Regex::new(r"\b(sum|max|min|count|avg)\(").unwrap();
+    let found: Vec<_> = rules.lines().filter(|line| ungrouped.is_match(line)).collect();
+    assert!(found.is_empty(), "{found:?}");
+}

@@ -67,6 +67,19 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
     }
 }
 
+#[test]
+fn one_installation_is_shown_at_a_time() {
+    let (dashboard, panels) = panels();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let namespace = variables.iter().find(|variable| variable["name"] == "namespace").expect("a variable");
+    assert_eq!((&namespace["multi"], &namespace["includeAll"]), (&false.into(), &false.into()), "{namespace}");
+    let unbound = regex_lite::Regex::new(r#"postdate_\w+(\{namespace="\$namespace")?"#).unwrap();
+    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+        let query = target["expr"].as_str().unwrap();
+        assert!(unbound.captures_iter(query).all(|found| found.get(1).is_some()), "{query}");
+    }
+}
+
 /// Every query of every panel, as Grafana asks it with these variables chosen.
 fn queries() -> Vec<String> {
     let (_, panels) = panels();

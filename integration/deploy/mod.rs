@@ -3,9 +3,11 @@
 
 mod alerts;
 mod chart;
+mod commands;
 mod compose;
 mod dashboard;
 mod image;
+mod recorded;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -157,7 +157,7 @@ impl Cluster {
 }
 
 /// The chart, and the example's values.
-fn example_paths(example: &str) -> (PathBuf, PathBuf) {
+pub(crate) fn example_paths(example: &str) -> (PathBuf, PathBuf) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm");
     (root.join("postdate"), root.join(format!("values/{example}.yaml")))
 }
@@ -181,13 +181,18 @@ impl Namespace<'_> {
         assert_eq!(made["kind"], body["kind"], "{made}");
     }
 
-    /// Creates what one template of the chart renders to; answers what the API server says.
-    pub(crate) fn create_rendered(&self, example: &str, template: &str, path: &str) -> Value {
+    pub(crate) fn put(&self, path: &str, body: &Value) {
+        let made = self.cluster.ask("PUT", path, Some(body)).expect("an answer");
+        assert_eq!(made["kind"], body["kind"], "{made}");
+    }
+
+    /// Creates what one template of the chart renders to, with one more value; answers what the API server says.
+    pub(crate) fn create_rendered(&self, example: &str, template: &str, set: &str, path: &str) -> Value {
         let (chart, values) = example_paths(example);
         let rendered = Command::new(servers().join("go/bin/helm"))
             .args(["template", "postdate"])
             .arg(chart)
-            .args(["--kube-version", "1.36.0", "--namespace", &self.name, "--show-only", template, "--values"])
+            .args(["--kube-version", "1.36.0", "--namespace", &self.name, "--show-only", template, "--set", set, "--values"])
             .arg(values)
             .output()
             .expect("helm starts");
@@ -211,15 +216,16 @@ impl Namespace<'_> {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) {
+        let (is_done, said) = self.tried(arguments);
+        assert!(is_done, "helm {arguments:?}\n{said}");
+    }
+
+    /// Whether Helm does it, and what it says.
+    pub(crate) fn tried(&self, arguments: &[&str]) -> (bool, String) {
         let mut helm = Command::new(servers().join("go/bin/helm"));
         helm.args(arguments).args(["--namespace", &self.name, "--kubeconfig"]).arg(self.cluster.folder.join("kubeconfig"));
         let output = helm.output().expect("helm starts");
-        assert!(
-            output.status.success(),
-            "{helm:?}\n{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        (output.status.success(), format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
     }
 
     /// All that lies in the namespace but what Kubernetes itself puts into each.

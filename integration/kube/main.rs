@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use cluster::{Cluster, Namespace, PATIENCE};
+use cluster::{Cluster, Namespace, PATIENCE, example_paths};
 use env::eventually;
 
 /// What none of the examples' clusters has: definitions of the Prometheus operator's resources, and nodes by name.
@@ -106,8 +106,44 @@ fn the_policy_refuses_what_the_chart_does_not_do() {
     assert!(refused["code"] == 403 && reason.contains("violates PodSecurity"), "{refused}");
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
     namespace.create("api/v1/namespaces/refused/serviceaccounts", &account);
-    let check = namespace.create_rendered("secure", "templates/tests/check.yaml", "api/v1/namespaces/refused/pods");
-    assert!(check["kind"] == "Pod", "the pod of `helm test` is admitted: {check}");
+    for example in ["secure", "split", "embedded"] {
+        let path = "api/v1/namespaces/refused/pods?dryRun=All";
+        let check = namespace.create_rendered(example, "templates/tests/check.yaml", "priorityClassName=", path);
+        assert!(check["kind"] == "Pod", "the pod of `helm test` is admitted: {check}");
+    }
+}
+
+#[test]
+fn a_command_is_run_once_as_a_job() {
+    let cluster = Cluster::get();
+    let namespace = cluster.namespace("command");
+    // Its configuration, and whom it runs as, are the release's.
+    namespace.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=1,workloads.ingress.replicas=1"]);
+    let command = "nodeSelector=null,command={reset,--route,orders,--topic,orders.delayed}";
+    let job = namespace.create_rendered("split", "templates/command.yaml", command, "apis/batch/v1/namespaces/command/jobs");
+    assert_eq!(job["kind"], "Job", "{job}");
+    eventually("the job has run", PATIENCE, || {
+        let status = &namespace.get("apis/batch/v1/namespaces/command/jobs/postdate-command")["status"];
+        (status["succeeded"] == 1).then_some(())
+    });
+    let pods = namespace.list("api/v1", "pods");
+    let arguments: Vec<_> = pods.iter().map(|pod| &pod["spec"]["containers"][0]["args"]).collect();
+    let reset = json!(["reset", "--config", "/etc/postdate/postdate.toml", "--route", "orders", "--topic", "orders.delayed"]);
+    assert_eq!(arguments.iter().filter(|each| ***each == reset).count(), 1, "{arguments:?}");
+}
+
+#[test]
+fn a_second_release_in_the_namespace_is_refused() {
+    let cluster = Cluster::get();
+    let namespace = cluster.namespace("twice");
+    namespace.helm("install", "small", &[WITHOUT]);
+    let (chart, values) = example_paths("small");
+    let again = ["install", "other", chart.to_str().unwrap(), "--values", values.to_str().unwrap()];
+    let (is_done, said) = namespace.tried(&again);
+    assert!(!is_done && said.contains("the namespace twice has the release postdate of this chart already"), "{said}");
+    // The first goes on to be upgraded, and the other finds room elsewhere.
+    namespace.helm("upgrade", "small", &[WITHOUT]);
+    cluster.namespace("elsewhere").command(&again);
 }
 
 #[test]
@@ -138,6 +174,14 @@ fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number()
         };
         eventually(&format!("the autoscaler of {name} asks for {metric}"), PATIENCE, asks);
     }
+    // Whoever scales to none, to reset a topic, is not overruled.
+    let place = "apis/apps/v1/namespaces/hpa/deployments/postdate-timer/scale";
+    let mut scale = namespace.get(place);
+    scale["spec"]["replicas"] = json!(0);
+    namespace.put(place, &scale);
+    let rests = || scaler("timer")["status"]["conditions"].to_string().contains("ScalingDisabled").then_some(());
+    eventually("the autoscaler rests", PATIENCE, rests);
+    assert_eq!(namespace.get("apis/apps/v1/namespaces/hpa/deployments/postdate-timer")["spec"]["replicas"], 0);
 }
 
 #[test]

@@ -121,6 +121,10 @@ capabilities:
   mountPath: /run/secrets/postdate-admin-tls
   readOnly: true
 {{- end }}
+{{- if .Values.persistence.enabled }}
+- name: store
+  mountPath: /var/lib/postdate
+{{- end }}
 {{- end }}
 
 {{- define "postdate.volumes" -}}
@@ -148,6 +152,11 @@ capabilities:
     secretName: {{ .Values.adminTls.secretName }}
     defaultMode: 0440
 {{- end }}
+{{- if .Values.persistence.enabled }}
+- name: store
+  persistentVolumeClaim:
+    claimName: {{ include "postdate.name" . }}
+{{- end }}
 {{- end }}
 
 {{- /* The workloads that are there, as a JSON list of {name, roles, ...}. */ -}}
@@ -167,4 +176,105 @@ capabilities:
 {{- else if not (dig "store" "redis" "" .Values.config) }}{{ fail "config.store.redis is required: without it each pod would have a store of its own, which ends with it" }}
 {{- end }}
 {{- $all | toJson }}
+{{- end }}
+
+{{- /* The pod of one command: `args` of it, beside the service's own pod where that has the volume of the embedded store. */ -}}
+{{- define "postdate.command" -}}
+{{- $values := .root.Values -}}
+restartPolicy: Never
+serviceAccountName: {{ include "postdate.serviceAccount" .root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- include "postdate.podSecurity" .root | nindent 2 }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $affinity := deepCopy $values.affinity }}
+{{- if and .beside $values.persistence.enabled }}
+{{- /* A volume that one node may mount is mounted by two pods of it. */}}
+{{- $pods := default dict $affinity.podAffinity }}
+{{- $labels := merge (dict "app.kubernetes.io/component" "both") (include "postdate.selector" .root | fromYaml) }}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $labels) }}
+{{- $required := append (default list $pods.requiredDuringSchedulingIgnoredDuringExecution) $term }}
+{{- $_ := set $affinity "podAffinity" (set $pods "requiredDuringSchedulingIgnoredDuringExecution" $required) }}
+{{- end }}
+{{- with $affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+  - name: {{ first .args }}
+    image: {{ include "postdate.image" .root }}
+    imagePullPolicy: {{ $values.image.pullPolicy }}
+    args: {{ concat (list (first .args) "--config" "/etc/postdate/postdate.toml") (rest .args) | toJson }}
+    {{- with $values.env }}
+    env:
+      {{- range $key, $value := . }}
+      - name: {{ $key }}
+        value: {{ $value | quote }}
+      {{- end }}
+    {{- end }}
+    securityContext:
+      {{- include "postdate.containerSecurity" .root | nindent 6 }}
+    resources:
+      requests: { cpu: 50m, memory: 64Mi }
+      limits: { memory: 256Mi }
+    volumeMounts:
+      {{- include "postdate.mounts" .root | nindent 6 }}
+volumes:
+  {{- include "postdate.volumes" .root | nindent 2 }}
+{{- end }}
+
+{{- /* The port of an address, else a default: `dict "address" ... "default" ...`. */ -}}
+{{- define "postdate.port" -}}
+{{- $host := regexReplaceAll "^[A-Za-z_+]+://" (trim .address) "" | splitList "/" | first }}
+{{- regexFind ":[0-9]+$" $host | trimPrefix ":" | default .default }}
+{{- end }}
+
+{{- /* What the pods connect to, as the configuration has it: a JSON list of {name, port}. */ -}}
+{{- define "postdate.peers" -}}
+{{- $peers := list }}
+{{- $config := .Values.config }}
+{{- range $name, $cluster := $config.kafka }}
+{{- range $broker := $cluster.brokers }}{{ $peers = append $peers (dict "name" (printf "kafka.%s" $name) "port" (include "postdate.port" (dict "address" $broker "default" "9092"))) }}{{ end }}
+{{- range $key, $value := $cluster.properties }}
+{{- if regexMatch "^https?://" (toString $value) }}{{ $peers = append $peers (dict "name" $key "port" (include "postdate.port" (dict "address" $value "default" (hasPrefix "https" $value | ternary "443" "80")))) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $name, $cluster := $config.nats }}
+{{- with $cluster.url }}{{ range splitList "," . }}{{ $peers = append $peers (dict "name" (printf "nats.%s" $name) "port" (include "postdate.port" (dict "address" . "default" "4222"))) }}{{ end }}{{ end }}
+{{- end }}
+{{- with dig "store" "redis" "url" "" $config }}{{ $peers = append $peers (dict "name" "store.redis" "port" (include "postdate.port" (dict "address" . "default" "6379"))) }}{{ end }}
+{{- with dig "traces" "endpoint" "" $config }}{{ $peers = append $peers (dict "name" "traces" "port" (include "postdate.port" (dict "address" . "default" (hasPrefix "https" . | ternary "443" "80")))) }}{{ end }}
+{{- $peers | toJson }}
+{{- end }}
+
+{{- /* Where the network policy lets the pods connect to: what networkPolicy.egress names, and each port of the configuration that it does not. */ -}}
+{{- define "postdate.egress" -}}
+{{- $named := default list .Values.networkPolicy.egress }}
+{{- $hidden := list }}
+{{- if dig "store" "redis" "url_file" "" .Values.config }}{{ $hidden = append $hidden "config.store.redis.url_file" }}{{ end }}
+{{- range $name, $cluster := .Values.config.nats }}{{ if $cluster.url_file }}{{ $hidden = append $hidden (printf "config.nats.%s.url_file" $name) }}{{ end }}{{ end }}
+{{- range $key, $value := .Values.env }}{{ if regexMatch "_(URL|URL_FILE|BROKERS|ENDPOINT)$" $key }}{{ $hidden = append $hidden (printf "env.%s" $key) }}{{ end }}{{ end }}
+{{- if and $hidden (not $named) }}{{ fail (printf "networkPolicy: the chart does not see which port the address in %s has: name it in networkPolicy.egress, or the pods cannot connect" (join ", " $hidden)) }}{{ end }}
+{{- $ports := list }}
+{{- range $named }}{{ range .ports }}{{ $ports = append $ports (toString .) }}{{ end }}{{ end }}
+{{- $rules := $named }}
+{{- range include "postdate.peers" . | fromJsonArray }}
+{{- if not (has .port $ports) }}{{ $ports = append $ports .port }}{{ $rules = append $rules (dict "name" .name "ports" (list (int .port))) }}{{ end }}
+{{- end }}
+{{- $rules | toJson }}
 {{- end }}
