@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::health::Part;
 use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE};
 use crate::metric;
-use crate::model::{Hint, Origins, ShardId};
+use crate::model::{Hint, Origins, ShardId, Timestamp};
 use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
 use futures_util::FutureExt as _;
@@ -63,8 +63,8 @@ pub(crate) struct Dispatcher {
     paces: Paces,
     /// How far ahead of now messages are claimed: the store allows less if clocks are to agree more closely.
     ahead: Duration,
-    /// The last tick.
-    ticked: Instant,
+    /// When the last tick began, by both clocks.
+    ticked: (Timestamp, Instant),
     /// Records to hand over again, by when.
     pub(super) again: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(super) labels: Labels,
@@ -75,7 +75,7 @@ impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports) -> Self {
         let memory = Memory::new(options.memory);
         let paces = Paces::new(&options.routes, Instant::now());
-        let ahead = CLAIM_AHEAD.min(options.skew_max / 2);
+        let (ahead, ticked) = (CLAIM_AHEAD.min(options.skew_max / 2), (ports.clock.now(), Instant::now()));
         ports.metric.memory_budget.set(options.memory as f64);
         Self {
             options,
@@ -86,7 +86,7 @@ impl Dispatcher {
             turn: 0,
             paces,
             ahead,
-            ticked: Instant::now(),
+            ticked,
             again: BinaryHeap::new(),
             labels: Labels::default(),
             swapping: Swapping::default(),
@@ -152,13 +152,14 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// As of when the last tick began: what became due while it lasted was not handed over for that, and is to be at once.
     fn next_wake(&self, stopping: bool) -> Instant {
-        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let (wall, now) = self.ticked;
         let again = self.again.peek().map(|Reverse((at, _))| *at);
         let works = self.works.values().map(|work| work.next_wake(wall, now, stopping, self.ahead));
         let exact = self.works.values().filter_map(|work| exactly::wake(work, wall, now, stopping));
         let wake = works.chain(exact).chain(again).min().unwrap_or(now + Duration::from_secs(1));
-        wake.max(self.ticked + HAND_PACE)
+        wake.max(now + HAND_PACE)
     }
 
     fn hold(&mut self, holding: Holding) {
@@ -192,7 +193,7 @@ impl Dispatcher {
 
     async fn tick(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
         self.ports.claims.beat();
-        self.ticked = Instant::now();
+        self.ticked = (self.ports.clock.now(), Instant::now());
         self.resend();
         if !stopping {
             self.swapping.begin(&self.ports.store, &mut self.works, self.ports.clock.now());
