@@ -78,11 +78,11 @@ impl Feed for Feeder<'_> {
 }
 
 /// Hands out a number and its due, as many as the time that passed demands; every millisecond `pause` is called with how many there were.
-/// Answers when each was due.
+/// Answers when each was due: fewer than the rate times the time, if they could not be sent as fast.
 pub(crate) fn steadily(rate: usize, steady: &Steady, mut send: impl FnMut(usize, i64), mut pause: impl FnMut(usize)) -> Vec<i64> {
     let (start, mut dues) = (Instant::now(), Vec::new());
     while start.elapsed() < steady.lasts {
-        while dues.len() < start.elapsed().as_millis() as usize * rate / 1_000 {
+        while start.elapsed() < steady.lasts && dues.len() < start.elapsed().as_millis() as usize * rate / 1_000 {
             let due = now_ms() + steady.delay.of(dues.len());
             send(dues.len(), due);
             dues.push(due);

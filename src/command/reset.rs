@@ -20,12 +20,11 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = Storage::of(config)?.connect().await.context("store.redis")?;
-        let source = &config.routes[&reset.route].source;
         let partitions = match reset.partition {
             // Whether or not the topic has it now: it may have been created again with fewer.
             Some(index) => vec![Partition::new(reset.topic.as_str(), index)],
             None => {
-                let mut catalog = catalog(config, source, Health::new().part("reset"))?;
+                let mut catalog = catalog(config, &reset.route, Health::new().part("reset"))?;
                 catalog.partitions(std::slice::from_ref(&reset.topic)).await?
             }
         };

@@ -122,7 +122,7 @@ impl Plan {
                 source_cluster: route.source.cluster.clone(),
                 target_cluster: route.target_cluster().to_owned(),
                 dead_letter_cluster: route.dead_letter.cluster.clone(),
-                markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| format!("{}.delivered", group(&self.config, name))),
+                markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| markers(&self.config, name)),
                 metric: metric::Route::new(name),
                 tracer: self.tracer.clone(),
                 outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
@@ -148,7 +148,7 @@ impl Plan {
                 route: name.as_str().into(),
                 topics: route.source.topics.clone(),
                 group: group(&self.config, name),
-                catalog: catalog(&self.config, &route.source, self.health.part(format!("route {name} catalog client")))?,
+                catalog: catalog(&self.config, name, self.health.part(format!("route {name} catalog client")))?,
                 health: self.health.part(format!("route {name} catalog")),
             })
         };
@@ -189,10 +189,10 @@ impl Plan {
     /// A target for each cluster that anything goes to: targets, dead letters and, for retries, sources. Transactors for those of exactly-once
     /// routes, of which all goes by them. `worker` is a number that no other process has.
     pub(super) fn outlets(&self, worker: u64) -> Result<Outlets> {
-        let (mut names, mut exact) = (BTreeSet::new(), BTreeSet::new());
-        for route in self.config.routes.values() {
+        let (mut names, mut exact) = (BTreeSet::new(), BTreeMap::new());
+        for (route_name, route) in &self.config.routes {
             if route.delivery == config::Delivery::ExactlyOnce {
-                exact.insert(route.source.cluster.as_str());
+                exact.entry(route.source.cluster.as_str()).or_insert_with(|| markers(&self.config, route_name));
                 continue;
             }
             names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
@@ -204,9 +204,9 @@ impl Plan {
             ))
         };
         let targets: Result<BTreeMap<_, _>> = names.into_iter().map(clients).collect();
-        let transactors = |name: &str| -> Result<(String, Box<dyn Transactors>)> {
+        let transactors = |(name, markers): (&str, String)| -> Result<(String, Box<dyn Transactors>)> {
             let part = self.health.part(format!("transactions client of kafka.{name}"));
-            let transactors = KafkaTransactors::new(&self.cluster(name), part).with_context(|| format!("kafka.{name}"))?;
+            let transactors = KafkaTransactors::new(&self.cluster(name), Some(&markers), part).with_context(|| format!("kafka.{name}"))?;
             Ok((name.to_owned(), Box::new(transactors)))
         };
         let transactors: Result<BTreeMap<_, _>> = exact.into_iter().map(transactors).collect();
@@ -217,6 +217,11 @@ impl Plan {
 /// The consumer group of a route's ingress.
 fn group(config: &Config, route: &str) -> String {
     format!("{}.{route}", config.deployment)
+}
+
+/// The group by which an exactly-once route's markers are committed.
+fn markers(config: &Config, route: &str) -> String {
+    format!("{}.delivered", group(config, route))
 }
 
 /// The rules of a route, for whoever reads its source.
@@ -247,10 +252,11 @@ pub(crate) fn cluster(config: &Config, name: &str) -> Cluster {
     Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
 }
 
-/// A catalog of what a source reads.
-pub(crate) fn catalog(config: &Config, source: &config::Source, part: Part) -> Result<Box<dyn Catalog>> {
+/// A catalog of what a route reads, and of what its ingress committed.
+pub(crate) fn catalog(config: &Config, route: &str, part: Part) -> Result<Box<dyn Catalog>> {
+    let (source, group) = (&config.routes[route].source, group(config, route));
     Ok(match source.kind {
-        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), part)?),
+        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), Some(&group), part)?),
         Kind::Nats => Box::new(NatsCatalog::new(&nats_cluster(config, &source.cluster), part)),
     })
 }

@@ -23,17 +23,18 @@ pub(crate) struct KafkaCatalog {
 }
 
 impl KafkaCatalog {
-    /// `part` tells of its cluster.
-    pub(crate) fn new(cluster: &Cluster, part: Part) -> Result<Self, Error> {
-        Ok(Self { inquiry: inquiry(cluster, Health::new(&cluster.name, part))? })
+    /// `part` tells of its cluster. It is connected for questions about `group` from the start; one about another has to wait for that.
+    pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
+        Ok(Self { inquiry: inquiry(cluster, group, Health::new(&cluster.name, part))? })
     }
 }
 
 /// By a client of its own, which reads what is committed only.
-pub(super) fn inquiry(cluster: &Cluster, health: Health) -> Result<Inquiry, Error> {
-    let config = cluster.config(&SIDE, &[]);
+pub(super) fn inquiry(cluster: &Cluster, group: Option<&str>, health: Health) -> Result<Inquiry, Error> {
+    let mut config = cluster.config(&SIDE, &[]);
+    group.into_iter().for_each(|group| _ = config.set("group.id", group));
     let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
-    Inquiry::start(native, health, Chores::serving(config))
+    Inquiry::start(native, health, Chores::serving(config, group.unwrap_or_default()))
 }
 
 #[async_trait(?Send)]

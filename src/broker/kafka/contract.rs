@@ -80,11 +80,11 @@ impl World for KafkaWorld {
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
-        Box::new(KafkaCatalog::new(&self.cluster, part()).expect("a valid configuration"))
+        Box::new(KafkaCatalog::new(&self.cluster, None, part()).expect("a valid configuration"))
     }
 
     fn transactors(&self) -> Box<dyn Transactors> {
-        Box::new(KafkaTransactors::new(&self.cluster, part()).expect("a valid configuration"))
+        Box::new(KafkaTransactors::new(&self.cluster, None, part()).expect("a valid configuration"))
     }
 
     fn run(&self) -> String {

@@ -94,9 +94,9 @@ struct Watch {
 }
 
 impl Chores {
-    /// Of a client of these options that nobody else has.
-    pub(super) fn serving(config: ClientConfig) -> Self {
-        Self { own: Some(Own { probe: Probe::new(), config, group: String::new() }), watch: None }
+    /// Of a client of these options that nobody else has, and that bears this group's name, or none.
+    pub(super) fn serving(config: ClientConfig, group: &str) -> Self {
+        Self { own: Some(Own { probe: Probe::new(), config, group: group.to_owned() }), watch: None }
     }
 
     /// Of a client that another thread serves; `changed` is told each topic that is another one under its old name.

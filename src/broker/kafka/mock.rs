@@ -105,7 +105,7 @@ mod tests {
         let commit = Commit { partition: gained[1].clone(), offset: Offset(1), metadata: "what was delivered".to_owned() };
         source.commit(&[commit]).await.unwrap();
 
-        let mut catalog = KafkaCatalog::new(&cluster, health.part("catalog")).unwrap();
+        let mut catalog = KafkaCatalog::new(&cluster, Some("g"), health.part("catalog")).unwrap();
         assert_eq!(catalog.partitions(&["in".to_owned(), "none".to_owned()]).await.unwrap(), partitions);
         assert_eq!(catalog.committed("g", &partitions).await.unwrap(), [None, Some("what was delivered".to_owned())]);
         tokio::join!(source.close(), catalog.close(), target.close());

@@ -63,10 +63,10 @@ struct Line {
 }
 
 impl KafkaTransactors {
-    /// `part` tells of the cluster.
-    pub(crate) fn new(cluster: &Cluster, part: Part) -> Result<Self, Error> {
+    /// `part` tells of the cluster. Of `group` the markers are asked without waiting for a connection.
+    pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
         let health = Health::new(&cluster.name, part);
-        let inquiry = catalog::inquiry(cluster, health.clone())?;
+        let inquiry = catalog::inquiry(cluster, group, health.clone())?;
         let (heard, alone) = Default::default();
         Ok(Self { cluster: cluster.clone(), health, heard, alone, lines: BTreeMap::new(), retired: Vec::new(), inquiry })
     }

@@ -105,6 +105,7 @@ impl Desk {
     }
 
     fn work(&mut self) -> Result<(), End> {
+        self.insist(Sender::connect)?;
         self.insist(Sender::init_transactions)?;
         self.settle()?;
         let marker = self.marker()?;

@@ -58,7 +58,7 @@ async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
         return nats::look(config, name, &duties).await;
     }
     let topics: Vec<String> = duties.iter().map(|duty| duty.topic.clone()).collect::<BTreeSet<_>>().into_iter().collect();
-    let found = match KafkaCatalog::new(&cluster(config, name), Health::new().part("check")) {
+    let found = match KafkaCatalog::new(&cluster(config, name), None, Health::new().part("check")) {
         Err(error) => Err(error),
         Ok(mut catalog) => {
             let found = tokio::time::timeout(CHECK_MAX, catalog.inspect(&topics)).await;

@@ -27,6 +27,12 @@ pub(in super::super) enum After {
 }
 
 impl Sender {
+    /// Waits for a connection to a broker. Without one [`Sender::init_transactions`] may look for the coordinator in vain, between the broker it
+    /// was told of and the one that this calls itself, and looks again only after 500 ms.
+    pub(in super::super) fn connect(&self, patience: Duration) -> Result<(), Undone> {
+        self.native().metadata(patience, |_| ()).map_err(|(code, words)| Undone { code, words, after: After::Again })
+    }
+
     /// Fences whoever bore the client's transactional id, and ends that one's transaction.
     pub(in super::super) fn init_transactions(&self, patience: Duration) -> Result<(), Undone> {
         // SAFETY: the client is alive; the error is ours.
