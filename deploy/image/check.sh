@@ -9,11 +9,15 @@ rm -rf "$folder"
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
+# Both at once: what is edited during the first build is in neither.
+for each in one two; do
+    mkdir -p "$folder/$each"
+    tar -c --exclude=./target --exclude=./.git --exclude=./.servers --exclude="./${folder#"$PWD/"}" . | tar -x -C "$folder/$each"
+done
+
 # A container has one path for every build, and the program remembers it: OpenSSL notes where it was installed to. So has this, in a mount space.
 build() {
     local place=$folder/$1
-    mkdir -p "$place"
-    tar -c --exclude=./target --exclude=./.git --exclude=./.servers --exclude="./${folder#"$PWD/"}" . | tar -x -C "$place"
     if [[ $1 == two && ${DEPENDENCIES:-} == once ]]; then
         cp -a "$folder/one/target" "$place/target"
         rm -rf "$place"/target/release/{postdate,.fingerprint/postdate-*,deps/*postdate-*,incremental}
