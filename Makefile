@@ -9,15 +9,16 @@
 #   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example
 #   RUNS                   for `make bench`: how often, default 1; of several, the median
+#   DEPENDENCIES           for `make image-check`: once compiles the crates of others for the first build alone, in half the time
 #   TEST                   for `make integration`: only the tests whose name contains it
 
 SERVERS := $(or $(POSTDATE_SERVERS),.servers)
 TESTS := --features test-support
 .DEFAULT_GOAL := help
-.PHONY: help demo build test integration lint sbom bench chaos kube servers packages up down
+.PHONY: help demo build test integration lint sbom bench chaos kube image-check servers packages up down
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: packages ## the whole service in one process, live: nothing else is needed; FOR=2m lasts longer
 	cargo run --release -- demo $(if $(FOR),--for $(FOR))
@@ -61,6 +62,10 @@ chaos: servers ## a fleet of real processes under load while all is killed, froz
 kube: servers ## the Helm chart on a real Kubernetes control plane, which is built first: ten minutes or more, once
 	@integration/deploy/tools.sh cluster
 	cargo test --test kube -- --test-threads=2 --skip env::
+
+# Not part of `make test`: it builds the program twice as it is shipped.
+image-check: servers sbom ## the image as it is shipped: two builds give the same bytes, its size, and messages delivered by it, confined: ten minutes or more
+	@deploy/image/check.sh
 
 up: servers ## a Kafka, a NATS server and a Redis on this machine, to try the service with
 	@integration/env/local.sh up

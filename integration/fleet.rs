@@ -99,8 +99,10 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
     let third = timer(&config);
     eprintln!("2 -> 3 workers: even after {:?}", even(&[&first, &second, &third]));
     hardly_more_moved("2 -> 3 workers", taken(&[&first, &second, &third]) - before, 10);
+    let before = taken(&[&first, &second, &third]);
     let mut fourth = timer(&config);
     eprintln!("3 -> 4 workers: even after {:?}", even(&[&first, &second, &third, &fourth]));
+    hardly_more_moved("3 -> 4 workers", taken(&[&first, &second, &third, &fourth]) - before, 8);
     scene.all_arrive(&sink);
     lateness(&scene, &sink, from, "2 -> 4 workers");
 

@@ -111,6 +111,7 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         ("split", "env.POSTDATE_ROLES=x", "propertyName"),
         ("split", "image.digest=latest", "/image/digest"),
         ("split", "networkPolicy.egress[0].ports[0]=70000", "/networkPolicy/egress/0/ports/0"),
+        ("split", "command={run}", "/command/0"),
         ("keda", "autoscaling.kind=vpa", "/autoscaling/kind"),
         ("keda", "autoscaling.prometheus.serverAddress=", "autoscaling.prometheus.serverAddress is required"),
         ("keda", "autoscaling.kafka.sources[0].route=other", "config has no route other"),

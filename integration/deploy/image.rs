@@ -1,15 +1,20 @@
 //! The image's file system, as the script assembles it, and the service at work in it: confined to it, read-only, as a user of no name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{file, folder, output, root};
 use crate::env::{Confined, kafka, redis};
 use crate::verdict::Scene;
 
+/// What the image is made of: the tests' own build, or the one that `make image-check` made as it is shipped.
+fn program() -> PathBuf {
+    std::env::var_os("IMAGE_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
+}
+
 fn assemble(folder: &Path, archive: &Path) {
     let script = root().join("deploy/image/build.sh");
-    output(Command::new(script).arg(env!("CARGO_BIN_EXE_postdate")).arg(folder).arg(archive));
+    output(Command::new(script).arg(program()).arg(folder).arg(archive));
 }
 
 #[test]

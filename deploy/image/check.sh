@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The image with the program as it is shipped: built twice from two copies of the sources, each as the Dockerfile builds it, compared byte by byte,
+# measured, and run confined in a test that delivers messages. `check.sh [FOLDER]`, by default target/image; ten minutes or more.
+#   DEPENDENCIES=once   the second build takes the crates that Postdate depends on from the first, and compiles only its own: half the time
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folder=${1:-target/image}
+rm -rf "$folder"
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+# Both at once: what is edited during the first build is in neither.
+for each in one two; do
+    mkdir -p "$folder/$each"
+    tar -c --exclude=./target --exclude=./.git --exclude=./.servers --exclude="./${folder#"$PWD/"}" . | tar -x -C "$folder/$each"
+done
+
+# A container has one path for every build, and the program remembers it: OpenSSL notes where it was installed to. So has this, in a mount space.
+build() {
+    local place=$folder/$1
+    if [[ $1 == two && ${DEPENDENCIES:-} == once ]]; then
+        cp -a "$folder/one/target" "$place/target"
+        rm -rf "$place"/target/release/{postdate,.fingerprint/postdate-*,deps/*postdate-*,incremental}
+    fi
+    unshare --mount --map-root-user sh -euc '
+        mount --bind "$1" /mnt
+        cd /mnt
+        export CARGO_TARGET_DIR=/mnt/target SOURCE_DATE_EPOCH=0
+        export RUSTFLAGS="--remap-path-prefix=/mnt=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+        cargo build --release --locked --bin postdate
+    ' build "$place"
+    mkdir -p "$place/image"
+    deploy/image/build.sh "$place/target/release/postdate" "$place/image/rootfs" "$place/image/postdate.tar"
+}
+
+build one
+build two
+cmp "$folder"/{one,two}/target/release/postdate
+cmp "$folder"/{one,two}/image/postdate.tar
+echo "Two builds gave the same bytes: $(sha256sum <"$folder/one/target/release/postdate" | cut -d' ' -f1)"
+echo "The program: $(stat -c %s "$folder/one/target/release/postdate") bytes. The image: $(stat -c %s "$folder/one/image/postdate.tar") bytes as a tar, $(gzip -9 -n <"$folder/one/image/postdate.tar" | wc -c) compressed by gzip."
+IMAGE_PROGRAM=$folder/one/target/release/postdate cargo test --features test-support --test integration -- deploy::image
