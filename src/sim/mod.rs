@@ -240,6 +240,29 @@ mod tests {
         });
     }
 
+    #[test]
+    fn what_falls_due_between_two_looks_at_the_clock_does_not_wait_for_anything_else() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let world = World::new();
+            world.clock().set_restless();
+            world.set_store_prompt();
+            let mut process = process::Process::start(&world, &mut StdRng::seed_from_u64(1));
+            let start = world.now().as_millis() + 2_000;
+            for number in 0..1_000_i64 {
+                let due = start + 3 * number;
+                world.produce(&Partition::new(world::SOURCE, 0), &due.to_string(), &[("postdate-at", due.to_string())]);
+            }
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let late = world.arrivals().into_iter().map(|arrival| arrival.at - arrival.uid.parse::<i64>().unwrap());
+            let late: Vec<i64> = late.collect();
+            assert_eq!(late.len(), 1_000);
+            // In simulated time, which does not depend on the machine.
+            assert!(late.iter().all(|late| (-1..20).contains(late)), "{:?} ms late", late.iter().max());
+            assert!(process.stop().await);
+        });
+    }
+
     /// Two partitions: the first has a thousand messages that fell due while nobody was there, the second one every 20 ms from then on.
     fn after_an_outage(overdue_after: Option<Duration>, catch_up_rate: Option<u32>) -> Vec<world::Arrival> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

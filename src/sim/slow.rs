@@ -37,7 +37,8 @@ impl Slow {
     async fn travel(&self) -> Result<(), Error> {
         let wait = {
             let mut random = self.random.borrow_mut();
-            if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) }
+            let wait = if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) };
+            if self.world.is_store_prompt() { 0 } else { wait }
         };
         tokio::time::sleep(Duration::from_millis(wait)).await;
         if self.member.is_cut_off.get() { Err(Error::Unavailable("the process is cut off".to_owned())) } else { Ok(()) }

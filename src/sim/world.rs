@@ -40,6 +40,8 @@ const SNAPSHOTS_MAX: usize = 8;
 pub(crate) struct SimClock {
     start: Instant,
     off: Cell<i64>,
+    /// How often it was looked at since its looks differ.
+    looks: Cell<Option<u64>>,
 }
 
 impl SimClock {
@@ -47,12 +49,23 @@ impl SimClock {
     pub(crate) fn set_off(&self, millis: i64) {
         self.off.set(millis);
     }
+
+    /// From now on every other look or so shows the millisecond before: paused time does not go on between two looks, as it really does.
+    pub(crate) fn set_restless(&self) {
+        self.looks.set(Some(0));
+    }
+
+    fn behind(&self) -> i64 {
+        let Some(looks) = self.looks.get() else { return 0 };
+        self.looks.set(Some(looks + 1));
+        i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
+    }
 }
 
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
         let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_millis(EPOCH + elapsed + self.off.get())
+        Timestamp::from_millis(EPOCH + elapsed + self.off.get() - self.behind())
     }
 }
 
@@ -73,6 +86,8 @@ struct Inner {
     disturbed: Cell<bool>,
     clocks_differ: Cell<bool>,
     exactly_once: Cell<bool>,
+    /// Calls of the store take no time.
+    store_prompt: Cell<bool>,
     /// What the route says of what is late.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
@@ -108,7 +123,7 @@ impl World {
 
     /// With so many partitions of the source.
     pub(crate) fn of(partitions: i32) -> Self {
-        let clock = || Rc::new(SimClock { start: Instant::now(), off: Cell::new(0) });
+        let clock = || Rc::new(SimClock { start: Instant::now(), off: Cell::new(0), looks: Cell::new(None) });
         let (workers, stores) = (clock(), clock());
         let cluster = MemoryCluster::new(workers.clone());
         cluster.create_topic(SOURCE, partitions);
@@ -126,6 +141,7 @@ impl World {
             disturbed: Cell::new(false),
             clocks_differ: Cell::new(false),
             exactly_once: Cell::new(false),
+            store_prompt: Cell::new(false),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
             tokens: RefCell::default(),
@@ -156,7 +172,7 @@ impl World {
     /// Of one process: it may be off by another amount.
     pub(crate) fn another_clock(&self) -> Rc<SimClock> {
         self.0.clocks_differ.set(true);
-        Rc::new(SimClock { start: self.0.clock.start, off: Cell::new(0) })
+        Rc::new(SimClock { start: self.0.clock.start, off: Cell::new(0), looks: Cell::new(None) })
     }
 
     /// Dues are then judged where messages are handed over, not where they arrive.
@@ -200,6 +216,14 @@ impl World {
     pub(crate) fn set_late(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
         self.0.overdue_after.set(overdue_after);
         self.0.catch_up_rate.set(catch_up_rate);
+    }
+
+    pub(crate) fn set_store_prompt(&self) {
+        self.0.store_prompt.set(true);
+    }
+
+    pub(crate) fn is_store_prompt(&self) -> bool {
+        self.0.store_prompt.get()
     }
 
     pub(crate) fn late(&self) -> (Option<Duration>, Option<u32>) {

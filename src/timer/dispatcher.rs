@@ -209,7 +209,10 @@ impl Dispatcher {
                 self.apply(advance, take, outcome);
             }
         }
-        self.hand_over();
+        let wall = self.ports.clock.now();
+        // The clock may have stepped back.
+        self.ticked.0 = self.ticked.0.min(wall);
+        self.hand_over(wall);
         let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), stopping);
         self.works.iter_mut().for_each(|(shard, work)| desk.serve(shard, work));
         for ended in parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up) {
@@ -251,7 +254,7 @@ impl Dispatcher {
 
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
-        let (wall, now) = (self.ports.clock.now(), Instant::now());
+        let (wall, now) = self.ticked;
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.

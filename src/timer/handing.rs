@@ -17,8 +17,7 @@ use tokio::time::Instant;
 
 impl Dispatcher {
     /// Hands over what is claimed, in order, as far as the targets have room; those that have a flood come last.
-    pub(super) fn hand_over(&mut self) {
-        let now = self.ports.clock.now();
+    pub(super) fn hand_over(&mut self, now: Timestamp) {
         self.hand_over_exactly(now);
         self.works.values_mut().for_each(|work| work.queued.choose());
         for queue in Queue::ALL {
