@@ -23,8 +23,10 @@ pub(crate) const NATS_GROUP_SILENCE_MAX: Duration = Duration::from_secs(4);
 /// Attempts to write to a group that other members write to.
 pub(crate) const NATS_GROUP_TRIES_MAX: usize = 20;
 
-/// Messages that a consumer has under way to a reader: what one partition may take of memory, beside one batch, of the largest messages.
-pub(crate) const NATS_FETCH_MAX: usize = 512;
+/// Messages, and bytes, that a consumer has under way to a reader: what one partition may take of memory, beside one batch. Enough for the server
+/// to go on with while a batch is encoded; where messages may be larger than half of that, room for two of them.
+pub(crate) const NATS_FETCH_MAX: usize = 4_096;
+pub(crate) const NATS_FETCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Messages, and bytes, at which a batch that is read is closed.
 pub(crate) const NATS_BATCH_MESSAGES_MAX: usize = 1_024;
@@ -38,7 +40,7 @@ pub(crate) const NATS_CONSUMER_IDLE: Duration = Duration::from_secs(30);
 
 /// How often a reader looks at its stream, and how soon when it has caught up.
 pub(crate) const NATS_LOOK_INTERVAL: Duration = Duration::from_secs(2);
-pub(crate) const NATS_LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const NATS_LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Records that were published and not confirmed: below the ten thousand that a stream takes before it refuses.
 pub(crate) const NATS_WINDOW_MAX: usize = 4_096;
@@ -50,7 +52,7 @@ pub(crate) const NATS_SEND_BYTES_MAX: usize = 256 * 1024 * 1024;
 pub(crate) const NATS_CONFIRM_MAX: Duration = Duration::from_secs(5);
 pub(crate) const NATS_SEND_MAX: Duration = Duration::from_secs(30);
 
-/// Reports that are handed on at once.
+/// Reports that are handed on at once, and records that are taken over at once.
 pub(crate) const NATS_REPORTS_MAX: usize = 1_024;
 
 /// What the server says of a connection, beside answers, on its way to its user.

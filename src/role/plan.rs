@@ -92,7 +92,7 @@ impl Plan {
                     member: format!("{member:016x}"),
                     keeps_schedules: route.dialects.has(Dialect::Nats),
                 };
-                Box::new(NatsSource::new(&nats_cluster(&self.config, &source.cluster), reading, part))
+                Box::new(NatsSource::new(&nats_cluster(&self.config, &source.cluster), reading, part)?)
             }
         })
     }

@@ -72,7 +72,7 @@ fn part() -> Part {
 impl World for NatsWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
         let reading = Reading { group: group.to_owned(), topics: topics.to_vec(), member: self.client(), keeps_schedules: false };
-        Box::new(NatsSource::new(&self.cluster, reading, part()))
+        Box::new(NatsSource::new(&self.cluster, reading, part()).expect("a thread"))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {

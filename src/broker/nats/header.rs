@@ -14,10 +14,12 @@
 //! name but printable ASCII without a colon.
 
 use crate::broker::Outgoing;
-use crate::model::header::Header;
+use crate::model::Headers;
+use crate::model::header::{Header, push_header};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::borrow::Cow;
 use std::str::FromStr as _;
 
 pub(crate) const KEY: &str = "postdate-key";
@@ -37,90 +39,108 @@ fn is_of_server(name: &[u8]) -> bool {
 }
 
 /// The headers of a record on its way out, or what is wrong with the first that NATS cannot carry. `subject` is left out: see the source.
-pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<HeaderMap, String> {
-    let mut map = HeaderMap::new();
+pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<Carried, String> {
+    let mut carried = Carried(Vec::new());
     for (name, value) in record.out_headers() {
         if is_of_envelope(name) || is_of_server(name) || left_out.is_some_and(|left_out| left_out.as_bytes() == name) {
             continue;
         }
         let shown = || format!("the header \"{}\" cannot be carried by NATS: ", name.escape_ascii());
-        let name = std::str::from_utf8(name).ok().filter(|name| is_name(name)).and_then(|name| HeaderName::from_str(name).ok());
+        let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
         let name = name.ok_or_else(|| format!("{}its name is not 1 or more of printable ASCII without a colon", shown()))?;
         let value = value.ok_or_else(|| format!("{}its value is null", shown()))?;
-        map.append(name, text(value).ok_or_else(|| format!("{}its value is not UTF-8 without CR, LF, NUL and outer blanks", shown()))?);
+        carried.push(name, text(value).ok_or_else(|| format!("{}its value is not UTF-8 without CR, LF, NUL and outer blanks", shown()))?);
     }
     match record.key.map(|key| (text(key).filter(|_| !key.is_empty()), key)) {
         None => {}
-        Some((Some(key), _)) => map.insert(KEY, key),
-        Some((None, key)) => map.insert(KEY_BASE64, STANDARD.encode(key)),
+        Some((Some(key), _)) => carried.push(KEY, key),
+        Some((None, key)) => carried.push(KEY_BASE64, &STANDARD.encode(key)),
     }
     if record.payload.is_none() {
-        map.insert(NULL_PAYLOAD, "true");
+        carried.push(NULL_PAYLOAD, "true");
     }
-    Ok(map)
+    Ok(carried)
+}
+
+/// Headers that NATS can carry, in one buffer: what is sent may have to be sent again, and a map of them costs an allocation a header.
+pub(super) struct Carried(Vec<u8>);
+
+impl Carried {
+    /// Both are text that NATS can carry.
+    pub(super) fn push(&mut self, name: &str, value: &str) {
+        push_header(&mut self.0, name.as_bytes(), Some(value.as_bytes()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let text = |bytes| std::str::from_utf8(bytes).expect("pushed as text");
+        Headers::from_block(&self.0).iter().map(move |(name, value)| (text(name), value.map_or("", text)))
+    }
+
+    /// As the client library takes them.
+    pub(super) fn map(&self) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in self.iter() {
+            let (name, value) = (HeaderName::from_str(name), HeaderValue::from_str(value));
+            map.append(name.expect("a name that was looked at"), value.expect("a value that was looked at"));
+        }
+        map
+    }
+
+    /// The bytes that a message takes of what the server allows: its headers and its payload.
+    pub(super) fn wire_length(&self, payload: usize) -> usize {
+        let lines = self.iter().map(|(name, value)| name.len() + value.len() + ": \r\n".len());
+        "NATS/1.0\r\n\r\n".len() + lines.sum::<usize>() + payload
+    }
 }
 
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
-fn text(value: &[u8]) -> Option<HeaderValue> {
+fn text(value: &[u8]) -> Option<&str> {
     let value = std::str::from_utf8(value).ok()?;
-    if value.contains(['\r', '\n', '\0']) || value.trim() != value {
-        return None;
-    }
-    HeaderValue::from_str(value).ok()
-}
-
-/// The bytes that a message takes of what the server allows: its headers and its payload.
-pub(super) fn wire_length(headers: &HeaderMap, payload: usize) -> usize {
-    let lines = headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line_length(name.as_ref(), value.as_str())));
-    "NATS/1.0\r\n\r\n".len() + lines.sum::<usize>() + payload
-}
-
-fn line_length(name: &str, value: &str) -> usize {
-    name.len() + value.len() + ": \r\n".len()
+    (!value.contains(['\r', '\n', '\0']) && value.trim() == value).then_some(value)
 }
 
 /// The headers of a message as they are read, by name and for one name in their order: so a message that is read twice reads the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Incoming(Vec<(Vec<u8>, Vec<u8>)>);
+pub(super) struct Incoming<'h>(Vec<(&'h [u8], &'h [u8])>);
 
-impl Incoming {
-    pub(super) fn of(map: Option<&HeaderMap>) -> Self {
+impl<'h> Incoming<'h> {
+    pub(super) fn of(map: Option<&'h HeaderMap>) -> Self {
         let mut headers = Vec::new();
         for (name, values) in map.into_iter().flat_map(HeaderMap::iter) {
             let name: &[u8] = name.as_ref();
-            headers.extend(values.iter().map(|value| (name.to_vec(), value.as_str().as_bytes().to_vec())));
+            headers.extend(values.iter().map(|value| (name, value.as_str().as_bytes())));
         }
         Self::sorted(headers)
     }
 
     /// From the bytes on the wire, however little they are what the client library takes: what is no header is passed over.
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+    pub(super) fn of_bytes(bytes: &'h [u8]) -> Self {
         let lines = bytes.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let headers = lines.filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
-            Some((line[..colon].to_vec(), line[colon + 1..].trim_ascii().to_vec()))
+            Some((&line[..colon], line[colon + 1..].trim_ascii()))
         });
         Self::sorted(headers.collect())
     }
 
-    fn sorted(mut headers: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
-        headers.sort_by(|one, other| one.0.cmp(&other.0));
+    fn sorted(mut headers: Vec<(&'h [u8], &'h [u8])>) -> Self {
+        headers.sort_by_key(|(name, _)| *name);
         Self(headers)
     }
 
-    fn get(&self, name: &str) -> Option<&[u8]> {
-        self.0.iter().find(|(found, _)| found == name.as_bytes()).map(|(_, value)| value.as_slice())
+    fn get(&self, name: &str) -> Option<&'h [u8]> {
+        self.0.iter().find(|(found, _)| *found == name.as_bytes()).map(|(_, value)| *value)
     }
 
     /// The record's key; text that is not base64 is a key as it stands.
-    pub(super) fn key(&self) -> Option<Vec<u8>> {
+    pub(super) fn key(&self) -> Option<Cow<'h, [u8]>> {
         if let Some(encoded) = self.get(KEY_BASE64) {
-            return Some(STANDARD.decode(encoded).unwrap_or_else(|_| encoded.to_vec()));
+            return Some(STANDARD.decode(encoded).map_or(Cow::Borrowed(encoded), Cow::Owned));
         }
-        self.get(KEY).map(<[u8]>::to_vec)
+        self.get(KEY).map(Cow::Borrowed)
     }
 
     pub(super) fn payload<'p>(&self, payload: &'p [u8]) -> Option<&'p [u8]> {
@@ -134,23 +154,21 @@ impl Incoming {
         let keeps_schedules = keeps_schedules && !is_decided;
         let stays =
             move |name: &[u8]| !is_of_envelope(name) && (!is_of_server(name) || (keeps_schedules && name.starts_with(b"Nats-Schedule")));
-        self.0.iter().filter(move |(name, _)| stays(name)).map(|(name, value)| (name.as_slice(), Some(value.as_slice())))
+        self.0.iter().filter(move |(name, _)| stays(name)).map(|(name, value)| (*name, Some(*value)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Headers;
-    use crate::model::header::push_header;
 
     fn carried(key: Option<&[u8]>, payload: Option<&[u8]>, headers: &[(&[u8], Option<&[u8]>)]) -> Result<Vec<(String, String)>, String> {
         let mut block = Vec::new();
         headers.iter().for_each(|(name, value)| push_header(&mut block, name, *value));
         let headers = Headers::from_block(&block);
         let record = Outgoing { topic: "t", partition: None, key, payload, headers, stays: |_| true, extra: &[] };
-        let map = outgoing(&record, Some("left-out"))?;
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let map = outgoing(&record, Some("left-out"))?.map();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Ok(Incoming::of(Some(&map)).0.into_iter().map(|(name, value)| (text(name), text(value))).collect())
     }
 
@@ -165,11 +183,11 @@ mod tests {
         assert_eq!(carried(Some("größe".as_bytes()), some, &[]), Ok(pairs(&[(KEY, "größe")])));
         for (key, encoded) in [(&b""[..], ""), (b"\xff\0", "/wA="), (b" a", "IGE="), (b"a\nb", "YQpi")] {
             assert_eq!(carried(Some(key), some, &[]), Ok(pairs(&[(KEY_BASE64, encoded)])));
-            let read = Incoming(vec![(KEY_BASE64.into(), encoded.into())]);
+            let read = Incoming(vec![(KEY_BASE64.as_bytes(), encoded.as_bytes())]);
             assert_eq!(read.key().as_deref(), Some(key));
         }
         assert_eq!(carried(None, None, &[]), Ok(pairs(&[(NULL_PAYLOAD, "true")])));
-        let null = Incoming(vec![(NULL_PAYLOAD.into(), b"true".to_vec())]);
+        let null = Incoming(vec![(NULL_PAYLOAD.as_bytes(), b"true")]);
         assert_eq!((null.payload(b""), null.payload(b"x"), Incoming::default().payload(b"")), (None, Some(&b"x"[..]), Some(&b""[..])));
     }
 

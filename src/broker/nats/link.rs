@@ -1,7 +1,9 @@
-//! One connection to a cluster, made when it is first needed and kept by the client from then on; its state is told to a health part.
+//! One connection to a cluster, made when it is first needed and kept by the client from then on; its state is told to a health part. It may
+//! have a thread of its own: reading from the network and taking it apart costs as much as what the loop that uses it does.
 
 use super::{Cluster, Login, Tls};
 use crate::broker::Error;
+use crate::broker::thread::Thread;
 use crate::health::Part;
 use crate::limit::{NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX};
 use async_nats::jetstream::{self, Context};
@@ -10,7 +12,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// See the module's page. Clones are the same connection.
 #[derive(Clone)]
@@ -20,13 +24,49 @@ struct Inner {
     cluster: Cluster,
     part: Arc<Part>,
     client: RefCell<Option<Client>>,
+    /// Where the client does its work; `None`: on whichever runtime asks for it first.
+    home: Option<Home>,
     /// How often the connection was lost.
     losses: Arc<watch::Sender<u64>>,
 }
 
+/// A runtime on a thread of its own, until it is dropped.
+struct Home {
+    handle: Handle,
+    stop: CancellationToken,
+    _thread: Thread,
+}
+
+impl Home {
+    fn start() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
+        let stopped = stop.clone();
+        let thread = Thread::start("nats-source", move || runtime.block_on(stopped.cancelled()))?;
+        Ok(Self { handle, stop, _thread: thread })
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 impl Link {
     pub(super) fn new(cluster: &Cluster, part: Part) -> Self {
-        Self(Rc::new(Inner { cluster: cluster.clone(), part: Arc::new(part), client: RefCell::default(), losses: Arc::default() }))
+        Self::at(cluster, part, None)
+    }
+
+    /// With a thread of its own.
+    pub(super) fn with_thread(cluster: &Cluster, part: Part) -> Result<Self, Error> {
+        let home = Home::start().map_err(|error| Error::Fatal(format!("nats.{}: no thread: {error}", cluster.name)))?;
+        Ok(Self::at(cluster, part, Some(home)))
+    }
+
+    fn at(cluster: &Cluster, part: Part, home: Option<Home>) -> Self {
+        let (cluster, part) = (cluster.clone(), Arc::new(part));
+        Self(Rc::new(Inner { cluster, part, client: RefCell::default(), home, losses: Arc::default() }))
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -47,7 +87,13 @@ impl Link {
             }
             std::future::ready(())
         });
-        match options.connect(self.0.cluster.urls.as_slice()).await {
+        let urls = self.0.cluster.urls.clone();
+        let connect = async move { options.connect(urls.as_slice()).await };
+        let connected = match &self.0.home {
+            Some(home) => home.handle.spawn(connect).await.map_err(|error| Error::Fatal(error.to_string()))?,
+            None => connect.await,
+        };
+        match connected {
             Ok(client) => {
                 self.0.part.ready();
                 *self.0.client.borrow_mut() = Some(client.clone());

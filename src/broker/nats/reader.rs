@@ -9,8 +9,8 @@ use super::link::Link;
 use super::stream::{self, Raw, StreamFacts};
 use crate::broker::{Batch, Error, Event};
 use crate::limit::{
-    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_HEARTBEAT, NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL,
-    NATS_RETRY,
+    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_BYTES_MAX, NATS_FETCH_MAX, NATS_HEARTBEAT,
+    NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL, NATS_RETRY,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
@@ -165,7 +165,9 @@ impl Reader {
         let losses = self.link.losses();
         let consumer = self.link.context().await?.create_consumer_on_stream(config, self.plan.stream.as_str()).await;
         let consumer = consumer.map_err(|error| unmade(super::link::chain(&error)))?;
-        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).heartbeat(NATS_HEARTBEAT).messages().await;
+        let bytes_max = NATS_FETCH_BYTES_MAX.max(2 * self.link.client().await?.max_payload());
+        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).max_bytes_per_batch(bytes_max);
+        let messages = messages.heartbeat(NATS_HEARTBEAT).messages().await;
         let messages = messages.map_err(|error| unmade(super::link::chain(&error)))?;
         self.consumer = Some(Consumer { messages, number: 1, losses });
         Ok(None)
@@ -203,11 +205,11 @@ impl Reader {
 
     fn single(&mut self, raw: &Raw) -> Event {
         let mut batch = Batch::new(self.plan.partition.clone(), self.plan.epoch);
-        self.push(&mut batch, (raw.sequence, raw.timestamp), &raw.subject, (&raw.headers, &raw.payload));
+        self.push(&mut batch, (raw.sequence, raw.timestamp), &raw.subject, (&Incoming::of_bytes(&raw.headers), &raw.payload));
         Event::Records(batch)
     }
 
-    fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming, &[u8])) {
+    fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming<'_>, &[u8])) {
         let (headers, payload) = record;
         if sequence > self.next {
             self.passed_over.get_or_insert(PassedOver { from: self.next, count: 0 }).count += sequence - self.next;

@@ -52,10 +52,10 @@ pub(crate) struct NatsSource {
 }
 
 impl NatsSource {
-    pub(crate) fn new(cluster: &Cluster, reading: Reading, part: Part) -> Self {
-        let link = Link::new(cluster, part);
+    pub(crate) fn new(cluster: &Cluster, reading: Reading, part: Part) -> Result<Self, Error> {
+        let link = Link::with_thread(cluster, part)?;
         let group = Group::new(&link, &reading.group, &reading.topics, reading.member);
-        Self {
+        Ok(Self {
             bucket: group.bucket().clone(),
             step: Box::pin(step(group, false)),
             link,
@@ -67,7 +67,7 @@ impl NatsSource {
             ends: BTreeMap::new(),
             last: None,
             told: VecDeque::new(),
-        }
+        })
     }
 
     fn stepped(&mut self, stepped: Result<Step, Error>) {

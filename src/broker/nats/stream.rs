@@ -1,6 +1,5 @@
 //! What a stream says of itself, and single messages of it by their sequence.
 
-use super::header::Incoming;
 use super::link::{Link, chain};
 use crate::broker::{Described, Error};
 use crate::model::{Identity, Offset, Timestamp};
@@ -96,7 +95,8 @@ pub(super) struct Raw {
     pub(super) sequence: u64,
     pub(super) subject: String,
     pub(super) timestamp: Option<Timestamp>,
-    pub(super) headers: Incoming,
+    /// As they are on the wire.
+    pub(super) headers: Vec<u8>,
     pub(super) payload: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u
             Ok(Some(Raw {
                 sequence: message.seq,
                 timestamp: crate::model::parse_rfc3339(&message.time),
-                headers: Incoming::of_bytes(&decode(&message.hdrs)?),
+                headers: decode(&message.hdrs)?,
                 payload: decode(&message.data)?,
                 subject: message.subject,
             }))

@@ -6,6 +6,7 @@
 //! given up after [`NATS_SEND_MAX`]; while the cluster is away, nothing is.
 
 use super::doubt::Doubts;
+use super::header::Carried;
 use super::wire::{Heard, Wire};
 use super::{Cluster, failure, header};
 use crate::broker::reports::Reports;
@@ -17,7 +18,6 @@ use crate::limit::{
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Reason, is_subject};
-use async_nats::HeaderMap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -53,7 +53,7 @@ pub(crate) struct NatsTarget {
 struct Pending {
     ticket: u64,
     subject: String,
-    headers: HeaderMap,
+    headers: Carried,
     payload: Bytes,
     length: usize,
     /// When it was sent first, over the connections of a cluster that answers.
@@ -102,9 +102,9 @@ impl NatsTarget {
             self.count += 1;
             format!("{}/{}", self.name, self.count)
         });
-        headers.insert(MESSAGE_ID, id);
+        headers.push(MESSAGE_ID, &id);
         let payload = record.payload.unwrap_or_default();
-        let length = header::wire_length(&headers, payload.len());
+        let length = headers.wire_length(payload.len());
         let max = self.max_payload.load(Ordering::Relaxed);
         if length > max {
             return Err(too_large(length, max));
@@ -245,9 +245,10 @@ impl Window {
         for number in numbers {
             self.publish(&wire, number).await;
         }
+        let mut records = Vec::new();
         loop {
             self.reports.put(&mut self.settled);
-            let has_room = self.pending.len() < NATS_WINDOW_MAX;
+            let room = NATS_WINDOW_MAX.saturating_sub(self.pending.len()).min(NATS_REPORTS_MAX);
             // What was sent first is to be confirmed first.
             let unconfirmed = self.pending.values().next().map_or_else(Instant::now, |pending| pending.sent) + NATS_CONFIRM_MAX;
             // Every arm is safe to drop.
@@ -259,13 +260,12 @@ impl Window {
                         return end;
                     }
                 }
-                record = self.incoming.recv(), if has_room => {
-                    let Some(record) = record else { return End::Stopped };
-                    self.last += 1;
-                    let waits = self.doubts.holds(&record.subject, self.last);
-                    self.pending.insert(self.last, record);
-                    if !waits {
-                        self.publish(&wire, self.last).await;
+                count = self.incoming.recv_many(&mut records, room), if room > 0 => {
+                    if count == 0 {
+                        return End::Stopped;
+                    }
+                    for record in records.drain(..) {
+                        self.take(&wire, record).await;
                     }
                 }
                 () = tokio::time::sleep_until(self.doubts.next().unwrap_or(unconfirmed)), if self.doubts.next().is_some() => {
@@ -279,12 +279,21 @@ impl Window {
         }
     }
 
+    async fn take(&mut self, wire: &Wire, record: Pending) {
+        self.last += 1;
+        let waits = self.doubts.holds(&record.subject, self.last);
+        self.pending.insert(self.last, record);
+        if !waits {
+            self.publish(wire, self.last).await;
+        }
+    }
+
     async fn publish(&mut self, wire: &Wire, number: u64) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         pending.sent = Instant::now();
         pending.since.get_or_insert(pending.sent);
         let length = pending.length;
-        let published = wire.publish(number, &pending.subject, pending.headers.clone(), pending.payload.clone()).await;
+        let published = wire.publish(number, &pending.subject, pending.headers.map(), pending.payload.clone()).await;
         if published.is_err() {
             self.settle(number, Err(too_large(length, wire.max_payload())));
         }

@@ -41,7 +41,7 @@ impl Clients {
             Self::Kafka { to, .. } => Box::new(KafkaSource::new(to, group, &topics, part)?),
             Self::Nats(cluster) => {
                 let reading = Reading { member: "watcher".to_owned(), group, topics, keeps_schedules: false };
-                Box::new(NatsSource::new(cluster, reading, part))
+                Box::new(NatsSource::new(cluster, reading, part)?)
             }
         })
     }
