@@ -383,6 +383,20 @@ fn a_message_that_no_client_can_read_holds_nobody_up() {
 }
 
 #[test]
+fn a_message_that_is_larger_than_what_the_server_takes_by_now_holds_nobody_up() {
+    let (mut own, name) = (Nats::start_with("max_payload: 8MB", None), unique("large"));
+    create_streams(&own, &name);
+    let subject = format!("{name}.in.a");
+    own.publish(&subject, &[], "x".repeat(6 * 1024 * 1024));
+    own.publish(&subject, &[], "good");
+    own.restart_with("max_payload: 1MB");
+    let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), ALONE));
+    assert_eq!(own.wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    let dead = own.wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
+    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.len()), (Some("too_large"), 0), "by reference");
+}
+
+#[test]
 fn a_stream_that_gives_its_messages_away_is_refused() {
     let name = unique("queue");
     create_streams(nats(), &name);

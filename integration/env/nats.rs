@@ -88,8 +88,7 @@ impl Nats {
 
     fn begin(port: u16, (jetstream, more): (&str, &str), options: Options) -> Nats {
         let folder = folder("nats");
-        let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n", folder.join("data"));
-        std::fs::write(folder.join("nats.conf"), text).unwrap();
+        configure(&folder, port, (jetstream, more));
         let process = Process::start("nats-server", &folder, &mut server(&folder));
         Nats { port, options, folder, process }
     }
@@ -116,6 +115,12 @@ impl Nats {
     pub(crate) fn restart(&mut self) {
         self.process.start_again(&mut server(&self.folder));
         self.wait();
+    }
+
+    /// With something else in its configuration file.
+    pub(crate) fn restart_with(&mut self, more: &str) {
+        configure(&self.folder, self.port, ("", more));
+        self.restart();
     }
 
     /// The processor time it has used since it was started.
@@ -274,6 +279,11 @@ async fn stored(stream: &mut Stream) -> Vec<Stored> {
 
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+fn configure(folder: &Path, port: u16, (jetstream, more): (&str, &str)) {
+    let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n", folder.join("data"));
+    std::fs::write(folder.join("nats.conf"), text).unwrap();
 }
 
 fn server(folder: &Path) -> Command {

@@ -316,10 +316,7 @@ pub(crate) const KAFKA_SILENCE_MAX: Duration = Duration::from_secs(2);
 pub(crate) const KAFKA_METADATA_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const KAFKA_METADATA_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// The first pause between two attempts to connect, and the longest: a broker that is back is to be noticed soon. A new client takes the first
-/// of the brokers that were configured, then waits half the first pause until it connects to that broker by the name that this gives itself: with
-/// librdkafka's 100 ms whoever takes a shard waits 56 ms for its connection, with this 20.
-pub(crate) const KAFKA_RECONNECT_MIN: Duration = Duration::from_millis(20);
+/// The longest pause between two attempts to connect: a broker that is back is to be noticed soon.
 pub(crate) const KAFKA_RECONNECT_MAX: Duration = Duration::from_secs(2);
 
 /// Bytes that one producer holds. Far above what a caller's own bound lets through; it must hold one record of any size, or that record

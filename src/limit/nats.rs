@@ -23,10 +23,8 @@ pub(crate) const NATS_GROUP_SILENCE_MAX: Duration = Duration::from_secs(4);
 /// Attempts to write to a group that other members write to.
 pub(crate) const NATS_GROUP_TRIES_MAX: usize = 20;
 
-/// Messages, and bytes, that a consumer has under way to a reader: what one partition may take of memory, beside one batch. Enough for the server
-/// to go on with while a batch is encoded; where messages may be larger than half of that, room for two of them.
-pub(crate) const NATS_FETCH_MAX: usize = 4_096;
-pub(crate) const NATS_FETCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Messages that a consumer has under way to a reader: what one partition may take of memory, beside one batch, of the largest messages.
+pub(crate) const NATS_FETCH_MAX: usize = 512;
 
 /// Messages, and bytes, at which a batch that is read is closed.
 pub(crate) const NATS_BATCH_MESSAGES_MAX: usize = 1_024;

@@ -46,7 +46,7 @@ pub(crate) use target::KafkaTarget;
 pub(crate) use transact::KafkaTransactors;
 
 use super::{Error, thread};
-use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX, KAFKA_RECONNECT_MIN};
+use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use std::collections::BTreeMap;
@@ -82,7 +82,6 @@ const EVERY: Side = Side {
     bounds: &[
         ("topic.metadata.refresh.interval.ms", millis(KAFKA_METADATA_INTERVAL)),
         ("metadata.max.age.ms", millis(KAFKA_METADATA_AGE_MAX)),
-        ("reconnect.backoff.ms", millis(KAFKA_RECONNECT_MIN)),
         ("reconnect.backoff.max.ms", millis(KAFKA_RECONNECT_MAX)),
     ],
     owned: &[],

@@ -105,7 +105,7 @@ impl Desk {
     }
 
     fn work(&mut self) -> Result<(), End> {
-        self.insist(Sender::connect)?;
+        self.connect()?;
         self.insist(Sender::init_transactions)?;
         self.settle()?;
         let marker = self.marker()?;
@@ -135,6 +135,11 @@ impl Desk {
             return Err(lost("a batch was refused for one of its records: they are sent one by one for a while, to see which"));
         }
         Ok(())
+    }
+
+    fn connect(&mut self) -> Result<(), End> {
+        let source = self.sender.topic(&self.name.partition.topic).ok_or_else(|| lost("its source has no name that a topic can have"))?;
+        self.insist(|sender, patience| sender.connect(&source, patience))
     }
 
     /// Commits an empty transaction, for two things that brokers were seen to do. One that ended under load noted a transaction as complete and

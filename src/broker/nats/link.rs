@@ -42,7 +42,11 @@ impl Home {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
         let stopped = stop.clone();
-        let thread = Thread::start("nats-source", move || runtime.block_on(stopped.cancelled()))?;
+        let thread = Thread::start("nats-source", move || {
+            runtime.block_on(stopped.cancelled());
+            // A name that is being looked up holds nobody up.
+            runtime.shutdown_background();
+        })?;
         Ok(Self { handle, stop, _thread: thread })
     }
 }

@@ -9,8 +9,8 @@ use super::link::Link;
 use super::stream::{self, Raw, StreamFacts};
 use crate::broker::{Batch, Error, Event};
 use crate::limit::{
-    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_BYTES_MAX, NATS_FETCH_MAX, NATS_HEARTBEAT,
-    NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL, NATS_RETRY,
+    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_HEARTBEAT, NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL,
+    NATS_RETRY,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
@@ -165,9 +165,7 @@ impl Reader {
         let losses = self.link.losses();
         let consumer = self.link.context().await?.create_consumer_on_stream(config, self.plan.stream.as_str()).await;
         let consumer = consumer.map_err(|error| unmade(super::link::chain(&error)))?;
-        let bytes_max = NATS_FETCH_BYTES_MAX.max(2 * self.link.client().await?.max_payload());
-        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).max_bytes_per_batch(bytes_max);
-        let messages = messages.heartbeat(NATS_HEARTBEAT).messages().await;
+        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).heartbeat(NATS_HEARTBEAT).messages().await;
         let messages = messages.map_err(|error| unmade(super::link::chain(&error)))?;
         self.consumer = Some(Consumer { messages, number: 1, losses });
         Ok(None)

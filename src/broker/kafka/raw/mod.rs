@@ -127,10 +127,21 @@ impl Native {
 
     /// What a broker says of the cluster, and of the topics that this client knows: if it knows none, of all.
     fn metadata<T>(&self, patience: Duration, read: impl FnOnce(&sys::rd_kafka_metadata) -> T) -> Result<T, Failed> {
+        self.metadata_of(None, patience, read)
+    }
+
+    /// Of one topic, or of those that the client knows: of all, if it knows none.
+    fn metadata_of<T>(
+        &self,
+        topic: Option<&Topic>,
+        patience: Duration,
+        read: impl FnOnce(&sys::rd_kafka_metadata) -> T,
+    ) -> Result<T, Failed> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
-        // SAFETY: the client is alive; a null topic stands for those that the client knows; the answer is ours to destroy.
+        let topic = topic.map_or(std::ptr::null_mut(), Topic::ptr);
+        // SAFETY: the client is alive, and the topic is, if there is one; the answer is ours to destroy.
         unsafe {
-            match sys::rd_kafka_metadata(self.ptr(), 0, std::ptr::null_mut(), &mut metadata, millis(patience)) {
+            match sys::rd_kafka_metadata(self.ptr(), 0, topic, &mut metadata, millis(patience)) {
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => {
                     let answer = read(&*metadata);
                     sys::rd_kafka_metadata_destroy(metadata);

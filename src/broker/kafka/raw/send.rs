@@ -24,6 +24,12 @@ pub(in super::super) struct Topic(NonNull<sys::rd_kafka_topic_t>);
 // SAFETY: librdkafka's topics are locked inside.
 unsafe impl Send for Topic {}
 
+impl Topic {
+    pub(super) fn ptr(&self) -> *mut sys::rd_kafka_topic_t {
+        self.0.as_ptr()
+    }
+}
+
 /// One record to send; all of it is copied.
 pub(in super::super) struct Outbound<'a> {
     pub(in super::super) partition: Option<i32>,

@@ -1,7 +1,7 @@
 //! Transactions: the calls block for so long as they are told to, and can be called again to go on where they were. The crate's own take
 //! the group from a consumer, and there is none.
 
-use super::{Native, Sender, millis, text};
+use super::{Native, Sender, Topic, millis, text};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
@@ -27,10 +27,14 @@ pub(in super::super) enum After {
 }
 
 impl Sender {
-    /// Waits for a connection to a broker. Without one [`Sender::init_transactions`] may look for the coordinator in vain, between the broker it
-    /// was told of and the one that this calls itself, and looks again only after 500 ms.
-    pub(in super::super) fn connect(&self, patience: Duration) -> Result<(), Undone> {
-        self.native().metadata(patience, |_| ()).map_err(|(code, words)| Undone { code, words, after: After::Again })
+    /// Waits for a connection to a broker, by a question for one topic: without any, all topics are asked for. Whether the answer comes in time
+    /// does not matter. Without a connection [`Sender::init_transactions`] may look for the coordinator in vain, between the broker it was told of
+    /// and the one that this calls itself, and looks again only after 500 ms.
+    pub(in super::super) fn connect(&self, topic: &Topic, patience: Duration) -> Result<(), Undone> {
+        match self.native().metadata_of(Some(topic), patience, |_| ()) {
+            Ok(()) | Err((RDKafkaErrorCode::OperationTimedOut, _)) => Ok(()),
+            Err((code, words)) => Err(Undone { code, words, after: After::Again }),
+        }
     }
 
     /// Fences whoever bore the client's transactional id, and ends that one's transaction.
