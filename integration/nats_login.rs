@@ -246,6 +246,8 @@ fn a_cluster_of_which_servers_are_killed_loses_and_repeats_nothing() {
         eventually("all arrive", PATIENCE, || (count(&servers[(turn + 1) % 3], &out)? == from + MANY).then_some(()));
         eventually("it is ready", PATIENCE, || postdate.ready().then_some(()));
         servers[turn].restart();
+        // The next messages are published by a client that does not try again.
+        eventually("every stream has a leader again", PATIENCE, || replicated(&servers));
     }
     assert_each_once(&servers[0].stored(&out), 3 * MANY);
 }
