@@ -254,9 +254,9 @@ pub(crate) fn cluster(config: &Config, name: &str) -> Cluster {
 
 /// A catalog of what a route reads, and of what its ingress committed.
 pub(crate) fn catalog(config: &Config, route: &str, part: Part) -> Result<Box<dyn Catalog>> {
-    let (source, group) = (&config.routes[route].source, group(config, route));
+    let source = &config.routes[route].source;
     Ok(match source.kind {
-        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), Some(&group), part)?),
+        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), Some(&group(config, route)), part)?),
         Kind::Nats => Box::new(NatsCatalog::new(&nats_cluster(config, &source.cluster), part)),
     })
 }

@@ -257,7 +257,7 @@ mod tests {
             let late = world.arrivals().into_iter().map(|arrival| arrival.at - arrival.uid.parse::<i64>().unwrap());
             let late: Vec<i64> = late.collect();
             assert_eq!(late.len(), 1_000);
-            // In simulated time, which does not depend on the machine.
+            // In simulated time, which does not depend on the machine; the broker's stamp may show the millisecond before, too.
             assert!(late.iter().all(|late| (-1..20).contains(late)), "{:?} ms late", late.iter().max());
             assert!(process.stop().await);
         });

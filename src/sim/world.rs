@@ -45,6 +45,10 @@ pub(crate) struct SimClock {
 }
 
 impl SimClock {
+    fn new(start: Instant) -> Rc<Self> {
+        Rc::new(Self { start, off: Cell::new(0), looks: Cell::new(None) })
+    }
+
     /// Sets how far it is off.
     pub(crate) fn set_off(&self, millis: i64) {
         self.off.set(millis);
@@ -58,6 +62,7 @@ impl SimClock {
     fn behind(&self) -> i64 {
         let Some(looks) = self.looks.get() else { return 0 };
         self.looks.set(Some(looks + 1));
+        // The golden ratio's multiples come in no order.
         i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
     }
 }
@@ -123,8 +128,7 @@ impl World {
 
     /// With so many partitions of the source.
     pub(crate) fn of(partitions: i32) -> Self {
-        let clock = || Rc::new(SimClock { start: Instant::now(), off: Cell::new(0), looks: Cell::new(None) });
-        let (workers, stores) = (clock(), clock());
+        let (workers, stores) = (SimClock::new(Instant::now()), SimClock::new(Instant::now()));
         let cluster = MemoryCluster::new(workers.clone());
         cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
@@ -172,7 +176,7 @@ impl World {
     /// Of one process: it may be off by another amount.
     pub(crate) fn another_clock(&self) -> Rc<SimClock> {
         self.0.clocks_differ.set(true);
-        Rc::new(SimClock { start: self.0.clock.start, off: Cell::new(0), looks: Cell::new(None) })
+        SimClock::new(self.0.clock.start)
     }
 
     /// Dues are then judged where messages are handed over, not where they arrive.
@@ -218,6 +222,7 @@ impl World {
         self.0.catch_up_rate.set(catch_up_rate);
     }
 
+    /// From now on calls of the store take no time.
     pub(crate) fn set_store_prompt(&self) {
         self.0.store_prompt.set(true);
     }

@@ -34,7 +34,7 @@ pub(super) fn inquiry(cluster: &Cluster, group: Option<&str>, health: Health) ->
     let mut config = cluster.config(&SIDE, &[]);
     group.into_iter().for_each(|group| _ = config.set("group.id", group));
     let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
-    Inquiry::start(native, health, Chores::serving(config, group.unwrap_or_default()))
+    Inquiry::start(native, health, Chores::serving(config))
 }
 
 #[async_trait(?Send)]

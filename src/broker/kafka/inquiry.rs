@@ -81,9 +81,8 @@ pub(super) struct Chores {
 /// What it takes to care for a client alone.
 struct Own {
     probe: Probe,
+    /// With the name of a group: what that committed is asked by a client that bears it.
     config: ClientConfig,
-    /// What a group committed is asked by a client that bears its name.
-    group: String,
 }
 
 /// Notices that a topic was deleted and made again under its name: librdkafka reads on as if nothing had happened.
@@ -94,9 +93,9 @@ struct Watch {
 }
 
 impl Chores {
-    /// Of a client of these options that nobody else has, and that bears this group's name, or none.
-    pub(super) fn serving(config: ClientConfig, group: &str) -> Self {
-        Self { own: Some(Own { probe: Probe::new(), config, group: group.to_owned() }), watch: None }
+    /// Of a client of these options that nobody else has.
+    pub(super) fn serving(config: ClientConfig) -> Self {
+        Self { own: Some(Own { probe: Probe::new(), config }), watch: None }
     }
 
     /// Of a client that another thread serves; `changed` is told each topic that is another one under its old name.
@@ -200,10 +199,9 @@ impl Attendant {
 
     /// Takes the group's name. A client that is shared has the only one that it is asked for.
     fn ask_as(&mut self, group: &str) -> Result<(), Error> {
-        if let Some(own) = self.own.as_mut().filter(|own| own.group != group) {
+        if let Some(own) = self.own.as_mut().filter(|own| own.config.get("group.id") != Some(group)) {
             own.config.set("group.id", group);
             self.native = Arc::new(Native::asker(&own.config).map_err(|error| unmade(&error))?);
-            own.group = group.to_owned();
         }
         Ok(())
     }

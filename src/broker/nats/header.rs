@@ -161,6 +161,7 @@ impl<'h> Incoming<'h> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn carried(key: Option<&[u8]>, payload: Option<&[u8]>, headers: &[(&[u8], Option<&[u8]>)]) -> Result<Vec<(String, String)>, String> {
         let mut block = Vec::new();
@@ -203,6 +204,23 @@ mod tests {
             (b"left-out", Some(b"x")),
         ];
         assert_eq!(carried(None, Some(b""), headers), Ok(pairs(&[("a", ""), ("b", "2"), ("b", "1: x")])));
+    }
+
+    proptest! {
+        /// The target's thread takes what was not refused for what the client library takes.
+        #[test]
+        fn what_is_not_refused_the_client_library_takes(name in bytes(), value in bytes(), key in bytes()) {
+            if let Ok(read) = carried(Some(&key), Some(b""), &[(&name, Some(&value))]) {
+                let sent = (String::from_utf8_lossy(&name).into_owned(), String::from_utf8_lossy(&value).into_owned());
+                let is_left_out = is_of_envelope(&name) || is_of_server(&name) || name == b"left-out";
+                prop_assert!(is_left_out || read.contains(&sent), "{:?}", read);
+            }
+        }
+    }
+
+    /// Short ones of all bytes, and of those that can be carried, which are rare among them.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![proptest::collection::vec(any::<u8>(), 0..6), "[ -~]{0,8}".prop_map(String::into_bytes)]
     }
 
     #[test]

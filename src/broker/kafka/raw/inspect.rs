@@ -27,7 +27,7 @@ pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Fai
     let until = Instant::now() + KAFKA_ANSWER_MAX;
     loop {
         // SAFETY: the metadata says how many it has, and is alive.
-        let answer = asking.native.metadata(KAFKA_METADATA_TURN, |metadata| unsafe {
+        let answer = asking.native.metadata(None, KAFKA_METADATA_TURN, |metadata| unsafe {
             let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
             slice(metadata.brokers, brokers).iter().map(|broker| broker.id).collect()
         });

@@ -116,7 +116,7 @@ impl Native {
     pub(super) fn ping(&self, ping: Ping) -> bool {
         match ping {
             Ping::Controller => ask::is_there(self, self.known.get().map_or(NO_TOPIC, CString::as_c_str)),
-            Ping::Any => self.metadata(KAFKA_PROBE_MAX, |_| ()).is_ok(),
+            Ping::Any => self.metadata(None, KAFKA_PROBE_MAX, |_| ()).is_ok(),
         }
     }
 
@@ -125,18 +125,8 @@ impl Native {
         self.known.get_or_init(|| topic.to_owned());
     }
 
-    /// What a broker says of the cluster, and of the topics that this client knows: if it knows none, of all.
-    fn metadata<T>(&self, patience: Duration, read: impl FnOnce(&sys::rd_kafka_metadata) -> T) -> Result<T, Failed> {
-        self.metadata_of(None, patience, read)
-    }
-
-    /// Of one topic, or of those that the client knows: of all, if it knows none.
-    fn metadata_of<T>(
-        &self,
-        topic: Option<&Topic>,
-        patience: Duration,
-        read: impl FnOnce(&sys::rd_kafka_metadata) -> T,
-    ) -> Result<T, Failed> {
+    /// What a broker says of the cluster, and of one topic, or of those that this client knows: if it knows none, of all.
+    fn metadata<T>(&self, topic: Option<&Topic>, patience: Duration, read: impl FnOnce(&sys::rd_kafka_metadata) -> T) -> Result<T, Failed> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
         let topic = topic.map_or(std::ptr::null_mut(), Topic::ptr);
         // SAFETY: the client is alive, and the topic is, if there is one; the answer is ours to destroy.

@@ -31,7 +31,7 @@ impl Sender {
     /// does not matter. Without a connection [`Sender::init_transactions`] may look for the coordinator in vain, between the broker it was told of
     /// and the one that this calls itself, and looks again only after 500 ms.
     pub(in super::super) fn connect(&self, topic: &Topic, patience: Duration) -> Result<(), Undone> {
-        match self.native().metadata_of(Some(topic), patience, |_| ()) {
+        match self.native().metadata(Some(topic), patience, |_| ()) {
             Ok(()) | Err((RDKafkaErrorCode::OperationTimedOut, _)) => Ok(()),
             Err((code, words)) => Err(Undone { code, words, after: After::Again }),
         }
