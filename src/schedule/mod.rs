@@ -52,8 +52,8 @@ pub(crate) struct Schedule<R> {
 /// A standing run in the heap, by the place of its next message.
 type Head = (Cursor, u32);
 
-/// A run of which the messages `next..end` are still to come. The run may since have been trimmed to fewer: then it lingers until the wheel
-/// or the heap comes by its handle, for only then may the handle be used again.
+/// A run of which the messages `next..end` are still to come. The run may since have been trimmed to fewer. If that left none it is gone, but
+/// its handle may be used again only when the wheel or the heap has come by it.
 struct Standing<R> {
     run: Rc<R>,
     next: u32,
@@ -228,7 +228,11 @@ impl<R: Places> Schedule<R> {
     /// Lets `trim` shorten each run that nobody else holds; what it cuts must lie at or past `loaded`, which becomes the bound.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.load_reaches_only(loaded);
-        self.runs.iter_mut().flatten().filter_map(|standing| Rc::get_mut(&mut standing.run)).for_each(&mut trim);
+        for slot in &mut self.runs {
+            slot.as_mut().and_then(|standing| Rc::get_mut(&mut standing.run)).into_iter().for_each(&mut trim);
+            // One of which nothing is left goes at once: a shard may have more runs than fit into its memory even when they are empty.
+            slot.take_if(|standing| standing.next_place().is_none());
+        }
     }
 
     /// Takes at most `limit` messages that are due at `now`, late ones first (at most half of the limit), and moves the pair over them.
@@ -335,13 +339,13 @@ impl<R: Places> Schedule<R> {
             if place.due > now || place >= self.loaded {
                 return None;
             }
-            let standing = self.runs[handle as usize].as_mut().expect("a handle in the heap is of a standing run");
-            if standing.next_place() != Some(place) {
+            let standing = self.runs[handle as usize].as_mut();
+            let Some(standing) = standing.filter(|standing| standing.next_place() == Some(place)) else {
                 // Trimmed away beneath its head.
                 PeekMut::pop(head);
                 self.stand(handle);
                 continue;
-            }
+            };
             let (run, index) = (standing.run.clone(), standing.next);
             standing.next += 1;
             match standing.next_place() {
@@ -538,6 +542,21 @@ mod tests {
             prop_assert_eq!(&covered, &self.taken, "the pair {:?} says something else than was taken (loaded {:?})", take.claim, loaded);
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_run_of_which_a_trim_leaves_nothing_is_gone_and_its_handle_is_used_again_when_the_wheel_came_by() {
+        let mut schedule = Schedule::new(Claim::START, Watermark(9));
+        let (now, run) = (Timestamp::from_millis(1_000), |due, offset| Rc::new(vec![place(due, offset)]));
+        schedule.merge(run(2_000, 1));
+        schedule.merge(run(500, 2));
+        schedule.load_reached(place(9_000, 0));
+        assert_eq!(schedule.least_due(now), Some(Timestamp::from_millis(500)));
+        schedule.trim(place(400, 0), |run| run.retain(|at| *at < place(400, 0)));
+        assert_eq!(schedule.runs.iter().flatten().count(), 0);
+        schedule.load_reached(place(9_000, 0));
+        assert!(schedule.take(Timestamp::from_millis(3_000), 9).is_none());
+        assert_eq!(schedule.free.len(), 2);
     }
 
     proptest! {
