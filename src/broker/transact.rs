@@ -11,6 +11,10 @@ use async_trait::async_trait;
 /// See the module's page. Nothing here waits but [`Transactors::happened`]: what was asked for is told by it.
 #[async_trait(?Send)]
 pub(crate) trait Transactors {
+    /// One of this name may be opened soon: whatever that takes and another bearer of the name does not notice may be done in advance. Nothing
+    /// is told of it.
+    fn expect(&mut self, name: &Transactional);
+
     /// [`Happened::Opened`] or [`Happened::Lost`] follows.
     fn open(&mut self, number: u64, name: &Transactional);
 

@@ -1,5 +1,6 @@
 //! Bounds of transactions, in which messages are delivered exactly once.
 
+use super::QUICK_FOR;
 use std::time::Duration;
 
 /// The time between two commits of a shard that has not stood idle, so that messages go together: so many times what the last one took, within
@@ -26,6 +27,9 @@ pub(crate) const TRANSACTION_ANSWER_MAX: Duration = Duration::from_secs(45);
 /// So long before a message is due its shard's transactor is opened, and so long after the last one it is ended.
 pub(crate) const TRANSACTOR_AHEAD: Duration = Duration::from_secs(2);
 pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
+
+/// How long a connection for a shard's transactor is kept ready that another worker is about to hand over: as long as that is looked for often.
+pub(crate) const TRANSACTOR_EXPECTED_MAX: Duration = QUICK_FOR;
 
 /// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the
 /// first time soon after the shard was taken, for who took it does not know how old it is.

@@ -208,7 +208,7 @@ fn start_timer(
         let ports = timer::Ports {
             store,
             clock: Rc::new(WallClock),
-            claims: here.ready_part("claims"),
+            claims: Rc::new(here.ready_part("claims")),
             clock_ahead: here.ready_part("clock ahead"),
             metric: metric::Timer::new(),
             outlets: here.outlets(worker)?,

@@ -113,6 +113,10 @@ impl Target for Witness<dyn Target> {
 
 #[async_trait(?Send)]
 impl Transactors for Witness<dyn Transactors> {
+    fn expect(&mut self, name: &Transactional) {
+        self.target.expect(name);
+    }
+
     fn open(&mut self, number: u64, name: &Transactional) {
         self.target.open(number, name);
     }

@@ -166,7 +166,7 @@ impl Process {
         let ports = timer::Ports {
             store: store.clone(),
             clock: self.member.clock.clone(),
-            claims: health.part("claims"),
+            claims: Rc::new(health.part("claims")),
             clock_ahead: health.part("clock ahead"),
             metric: metric::Timer::new(),
             outlets: self.outlets(world),

@@ -1,12 +1,58 @@
-//! Claims and what was delivered, told to the store until it answers.
+//! Claims and what was delivered, told to the store until it answers: beside all else, so that what is claimed already goes out in time however
+//! long the store takes.
 
+use super::memory::Resident;
+use super::work::Work;
 use crate::health::Part;
 use crate::limit::{STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
+use futures_util::future::{LocalBoxFuture, pending};
+use std::rc::Rc;
 use tokio_util::sync::CancellationToken;
 
+/// The call of the store for all shards: one at a time.
+#[derive(Default)]
+pub(super) struct Advancing(Option<LocalBoxFuture<'static, Result<Option<Vec<Answered>>, Error>>>);
+
+/// What a work asked for, and what it was answered.
+pub(super) struct Answered {
+    /// The slot of the work.
+    pub(super) slot: u16,
+    pub(super) advance: Advance,
+    pub(super) outcome: Advanced,
+}
+
+impl Advancing {
+    pub(super) fn is_free(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Begins a call for these, by their works' slots.
+    pub(super) fn begin(&mut self, store: &Rc<dyn Store>, claims: &Rc<Part>, asked: Vec<(u16, Advance)>, give_up: &CancellationToken) {
+        let (store, claims, give_up) = (store.clone(), claims.clone(), give_up.clone());
+        self.0 = Some(Box::pin(async move {
+            let (slots, advances): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+            let outcomes = insist(&*store, &claims, &advances, &give_up).await?;
+            let answered = |outcomes: Vec<Advanced>| {
+                let all = slots.into_iter().zip(advances).zip(outcomes);
+                all.map(|((slot, advance), outcome)| Answered { slot, advance, outcome }).collect()
+            };
+            Ok(outcomes.map(answered))
+        }));
+    }
+
+    /// Waits for the one under way; for ever, if there is none. `None`: it was told to give up. Safe to drop: the call goes on with the next.
+    pub(super) async fn ended(&mut self) -> Result<Option<Vec<Answered>>, Error> {
+        let Some(under_way) = &mut self.0 else { return pending().await };
+        let answered = under_way.await;
+        self.0 = None;
+        answered
+    }
+}
+
 /// `None`: it was told to give up. An advance is repeated until the store answers; a repeat changes nothing more.
-pub(super) async fn advance(
+async fn insist(
     store: &dyn Store,
     claims: &Part,
     advances: &[Advance],
@@ -26,7 +72,6 @@ pub(super) async fn advance(
                 return Ok(Some(outcomes));
             }
             Err(error) if error.is_transient() => {
-                claims.beat();
                 claims.not_ready(format!("nothing can be claimed, so nothing is delivered: {error}"));
                 tokio::select! {
                     biased;
@@ -36,5 +81,43 @@ pub(super) async fn advance(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// What a work waits for the store to answer.
+pub(super) struct Call {
+    is_telling: bool,
+    /// What it asks to claim.
+    take: Option<Take<Resident>>,
+}
+
+impl Work {
+    /// The store is being asked for `advance`, which claims `take`.
+    pub(super) fn begin_call(&mut self, advance: &Advance, take: Option<Take<Resident>>) {
+        self.call = Some(Call { is_telling: advance.delivered.is_some(), take });
+    }
+
+    /// It has answered. Answers what was asked to be claimed, unless that was dropped meanwhile.
+    pub(super) fn call_ended(&mut self) -> Option<Take<Resident>> {
+        self.call.take()?.take
+    }
+
+    pub(super) fn is_calling(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Whether it is not known yet that the store knows what it was told last.
+    pub(super) fn is_being_told(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.is_telling)
+    }
+
+    /// Whether something is claimed, or about to be.
+    pub(super) fn has_claims(&self) -> bool {
+        !self.flights.is_empty() || self.call.as_ref().is_some_and(|call| call.take.is_some())
+    }
+
+    /// Whatever is answered, nothing of what was asked to be claimed is handed over: it will be taken again.
+    pub(super) fn forget_take(&mut self) {
+        self.call.iter_mut().for_each(|call| call.take = None);
     }
 }

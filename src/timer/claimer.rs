@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub(crate) enum Holding {
     Granted(Box<Grant>),
+    /// They are to be this worker's, and another still holds them.
+    Contested(Vec<ShardId>),
     /// Another worker is to have it: its work is to be finished.
     HandOver(ShardId),
     /// Somebody else holds it, or the store forgot it: its work is to be dropped.
@@ -254,13 +256,18 @@ impl Claimer {
         }
         let leases: Vec<_> = shards.into_iter().map(|shard| Lease { shard, token: Token(self.random.random()) }).collect();
         let outcomes = self.store.acquire(&leases, self.lease).await?;
-        let mut granted = Vec::new();
+        let (mut granted, mut contested) = (Vec::new(), Vec::new());
         for (lease, outcome) in leases.into_iter().zip(outcomes) {
-            wanted.tries.tried(&lease.shard, outcome == Acquired::Held);
+            let is_newly_contested = wanted.tries.tried(&lease.shard, outcome == Acquired::Held);
             if let Acquired::Granted { state, now } = outcome {
                 self.compare_clocks(now);
                 granted.push((lease, state));
+            } else if is_newly_contested && wanted.fleet.is_mine(&lease.shard) {
+                contested.push(lease.shard);
             }
+        }
+        if !contested.is_empty() {
+            let _dispatcher_gone = self.holdings.send(Holding::Contested(contested)).await;
         }
         self.begin(wanted, granted, asked).await;
         Ok(true)

@@ -1,14 +1,14 @@
 //! The dispatcher: owns the shards of a timer as values, takes what is due, claims it, hands it to the targets, and tells the store what was
-//! delivered (I4). One loop, one call of the store a tick for all shards; it waits for nothing else.
+//! delivered (I4). One loop, which waits for nobody: one call of the store at a time, for all shards, goes on beside it.
 
 use super::Options;
-use super::advancing::advance;
+use super::advancing::{Advancing, Answered};
 use super::aside::set_aside;
 use super::claimer::{GaveUp, Holding};
 use super::exactly::{self, Desk};
 use super::flying::{Aloft, Labels};
 use super::loader::{Reply, Request};
-use super::memory::{Memory, Resident};
+use super::memory::Memory;
 use super::outlet::{Outlets, Told};
 use super::pace::Paces;
 use super::parting;
@@ -38,7 +38,7 @@ pub(crate) struct Ports {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
     /// Whether claims are answered, and whether they are refused because this machine's clock is ahead.
-    pub(crate) claims: Part,
+    pub(crate) claims: Rc<Part>,
     pub(crate) clock_ahead: Part,
     pub(crate) metric: metric::Timer,
     pub(crate) outlets: Outlets,
@@ -69,6 +69,7 @@ pub(crate) struct Dispatcher {
     pub(super) again: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(super) labels: Labels,
     swapping: Swapping,
+    advancing: Advancing,
 }
 
 impl Dispatcher {
@@ -90,6 +91,7 @@ impl Dispatcher {
             again: BinaryHeap::new(),
             labels: Labels::default(),
             swapping: Swapping::default(),
+            advancing: Advancing::default(),
         }
     }
 
@@ -116,7 +118,7 @@ impl Dispatcher {
     /// Waits until something happens, and takes in all that has happened.
     async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
         let wake = self.next_wake(stopping);
-        // Every arm is safe to drop: receiving, `Outlets::told` and `Swapping::ended` keep what they did not hand out.
+        // Every arm is safe to drop: receiving, `Outlets::told`, `Swapping::ended` and `Advancing::ended` keep what they did not hand out.
         tokio::select! {
             biased;
             () = give_up.cancelled() => {}
@@ -130,6 +132,7 @@ impl Dispatcher {
             Some(reply) = self.ports.replies.recv() => self.take_in(reply),
             Some(hint) = self.ports.hints.recv() => self.hint(&hint),
             Some(done) = self.ports.looked.recv(), if self.swapping.is_free() => self.swapping.add(done),
+            answered = self.advancing.ended() => self.answered(answered?),
             swapped = self.swapping.ended() => self.swapped(swapped)?,
             () = tokio::time::sleep_until(wake) => {}
         }
@@ -139,7 +142,11 @@ impl Dispatcher {
         while let Ok(hint) = self.ports.hints.try_recv() {
             self.hint(&hint);
         }
-        // A busy time keeps no swap from going on: until it is done its shard is loaded no further.
+        // A busy time keeps no call of the store from going on: nothing is claimed before the last is answered, and nothing is loaded into what
+        // is being swapped.
+        if let Some(answered) = self.advancing.ended().now_or_never() {
+            self.answered(answered?);
+        }
         if let Some(swapped) = self.swapping.ended().now_or_never() {
             self.swapped(swapped)?;
         }
@@ -173,6 +180,10 @@ impl Dispatcher {
                 let is_exact = self.options.routes[&shard.route].markers.is_some();
                 self.works.insert(shard, if is_exact { work.exactly_once(now) } else { work });
             }
+            Holding::Contested(shards) => {
+                let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), false);
+                shards.iter().for_each(|shard| desk.expect(shard));
+            }
             Holding::HandOver(shard) => parting::hand_over(&mut self.works, &shard, now),
             Holding::Lost(shard) => parting::leave(&mut self.works, &shard),
         }
@@ -201,14 +212,7 @@ impl Dispatcher {
             self.hand_out_chores();
         }
         set_aside(&*self.ports.store, &mut self.works, &self.options.routes).await?;
-        let (advances, takes) = self.plan(stopping);
-        if !advances.is_empty() {
-            let answer = advance(&*self.ports.store, &self.ports.claims, &advances, give_up).await?;
-            let Some(outcomes) = answer else { return Ok(()) };
-            for ((advance, take), outcome) in advances.iter().zip(takes).zip(outcomes) {
-                self.apply(advance, take, outcome);
-            }
-        }
+        self.advance(stopping, give_up).await?;
         let wall = self.ports.clock.now();
         // The clock may have stepped back.
         self.ticked.0 = self.ticked.0.min(wall);
@@ -252,15 +256,31 @@ impl Dispatcher {
         }
     }
 
+    /// Asks the store for claims, and tells it what was delivered, unless it has not answered the last time yet.
+    async fn advance(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
+        let asked = if self.advancing.is_free() { self.plan(stopping) } else { Vec::new() };
+        if asked.is_empty() {
+            return Ok(());
+        }
+        self.advancing.begin(&self.ports.store, &self.ports.claims, asked, give_up);
+        if let Some(answered) = self.advancing.ended().now_or_never() {
+            self.answered(answered?);
+        } else {
+            // The request goes out before anything is handed over, which may take a while.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
-    fn plan(&mut self, stopping: bool) -> (Vec<Advance>, Vec<Option<Take<Resident>>>) {
+    fn plan(&mut self, stopping: bool) -> Vec<(u16, Advance)> {
         let (wall, now) = self.ticked;
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.
         let is_claiming = self.works.values().any(|work| work.is_claiming(wall, now, self.ahead));
         let ahead = (self.ahead, if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO });
-        let (mut advances, mut takes) = (Vec::new(), Vec::new());
+        let mut asked = Vec::new();
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         for (shard, work) in in_turn(&mut self.works, self.turn) {
             let room = work.paced(&mut self.paces, shares.room(&shard.route), wall, now);
@@ -270,20 +290,26 @@ impl Dispatcher {
             if let Some(advance) =
                 work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping || work.is_to_be_told())
             {
-                advances.push(advance);
-                takes.push(take);
+                work.begin_call(&advance, take);
+                asked.push((work.slot, advance));
             }
         }
-        (advances, takes)
+        asked
     }
 
-    fn apply(&mut self, advance: &Advance, take: Option<Take<Resident>>, outcome: Advanced) {
+    /// `None`: it is to give up.
+    fn answered(&mut self, answered: Option<Vec<Answered>>) {
+        answered.into_iter().flatten().for_each(|answered| self.apply(answered));
+    }
+
+    fn apply(&mut self, Answered { slot, advance, outcome }: Answered) {
         let now = Instant::now();
         let shard = &advance.lease.shard;
-        let Some(work) = self.works.get_mut(shard) else { return };
+        // Of an earlier work of the shard it says nothing about this one.
+        let Some(work) = self.works.get_mut(shard).filter(|work| work.slot == slot) else { return };
+        let take = work.call_ended();
         match outcome {
             Advanced::Done { watermark, cancelled } => {
-                work.told(advance.delivered);
                 if let Some(Take { claim, messages, late }) = take {
                     let route = &self.options.routes[&shard.route];
                     route.metric.late.increment(late as u64);
@@ -295,7 +321,6 @@ impl Dispatcher {
                 work.observe(watermark, now);
             }
             Advanced::Ahead { watermark, now: store } => {
-                work.told(advance.delivered);
                 let ahead = self.ports.clock.now().since(store).as_millis();
                 let reason =
                     format!("claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation");

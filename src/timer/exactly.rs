@@ -50,15 +50,24 @@ impl<'a> Desk<'a> {
         number.into_iter().for_each(|number| self.outlets.end(route, number));
     }
 
+    /// The shard may soon be this worker's.
+    pub(super) fn expect(&mut self, shard: &ShardId) {
+        let route = &self.options.routes[&shard.route];
+        if route.markers.is_some() {
+            self.outlets.expect(route, &self.name(shard));
+        }
+    }
+
     /// Does what is to be done for a work now.
     pub(super) fn serve(&mut self, shard: &ShardId, work: &mut Work) {
         let is_leaving = matches!(work.phase, Phase::Leaving { .. });
         let sight = sight(work, self.wall, self.stopping);
+        let is_ending = is_ending(work, self.stopping);
         let Some(exact) = work.exact.as_mut().filter(|_| !is_leaving) else { return };
         let route = &self.options.routes[&shard.route];
         match exact.step(sight, self.now) {
             Step::None => {}
-            Step::Open if (self.stopping || work.phase != Phase::Active) && work.flights.is_empty() => {}
+            Step::Open if is_ending => {}
             Step::Open => {
                 let number = self.outlets.open(route, work.slot, &self.name(shard));
                 exact.opening(number, self.now);
@@ -198,7 +207,7 @@ impl Work {
     }
 
     /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
-    pub(super) fn is_telling(&self) -> bool {
+    pub(super) fn may_tell(&self) -> bool {
         !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile)
     }
 
@@ -219,13 +228,14 @@ impl Work {
     }
 
     /// Forgets what is claimed, and begins anew behind a pair that is delivered.
-    fn begin_behind(&mut self, pair: Claim, now: Instant) {
-        if pair != self.schedule.taken() || !self.flights.is_empty() {
+    pub(super) fn begin_behind(&mut self, pair: Claim, now: Instant) {
+        if pair != self.schedule.taken() || self.has_claims() {
             if pair != self.flights.finished() {
                 // Another committed what lies between, or this one did and never heard of it: how many messages that was is not known.
                 self.counted = pair;
             }
             self.flights = Flights::new(pair);
+            self.forget_take();
             self.reload(pair, self.schedule.seen(), now);
         }
     }
@@ -245,7 +255,7 @@ impl Work {
     /// Whether something is claimed or due soon.
     fn is_wanted(&self, wall: Timestamp) -> bool {
         let soon = wall.plus(TRANSACTOR_AHEAD);
-        !self.flights.is_empty() || self.schedule.late() > 0 || self.first_due().is_some_and(|due| due <= soon)
+        self.has_claims() || self.schedule.late() > 0 || self.first_due().is_some_and(|due| due <= soon)
     }
 }
 
@@ -263,14 +273,18 @@ fn sight(work: &Work, wall: Timestamp, stopping: bool) -> Sight {
     let exact = work.exact.as_ref().filter(|exact| exact.is_reported());
     let pair = exact.and_then(|exact| sealing::pair(&work.flights, exact.until()));
     let is_hurried = stopping || work.phase != Phase::Active;
-    Sight { is_wanted: work.is_wanted(wall), is_hurried, pair }
+    Sight { is_wanted: work.is_wanted(wall), is_hurried, is_being_told: work.is_being_told(), pair }
+}
+
+/// Whether nothing more is to be delivered.
+fn is_ending(work: &Work, stopping: bool) -> bool {
+    (stopping || work.phase != Phase::Active) && !work.has_claims()
 }
 
 /// When there is something to do for the work's transactor that nothing will announce.
 pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -> Option<Instant> {
-    let exact = work.exact.as_ref().filter(|_| !matches!(work.phase, Phase::Leaving { .. }))?;
-    let is_ending = (stopping || work.phase != Phase::Active) && work.flights.is_empty();
-    if is_ending {
+    let exact = work.exact.as_ref().filter(|_| !matches!(work.phase, Phase::Leaving { .. }) && !work.is_being_told())?;
+    if is_ending(work, stopping) {
         return None;
     }
     let is_wanted = work.is_wanted(wall);

@@ -106,7 +106,7 @@ impl Work {
     fn make_room(&mut self) -> bool {
         let Fill::Fetching(fetching) = &self.fill else { return false };
         let Some(next) = fetching.queue.front().map(|wanted| wanted.least) else { return true };
-        if !self.flights.is_empty() || self.schedule.holds_loaded() {
+        if self.has_claims() || self.schedule.holds_loaded() {
             // What can go before the next run will make room.
             return false;
         }

@@ -83,6 +83,10 @@ impl Outlets {
         number
     }
 
+    pub(super) fn expect(&mut self, route: &RouteOptions, name: &Transactional) {
+        self.of(route).expect(name);
+    }
+
     pub(super) fn slot(number: u64) -> u16 {
         number as u16
     }

@@ -83,6 +83,6 @@ fn has_landed(work: &Work) -> bool {
 }
 
 fn is_handed_over(work: &Work) -> bool {
-    let is_finished = work.flights.is_empty() || mutant::active(Mutant::HandsOverEarly);
+    let is_finished = !work.has_claims() || mutant::active(Mutant::HandsOverEarly);
     is_finished && (work.is_told() || mutant::active(Mutant::HandsOverUntold) || mutant::active(Mutant::HandsOverEarly))
 }

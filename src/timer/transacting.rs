@@ -69,6 +69,8 @@ pub(super) struct Sight {
     pub(super) is_wanted: bool,
     /// Nothing more comes: what there is, is to be committed now.
     pub(super) is_hurried: bool,
+    /// It is not known yet that the store knows what it was told last, from which a commit counts.
+    pub(super) is_being_told: bool,
     /// Of how many flights the transaction is, and the pair to commit it with.
     pub(super) pair: Option<(usize, Claim)>,
 }
@@ -175,6 +177,7 @@ impl Transacting {
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
             Phase::Open if self.has_failed => Step::Abort,
+            Phase::Open if sight.is_being_told => Step::None,
             Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) => {
                 Step::Commit { flights: 0, pair: self.marker }
             }
@@ -310,7 +313,7 @@ mod tests {
     use super::*;
     use crate::model::{Offset, Timestamp, Watermark};
 
-    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, pair: None };
+    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, is_being_told: false, pair: None };
     const MOMENT: Duration = Duration::from_millis(1);
 
     fn pair(at: u64) -> Claim {
@@ -476,6 +479,19 @@ mod tests {
         assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Commit { flights: 0, pair: pair(1) });
         let none = Transacting::new(Claim::START, now);
         assert_eq!(none.step(IDLE, now + MARKER_REFRESH), Step::None, "nothing is delivered yet");
+    }
+
+    #[test]
+    fn nothing_is_committed_until_the_store_knows_what_that_counts_from() {
+        let now = Instant::now();
+        let mut exact = open(now);
+        exact.handed(pair(9).cursor, true, now);
+        exact.reported(now);
+        let later = now + TRANSACTION_OPEN_MAX;
+        assert_eq!(exact.step(Sight { is_being_told: true, ..whole(1) }, later), Step::None);
+        assert_eq!(exact.step(whole(1), later), Step::Commit { flights: 1, pair: pair(9) });
+        exact.fail(later);
+        assert_eq!(exact.step(Sight { is_being_told: true, ..whole(1) }, later), Step::Abort);
     }
 
     #[test]

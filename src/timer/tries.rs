@@ -56,12 +56,13 @@ impl Tries {
         turn
     }
 
-    /// What became of a try.
-    pub(super) fn tried(&mut self, shard: &ShardId, is_held: bool) {
+    /// What became of a try. Answers whether it is news that somebody holds it.
+    pub(super) fn tried(&mut self, shard: &ShardId, is_held: bool) -> bool {
         if is_held {
-            self.contested.insert(shard.clone());
+            self.contested.insert(shard.clone())
         } else {
             self.contested.remove(shard);
+            false
         }
     }
 
@@ -122,7 +123,7 @@ mod tests {
         let mut tries = Tries::new(start);
         tries.placed(start);
         tries.next(start, SLOW, &own, &[]);
-        own.iter().for_each(|shard| tries.tried(shard, true));
+        own.iter().for_each(|shard| assert!(tries.tried(shard, true)));
         let (first, second) = (tries.next(start + QUICK_TRY, SLOW, &own, &[]), tries.next(start + 2 * QUICK_TRY, SLOW, &own, &[]));
         assert_eq!((first.len(), second.len()), (TRIES_MAX, TRIES_MAX));
         let both: BTreeSet<_> = first.into_iter().chain(second).collect();

@@ -1,6 +1,7 @@
 //! One shard's work in a timer, as a value: its schedule, what is loaded of it and what must be asked for next, its claims in flight. Decides;
 //! the loader and the dispatcher do.
 
+use super::advancing::Call;
 use super::claimer::Grant;
 use super::filling::Fill;
 use super::flying::{Aloft, least};
@@ -52,8 +53,9 @@ pub(crate) struct Work {
     pub(super) poll: Poll,
     /// The due up to which runs are asked for; what is appended up to it is kept.
     pub(super) horizon: Timestamp,
-    /// The pair that the store knows to be delivered, and what else it is to be told.
+    /// The pair that the store was last told to be delivered, and knows when it has answered.
     pub(super) told: Claim,
+    pub(super) call: Option<Call>,
     /// Nothing is taken before it: the last claim was just now, or was refused.
     pub(super) not_before: Option<Instant>,
     /// Nothing but late messages is taken before it: what is due soon is claimed.
@@ -108,6 +110,7 @@ impl Work {
             poll: Poll::new(now),
             horizon: Timestamp::AT_ONCE,
             told: state.delivered,
+            call: None,
             not_before: None,
             ahead_at: None,
             tell_at: None,
@@ -136,12 +139,12 @@ impl Work {
 
     /// Whether somebody waits for the store to know what was delivered.
     pub(crate) fn is_to_be_told(&self) -> bool {
-        matches!(self.phase, Phase::HandingOver { .. }) && self.flights.is_empty()
+        matches!(self.phase, Phase::HandingOver { .. }) && !self.has_claims()
     }
 
     /// Whether all that was claimed is done with, and the store knows it.
     pub(crate) fn is_finished(&self) -> bool {
-        self.flights.is_empty() && self.is_told()
+        !self.has_claims() && self.is_told()
     }
 
     /// Drops what is held and loads it again: the store went back, or a claim was refused.
@@ -302,11 +305,11 @@ impl Work {
         if self.deletes.len() < DELETES_MAX {
             self.deletes.extend(self.inventory.finished(finished, DELETES_MAX - self.deletes.len()));
         }
-        let is_telling = self.is_telling();
-        let has_news = is_telling && (self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty());
+        let may_tell = self.may_tell();
+        let has_news = may_tell && (self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty());
         if has_news {
             self.tell_at.get_or_insert(now + TELL_AFTER);
-        } else if is_telling {
+        } else if may_tell {
             // What was to be told is known meanwhile, or was dropped: nobody need wake up for it.
             self.tell_at = None;
         }
@@ -321,6 +324,7 @@ impl Work {
         let (since, delivered) = (self.counted, self.flights.finished());
         // It is told until the store answers, so it counts as told.
         self.counted = if has_news { delivered } else { since };
+        self.told = if has_news { delivered } else { self.told };
         let tally = if has_news { self.tally } else { Tally::default() };
         if has_news && !mutant::active(Mutant::TalliesTwice) {
             self.tally = Tally::default();
@@ -335,11 +339,6 @@ impl Work {
             claim,
             skew_max,
         })
-    }
-
-    /// The store knows what `advance` told it.
-    pub(crate) fn told(&mut self, delivered: Option<Claim>) {
-        self.told = delivered.unwrap_or(self.told);
     }
 
     /// The flight to hand over from, which has the least place of all, and the least place of the others.
@@ -377,7 +376,7 @@ impl Work {
 
     /// Whether the store has been told everything.
     pub(crate) fn is_told(&self) -> bool {
-        self.flights.finished() == self.told && self.deletes.is_empty() && self.ids.is_empty()
+        self.flights.finished() == self.told && self.deletes.is_empty() && self.ids.is_empty() && !self.is_calling()
     }
 }
 
@@ -435,6 +434,26 @@ mod tests {
             assert_eq!(work.take(wall, now, CLAIM_MAX, ahead).map(|take| take.messages.len()), Some(1), "{after}");
             assert!(!work.is_claiming(wall, now + pause, CLAIM_AHEAD), "there is nothing left");
             assert_eq!(work.not_before.max(work.ahead_at), Some(now + pause), "{after}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_to_be_claimed_when_the_work_began_anew_is_taken_again_and_not_handed_over() {
+        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
+        for begins_anew in [false, true] {
+            let mut work = loaded(wall, 0, now).exactly_once(now);
+            work.exact.iter_mut().for_each(|exact| {
+                exact.opening(1, now);
+                exact.opened(Claim::START, now);
+            });
+            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            work.begin_call(&advance, Some(take));
+            assert!(work.has_claims() && !work.is_told() && work.next_wake(wall, now, false, CLAIM_AHEAD) > now);
+            if begins_anew {
+                work.begin_behind(Claim::START, now);
+            }
+            assert_eq!((work.call_ended().is_none(), work.schedule.taken() == Claim::START), (begins_anew, begins_anew));
         }
     }
 

@@ -163,7 +163,10 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(wor
     let topic = topic(world, "fenced", 1).await;
     let (mut old, mut new, name) = (Desk::new(world), Desk::new(world), transactional(world, &topic));
     old.opened(1, &name).await;
+    new.transactors.expect(&name);
     old.deliver(1, &topic, 0, &texts(0..1)).await;
+    // Long enough for whatever an expected one does.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     old.commit(1, "of the old").await;
     old.deliver(1, &topic, 0, &texts(90..99)).await;
     assert_eq!(new.opened(1, &name).await.as_deref(), Some("of the old"));
@@ -177,6 +180,8 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(wor
     new.commit(1, "of the new").await;
     assert_eq!(read(world, &topic, 0, 1).await, [0, 1]);
     assert_eq!(old.opened(2, &name).await.as_deref(), Some("of the new"), "who was fenced may come again");
+    // One that is never opened keeps nobody from ending.
+    new.transactors.expect(&Transactional { id: format!("{}.other", name.id), ..name });
     old.transactors.close().await;
     new.transactors.close().await;
 }

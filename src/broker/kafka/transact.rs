@@ -15,16 +15,18 @@ use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Tran
 use crate::health::Part;
 use crate::limit::{
     HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TOPICS_MAX, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
+    TRANSACTOR_EXPECTED_MAX,
 };
 use crate::model::Reason;
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, pending};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use tokio::time::Instant;
 
 const SIDE: Side = Side {
     defaults: &[
@@ -45,6 +47,8 @@ pub(crate) struct KafkaTransactors {
     heard: Arc<Heard>,
     alone: Arc<Alone>,
     lines: BTreeMap<u64, Line>,
+    /// Connected for names that may be opened soon, and until when each is kept.
+    expected: BTreeMap<String, (Instant, Line)>,
     /// Ended, and not gone yet.
     retired: Vec<Line>,
     /// Declared after the lines, which ask it.
@@ -59,6 +63,8 @@ struct Line {
     orders: Option<SyncSender<Order>>,
     stop: Arc<AtomicBool>,
     thread: Thread,
+    /// Sends each record in a batch of its own.
+    is_alone: bool,
     in_flight: usize,
 }
 
@@ -67,8 +73,8 @@ impl KafkaTransactors {
     pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
         let health = Health::new(&cluster.name, part);
         let inquiry = catalog::inquiry(cluster, group, health.clone())?;
-        let (heard, alone) = Default::default();
-        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines: BTreeMap::new(), retired: Vec::new(), inquiry })
+        let (heard, alone, lines, expected) = Default::default();
+        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines, expected, retired: Vec::new(), inquiry })
     }
 
     fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
@@ -90,15 +96,17 @@ impl KafkaTransactors {
         config
     }
 
-    fn line(&self, number: u64, name: &Transactional) -> Result<Line, Error> {
+    /// One that connects, and waits to be opened.
+    fn line(&self, name: &Transactional) -> Result<Line, Error> {
         let alone_until = self.alone.until(&name.id);
-        let sender = Sender::new(&self.config(&name.id, alone_until.is_some())).map_err(|error| unmade(&error))?;
+        let is_alone = alone_until.is_some();
+        let sender = Sender::new(&self.config(&name.id, is_alone)).map_err(|error| unmade(&error))?;
         let (sender, stop) = (Arc::new(sender), Arc::new(AtomicBool::new(false)));
         // One is asked for at a time; a second of room, so that asking never waits.
         let (orders, asked) = sync_channel(2);
         let asker = self.inquiry.asker().ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
         let desk = Desk {
-            number,
+            number: None,
             name: name.clone(),
             sender: sender.clone(),
             orders: asked,
@@ -111,15 +119,36 @@ impl KafkaTransactors {
             is_mixed: false,
         };
         let thread = Thread::start("kafka-transact", move || desk.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Line { topics: BTreeMap::new(), sender: Some(sender), orders: Some(orders), stop, thread, in_flight: 0 })
+        Ok(Line { topics: BTreeMap::new(), sender: Some(sender), orders: Some(orders), stop, thread, is_alone, in_flight: 0 })
+    }
+
+    /// The one that is ready for the name, if it is still as it should be.
+    fn take_expected(&mut self, id: &str) -> Option<Line> {
+        let (_, line) = self.expected.remove(id)?;
+        if line.is_alone == self.alone.until(id).is_some() {
+            return Some(line);
+        }
+        self.give_up(line);
+        None
+    }
+
+    fn give_up(&mut self, mut line: Line) {
+        line.retire();
+        self.retired.push(line);
+    }
+
+    /// Those that were expected, and were not opened in time, go.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let expired: Vec<_> = self.expected.extract_if(.., |_, (until, _)| *until <= now).collect();
+        expired.into_iter().for_each(|(_, (_, line))| self.give_up(line));
+        self.prune();
     }
 
     fn order(&mut self, number: u64, order: Order) {
-        let Some(line) = self.lines.get(&number) else { return };
-        let (Some(orders), Some(sender)) = (&line.orders, &line.sender) else { return };
-        // Its thread has ended, and that was told.
-        let _told = orders.try_send(order);
-        sender.interrupt();
+        if let Some(line) = self.lines.get(&number) {
+            line.order(order);
+        }
     }
 
     fn prune(&mut self) {
@@ -128,6 +157,13 @@ impl KafkaTransactors {
 }
 
 impl Line {
+    fn order(&self, order: Order) {
+        let (Some(orders), Some(sender)) = (&self.orders, &self.sender) else { return };
+        // Its thread has ended, and that was told.
+        let _told = orders.try_send(order);
+        sender.interrupt();
+    }
+
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
         if !self.topics.contains_key(record.topic) {
@@ -167,10 +203,23 @@ impl Drop for Line {
 
 #[async_trait(?Send)]
 impl Transactors for KafkaTransactors {
+    /// Connects, which takes as long as the rest of an opening.
+    fn expect(&mut self, name: &Transactional) {
+        self.prune();
+        if !self.expected.contains_key(&name.id)
+            && let Ok(line) = self.line(name)
+        {
+            self.expected.insert(name.id.clone(), (Instant::now() + TRANSACTOR_EXPECTED_MAX, line));
+        }
+    }
+
     fn open(&mut self, number: u64, name: &Transactional) {
         self.prune();
-        match self.line(number, name) {
-            Ok(line) => _ = self.lines.insert(number, line),
+        match self.take_expected(&name.id).map_or_else(|| self.line(name), Ok) {
+            Ok(line) => {
+                line.order(Order::Open(number));
+                self.lines.insert(number, line);
+            }
             Err(error) => self.heard.put(number, Happened::Lost { is_fenced: false, reason: error.to_string() }),
         }
     }
@@ -204,16 +253,24 @@ impl Transactors for KafkaTransactors {
 
     fn end(&mut self, number: u64) {
         self.prune();
-        if let Some(mut line) = self.lines.remove(&number) {
-            line.retire();
-            self.retired.push(line);
+        if let Some(line) = self.lines.remove(&number) {
+            self.give_up(line);
         }
     }
 
     /// Dropping it loses nothing: what happened leaves only with the answer.
     async fn happened(&mut self) -> Vec<(u64, Happened)> {
         loop {
-            let mut happened = self.heard.take().await;
+            let expiry = self.expected.values().map(|(until, _)| *until).min();
+            let expiry = async { if let Some(until) = expiry { tokio::time::sleep_until(until).await } else { pending().await } };
+            // Both arms are safe to drop.
+            let mut happened = tokio::select! {
+                happened = self.heard.take() => happened,
+                () = expiry => {
+                    self.expire();
+                    continue;
+                }
+            };
             let is_failed_opening = |happened: &Happened| matches!(happened, Happened::Lost { .. });
             happened.retain(|(number, happened)| self.lines.contains_key(number) || is_failed_opening(happened));
             for (number, happened) in &happened {
@@ -228,7 +285,8 @@ impl Transactors for KafkaTransactors {
     }
 
     async fn close(&mut self) {
-        let lines = std::mem::take(&mut self.lines).into_values().chain(self.retired.drain(..));
+        let expected = std::mem::take(&mut self.expected).into_values().map(|(_, line)| line);
+        let lines = std::mem::take(&mut self.lines).into_values().chain(expected).chain(self.retired.drain(..));
         let mut lines: Vec<_> = lines.collect();
         join_all(lines.iter_mut().map(Line::end)).await;
         drop(lines);

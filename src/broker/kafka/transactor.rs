@@ -64,13 +64,16 @@ impl Alone {
 
 /// What the thread is asked to do.
 pub(super) enum Order {
+    /// First of all, under this number.
+    Open(u64),
     Commit(Marker),
     Abort,
 }
 
 /// What runs on the thread.
 pub(super) struct Desk {
-    pub(super) number: u64,
+    /// Nothing is told before it is opened.
+    pub(super) number: Option<u64>,
     pub(super) name: Transactional,
     pub(super) sender: Arc<Sender>,
     pub(super) orders: Receiver<Order>,
@@ -98,7 +101,12 @@ fn lost(reason: impl Into<String>) -> End {
 impl Desk {
     pub(super) fn serve(mut self) {
         if let Err(End::Lost { is_fenced, reason }) = self.work() {
-            self.heard.put(self.number, Happened::Lost { is_fenced, reason });
+            if self.number.is_none()
+                && let Ok(Order::Open(number)) = self.orders.recv()
+            {
+                self.number = Some(number);
+            }
+            self.tell(Happened::Lost { is_fenced, reason });
         }
         self.sender.purge();
         while self.sender.waiting() > 0 && self.turn(KAFKA_IDLE) > 0 {}
@@ -106,16 +114,40 @@ impl Desk {
 
     fn work(&mut self) -> Result<(), End> {
         self.connect()?;
+        self.await_opening()?;
         self.insist(Sender::init_transactions)?;
         self.settle()?;
         let marker = self.marker()?;
         self.begin()?;
-        self.heard.put(self.number, Happened::Opened(marker));
+        self.tell(Happened::Opened(marker));
         loop {
             self.look()?;
             match self.orders.try_recv() {
                 Ok(Order::Commit(marker)) => self.commit(&marker)?,
                 Ok(Order::Abort) => self.abort()?,
+                Ok(Order::Open(_)) => return Err(lost("it was opened twice")),
+                Err(TryRecvError::Empty) => _ = self.turn(KAFKA_IDLE),
+                Err(TryRecvError::Disconnected) => return Err(End::Asked),
+            }
+        }
+    }
+
+    fn tell(&self, happened: Happened) {
+        if let Some(number) = self.number {
+            self.heard.put(number, happened);
+        }
+    }
+
+    /// Up to here no other of its name notices anything.
+    fn await_opening(&mut self) -> Result<(), End> {
+        loop {
+            self.look()?;
+            match self.orders.try_recv() {
+                Ok(Order::Open(number)) => {
+                    self.number = Some(number);
+                    return Ok(());
+                }
+                Ok(Order::Commit(_) | Order::Abort) => return Err(lost("it was not opened")),
                 Err(TryRecvError::Empty) => _ = self.turn(KAFKA_IDLE),
                 Err(TryRecvError::Disconnected) => return Err(End::Asked),
             }
@@ -206,7 +238,7 @@ impl Desk {
         let has_been_alone = self.alone_until.is_some_and(|until| until <= Instant::now());
         let begun = if has_been_alone { Err(lost("records are sent in batches again")) } else { self.begin() };
         // Who hears it may send at once.
-        self.heard.put(self.number, Happened::Committed);
+        self.tell(Happened::Committed);
         begun
     }
 
@@ -223,7 +255,7 @@ impl Desk {
         self.begin()?;
         // That a batch was refused is told only now: what was in it may have been the least of it.
         self.look()?;
-        self.heard.put(self.number, Happened::Aborted);
+        self.tell(Happened::Aborted);
         Ok(())
     }
 
@@ -250,13 +282,13 @@ impl Desk {
     }
 
     fn turn(&mut self, patience: Duration) -> usize {
-        let Self { sender, health, alone_until, is_mixed, number, heard, .. } = self;
+        let Self { sender, health, alone_until, is_mixed, .. } = self;
         let mut reports = Vec::new();
         let served = sender.serve(patience, &mut |notice: Notice| health.heard(notice), |delivery| {
             reports.push(judge(delivery, health, alone_until.is_some(), is_mixed));
         });
         if !reports.is_empty() {
-            heard.put(*number, Happened::Reports(reports));
+            self.tell(Happened::Reports(reports));
         }
         served
     }

@@ -192,6 +192,8 @@ impl MemoryTransactors {
 
 #[async_trait(?Send)]
 impl Transactors for MemoryTransactors {
+    fn expect(&mut self, _: &Transactional) {}
+
     fn open(&mut self, number: u64, name: &Transactional) {
         self.cluster.change(|state| {
             let early = mutant::active(Mutant::MarkerBeforeFence).then(|| state.marker(name));
