@@ -100,6 +100,7 @@ mod tests {
     use super::*;
     use crate::model::Partition;
     use crate::mutant::Mutant;
+    use std::ops::Range;
 
     fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
         Plan { seed, length: Duration::from_secs(20), faults, delays, manner: Manner::AtLeastOnce }
@@ -240,13 +241,12 @@ mod tests {
         });
     }
 
-    #[test]
-    fn what_falls_due_between_two_looks_at_the_clock_does_not_wait_for_anything_else() {
+    /// How late each of a thousand messages is of which one is due every 3 ms.
+    fn lateness(prepare: impl FnOnce(&World)) -> Vec<i64> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let world = World::new();
-            world.clock().set_restless();
-            world.set_store_prompt();
+            prepare(&world);
             let mut process = process::Process::start(&world, &mut StdRng::seed_from_u64(1));
             let start = world.now().as_millis() + 2_000;
             for number in 0..1_000_i64 {
@@ -256,11 +256,28 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(10)).await;
             let late = world.arrivals().into_iter().map(|arrival| arrival.at - arrival.uid.parse::<i64>().unwrap());
             let late: Vec<i64> = late.collect();
-            assert_eq!(late.len(), 1_000);
-            // In simulated time, which does not depend on the machine; the broker's stamp may show the millisecond before, too.
-            assert!(late.iter().all(|late| (-1..20).contains(late)), "{:?} ms late", late.iter().max());
             assert!(process.stop().await);
+            assert_eq!(late.len(), 1_000);
+            late
+        })
+    }
+
+    // In simulated time, which does not depend on the machine; the broker's stamp may show the millisecond before, too.
+    const ON_TIME: Range<i64> = -1..20;
+
+    #[test]
+    fn what_falls_due_between_two_looks_at_the_clock_does_not_wait_for_anything_else() {
+        let late = lateness(|world| {
+            world.clock().set_restless();
+            world.set_store_pace(Duration::ZERO);
         });
+        assert!(late.iter().all(|late| ON_TIME.contains(late)), "{:?} ms late", late.iter().max());
+    }
+
+    #[test]
+    fn what_is_claimed_already_does_not_wait_for_the_answer_to_the_next_claim() {
+        let late = lateness(|world| world.set_store_pace(Duration::from_millis(20)));
+        assert!(late.iter().all(|late| ON_TIME.contains(late)), "{:?} ms late", late.iter().max());
     }
 
     /// Two partitions: the first has a thousand messages that fell due while nobody was there, the second one every 20 ms from then on.

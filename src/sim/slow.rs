@@ -38,9 +38,9 @@ impl Slow {
         let wait = {
             let mut random = self.random.borrow_mut();
             let wait = if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) };
-            if self.world.is_store_prompt() { 0 } else { wait }
+            self.world.store_pace().unwrap_or(Duration::from_millis(wait))
         };
-        tokio::time::sleep(Duration::from_millis(wait)).await;
+        tokio::time::sleep(wait).await;
         if self.member.is_cut_off.get() { Err(Error::Unavailable("the process is cut off".to_owned())) } else { Ok(()) }
     }
 

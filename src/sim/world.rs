@@ -92,7 +92,7 @@ struct Inner {
     clocks_differ: Cell<bool>,
     exactly_once: Cell<bool>,
     /// Calls of the store take no time.
-    store_prompt: Cell<bool>,
+    store_pace: Cell<Option<Duration>>,
     /// What the route says of what is late.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
@@ -145,7 +145,7 @@ impl World {
             disturbed: Cell::new(false),
             clocks_differ: Cell::new(false),
             exactly_once: Cell::new(false),
-            store_prompt: Cell::new(false),
+            store_pace: Cell::new(None),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
             tokens: RefCell::default(),
@@ -222,13 +222,13 @@ impl World {
         self.0.catch_up_rate.set(catch_up_rate);
     }
 
-    /// From now on calls of the store take no time.
-    pub(crate) fn set_store_prompt(&self) {
-        self.0.store_prompt.set(true);
+    /// From now on calls of the store take as long, on the way there and on the way back, instead of a while by chance.
+    pub(crate) fn set_store_pace(&self, way: Duration) {
+        self.0.store_pace.set(Some(way));
     }
 
-    pub(crate) fn is_store_prompt(&self) -> bool {
-        self.0.store_prompt.get()
+    pub(crate) fn store_pace(&self) -> Option<Duration> {
+        self.0.store_pace.get()
     }
 
     pub(crate) fn late(&self) -> (Option<Duration>, Option<u32>) {
