@@ -27,6 +27,7 @@ mod foreign;
 mod levels;
 mod login;
 mod nats;
+mod nats_limits;
 mod nats_login;
 mod outage;
 mod restart;

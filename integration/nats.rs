@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
 
-use crate::env::{Nats, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, Stored, eventually, kafka, nats, redis, unique};
+use crate::env::{Nats, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, Stored, eventually, kafka, nats, redis, rfc3339_in, unique};
 
 /// A deployment of one route each way, on streams and topics of its own.
 struct Bridge {
@@ -208,11 +208,6 @@ fn messages_arrive_on_a_topic_to_the_last_byte() {
     let expected: [(Option<&[u8]>, Option<&[u8]>); 3] = [(Some(b"k"), Some(&[0, 255])), (Some(&[255, 0]), Some(b"")), (None, None)];
     assert_eq!(parts, expected);
     assert_eq!(records[0].headers[..2], [header("postdate-subject", &subject), header("h", "1")]);
-}
-
-fn rfc3339_in(seconds: i64) -> String {
-    let output = std::process::Command::new("date").args(["-u", "-d", &format!("+{seconds} seconds"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
-    String::from_utf8(output.expect("date runs").stdout).expect("text").trim().to_owned()
 }
 
 /// A producer that was written for the server's own schedules, on a broker that lets its headers through.

@@ -30,7 +30,7 @@ pub(crate) use collector::Collector;
 pub(crate) use confined::Confined;
 pub(crate) use guarded::{Guarded, MASTER, TENANT};
 pub(crate) use kafka::Kafka;
-pub(crate) use nats::{Nats, Options, Stored};
+pub(crate) use nats::{Nats, Options, Stored, rfc3339_in};
 pub(crate) use papers::Papers;
 pub(crate) use postdate::{Metrics, Postdate};
 pub(crate) use process::{Process, cpu_of, folder, free_port};

@@ -67,6 +67,13 @@ impl Nats {
         nats
     }
 
+    /// With limits of JetStream, as they stand in the server's configuration file.
+    pub(crate) fn start_limited(limits: &str) -> Nats {
+        let mut nats = Nats::begin(free_port(), (&format!(", limits {{ {limits} }}"), ""), Arc::new(ConnectOptions::new));
+        nats.wait();
+        nats
+    }
+
     /// In a JetStream domain.
     pub(crate) fn start_in(domain: &str, more: &str) -> Nats {
         let mut nats = Nats::begin(free_port(), (&format!(", domain: {domain}"), more), Arc::new(ConnectOptions::new));
@@ -162,6 +169,26 @@ impl Nats {
         self.ask(async move |context| {
             let stream = context.get_stream(name).await.expect("a stream that exists");
             stream.purge().sequence(first).await.expect("a purge");
+        });
+    }
+
+    pub(crate) fn allow_consumers(&self, stream: &str, count: i32) {
+        self.ask(async move |context| {
+            let config = context.get_stream(stream).await.expect("a stream that exists").cached_info().config.clone();
+            context.update_stream(Config { max_consumers: count, ..config }).await.expect("a stream of other limits");
+        });
+    }
+
+    /// Stops the only consumer of a stream from bringing anything, for an hour; it is there, and says that it lives.
+    pub(crate) fn pause_consumer(&self, stream: &str) {
+        self.ask(async move |context| {
+            let names = context.get_stream(stream).await.expect("a stream that exists").consumer_names();
+            let names: Vec<String> = names.map(|name| name.expect("an answer")).collect().await;
+            assert_eq!(names.len(), 1, "{names:?}");
+            let until = serde_json::json!({ "pause_until": rfc3339_in(3_600) });
+            let paused: serde_json::Value =
+                context.request(format!("CONSUMER.PAUSE.{stream}.{}", names[0]), &until).await.expect("an answer");
+            assert_eq!(paused["paused"], true, "{paused}");
         });
     }
 
@@ -292,4 +319,9 @@ fn server(folder: &Path) -> Command {
     let mut server = Command::new(program);
     server.arg("-c").arg(folder.join("nats.conf"));
     server
+}
+
+pub(crate) fn rfc3339_in(seconds: i64) -> String {
+    let output = Command::new("date").args(["-u", "-d", &format!("+{seconds} seconds"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
+    String::from_utf8(output.expect("date runs").stdout).expect("text").trim().to_owned()
 }

@@ -17,7 +17,7 @@ pub(crate) const NATS_RETRY: Duration = Duration::from_millis(200);
 pub(crate) const NATS_GROUP_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const NATS_MEMBER_MAX: Duration = Duration::from_secs(8);
 
-/// How long the group may be silent before that is told: shorter than a restart of one server of three takes, it would tell of every one.
+/// How long the group may be silent, or a reader fail, before that is told: shorter than a restart of one server of three takes, it would tell of every one.
 pub(crate) const NATS_GROUP_SILENCE_MAX: Duration = Duration::from_secs(4);
 
 /// Attempts to write to a group that other members write to.
@@ -39,6 +39,9 @@ pub(crate) const NATS_CONSUMER_IDLE: Duration = Duration::from_secs(30);
 /// How often a reader looks at its stream, and how soon when it has caught up.
 pub(crate) const NATS_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const NATS_LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// So many looks in a row at which the stream has what its consumer has not brought: it brings nothing any more.
+pub(crate) const NATS_LOOKS_MAX: u32 = 3;
 
 /// Records that were published and not confirmed: below the ten thousand that a stream takes before it refuses.
 pub(crate) const NATS_WINDOW_MAX: usize = 4_096;

@@ -16,11 +16,15 @@
 use crate::broker::Outgoing;
 use crate::model::Headers;
 use crate::model::header::{Header, push_header};
+use crate::model::header_name::{DUE, ORIGIN, SUBJECT};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::borrow::Cow;
 use std::str::FromStr as _;
+
+/// By which a stream knows what it has already.
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 pub(crate) const KEY: &str = "postdate-key";
 pub(crate) const KEY_BASE64: &str = "postdate-key-base64";
@@ -40,7 +44,7 @@ fn is_of_server(name: &[u8]) -> bool {
 
 /// The headers of a record on its way out, or what is wrong with the first that NATS cannot carry. `subject` is left out: see the source.
 pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<Carried, String> {
-    let mut carried = Carried(Vec::new());
+    let mut carried = Carried::with_room_for(record);
     for (name, value) in record.out_headers() {
         if is_of_envelope(name) || is_of_server(name) || left_out.is_some_and(|left_out| left_out.as_bytes() == name) {
             continue;
@@ -63,34 +67,72 @@ pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<
 }
 
 /// Headers that NATS can carry, in one buffer: what is sent may have to be sent again, and a map of them costs an allocation a header.
-pub(super) struct Carried(Vec<u8>);
+pub(super) struct Carried {
+    block: Vec<u8>,
+    /// Bytes of their lines on the wire.
+    lines: usize,
+}
 
 impl Carried {
+    /// So that they need not be moved while they grow.
+    fn with_room_for(record: &Outgoing<'_>) -> Self {
+        let extra: usize = record.extra.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let room = record.headers.as_block().len() + extra + record.key.map_or(0, <[u8]>::len) + ENVELOPE_ROOM;
+        Self { block: Vec::with_capacity(room), lines: 0 }
+    }
+
     /// Both are text that NATS can carry.
     pub(super) fn push(&mut self, name: &str, value: &str) {
-        push_header(&mut self.0, name.as_bytes(), Some(value.as_bytes()));
+        self.lines += name.len() + value.len() + ": \r\n".len();
+        push_header(&mut self.block, name.as_bytes(), Some(value.as_bytes()));
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let text = |bytes| std::str::from_utf8(bytes).expect("pushed as text");
-        Headers::from_block(&self.0).iter().map(move |(name, value)| (text(name), value.map_or("", text)))
+        Headers::from_block(&self.block).iter().map(move |(name, value)| (text(name), value.map_or("", text)))
     }
 
     /// As the client library takes them.
     pub(super) fn map(&self) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in self.iter() {
-            let (name, value) = (HeaderName::from_str(name), HeaderValue::from_str(value));
-            map.append(name.expect("a name that was looked at"), value.expect("a value that was looked at"));
+        let (mut map, mut before) = (HeaderMap::new(), [""; FEW]);
+        for (place, (name, value)) in self.iter().enumerate() {
+            let value = HeaderValue::from(value);
+            // To append is to look the name up twice.
+            if place < FEW && !before[..place].contains(&name) {
+                map.insert(header_name(name), value);
+                before[place] = name;
+            } else {
+                map.append(header_name(name), value);
+            }
         }
         map
     }
 
     /// The bytes that a message takes of what the server allows: its headers and its payload.
     pub(super) fn wire_length(&self, payload: usize) -> usize {
-        let lines = self.iter().map(|(name, value)| name.len() + value.len() + ": \r\n".len());
-        "NATS/1.0\r\n\r\n".len() + lines.sum::<usize>() + payload
+        "NATS/1.0\r\n\r\n".len() + self.lines + payload
     }
+}
+
+/// What the id of a message, the names of the envelope and the lengths of all take, in most cases.
+const ENVELOPE_ROOM: usize = 192;
+
+/// So many names are compared with each other in less time than it takes to look one up.
+const FEW: usize = 16;
+
+/// What nearly every message bears, made once: the library looks at and copies any other name.
+static OFTEN: [(&str, HeaderName); 5] = [
+    (SUBJECT, HeaderName::from_static(SUBJECT)),
+    (KEY, HeaderName::from_static(KEY)),
+    (DUE, HeaderName::from_static(DUE)),
+    (ORIGIN, HeaderName::from_static(ORIGIN)),
+    (MESSAGE_ID, HeaderName::from_static(MESSAGE_ID)),
+];
+
+/// Of a name that was looked at.
+fn header_name(name: &str) -> HeaderName {
+    let often = OFTEN.iter().find(|(often, _)| *often == name);
+    often.map_or_else(|| HeaderName::from_str(name).expect("a name that was looked at"), |(_, name)| name.clone())
 }
 
 fn is_name(name: &str) -> bool {
@@ -99,7 +141,8 @@ fn is_name(name: &str) -> bool {
 
 fn text(value: &[u8]) -> Option<&str> {
     let value = std::str::from_utf8(value).ok()?;
-    (!value.contains(['\r', '\n', '\0']) && value.trim() == value).then_some(value)
+    let is_line = !value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0));
+    (is_line && value.trim().len() == value.len()).then_some(value)
 }
 
 /// The headers of a message as they are read, by name and for one name in their order: so a message that is read twice reads the same.
@@ -221,6 +264,29 @@ mod tests {
     /// Short ones of all bytes, and of those that can be carried, which are rare among them.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![proptest::collection::vec(any::<u8>(), 0..6), "[ -~]{0,8}".prop_map(String::into_bytes)]
+    }
+
+    #[test]
+    fn many_names_and_values_of_one_name_all_go_out_in_their_order() {
+        let names: Vec<String> = (0..2 * FEW).map(|number| format!("n{number:02}")).collect();
+        let mut sent: Vec<(String, String)> = Vec::new();
+        for round in ["first", "", "third"] {
+            sent.extend(names.iter().map(|name| (name.clone(), round.to_owned())));
+            sent.push((DUE.to_owned(), round.to_owned()));
+        }
+        let headers: Vec<(&[u8], Option<&[u8]>)> = sent.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))).collect();
+        let gone = carried(None, Some(b""), &headers);
+        sent.sort_by(|(one, _), (other, _)| one.cmp(other));
+        assert_eq!(gone, Ok(sent));
+    }
+
+    /// As the client library counts it.
+    #[test]
+    fn the_length_is_that_of_the_lines() {
+        let mut carried = Carried { block: Vec::new(), lines: 0 };
+        carried.push("a", "12");
+        carried.push("bc", "");
+        assert_eq!(carried.wire_length(5), "NATS/1.0\r\na: 12\r\nbc: \r\n\r\n".len() + 5);
     }
 
     #[test]

@@ -1,24 +1,26 @@
 //! One partition, read in order from where it is told: by a pull consumer that acknowledges nothing and is made anew, at the next offset,
-//! whenever it skips a message, falls silent, or the connection is lost. Below the position asked for nothing is handed out.
+//! whenever it skips a message, falls silent, brings nothing of what the stream has, or the connection is lost. Below the position asked for nothing is handed out.
 //!
 //! Every few seconds, and whenever it has caught up, it looks at the stream itself: only that shows where the partition ends, and that
 //! messages were removed, or that the stream is another one of the same name.
 
 use super::header::Incoming;
-use super::link::Link;
+use super::link::{self, Link};
 use super::stream::{self, Raw, StreamFacts};
 use crate::broker::{Batch, Error, Event};
 use crate::limit::{
-    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_HEARTBEAT, NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL,
-    NATS_RETRY,
+    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_GROUP_SILENCE_MAX, NATS_HEARTBEAT,
+    NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL, NATS_LOOKS_MAX, NATS_RETRY,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
-use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::stream::ConsumerErrorKind;
+use async_nats::jetstream::{ErrorCode, Message};
 use futures_util::{FutureExt as _, StreamExt as _};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,8 +33,16 @@ pub(super) struct Plan {
     pub(super) epoch: u64,
     /// Whether the headers of the server's own schedules are read.
     pub(super) keeps_schedules: bool,
+    pub(super) shown: Rc<Shown>,
+}
+
+/// What a reader tells beside its events.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
     /// The stream's end, as it was last heard of.
-    pub(super) end: Rc<Cell<Option<Offset>>>,
+    pub(super) end: Cell<Option<Offset>>,
+    /// Why nothing is read, for a person, if that has lasted.
+    pub(super) trouble: RefCell<Option<String>>,
 }
 
 /// See the module's page.
@@ -49,6 +59,12 @@ pub(super) struct Reader {
     look_at: Instant,
     /// What was passed over since the last look, as a filter makes it happen, or a purge.
     passed_over: Option<PassedOver>,
+    /// How long the stream lets a consumer stay unasked.
+    idle: Duration,
+    /// Since when reading has failed.
+    failing: Option<Instant>,
+    /// From where on the last looks found what the consumer had not brought, and how many they were.
+    overdue: (u64, u32),
     /// Its consumer failed: the next message may be the reason.
     is_doubtful: bool,
     is_over: bool,
@@ -72,7 +88,7 @@ struct Consumer {
 /// What a consumer brought.
 enum Brought {
     Message(Box<Message>, Place),
-    Failed,
+    Failed(String),
 }
 
 #[derive(Clone, Copy)]
@@ -94,6 +110,9 @@ impl Reader {
             ended: None,
             look_at: Instant::now(),
             passed_over: None,
+            idle: NATS_CONSUMER_IDLE,
+            failing: None,
+            overdue: (0, 0),
             is_doubtful: false,
             is_over: false,
         }
@@ -108,10 +127,9 @@ impl Reader {
             match self.turn().await {
                 Ok(Some(event)) => return (event, self),
                 Ok(None) => {}
-                // The connection says it, and the group.
                 Err(error) => {
-                    tracing::debug!(partition = %self.plan.partition, "reading begins anew: {error}");
                     self.consumer = None;
+                    self.fails(&error.to_string());
                     tokio::time::sleep(NATS_RETRY).await;
                 }
             }
@@ -130,12 +148,30 @@ impl Reader {
             }
         };
         match brought {
-            Brought::Failed => {
+            Brought::Failed(why) => {
                 self.is_doubtful = true;
+                self.fails(&why);
                 tokio::time::sleep(NATS_RETRY).await;
                 Ok(None)
             }
-            Brought::Message(message, place) => Ok(self.collect(consumer, *message, place)),
+            Brought::Message(message, place) => {
+                self.works();
+                Ok(self.collect(consumer, *message, place))
+            }
+        }
+    }
+
+    /// What passes by itself is a matter of the connection, which says it.
+    fn fails(&mut self, why: &str) {
+        tracing::debug!(partition = %self.plan.partition, "reading begins anew: {why}");
+        if self.failing.get_or_insert_with(Instant::now).elapsed() > NATS_GROUP_SILENCE_MAX {
+            self.plan.shown.trouble.replace(Some(format!("{} is not read: {why}", self.plan.partition)));
+        }
+    }
+
+    fn works(&mut self) {
+        if self.failing.take().is_some() {
+            self.plan.shown.trouble.take();
         }
     }
 
@@ -151,24 +187,42 @@ impl Reader {
                 return Ok(Some(self.single(&raw)));
             }
         }
-        let config = pull::Config {
+        let losses = self.link.losses();
+        let unmade = |error: &dyn std::error::Error| Error::Unavailable(format!("the stream {}: {}", self.plan.stream, link::chain(error)));
+        let consumer = self.link.context().await?.create_consumer_on_stream(self.config(), self.plan.stream.as_str()).await;
+        let consumer = consumer.map_err(|error| match error.kind() {
+            ConsumerErrorKind::JetStream(refusal) => {
+                let few = refusal.error_code() == ErrorCode::MAXIMUM_CONSUMERS_LIMIT;
+                let fix = if few { "; raise max_consumers of the stream, or of the account" } else { "" };
+                Error::Refused(format!("no consumer of the stream {}: {refusal}{fix}", self.plan.stream))
+            }
+            _ => unmade(&error),
+        })?;
+        // The server's `max_request_batch`, of which it makes a limit of each consumer: what asks for more is refused.
+        let allowed = usize::try_from(consumer.cached_info().config.max_batch).ok().filter(|allowed| *allowed > 0);
+        let batch = allowed.map_or(NATS_FETCH_MAX, |allowed| allowed.min(NATS_FETCH_MAX));
+        let messages = consumer.stream().max_messages_per_batch(batch).heartbeat(NATS_HEARTBEAT).messages().await;
+        let messages = messages.map_err(|error| unmade(&error))?;
+        self.consumer = Some(Consumer { messages, number: 1, losses });
+        Ok(None)
+    }
+
+    /// A consumer that no limit of the stream, the account or the server forbids or holds up, but for that of their number. Of the limits of
+    /// a fetch only the number of messages is set by others than who makes the consumer; bytes are not limited: a message above such a limit
+    /// would stop it without a word.
+    fn config(&self) -> pull::Config {
+        pull::Config {
             description: Some("postdate".to_owned()),
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next.max(1) },
             ack_policy: AckPolicy::None,
+            // Unset, it would be the stream's limit, and refused where the server's or the account's is lower.
+            max_ack_pending: -1,
             filter_subject: self.plan.filter.clone(),
             memory_storage: true,
             num_replicas: 1,
-            inactive_threshold: NATS_CONSUMER_IDLE,
+            inactive_threshold: self.idle,
             ..pull::Config::default()
-        };
-        let unmade = |what: String| Error::Unavailable(format!("the stream {}: {what}", self.plan.stream));
-        let losses = self.link.losses();
-        let consumer = self.link.context().await?.create_consumer_on_stream(config, self.plan.stream.as_str()).await;
-        let consumer = consumer.map_err(|error| unmade(super::link::chain(&error)))?;
-        let messages = consumer.stream().max_messages_per_batch(NATS_FETCH_MAX).heartbeat(NATS_HEARTBEAT).messages().await;
-        let messages = messages.map_err(|error| unmade(super::link::chain(&error)))?;
-        self.consumer = Some(Consumer { messages, number: 1, losses });
-        Ok(None)
+        }
     }
 
     /// A batch that begins with a message, and has what else is there already.
@@ -187,8 +241,9 @@ impl Reader {
             }
             match consumer.next().now_or_never() {
                 Some(Brought::Message(message, place)) => more = Some((*message, place)),
-                Some(Brought::Failed) => {
+                Some(Brought::Failed(why)) => {
                     self.is_doubtful = true;
+                    self.fails(&why);
                     return (batch.len() > 0).then_some(Event::Records(batch));
                 }
                 None => {}
@@ -226,7 +281,8 @@ impl Reader {
             // The group gives up a partition whose stream is gone.
             return Err(Error::Refused(format!("the stream {} does not exist", self.plan.stream)));
         };
-        self.plan.end.set(Some(Offset(facts.end)));
+        self.plan.shown.end.set(Some(Offset(facts.end)));
+        self.idle = facts.consumer_idle.map_or(NATS_CONSUMER_IDLE, |idle| idle.min(NATS_CONSUMER_IDLE));
         let created = *self.created.get_or_insert(facts.created);
         if let Some(removed) = self.removed(&facts).filter(|_| facts.created == created) {
             self.look_at = Instant::now();
@@ -239,11 +295,36 @@ impl Reader {
         }
         let is_end =
             facts.end == self.next || stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await?.is_none();
-        if !is_end || self.ended == Some(facts.end) {
+        if !is_end {
+            self.wait_for_it();
+            return Ok(None);
+        }
+        if self.consumer.is_some() {
+            self.works();
+        }
+        if self.ended == Some(facts.end) {
             return Ok(None);
         }
         (self.next, self.ended) = (facts.end, Some(facts.end));
         Ok(Some(Event::End { partition: self.plan.partition.clone(), epoch: self.plan.epoch, at: Offset(facts.end) }))
+    }
+
+    /// The stream has a message that was not brought. A consumer may live and bring nothing all the same: one that was paused, or that its
+    /// server has lost count of.
+    fn wait_for_it(&mut self) {
+        if self.consumer.is_none() {
+            self.overdue = (self.next, 0);
+            return;
+        }
+        let looks = if self.overdue.0 == self.next { self.overdue.1 + 1 } else { 1 };
+        self.overdue = (self.next, looks);
+        if looks >= NATS_LOOKS_MAX {
+            let (partition, next) = (&self.plan.partition, self.next);
+            tracing::warn!(%partition, next, "the stream has messages, and the consumer that reads them brings nothing; it is made anew");
+            self.consumer = None;
+            self.is_doubtful = true;
+            self.fails("its consumers bring nothing of what the stream has");
+        }
     }
 
     /// A consumer passes over what was removed before it came there, and says nothing.
@@ -261,12 +342,16 @@ impl Consumer {
             biased;
             brought = self.messages.next() => brought,
             // By itself it would ask again, and again, for what may be the reason.
-            _ = self.losses.changed() => None,
+            _ = self.losses.changed() => return Brought::Failed("the connection was lost".to_owned()),
         };
-        let Some(Ok(message)) = brought else { return Brought::Failed };
-        let Ok(info) = message.info() else { return Brought::Failed };
+        let message = match brought {
+            Some(Ok(message)) => message,
+            Some(Err(error)) => return Brought::Failed(link::chain(&error)),
+            None => return Brought::Failed("its consumer has ended".to_owned()),
+        };
+        let Ok(info) = message.info() else { return Brought::Failed("its consumer brings what is no message of a stream".to_owned()) };
         if info.consumer_sequence != self.number {
-            return Brought::Failed;
+            return Brought::Failed("its consumer has skipped a message".to_owned());
         }
         self.number += 1;
         let millis = i64::try_from(info.published.unix_timestamp_nanos().div_euclid(1_000_000)).ok();

@@ -4,7 +4,7 @@ use super::Cluster;
 use super::bucket::Bucket;
 use super::group::{Group, Step};
 use super::link::Link;
-use super::reader::{Plan, Reader};
+use super::reader::{Plan, Reader, Shown};
 use super::stream;
 use crate::broker::{Commit, Described, Error, Event, Source};
 use crate::health::Part;
@@ -12,7 +12,6 @@ use crate::limit::{NATS_CLOSE_MAX, NATS_GROUP_INTERVAL, NATS_GROUP_SILENCE_MAX};
 use crate::model::{Offset, Partition, split_topic};
 use async_trait::async_trait;
 use futures_util::future::{LocalBoxFuture, poll_fn};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::task::Poll;
@@ -44,8 +43,8 @@ pub(crate) struct NatsSource {
     answered: Option<Instant>,
     owned: BTreeSet<Partition>,
     readers: Readers,
-    /// Where what is read ends, as its reader last heard.
-    ends: BTreeMap<Partition, Rc<Cell<Option<Offset>>>>,
+    /// What the readers tell beside their events.
+    shown: BTreeMap<Partition, Rc<Shown>>,
     /// Whose turn it was last.
     last: Option<Partition>,
     told: VecDeque<Result<Event, Error>>,
@@ -64,7 +63,7 @@ impl NatsSource {
             answered: None,
             owned: BTreeSet::new(),
             readers: BTreeMap::new(),
-            ends: BTreeMap::new(),
+            shown: BTreeMap::new(),
             last: None,
             told: VecDeque::new(),
         })
@@ -82,7 +81,10 @@ impl NatsSource {
                 return;
             }
         };
-        self.link.ready();
+        match self.shown.values().find_map(|shown| shown.trouble.borrow().clone()) {
+            Some(trouble) => self.link.not_ready(trouble),
+            None => self.link.ready(),
+        }
         let is_first = self.answered.replace(Instant::now()).is_none();
         self.told.extend(faults.into_iter().map(Err));
         let has_lost = !lost.is_empty();
@@ -166,20 +168,20 @@ impl Source for NatsSource {
             filter: filter.to_owned(),
             epoch,
             keeps_schedules: self.keeps_schedules,
-            end: Rc::default(),
+            shown: Rc::default(),
         };
-        self.ends.insert(partition.clone(), plan.end.clone());
+        self.shown.insert(partition.clone(), plan.shown.clone());
         let reader = Reader::new(self.link.clone(), plan, from);
         self.readers.insert(partition.clone(), Box::pin(reader.next()));
     }
 
     fn stop(&mut self, partition: &Partition) {
         self.readers.remove(partition);
-        self.ends.remove(partition);
+        self.shown.remove(partition);
     }
 
     fn end(&self, partition: &Partition) -> Option<Offset> {
-        self.ends.get(partition)?.get()
+        self.shown.get(partition)?.end.get()
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {

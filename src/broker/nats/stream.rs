@@ -23,6 +23,10 @@ pub(crate) struct StreamFacts {
     /// How long it passes over what it has already, and when it took its last message; long ago, if it never has.
     pub(crate) window: Duration,
     pub(crate) last: Timestamp,
+    /// The consumers that it may have at a time; `None`: no bound of its own.
+    pub(crate) max_consumers: Option<usize>,
+    /// How long a consumer of it may stay unasked at most; `None`: no bound.
+    pub(super) consumer_idle: Option<Duration>,
     retention: RetentionPolicy,
     /// When it was made, in nanoseconds: another stream of its name has another.
     pub(super) created: i128,
@@ -69,14 +73,17 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
     };
     let (first, end) = (info.state.first_sequence.max(1), info.state.last_sequence + 1);
     let last = info.state.last_timestamp.unix_timestamp_nanos().div_euclid(1_000_000);
-    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, duplicate_window, .. } =
-        info.config;
+    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, .. } = info.config;
+    let Config { duplicate_window, max_consumers, consumer_limits, .. } = info.config;
+    let consumer_idle = consumer_limits.map(|limits| limits.inactive_threshold);
     Ok(Some(StreamFacts {
         name,
         subjects,
         max_age: Some(max_age).filter(|max_age| !max_age.is_zero()),
         window: duplicate_window,
         last: Timestamp::from_millis(i64::try_from(last).unwrap_or(i64::MIN)),
+        max_consumers: usize::try_from(max_consumers).ok().filter(|max| *max > 0),
+        consumer_idle: consumer_idle.filter(|idle| !idle.is_zero()),
         is_bounded: max_messages > 0 || max_bytes > 0 || max_messages_per_subject > 0,
         retention,
         created: info.created.unix_timestamp_nanos(),

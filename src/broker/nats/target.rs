@@ -18,6 +18,7 @@ use crate::limit::{
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Reason, is_subject};
+use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -29,8 +30,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// The target port on one cluster.
 pub(crate) struct NatsTarget {
@@ -52,7 +51,7 @@ pub(crate) struct NatsTarget {
 /// A record that is not settled.
 struct Pending {
     ticket: u64,
-    subject: String,
+    subject: Subject,
     headers: Carried,
     payload: Bytes,
     length: usize,
@@ -102,7 +101,7 @@ impl NatsTarget {
             self.count += 1;
             format!("{}/{}", self.name, self.count)
         });
-        headers.push(MESSAGE_ID, &id);
+        headers.push(header::MESSAGE_ID, &id);
         let payload = record.payload.unwrap_or_default();
         let length = headers.wire_length(payload.len());
         let max = self.max_payload.load(Ordering::Relaxed);
@@ -111,7 +110,7 @@ impl NatsTarget {
         }
         Ok(Pending {
             ticket,
-            subject: subject.to_owned(),
+            subject: Subject::from(subject),
             headers,
             payload: Bytes::copy_from_slice(payload),
             length,
@@ -352,7 +351,8 @@ impl Window {
     }
 
     fn deny(&mut self, subject: &str) {
-        let numbers: Vec<u64> = self.pending.iter().filter(|(_, pending)| pending.subject == subject).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| pending.subject.as_str() == subject).map(|(number, _)| *number).collect();
         for number in numbers {
             let detail = format!("this client may not publish to {subject}");
             self.settle(number, Err(failure::refused(Reason::Unauthorized, detail)));

@@ -6,7 +6,8 @@ use super::failure;
 use super::link::{options, unconnected};
 use crate::broker::{Error, Failure};
 use crate::limit::NATS_NOTICES_MAX;
-use async_nats::{Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subscriber};
+use async_nats::subject::ToSubject;
+use async_nats::{Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use std::sync::Arc;
@@ -44,6 +45,21 @@ pub(super) enum Heard {
     Lost,
 }
 
+/// Where the answer to a record goes. The library copies a text that it is given.
+struct Reply<'a> {
+    inbox: &'a str,
+    number: u64,
+}
+
+impl ToSubject for Reply<'_> {
+    fn to_subject(&self) -> Subject {
+        let mut subject = String::with_capacity(self.inbox.len() + 20);
+        subject.push_str(self.inbox);
+        subject.push_str(&self.number.to_string());
+        Subject::from(subject)
+    }
+}
+
 const ASKED: char = '?';
 
 /// Longer than the runtime of a connection that is lost lives on.
@@ -54,6 +70,8 @@ impl Wire {
         let is_open = Arc::new(AtomicBool::new(false));
         let (opened, (tell, notices)) = (is_open.clone(), mpsc::channel(NATS_NOTICES_MAX));
         let options = options(cluster)?
+            // Those of the records were looked at when they were taken over, and the others are its own.
+            .skip_subject_validation(true)
             .reconnect_delay_callback(move |_| if opened.load(Ordering::Relaxed) { NEVER } else { Duration::ZERO })
             .event_callback(move |event| {
                 let notice = match event {
@@ -87,9 +105,9 @@ impl Wire {
 
     /// Hands a record over to the client. `Err`: it is larger than the server takes; that the connection is lost is told by
     /// [`Wire::heard`].
-    pub(super) async fn publish(&self, number: u64, subject: &str, headers: HeaderMap, payload: Bytes) -> Result<(), ()> {
-        let reply = format!("{}{number}", self.inbox);
-        match self.client.publish_with_reply_and_headers(subject.to_owned(), reply, headers, payload).await {
+    pub(super) async fn publish(&self, number: u64, subject: &Subject, headers: HeaderMap, payload: Bytes) -> Result<(), ()> {
+        let reply = Reply { inbox: &self.inbox, number };
+        match self.client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload).await {
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(()),
             _ => Ok(()),
         }

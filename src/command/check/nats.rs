@@ -34,7 +34,11 @@ async fn look_at_all(area: &str, catalog: &NatsCatalog, duties: &[Duty]) -> Resu
     for duty in duties {
         match (duty.role, split_topic(&duty.topic)) {
             (Role::Source, Some((stream, filter))) => {
-                items.extend(judge_source(area, duty, filter, catalog.stream(stream).await?.as_ref()));
+                let found = catalog.stream(stream).await?;
+                items.extend(judge_source(area, duty, filter, found.as_ref()));
+                let readers =
+                    duties.iter().filter(|duty| duty.role == Role::Source && is_of(stream, duty)).map(|duty| duty.routes.len()).sum();
+                items.extend(found.and_then(|facts| judge_consumers(area, duty, readers, facts.max_consumers?)));
             }
             _ if is_template(&duty.topic) => {
                 items.push(Item::ok(area, &duty.topic, format!("{}: made of the subject a message came by, not looked at", of(duty))));
@@ -74,6 +78,21 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
     let mut items = vec![Item::ok(area, &duty.topic, format!("{}: limits retention", of(duty)))];
     items.extend(judge_limits(area, duty, facts));
     items
+}
+
+fn is_of(stream: &str, duty: &Duty) -> bool {
+    split_topic(&duty.topic).is_some_and(|(of, _)| of == stream)
+}
+
+/// Whether a stream has the consumers that its readers need: one each, and the last one of whoever read before for a while.
+fn judge_consumers(area: &str, duty: &Duty, readers: usize, max: usize) -> Option<Item> {
+    let needed = 2 * readers;
+    let what = format!("the stream has at most {max} consumers; {readers} read it, and {needed} while they change hands");
+    let fix = format!("raise max_consumers to {needed} at least");
+    if max < readers {
+        return Some(Item::fail(area, &duty.topic, what, fix));
+    }
+    (max < needed).then(|| Item::warn(area, &duty.topic, what, fix))
 }
 
 /// What removes messages that may have to be read again.
