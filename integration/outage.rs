@@ -193,6 +193,8 @@ fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_fo
     let took = paused.elapsed();
     assert!(took < NOTICED, "it took {took:?} to notice that the broker is silent");
     eventually("the group has given the process up", LIMIT, || postdate.logs().contains("partition lost").then_some(()));
+    let stalled = || postdate.metrics().sum("postdate_stalled_seconds");
+    eventually("what was handed over is told to stand still", LIMIT, || (stalled() >= 3.0).then_some(()));
     kafka.resume();
     wait_until_ready(&postdate);
     let logs = postdate.logs();
@@ -202,6 +204,7 @@ fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_fo
     assert_eq!(outages.count(), 1, "an outage is said once");
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= 600, "{duplicates} duplicates");
+    eventually("nothing stands still", LIMIT, || (stalled() == 0.0).then_some(()));
     scene.ledger_says_all_once(&postdate);
 }
 

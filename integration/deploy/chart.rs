@@ -1,6 +1,10 @@
 //! The chart, as Helm renders and judges it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+
+use regex_lite::Regex;
+use serde_json::Value;
 
 use super::{file, folder, output, root, tool};
 use crate::env::Papers;
@@ -111,11 +115,25 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         ("split", "env.POSTDATE_ROLES=x", "propertyName"),
         ("split", "image.digest=latest", "/image/digest"),
         ("split", "networkPolicy.egress[0].ports[0]=70000", "/networkPolicy/egress/0/ports/0"),
+        ("split", "networkPolicy.admin.from=null", "/networkPolicy/admin"),
         ("split", "command={run}", "/command/0"),
         ("keda", "autoscaling.kind=vpa", "/autoscaling/kind"),
         ("keda", "autoscaling.prometheus.serverAddress=", "autoscaling.prometheus.serverAddress is required"),
         ("keda", "autoscaling.kafka.sources[0].route=other", "config has no route other"),
         ("keda", "autoscaling.kafka.sources[0].topics=x", "additional properties 'topics' not allowed"),
+        ("keda", "autoscaling.kafka.sources[0].topic=orders", "config.route.orders does not read orders"),
+        ("keda", "autoscaling.timer.min=17", "autoscaling.timer: min 17 is more than max 16"),
+        ("hpa", "autoscaling.ingress.max=1,autoscaling.ingress.min=2", "autoscaling.ingress: min 2 is more than max 1"),
+        ("small", "autoscaling.kind=hpa", "nothing would be scaled"),
+        ("hpa", "autoscaling.ingress.enabled=false,autoscaling.timer.enabled=false", "nothing would be scaled"),
+        ("split", "workloads.timer.resources.request.cpu=1", "additional properties 'request' not allowed"),
+        ("split", "workloads.timer.resources.limits.memory=1GB", "/workloads/timer/resources/limits/memory"),
+        ("split", "config.timer.memory=1GiB", "the memory limit 1Gi is less than config.timer.memory (1GiB) and the 150MiB"),
+        ("split", "workloads.timer.resources.limits.memory=660M", "the memory limit 660M is less"),
+        ("embedded", "config.timer.memory=512MiB", "the memory limit 768Mi is less than config.timer.memory (512MiB) and the 300MiB"),
+        ("small", "config.timer.lees=5s", "additional properties 'lees' not allowed"),
+        ("small", "config.route.orders.source.topic=a", "additional properties 'topic' not allowed"),
+        ("small", "config.route.orders.delivery=exactly_once", "/config/route/orders/delivery"),
         ("embedded", "workloads.both.replicas=2", "the embedded store is for one process"),
         ("embedded", "config.store.redis.url=redis://redis", "is another store"),
         ("embedded", "monitoring.kind=datadog", "/monitoring/kind"),
@@ -124,8 +142,47 @@ fn values_that_make_no_sense_are_refused_with_the_reason() {
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && said.contains(words), "{example} --set {set}: expected {words:?} in\n{said}");
     }
+    for limit in ["1.2Gi", "1300M", "1300000000", "13e8"] {
+        let set = format!("config.timer.memory=1GiB,workloads.timer.resources.limits.memory={limit}");
+        output(&mut helm("template", "split", &["--set", &set]));
+    }
     let half = helm("template", "small", &["--set-json", "config.timer.lease=1.5"]).output().unwrap();
     assert!(String::from_utf8_lossy(&half.stderr).contains("1.5 is no whole number"), "{half:?}");
+}
+
+/// The keys of each table of `config/default.toml`, those behind a # included.
+fn options() -> BTreeMap<String, BTreeSet<String>> {
+    let text = file("config/default.toml");
+    let line = Regex::new(r"^#?(?:\[([a-z_.]+)\]$|([a-z_]+) = )").unwrap();
+    let (mut table, mut keys) = (String::new(), BTreeMap::<_, BTreeSet<_>>::new());
+    for found in text.lines().filter_map(|text| line.captures(text)) {
+        let word = |group: usize| found.get(group).map(|found| found.as_str().to_owned());
+        table = word(1).unwrap_or(table);
+        keys.entry(table.clone()).or_default().extend(word(2));
+    }
+    keys
+}
+
+#[test]
+fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
+    let schema: Value = serde_json::from_str(&file("deploy/helm/postdate/values.schema.json")).unwrap();
+    let (options, config) = (options(), "/properties/config/properties");
+    for (table, place) in [
+        ("store.redis", "/store/properties/redis"),
+        ("kafka.main", "/kafka/additionalProperties"),
+        ("nats.edge", "/nats/additionalProperties"),
+        ("route.orders.retry", "/route/additionalProperties/properties/retry"),
+        ("timer", "/timer"),
+        ("log", "/log"),
+        ("traces", "/traces"),
+        ("route.orders", "/route/additionalProperties"),
+    ] {
+        let found = schema.pointer(&format!("{config}{place}")).unwrap_or_else(|| panic!("the schema has no {place}"));
+        let mut known: BTreeSet<_> = found["properties"].as_object().unwrap().keys().cloned().collect();
+        // A table of its own.
+        known.retain(|key| (table, key.as_str()) != ("route.orders", "retry"));
+        assert_eq!((&known, &found["additionalProperties"]), (&options[table], &false.into()), "{table}");
+    }
 }
 
 #[test]

@@ -46,6 +46,12 @@ fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_tra
     shop.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=1,workloads.ingress.replicas=1"]);
     until_ready(&shop, "postdate-timer", 1);
     until_ready(&shop, "postdate-ingress", 1);
+    let (_, notes) = shop.tried(&["get", "notes", "postdate"]);
+    for words in
+        ["as postdate-ingress and postdate-timer in the namespace shop", "helm test postdate --namespace shop", "deploy/postdate-ingress"]
+    {
+        assert!(notes.contains(words), "{notes}");
+    }
     let first = checksum(&shop, "postdate-timer");
     for replicas in [4, 2] {
         shop.helm("upgrade", "split", &[WITHOUT, &format!("workloads.timer.replicas={replicas},workloads.ingress.replicas=1")]);

@@ -64,6 +64,9 @@ instruments! {
     LATE "postdate_late_total" Kind::Counter, ["route"]
         "messages that were due, but stored behind the cursor"
         "Producers send delays shorter than the way through the source, or ingress lags."
+    STALLED "postdate_stalled_seconds" Kind::Gauge, ["route"]
+        "how long a shard that this process delivers has neither claimed nor finished anything, though something of it is due or under way; the greatest of its shards"
+        "Above a minute: a shard stands still, though others may go on, and lateness does not tell. See /readyz, the target, and the log."
     DEAD_LETTERED "postdate_dead_lettered_total" Kind::Counter, ["route", "reason"]
         "messages that went to the dead letters, by the code in `postdate-error`"
         "Look at the dead letters; what each code means stands below."
@@ -242,6 +245,8 @@ pub(crate) struct Route {
     pub(crate) lateness: Histogram,
     pub(crate) early: Counter,
     pub(crate) late: Counter,
+    /// In seconds.
+    pub(crate) stalled: Gauge,
     pub(crate) dead_lettered: ByReason,
     pub(crate) retried: ByReason,
     pub(crate) cancelled: Counter,
@@ -269,6 +274,7 @@ impl Route {
             lateness: LATENESS_SECONDS.histogram(&[route]),
             early: counter(EARLY),
             late: counter(LATE),
+            stalled: STALLED.gauge(&[route]),
             dead_lettered: ByReason::new(DEAD_LETTERED, route),
             retried: ByReason::new(RETRIED, route),
             cancelled: counter(CANCELLED),

@@ -16,6 +16,7 @@ use super::rewriter::{Chore, Done};
 use super::rewriting::{self, Swapped, Swapping};
 use super::share::Shares;
 use super::slot::Slots;
+use super::stall;
 use super::work::Work;
 use crate::clock::Clock;
 use crate::health::Part;
@@ -223,6 +224,7 @@ impl Dispatcher {
             self.slots.remove(ended.slot);
             desk.leave(&ended);
         }
+        stall::tell(&mut self.works, &self.options.routes, wall);
         self.ports.metric.memory_used.set(self.memory.used() as f64);
         self.ports.metric.loaded_messages.set(self.memory.messages() as f64);
         self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);

@@ -33,6 +33,7 @@ mod rewriting;
 mod sealing;
 mod share;
 mod slot;
+mod stall;
 mod term;
 mod transacting;
 mod tries;

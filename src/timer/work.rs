@@ -10,6 +10,7 @@ use super::memory::{Account, Resident};
 use super::poll::Poll;
 use super::queue::Queued;
 use super::rewriting::Rewriting;
+use super::stall::Stall;
 use super::term::Term;
 use super::transacting::Transacting;
 use crate::limit::{
@@ -44,6 +45,7 @@ pub(crate) struct Work {
     pub(super) inventory: Inventory,
     pub(super) memory: Rc<Account>,
     pub(super) rewriting: Rewriting,
+    pub(super) stall: Stall,
     /// What of the shard a former owner may have handed over already.
     pub(crate) suspect: Claim,
     /// Replies with another tag were asked for before everything was dropped.
@@ -103,6 +105,7 @@ impl Work {
             inventory: Inventory::default(),
             memory,
             rewriting: Rewriting::new(now),
+            stall: Stall::new(now, start),
             suspect: state.claimed,
             // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
             tag: u64::from(slot) << 32,

@@ -178,6 +178,26 @@ capabilities:
 {{- $all | toJson }}
 {{- end }}
 
+{{- /* Bytes, of a size as Postdate has it (512MiB) or Kubernetes (1Gi). */ -}}
+{{- define "postdate.bytes" -}}
+{{- $text := toString . | trimSuffix "B" }}
+{{- if kindIs "float64" . }}{{ $text = printf "%.0f" . }}{{ end }}
+{{- $bytes := regexFind "^[0-9.]+([eE][0-9]+)?" $text | float64 }}
+{{- $unit := regexFind "[KMGTPE]i?$" $text }}
+{{- $powers := dict "" 0 "K" 1 "M" 2 "G" 3 "T" 4 "P" 5 "E" 6 }}
+{{- range until (int (get $powers (trimSuffix "i" $unit))) }}{{ $bytes = mulf $bytes (hasSuffix "i" $unit | ternary 1024 1000) }}{{ end }}
+{{- printf "%.0f" $bytes }}
+{{- end }}
+
+{{- /* Refuses a limit below what a timer takes, which would end in a process that is killed whenever much is due. */ -}}
+{{- define "postdate.memory" -}}
+{{- $memory := dig "timer" "memory" "256MiB" .root.Values.config }}
+{{- $beside := .root.Values.persistence.enabled | ternary "300MiB" "150MiB" }}
+{{- with dig "limits" "memory" "" .workload.resources }}
+{{- if lt (include "postdate.bytes" . | float64) (addf (include "postdate.bytes" $memory | float64) (include "postdate.bytes" $beside | float64)) }}{{ fail (printf "workloads.%s.resources: the memory limit %v is less than config.timer.memory (%v) and the %s that a process takes beside it: it would be killed" $.workload.name . $memory $beside) }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* The pod of one command: `args` of it, beside the service's own pod where that has the volume of the embedded store. */ -}}
 {{- define "postdate.command" -}}
 {{- $values := .root.Values -}}
