@@ -29,7 +29,9 @@ pub(crate) const TRANSACTOR_AHEAD: Duration = Duration::from_secs(2);
 pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
 
 /// How long a connection for a shard's transactor is kept ready that another worker is about to hand over: as long as that is looked for often.
+/// And how many at a time: one costs the timer's thread a millisecond to make.
 pub(crate) const TRANSACTOR_EXPECTED_MAX: Duration = QUICK_FOR;
+pub(crate) const TRANSACTORS_EXPECTED_MAX: usize = 8;
 
 /// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the
 /// first time soon after the shard was taken, for who took it does not know how old it is.

@@ -152,7 +152,7 @@ mod tests {
             Mutant::PassesLate,
             Mutant::ForgetsUndone,
         ];
-        let is_caught = |mutant| is_broken_by(mutant, 6_000..6_200, |seed| run(exactly_once(seed, Faults::ALL, SOON)));
+        let is_caught = |mutant| is_broken_by(mutant, 6_000..6_400, |seed| run(exactly_once(seed, Faults::ALL, SOON)));
         let missed: Vec<_> = planted.into_iter().filter(|mutant| !is_caught(*mutant)).collect();
         assert_eq!(missed, []);
         assert!(is_broken_by(Mutant::TellsMeanwhile, 50_050..50_150, |seed| short(exactly_once(seed, Faults::ALL, SOON))));

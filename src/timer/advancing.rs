@@ -5,10 +5,12 @@ use super::memory::Resident;
 use super::work::Work;
 use crate::health::Part;
 use crate::limit::{STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::model::Watermark;
 use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
 use futures_util::future::{LocalBoxFuture, pending};
 use std::rc::Rc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The call of the store for all shards: one at a time.
@@ -34,6 +36,7 @@ impl Advancing {
         self.0 = Some(Box::pin(async move {
             let (slots, advances): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
             let outcomes = insist(&*store, &claims, &advances, &give_up).await?;
+            debug_assert!(outcomes.as_ref().is_none_or(|outcomes| outcomes.len() == advances.len()), "one for each");
             let answered = |outcomes: Vec<Advanced>| {
                 let all = slots.into_iter().zip(advances).zip(outcomes);
                 all.map(|((slot, advance), outcome)| Answered { slot, advance, outcome }).collect()
@@ -88,18 +91,27 @@ async fn insist(
 pub(super) struct Call {
     is_telling: bool,
     /// What it asks to claim.
-    take: Option<Take<Resident>>,
+    pub(super) take: Option<Take<Resident>>,
+    /// What was seen of the store when it was asked: that the answer has less than what is seen by now need not mean that it went back.
+    pub(super) seen: Watermark,
 }
 
 impl Work {
     /// The store is being asked for `advance`, which claims `take`.
     pub(super) fn begin_call(&mut self, advance: &Advance, take: Option<Take<Resident>>) {
-        self.call = Some(Call { is_telling: advance.delivered.is_some(), take });
+        self.call = Some(Call { is_telling: advance.delivered.is_some(), take, seen: self.schedule.seen() });
     }
 
-    /// It has answered. Answers what was asked to be claimed, unless that was dropped meanwhile.
-    pub(super) fn call_ended(&mut self) -> Option<Take<Resident>> {
-        self.call.take()?.take
+    /// The store has answered.
+    pub(super) fn call_ended(&mut self) -> Option<Call> {
+        self.call.take()
+    }
+
+    /// The watermark came with the answer to a call. What was stored after that was answered may be seen already.
+    pub(super) fn observe_answer(&mut self, seen: Watermark, watermark: Watermark, now: Instant) {
+        if watermark < seen {
+            self.observe(watermark, now);
+        }
     }
 
     pub(super) fn is_calling(&self) -> bool {

@@ -266,10 +266,10 @@ impl Claimer {
                 contested.push(lease.shard);
             }
         }
+        self.begin(wanted, granted, asked).await;
         if !contested.is_empty() {
             let _dispatcher_gone = self.holdings.send(Holding::Contested(contested)).await;
         }
-        self.begin(wanted, granted, asked).await;
         Ok(true)
     }
 

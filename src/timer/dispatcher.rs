@@ -2,7 +2,7 @@
 //! delivered (I4). One loop, which waits for nobody: one call of the store at a time, for all shards, goes on beside it.
 
 use super::Options;
-use super::advancing::{Advancing, Answered};
+use super::advancing::{Advancing, Answered, Call};
 use super::aside::set_aside;
 use super::claimer::{GaveUp, Holding};
 use super::exactly::{self, Desk};
@@ -17,6 +17,7 @@ use super::rewriting::{self, Swapped, Swapping};
 use super::share::Shares;
 use super::slot::Slots;
 use super::stall;
+use super::waking::Moment;
 use super::work::Work;
 use crate::clock::Clock;
 use crate::health::Part;
@@ -164,7 +165,8 @@ impl Dispatcher {
     fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = self.ticked;
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let works = self.works.values().map(|work| work.next_wake(wall, now, stopping, self.ahead));
+        let moment = Moment { wall, now, ahead: self.ahead, stopping, may_ask: self.advancing.is_free() };
+        let works = self.works.values().map(|work| work.next_wake(&moment));
         let exact = self.works.values().filter_map(|work| exactly::wake(work, wall, now, stopping));
         let wake = works.chain(exact).chain(again).min().unwrap_or(now + Duration::from_secs(1));
         wake.max(now + HAND_PACE)
@@ -309,7 +311,7 @@ impl Dispatcher {
         let shard = &advance.lease.shard;
         // Of an earlier work of the shard it says nothing about this one.
         let Some(work) = self.works.get_mut(shard).filter(|work| work.slot == slot) else { return };
-        let take = work.call_ended();
+        let Some(Call { take, seen, .. }) = work.call_ended() else { return };
         match outcome {
             Advanced::Done { watermark, cancelled } => {
                 if let Some(Take { claim, messages, late }) = take {
@@ -320,7 +322,7 @@ impl Dispatcher {
                     self.ports.clock_ahead.ready();
                     work.flights.take_off(claim, messages.len(), Aloft::new(messages, cancelled));
                 }
-                work.observe(watermark, now);
+                work.observe_answer(seen, watermark, now);
             }
             Advanced::Ahead { watermark, now: store } => {
                 let ahead = self.ports.clock.now().since(store).as_millis();

@@ -283,7 +283,10 @@ fn is_ending(work: &Work, stopping: bool) -> bool {
 
 /// When there is something to do for the work's transactor that nothing will announce.
 pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -> Option<Instant> {
-    let exact = work.exact.as_ref().filter(|_| !matches!(work.phase, Phase::Leaving { .. }) && !work.is_being_told())?;
+    let exact = work.exact.as_ref().filter(|_| !matches!(work.phase, Phase::Leaving { .. }))?;
+    if work.is_being_told() {
+        return exact.patience();
+    }
     if is_ending(work, stopping) {
         return None;
     }

@@ -177,8 +177,7 @@ impl Transacting {
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
             Phase::Open if self.has_failed => Step::Abort,
-            Phase::Open if sight.is_being_told => Step::None,
-            Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) => {
+            Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) && !sight.is_being_told => {
                 Step::Commit { flights: 0, pair: self.marker }
             }
             Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + TRANSACTOR_IDLE <= now => Step::End,
@@ -190,7 +189,9 @@ impl Transacting {
     fn step_on(&self, sight: Sight, now: Instant) -> Step {
         let Some(begun) = self.begun else { return Step::None };
         match sight.pair {
-            Some((flights, pair)) if self.in_client() == 0 && (sight.is_hurried || self.is_due(now)) => Step::Commit { flights, pair },
+            Some((flights, pair)) if !sight.is_being_told && self.in_client() == 0 && (sight.is_hurried || self.is_due(now)) => {
+                Step::Commit { flights, pair }
+            }
             _ if begun + TRANSACTION_OPEN_MAX <= now => Step::Abort,
             _ => Step::None,
         }
@@ -199,6 +200,11 @@ impl Transacting {
     /// Whether the marker is so old that brokers may soon forget it.
     fn is_to_refresh(&self, now: Instant) -> bool {
         self.refresh <= now && self.marker != Claim::START
+    }
+
+    /// When a transaction that cannot be committed is undone.
+    pub(super) fn patience(&self) -> Option<Instant> {
+        self.begun.filter(|_| self.phase == Phase::Open).map(|begun| begun + TRANSACTION_OPEN_MAX)
     }
 
     /// When there is something to do that nothing will announce.
@@ -487,11 +493,11 @@ mod tests {
         let mut exact = open(now);
         exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
-        let later = now + TRANSACTION_OPEN_MAX;
-        assert_eq!(exact.step(Sight { is_being_told: true, ..whole(1) }, later), Step::None);
+        let (later, told) = (now + TRANSACTION_PACE_MAX, Sight { is_being_told: true, ..whole(1) });
+        assert_eq!(exact.step(told, later), Step::None);
         assert_eq!(exact.step(whole(1), later), Step::Commit { flights: 1, pair: pair(9) });
-        exact.fail(later);
-        assert_eq!(exact.step(Sight { is_being_told: true, ..whole(1) }, later), Step::Abort);
+        let patience = exact.patience().expect("something is in it");
+        assert_eq!((exact.step(told, patience), exact.step(told, patience - MOMENT)), (Step::Abort, Step::None), "others wait behind it");
     }
 
     #[test]

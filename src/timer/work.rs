@@ -215,7 +215,9 @@ impl Work {
         match answer {
             Answer::Unknown => return false,
             Answer::Broken { watermark } => {
-                if !self.observe(watermark, now) {
+                if mutant::active(Mutant::IgnoresRollback) && watermark < self.schedule.seen() {
+                    self.poll.end(false, false, now);
+                } else if !self.observe(watermark, now) {
                     tracing::info!(shard = %self.lease.shard, "the tail does not reach back far enough: loading again");
                     self.reload(self.schedule.taken(), watermark, now);
                 }
@@ -414,6 +416,7 @@ mod tests {
     use crate::model::Level;
     use crate::run::{Decoder, Encoder};
     use crate::timer::memory::Memory;
+    use crate::timer::waking::Moment;
 
     /// Of a shard in which one message was due so many milliseconds before `wall`, or is after it.
     fn loaded(wall: Timestamp, after: i64, now: Instant) -> Work {
@@ -452,11 +455,29 @@ mod tests {
             let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
             let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
             work.begin_call(&advance, Some(take));
-            assert!(work.has_claims() && !work.is_told() && work.next_wake(wall, now, false, CLAIM_AHEAD) > now);
+            assert!(work.has_claims() && !work.is_told());
+            let moment = Moment { wall, now, ahead: CLAIM_AHEAD, stopping: false, may_ask: false };
+            assert!(work.next_wake(&moment) > now, "the answer wakes");
             if begins_anew {
                 work.begin_behind(Claim::START, now);
             }
-            assert_eq!((work.call_ended().is_none(), work.schedule.taken() == Claim::START), (begins_anew, begins_anew));
+            let call = work.call_ended().expect("it was asked");
+            assert_eq!((call.take.is_none(), work.schedule.taken() == Claim::START), (begins_anew, begins_anew));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_is_not_taken_for_a_store_that_went_back() {
+        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
+        for (answered, went_back) in [(Watermark(2), false), (Watermark(5), false), (Watermark(1), true)] {
+            let mut work = loaded(wall, 0, now);
+            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            work.begin_call(&advance, Some(take));
+            work.take_in(Answer::Tail { watermark: Watermark(9), seen: Watermark(9), runs: Vec::new() }, now);
+            let (tag, call) = (work.tag(), work.call_ended().expect("it was asked"));
+            work.observe_answer(call.seen, answered, now);
+            assert_eq!(work.tag() != tag, went_back, "{answered:?}");
         }
     }
 

@@ -15,14 +15,14 @@ use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Tran
 use crate::health::Part;
 use crate::limit::{
     HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TOPICS_MAX, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
-    TRANSACTOR_EXPECTED_MAX,
+    TRANSACTOR_EXPECTED_MAX, TRANSACTORS_EXPECTED_MAX,
 };
 use crate::model::Reason;
 use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -49,6 +49,8 @@ pub(crate) struct KafkaTransactors {
     lines: BTreeMap<u64, Line>,
     /// Connected for names that may be opened soon, and until when each is kept.
     expected: BTreeMap<String, (Instant, Line)>,
+    /// Those that follow, when there is room. As many as there are shards.
+    next: VecDeque<(Instant, Transactional)>,
     /// Ended, and not gone yet.
     retired: Vec<Line>,
     /// Declared after the lines, which ask it.
@@ -73,8 +75,8 @@ impl KafkaTransactors {
     pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
         let health = Health::new(&cluster.name, part);
         let inquiry = catalog::inquiry(cluster, group, health.clone())?;
-        let (heard, alone, lines, expected) = Default::default();
-        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines, expected, retired: Vec::new(), inquiry })
+        let (heard, alone, lines, expected, next) = Default::default();
+        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines, expected, next, retired: Vec::new(), inquiry })
     }
 
     fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
@@ -143,6 +145,21 @@ impl KafkaTransactors {
         let expired: Vec<_> = self.expected.extract_if(.., |_, (until, _)| *until <= now).collect();
         expired.into_iter().for_each(|(_, (_, line))| self.give_up(line));
         self.prune();
+        self.connect_next();
+    }
+
+    /// Connects for names that are expected, as many as there is room for.
+    fn connect_next(&mut self) {
+        let now = Instant::now();
+        while self.expected.len() < TRANSACTORS_EXPECTED_MAX
+            && let Some((until, name)) = self.next.pop_front()
+        {
+            if until > now
+                && let Ok(line) = self.line(&name)
+            {
+                self.expected.insert(name.id, (until, line));
+            }
+        }
     }
 
     fn order(&mut self, number: u64, order: Order) {
@@ -206,15 +223,16 @@ impl Transactors for KafkaTransactors {
     /// Connects, which takes as long as the rest of an opening.
     fn expect(&mut self, name: &Transactional) {
         self.prune();
-        if !self.expected.contains_key(&name.id)
-            && let Ok(line) = self.line(name)
-        {
-            self.expected.insert(name.id.clone(), (Instant::now() + TRANSACTOR_EXPECTED_MAX, line));
+        if !self.expected.contains_key(&name.id) {
+            self.next.retain(|(_, next)| next.id != name.id);
+            self.next.push_back((Instant::now() + TRANSACTOR_EXPECTED_MAX, name.clone()));
         }
+        self.connect_next();
     }
 
     fn open(&mut self, number: u64, name: &Transactional) {
         self.prune();
+        self.next.retain(|(_, next)| next.id != name.id);
         match self.take_expected(&name.id).map_or_else(|| self.line(name), Ok) {
             Ok(line) => {
                 line.order(Order::Open(number));
@@ -222,6 +240,7 @@ impl Transactors for KafkaTransactors {
             }
             Err(error) => self.heard.put(number, Happened::Lost { is_fenced: false, reason: error.to_string() }),
         }
+        self.connect_next();
     }
 
     fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
