@@ -7,7 +7,7 @@ use super::inquiry::Asker;
 use super::namesake::namesake;
 use super::raw::{After, Delivery, Notice, Sender, Undone};
 use crate::broker::{Error, Happened, Marker, Report, Transactional};
-use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_TRANSACTION_TURN};
+use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_OFFSETS_MAX, KAFKA_TRANSACTION_TURN};
 use crate::model::Offset;
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -245,7 +245,7 @@ impl Desk {
     /// Commits what was sent along with a marker of a group; else it can only be aborted, for this reason.
     fn conclude(&mut self, group: &str, marker: &Marker) -> Result<Option<String>, End> {
         let offsets = offsets(&self.name, marker);
-        let refusal = self.call(|sender, patience| sender.send_offsets(group, &offsets, patience))?;
+        let refusal = self.call(|sender, _| sender.send_offsets(group, &offsets, KAFKA_OFFSETS_MAX))?;
         if refusal.is_some() { Ok(refusal) } else { self.call(Sender::commit_transaction) }
     }
 
