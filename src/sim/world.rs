@@ -91,7 +91,7 @@ struct Inner {
     disturbed: Cell<bool>,
     clocks_differ: Cell<bool>,
     exactly_once: Cell<bool>,
-    /// Calls of the store take no time.
+    /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
     store_pace: Cell<Option<Duration>>,
     /// What the route says of what is late.
     overdue_after: Cell<Option<Duration>>,

@@ -5,7 +5,7 @@ use super::memory::Resident;
 use super::work::Work;
 use crate::health::Part;
 use crate::limit::{STORE_RETRY_MAX, STORE_RETRY_MIN};
-use crate::model::Watermark;
+use crate::model::{Cursor, Watermark};
 use crate::schedule::Take;
 use crate::store::{Advance, Advanced, Error, Store};
 use futures_util::future::{LocalBoxFuture, pending};
@@ -92,6 +92,8 @@ pub(super) struct Call {
     is_telling: bool,
     /// What it asks to claim.
     pub(super) take: Option<Take<Resident>>,
+    /// The least place of that.
+    least: Option<Cursor>,
     /// What was seen of the store when it was asked: that the answer has less than what is seen by now need not mean that it went back.
     pub(super) seen: Watermark,
 }
@@ -99,7 +101,8 @@ pub(super) struct Call {
 impl Work {
     /// The store is being asked for `advance`, which claims `take`.
     pub(super) fn begin_call(&mut self, advance: &Advance, take: Option<Take<Resident>>) {
-        self.call = Some(Call { is_telling: advance.delivered.is_some(), take, seen: self.schedule.seen() });
+        let least = take.as_ref().and_then(least);
+        self.call = Some(Call { is_telling: advance.delivered.is_some(), take, least, seen: self.schedule.seen() });
     }
 
     /// The store has answered.
@@ -128,8 +131,18 @@ impl Work {
         !self.flights.is_empty() || self.call.as_ref().is_some_and(|call| call.take.is_some())
     }
 
+    /// The least place of what is being claimed: nothing that comes after it is handed over before (G4).
+    pub(super) fn asked_place(&self) -> Option<Cursor> {
+        self.call.as_ref()?.least
+    }
+
     /// Whatever is answered, nothing of what was asked to be claimed is handed over: it will be taken again.
     pub(super) fn forget_take(&mut self) {
-        self.call.iter_mut().for_each(|call| call.take = None);
+        self.call.iter_mut().for_each(|call| (call.take, call.least) = (None, None));
     }
+}
+
+/// The late ones come first, by offset, and then the others, by place.
+fn least(Take { messages, late, .. }: &Take<Resident>) -> Option<Cursor> {
+    messages.iter().take(late + 1).map(|(resident, at)| resident.run.place(*at as usize)).min()
 }

@@ -1,5 +1,6 @@
 //! The dispatcher: owns the shards of a timer as values, takes what is due, claims it, hands it to the targets, and tells the store what was
-//! delivered (I4). One loop, which waits for nobody: one call of the store at a time, for all shards, goes on beside it.
+//! delivered (I4). One loop, beside which one call of the store at a time, for all shards, goes on; it waits only for
+//! unreadable runs to be set aside.
 
 use super::Options;
 use super::advancing::{Advancing, Answered, Call};

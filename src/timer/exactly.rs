@@ -297,14 +297,15 @@ pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -
 }
 
 /// Hands over what is claimed and due, in order, as far as it may go along in the transaction under way.
-pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact: &mut Transacting, now: Instant) {
+/// Nothing at or past `asked` goes.
+pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact: &mut Transacting, asked: Option<Cursor>, now: Instant) {
     let seal = exact.sealed(flights.len(), now);
     let among = seal.map_or(usize::MAX, |seal| seal.flights);
     while exact.is_taking(now)
         && let Some((number, until)) = least(flights.numbered().take(among))
         && let Some(aloft) = flights.get_mut(number)
     {
-        let until = [until, seal.map(|seal| seal.until)].into_iter().flatten().min();
+        let until = [until, seal.map(|seal| seal.until), asked].into_iter().flatten().min();
         if !flight(hand, (aloft, number), until, exact, now) {
             return;
         }

@@ -57,12 +57,13 @@ impl Dispatcher {
             if !parting::is_ours(work, shard, &self.ports.metric) {
                 continue;
             }
+            let asked = work.asked_place();
             let Some(exact) = &mut work.exact else { continue };
             let (route, outlets, labels) = (&self.options.routes[&shard.route], &mut self.ports.outlets, &mut self.labels);
             let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Transactor(number));
             let room = share.saturating_sub(exact.in_client());
             let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room };
-            exactly::hand_over(&mut hand, &mut work.flights, exact, Instant::now());
+            exactly::hand_over(&mut hand, &mut work.flights, exact, asked, Instant::now());
         }
     }
 

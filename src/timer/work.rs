@@ -346,9 +346,11 @@ impl Work {
         })
     }
 
-    /// The flight to hand over from, which has the least place of all, and the least place of the others.
+    /// The flight to hand over from, which has the least place of all, and the least place of the others, or of what is being claimed.
     pub(crate) fn next_flight(&self) -> Option<(u32, Option<Cursor>)> {
-        least(self.flights.numbered())
+        let (number, until) = least(self.flights.numbered())?;
+        let Some(asked) = self.asked_place() else { return Some((number, until)) };
+        (self.next_place()? < asked).then(|| (number, Some(until.map_or(asked, |until| until.min(asked)))))
     }
 
     /// The least place of what is claimed and not handed over yet.
@@ -478,6 +480,23 @@ mod tests {
             let (tag, call) = (work.tag(), work.call_ended().expect("it was asked"));
             work.observe_answer(call.seen, answered, now);
             assert_eq!(work.tag() != tag, went_back, "{answered:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_being_claimed_is_not_overtaken_by_what_comes_after_it() {
+        let (wall, now) = (Timestamp::from_millis(1_000_000), Instant::now());
+        for (asked, goes) in [(-1, false), (1, true)] {
+            let ahead = (CLAIM_AHEAD, Duration::ZERO);
+            let mut work = loaded(wall, 0, now);
+            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            work.flights.take_off(take.claim, 1, Aloft::new(take.messages, Vec::new()));
+            let take = loaded(wall, asked, now).take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            work.begin_call(&advance, Some(take));
+            assert_eq!(work.next_flight().is_some(), goes);
+            work.call_ended();
+            assert!(work.next_flight().is_some(), "it is known what was claimed");
         }
     }
 
