@@ -95,7 +95,7 @@ impl Lane {
         self.thread.end().await;
     }
 
-    #[cfg(any(test, feature = "test-support"))]
+    #[cfg(feature = "test-support")]
     pub(super) fn fail_for_good(&self) {
         if let Some(sender) = &self.sender {
             sender.fail_for_good();

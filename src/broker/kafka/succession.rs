@@ -96,7 +96,7 @@ impl Succession {
         self.retired.clear();
     }
 
-    #[cfg(any(test, feature = "test-support"))]
+    #[cfg(feature = "test-support")]
     pub(super) fn fail_for_good(&self) {
         if let Some(lane) = &self.lane {
             lane.fail_for_good();

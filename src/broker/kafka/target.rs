@@ -98,7 +98,7 @@ impl KafkaTarget {
     }
 
     /// Has the producer fail for good.
-    #[cfg(any(test, feature = "test-support"))]
+    #[cfg(feature = "test-support")]
     pub(crate) fn fail_for_good(&self) {
         if let Some(lanes) = &self.lanes {
             lanes.fail_for_good();

@@ -156,7 +156,7 @@ impl Sender {
     }
 
     /// Has the client fail for good, as a broker that lost data would.
-    #[cfg(any(test, feature = "test-support"))]
+    #[cfg(feature = "test-support")]
     pub(in super::super) fn fail_for_good(&self) {
         // SAFETY: the client and the text are alive.
         unsafe {
