@@ -24,6 +24,7 @@ mod env;
 mod exactly_once;
 mod fleet;
 mod foreign;
+mod hints;
 mod levels;
 mod login;
 mod nats;

@@ -110,6 +110,12 @@ impl Batch {
         Self { partition, epoch, buffer: Vec::new(), records: Vec::new() }
     }
 
+    /// Makes room for as much as another batch holds: batches of a busy partition are much alike, and growing is copying.
+    pub(crate) fn reserve(&mut self, (records, bytes): (usize, usize)) {
+        self.records.reserve(records);
+        self.buffer.reserve(bytes);
+    }
+
     /// Adds a record by copying its parts; the headers are written by `headers` as [`push_header`] does.
     pub(crate) fn push<'h>(
         &mut self,

@@ -33,8 +33,8 @@ pub(crate) struct Writer {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) jobs: mpsc::Receiver<Job>,
     pub(crate) settled: mpsc::Sender<Settled>,
-    /// A timer may want to look for what was stored; where it is full, the timer looks all the same, if later.
-    pub(crate) hint: mpsc::Sender<Hint>,
+    /// Timers may want to look for what was stored, that of this process and others'; where one is full, they look all the same, if later.
+    pub(crate) hints: Vec<mpsc::Sender<Hint>>,
     pub(crate) health: Part,
 }
 
@@ -62,7 +62,9 @@ impl Writer {
             for ((append, (partition, epoch, links)), outcome) in appends.iter().zip(tags).zip(outcomes) {
                 let least_due = append.runs.iter().map(|run| run.summary.least_due()).min();
                 if let (Appended::Done { .. }, Some(least_due)) = (&outcome, least_due) {
-                    let _full_is_late = self.hint.try_send(Hint { shard: append.shard.clone(), least_due });
+                    for hints in &self.hints {
+                        let _full_is_late = hints.try_send(Hint { shard: append.shard.clone(), least_due });
+                    }
                 }
                 let messages = append.runs.iter().map(|run| u64::from(run.summary.count)).sum();
                 let settled = Settled { partition, epoch, to: append.to, messages, outcome, links };

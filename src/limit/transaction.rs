@@ -51,7 +51,7 @@ pub(crate) const KAFKA_ALONE: Duration = Duration::from_secs(30);
 /// How long the client tries, every 500 ms, to make the marker a part of the transaction, while a broker that was just started loads what its
 /// groups committed. Given up, the transaction can only be aborted, and with it whatever a transaction before it, of which the broker noted the
 /// end and did not tell the partitions, left hanging there: committed, and then never seen.
-pub(crate) const KAFKA_OFFSETS_MAX: Duration = Duration::from_secs(5);
+pub(crate) const KAFKA_OFFSETS_MAX: Duration = Duration::from_secs(25);
 
 /// How often it is looked whether the marker's answer has come; and after how long without one, of a broker that answers, that is told: a
 /// transaction has [`TRANSACTION_ANSWER_MAX`] for its end, and hardly ever takes a second.

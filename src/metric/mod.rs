@@ -110,7 +110,7 @@ instruments! {
         "records whose own timestamp lies ahead of the reader's clock"
         "A producer's clock is fast, and so are delays counted from it."
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
-        "messages in a shard's runs, as its holder knows; a run goes with its last message; 0 from other processes"
+        "messages in a shard's runs, as the process that reads its partition knows; a run goes with its last message; 0 from other processes"
         "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
     DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages of a shard that are due within five minutes or behind their due, about: told from counts by minute and hour; 0 from processes that do not read the partition"
@@ -119,13 +119,13 @@ instruments! {
         "records of a partition that are not on their way to the store: its end, as last heard, less where the reading stands; 0 from processes that do not read it"
         "Grows: more comes than is stored. See the store's latency and errors, then add ingress processes, up to one a partition."
     QUARANTINED "postdate_quarantined_messages" Kind::Gauge, ["route", "topic", "partition"]
-        "messages in the runs of a shard that were set aside, as its holder knows; 0 from other processes"
+        "messages in the runs of a shard that were set aside, as the process that reads its partition knows; 0 from other processes"
         "Act while it is above 0: these are not delivered. The log names each run."
     STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]
         "bytes of a shard's runs as they lie in the store, compressed, without what the store itself adds; 0 from processes that do not read the partition"
         "Grows with what waits. Redis takes some more for it (see the page on sizing); its own INFO memory tells how much is left."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
-        "a shard's ledger as its holder knows it, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending; 0 from other processes"
+        "a shard's ledger as the process that reads its partition knows it, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending; 0 from other processes"
         "Accepted is the sum of the others. It may fall: see the page on the store for what each means after a loss."
     LEDGER_DIFFERENCE "postdate_ledger_difference_messages" Kind::Gauge, ["route", "topic", "partition"]
         "accepted less all other counts of the ledger; 0 while a loss of the store makes it unsure"

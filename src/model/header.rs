@@ -55,6 +55,11 @@ impl<'a> Iter<'a> {
     }
 
     fn varint(&mut self) -> Option<usize> {
+        // Nearly all lengths are one byte.
+        if let Some((&length @ ..0x80, rest)) = self.0.split_first() {
+            self.0 = rest;
+            return Some(length.into());
+        }
         let (value, read) = u64::decode_var(self.0)?;
         self.0 = &self.0[read..];
         usize::try_from(value).ok()
@@ -89,6 +94,9 @@ pub(crate) fn push_header(block: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>
 }
 
 pub(crate) fn push_varint(block: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        return block.push(value as u8);
+    }
     let mut bytes = [0; 10];
     let length = value.encode_var(&mut bytes);
     block.extend_from_slice(&bytes[..length]);
@@ -108,6 +116,18 @@ mod tests {
             }
             let back: Vec<_> = Headers::from_block(&block).iter().map(|(n, v)| (n.to_vec(), v.map(<[u8]>::to_vec))).collect();
             prop_assert_eq!(back, headers);
+        }
+
+        #[test]
+        fn a_length_is_written_and_read_as_any_varint(length: u64, short in 0..0x100u64) {
+            for length in [length, short] {
+                let (mut block, mut bytes) = (Vec::new(), [0; 10]);
+                push_varint(&mut block, length);
+                let written = length.encode_var(&mut bytes);
+                prop_assert_eq!(&block, &bytes[..written]);
+                let mut read = Iter(&block);
+                prop_assert_eq!((read.varint(), read.0.len()), (Some(length as usize), 0));
+            }
         }
 
         #[test]

@@ -2,7 +2,6 @@
 //! and so the consumer's idempotency key.
 
 use super::shard::{Offset, ShardId};
-use std::fmt::Write;
 use std::sync::Arc;
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
@@ -28,7 +27,7 @@ impl Origins {
     /// Appends the origin of the record at `offset`.
     pub(crate) fn write(&self, offset: Offset, text: &mut String) {
         text.push_str(&self.prefix);
-        write!(text, "{offset}").expect("writing into a String cannot fail");
+        text.push_str(itoa::Buffer::new().format(offset.0));
     }
 
     /// The offset in an origin of this very shard, written just as [`Origins::write`] does: another spelling would be another

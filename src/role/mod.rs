@@ -1,6 +1,7 @@
 //! The wiring: builds the adapters from the configuration and hands them to the roles, each loop on a thread of its own. With the commands,
 //! the only place that knows every concrete type.
 
+mod hints;
 mod plan;
 mod storage;
 
@@ -76,12 +77,13 @@ impl Service {
             anyhow::Ok(())
         })?;
         let (hint, hints) = mpsc::channel(HINTS_MAX);
+        let mut to_tell = start_hints(&mut group, &plan, &hint, random.random())?;
         if config.roles.ingress {
+            to_tell.extend(config.roles.timer.then(|| hint.clone()));
             for route in config.routes.keys() {
-                start_ingress(&mut group, &plan, route, (hint.clone(), random.random()))?;
+                start_ingress(&mut group, &plan, route, (to_tell.clone(), random.random()))?;
             }
         }
-        // A timer without an ingress beside it polls: a hint is all it lacks.
         if config.roles.timer {
             start_timer(&mut group, &plan, (hint, hints), random.random())?;
         } else {
@@ -154,7 +156,19 @@ fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Resul
     Ok(tracer)
 }
 
-fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, writer): (mpsc::Sender<Hint>, u64)) -> Result<()> {
+/// The loop that carries hints from and to other processes, if there can be any. Answers where an ingress tells it.
+fn start_hints(group: &mut TaskGroup, plan: &Arc<Plan>, heard: &mpsc::Sender<Hint>, me: u64) -> Result<Vec<mpsc::Sender<Hint>>> {
+    let Some(hints) = plan.store.hints(me)? else { return Ok(Vec::new()) };
+    let (tell, told) = mpsc::channel(HINTS_MAX);
+    let heard = plan.config.roles.timer.then(|| heard.clone());
+    group.thread("hints", move |stop| async move {
+        hints::serve(hints, told, heard, stop).await;
+        anyhow::Ok(())
+    })?;
+    Ok(vec![tell])
+}
+
+fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hints, writer): (Vec<mpsc::Sender<Hint>>, u64)) -> Result<()> {
     let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
     let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
     group.thread(&format!("ingress-{route}"), move |stop| async move {
@@ -178,7 +192,7 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hint, wr
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let health = here.ready_part(&format!("route {name} writer"));
         begun(starting);
-        let writer = Writer { store, jobs: jobs_in, settled: settled_out, hint, health };
+        let writer = Writer { store, jobs: jobs_in, settled: settled_out, hints, health };
         Ok(writer.serve(here.give_up.clone()).await?)
     })?;
     Ok(())

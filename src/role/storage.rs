@@ -38,6 +38,14 @@ impl Storage {
         })
     }
 
+    /// For a store that other processes share.
+    pub(crate) fn hints(&self, me: u64) -> Result<Option<redis::Hints>> {
+        match self {
+            Self::Redis(options) => redis::Hints::new(options, me).map(Some).context("store.redis"),
+            Self::Embedded(_) => Ok(None),
+        }
+    }
+
     pub(crate) async fn survey(&self) -> Result<Rc<dyn Survey>, store::Error> {
         Ok(match self {
             Self::Redis(options) => Rc::new(Redis::connect(options).await?),

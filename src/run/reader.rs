@@ -2,7 +2,8 @@
 //! have. What becomes of a run that cannot be read is the caller's affair.
 
 use super::frame::{self, Codec, Corrupt, Header};
-use super::{Name, Summary, record};
+use super::record::{self, Traits};
+use super::{Name, Summary};
 use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
 use integer_encoding::VarInt;
 use zstd::bulk::Decompressor;
@@ -24,7 +25,9 @@ impl Decoder {
         let mut content = self.unpack(&header, packed)?;
         let (places, ends) = read_columns(&header, &content)?;
         content.truncate(header.records_size as usize);
-        Ok(Loaded { name, slice, summary: header.summary, records: content, places, ends, next_after: None })
+        let each = ends.windows(2).map(|ends| Traits::of(&content[ends[0] as usize..ends[1] as usize]));
+        let traits = each.fold(Traits::default(), Traits::or);
+        Ok(Loaded { name, slice, summary: header.summary, records: content, traits, places, ends, next_after: None })
     }
 
     /// Never takes more memory than the header's raw size, whatever the content would unpack to.
@@ -45,6 +48,8 @@ pub(crate) struct Loaded {
     slice: Slice,
     summary: Summary,
     records: Vec<u8>,
+    /// Of all records that were read: who asks for one of a run in which none has a trait need not look at it, which lies somewhere in memory.
+    traits: Traits,
     places: Vec<Cursor>,
     /// Where each record ends, after a 0 so that each begins where the element before it says.
     ends: Vec<u32>,
@@ -91,7 +96,7 @@ impl Loaded {
     /// # Panics
     /// If `index` is not below [`Loaded::len`].
     pub(crate) fn has_id(&self, index: usize) -> bool {
-        record::has_id(self.record(index))
+        self.traits.has_id() && Traits::of(self.record(index)).has_id()
     }
 
     /// Whether the message is simply to be delivered; as cheap.
@@ -99,7 +104,7 @@ impl Loaded {
     /// # Panics
     /// If `index` is not below [`Loaded::len`].
     pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
-        record::is_to_deliver(self.record(index))
+        self.traits.is_to_deliver() || Traits::of(self.record(index)).is_to_deliver()
     }
 
     /// A message's body as it is stored.
@@ -221,7 +226,7 @@ mod tests {
     use super::super::sample::{Sample, at, placed, run_of};
     use super::super::{Encoder, frame::write};
     use super::*;
-    use crate::model::Level;
+    use crate::model::{Disposition, Level};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -233,7 +238,10 @@ mod tests {
         assert_eq!(loaded.len(), messages.len());
         for (index, (place, sample)) in messages.iter().enumerate() {
             assert_eq!(loaded.place(index), *place);
-            assert_eq!(loaded.message(index), Some(Message { place: *place, body: sample.body() }));
+            let body = sample.body();
+            assert_eq!(loaded.has_id(index), body.id.is_some());
+            assert_eq!(loaded.is_to_deliver(index), body.disposition == Disposition::Deliver);
+            assert_eq!(loaded.message(index), Some(Message { place: *place, body }));
         }
     }
 

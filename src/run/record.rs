@@ -69,14 +69,29 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
 }
 
-/// Whether the message of this record has an id: told by the record's first byte, at a fraction of what decoding costs.
-pub(super) fn has_id(bytes: &[u8]) -> bool {
-    bytes.first().is_some_and(|flags| flags & HAS_ID != 0)
-}
+/// What a record's first byte tells, at a fraction of what decoding costs; or those of several records, each taken for what it may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traits(u8);
 
-/// Whether the message of this record is simply to be delivered; told likewise.
-pub(super) fn is_to_deliver(bytes: &[u8]) -> bool {
-    bytes.first().is_some_and(|flags| flags & HAS_DISPOSITION == 0)
+impl Traits {
+    pub(super) fn of(record: &[u8]) -> Self {
+        // One without a first byte is none that could be delivered.
+        Self(record.first().map_or(HAS_DISPOSITION, |flags| *flags))
+    }
+
+    pub(super) fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the message has an id.
+    pub(super) fn has_id(self) -> bool {
+        self.0 & HAS_ID != 0
+    }
+
+    /// Whether the message is simply to be delivered.
+    pub(super) fn is_to_deliver(self) -> bool {
+        self.0 & HAS_DISPOSITION == 0
+    }
 }
 
 fn flags(body: &Body<'_>) -> u8 {
@@ -243,8 +258,9 @@ mod tests {
         fn what_the_first_byte_tells_is_what_the_body_says(samples in samples(8)) {
             for sample in &samples {
                 let (bytes, body) = (sample.record(), sample.body());
-                prop_assert_eq!(has_id(&bytes), body.id.is_some());
-                prop_assert_eq!(is_to_deliver(&bytes), body.disposition == Disposition::Deliver);
+                let traits = Traits::of(&bytes);
+                prop_assert_eq!(traits.has_id(), body.id.is_some());
+                prop_assert_eq!(traits.is_to_deliver(), body.disposition == Disposition::Deliver);
             }
         }
     }

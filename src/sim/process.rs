@@ -141,7 +141,7 @@ impl Process {
         };
         let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false, thin: THIN };
         self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
-        let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hint, health: health.part("writer") };
+        let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hints: vec![hint], health: health.part("writer") };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
 
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);

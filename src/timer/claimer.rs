@@ -13,7 +13,9 @@ use crate::store::{Acquired, Error, Peer, Renewed, State, Store};
 use futures_util::future::{join, join_all};
 use rand::RngExt;
 use rand::rngs::StdRng;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -22,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 /// What the dispatcher is told.
 #[derive(Debug)]
 pub(crate) enum Holding {
+    /// So many shards each route has, whoever serves them.
+    Counted(BTreeMap<Arc<str>, usize>),
     Granted(Box<Grant>),
     /// They are to be this worker's, and another still holds them.
     Contested(Vec<ShardId>),
@@ -179,7 +183,9 @@ impl Claimer {
     async fn look_up(&mut self, wanted: &mut Wanted, dates: &mut Dates) {
         let (shards, is_all_known) = catalogs::shards(&mut self.routes, self.lease / 5).await;
         let now = Instant::now();
-        wanted.add(shards.into_iter(), now);
+        if wanted.add(shards.into_iter(), now) {
+            let _dispatcher_gone = self.holdings.send(Holding::Counted(wanted.count())).await;
+        }
         if is_all_known || dates.patience.is_some_and(|until| until <= now) {
             dates.patience = None;
         }

@@ -176,6 +176,7 @@ impl Dispatcher {
     fn hold(&mut self, holding: Holding) {
         let now = Instant::now();
         match holding {
+            Holding::Counted(shards) => self.paces.count(&shards),
             Holding::Granted(grant) => {
                 let shard = grant.lease.shard.clone();
                 let slot = self.slots.add(shard.clone());
@@ -280,6 +281,8 @@ impl Dispatcher {
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> Vec<(u16, Advance)> {
         let (wall, now) = self.ticked;
+        let served = |route: &str| self.works.iter().filter(|(shard, work)| &*shard.route == route && work.is_ours(now)).count();
+        self.paces.serve(served, now);
         let mut shares = Shares::new(self.options.routes.keys().cloned());
         self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.

@@ -62,12 +62,13 @@ impl<'a> Desk<'a> {
     pub(super) fn serve(&mut self, shard: &ShardId, work: &mut Work) {
         let is_leaving = matches!(work.phase, Phase::Leaving { .. });
         let sight = sight(work, self.wall, self.stopping);
-        let is_ending = is_ending(work, self.stopping);
+        // To open is to fence whoever has it open: only who surely holds the lease may.
+        let may_open = !is_ending(work, self.stopping) && !work.term.has_run_out(self.now);
         let Some(exact) = work.exact.as_mut().filter(|_| !is_leaving) else { return };
         let route = &self.options.routes[&shard.route];
         match exact.step(sight, self.now) {
             Step::None => {}
-            Step::Open if is_ending => {}
+            Step::Open if !may_open => {}
             Step::Open => {
                 let number = self.outlets.open(route, work.slot, &self.name(shard));
                 exact.opening(number, self.now);
@@ -289,6 +290,10 @@ pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -
     }
     if is_ending(work, stopping) {
         return None;
+    }
+    if exact.number().is_none() && work.term.has_run_out(now) {
+        // Nobody says when the lease is renewed.
+        return Some(now + RESEND_MIN);
     }
     let is_wanted = work.is_wanted(wall);
     let soon = work.first_due().filter(|_| exact.number().is_none() && !is_wanted);

@@ -242,7 +242,7 @@ impl Labels {
             _ => ways.origins.write(message.place.offset, &mut self.origin),
         }
         if let Some(due) = told_due(message) {
-            let _infallible = write!(self.due, "{}", due.as_millis());
+            self.due.push_str(itoa::Buffer::new().format(due.as_millis()));
         }
         let Some(Diverted { stage, reason, detail, .. }) = diverted else { return };
         self.detail.push_str(detail);

@@ -172,7 +172,9 @@ pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origin
             route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_ahead(index) {
                 route.metric.lateness.record(now.since(due).as_secs_f64());
-                route.metric.early.increment(u64::from(now < due));
+                if now < due {
+                    route.metric.early.increment(1);
+                }
             }
             if route.outcry.is_amiss()
                 && let Some(message) = aloft.message(index)

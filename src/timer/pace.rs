@@ -1,5 +1,6 @@
-//! How fast the routes of a process catch up: what is behind its due by more than a moment is taken no faster than the route's rate, over all
-//! shards that this process holds. What is on time is none of its business. Pure.
+//! How fast routes catch up: what is behind its due by more than a moment is taken no faster than the route's rate, by all workers together.
+//! Each has the part of it that the shards that it serves are of the route's, and shares it out among them as they ask. What is on time is
+//! none of its business. Pure.
 
 use super::RouteOptions;
 use super::memory::Resident;
@@ -16,9 +17,13 @@ use tokio::time::Instant;
 /// The paces of the routes that have one.
 pub(super) struct Paces(BTreeMap<Arc<str>, Pace>);
 
-/// A bucket that fills by the rate, up to two steps' worth. A claim may take more than there is, for what is behind and what is not come
-/// together; then the next ones wait until it is made up for.
+/// A bucket that fills by this worker's part of the rate, up to two steps' worth. A claim may take more than there is, for what is behind and
+/// what is not come together; then the next ones wait until it is made up for.
 struct Pace {
+    rate: f64,
+    /// The shards of the route, whoever serves them; 0: nobody has said it.
+    shards: usize,
+    /// This worker's part of the rate.
     per_second: f64,
     level: f64,
     at: Instant,
@@ -28,6 +33,20 @@ impl Paces {
     pub(super) fn new(routes: &BTreeMap<Arc<str>, RouteOptions>, now: Instant) -> Self {
         let paced = routes.iter().filter_map(|(route, options)| Some((route.clone(), Pace::new(options.catch_up_rate?, now))));
         Self(paced.collect())
+    }
+
+    /// So many shards the routes have, whoever serves them.
+    pub(super) fn count(&mut self, shards: &BTreeMap<Arc<str>, usize>) {
+        for (route, pace) in &mut self.0 {
+            pace.shards = shards.get(route).copied().unwrap_or(0);
+        }
+    }
+
+    /// Of a route this worker serves so many shards.
+    pub(super) fn serve(&mut self, served: impl Fn(&str) -> usize, now: Instant) {
+        for (route, pace) in &mut self.0 {
+            pace.serve(served(route), now);
+        }
     }
 
     fn has(&self, route: &str) -> bool {
@@ -82,8 +101,25 @@ fn behind(wall: Timestamp) -> Timestamp {
 }
 
 impl Pace {
-    fn new(per_second: u32, now: Instant) -> Self {
-        Self { per_second: f64::from(per_second), level: 0.0, at: now }
+    fn new(rate: u32, now: Instant) -> Self {
+        let rate = f64::from(rate);
+        Self { rate, shards: 0, per_second: rate, level: 0.0, at: now }
+    }
+
+    /// What was gained so far was gained by the part that it had.
+    fn serve(&mut self, served: usize, now: Instant) {
+        let is_all = served >= self.shards;
+        let per_second = self.rate * if is_all { 1.0 } else { served.max(1) as f64 / self.shards as f64 };
+        if per_second.to_bits() != self.per_second.to_bits() {
+            self.gain(now);
+            self.per_second = per_second;
+        }
+    }
+
+    fn gain(&mut self, now: Instant) {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
+        self.level = (self.level + gained).min(2.0 * self.step());
+        self.at = now;
     }
 
     /// Nothing is given out before a step's worth is there: claims of a message each would cost more than the messages.
@@ -92,9 +128,7 @@ impl Pace {
     }
 
     fn room(&mut self, now: Instant) -> Result<usize, Instant> {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
-        self.level = (self.level + gained).min(2.0 * self.step());
-        self.at = now;
+        self.gain(now);
         let lacks = self.step() - self.level;
         if lacks > 0.0 { Err(now + Duration::from_secs_f64(lacks / self.per_second)) } else { Ok(self.level as usize) }
     }
@@ -124,6 +158,49 @@ mod tests {
             assert!(taken <= most, "{rate}: {taken}");
             assert!(taken >= (60 * rate as usize * 9 / 10).min(greed * 50_000), "{rate}: {taken}");
         }
+    }
+
+    fn paces(rate: u32, shards: usize, start: Instant) -> Paces {
+        let route = Arc::<str>::from("orders");
+        let mut paces = Paces(BTreeMap::from([(route.clone(), Pace::new(rate, start))]));
+        paces.count(&BTreeMap::from([(route, shards)]));
+        paces
+    }
+
+    #[test]
+    fn workers_keep_to_the_rate_together_however_the_shards_move() {
+        const SHARDS: usize = 8;
+        let (start, rate) = (Instant::now(), 1_000);
+        let mut workers: Vec<_> = (0..3).map(|_| paces(rate, SHARDS, start)).collect();
+        let (mut taken, mut steps) = (0, 0);
+        for millis in 0..60_000u64 {
+            let (now, living) = (start + Duration::from_millis(millis), 1 + (millis / 20_000) as usize);
+            for (me, paces) in workers.iter_mut().enumerate() {
+                // Each shard has one worker at a time; there is one more every twenty seconds.
+                let served = (0..SHARDS).filter(|shard| shard % living == me).count();
+                paces.serve(|_| served, now);
+                if served > 0
+                    && let Ok(room) = paces.room("orders", now)
+                {
+                    paces.spend("orders", room);
+                    (taken, steps) = (taken + room, steps.max(room));
+                }
+            }
+        }
+        let all = 60 * rate as usize;
+        assert!(taken <= all + 3 * steps && taken >= all * 9 / 10, "{taken}");
+    }
+
+    #[test]
+    fn a_worker_alone_has_all_of_the_rate() {
+        let start = Instant::now();
+        let mut paces = paces(100, 0, start);
+        let mut part_of = |shards: usize, served: usize| {
+            paces.count(&BTreeMap::from([("orders".into(), shards)]));
+            paces.serve(|_| served, start);
+            paces.0["orders"].per_second.round() as u32
+        };
+        assert_eq!([part_of(0, 1), part_of(2, 1), part_of(2, 2), part_of(8, 0), part_of(8, 2)], [100, 50, 100, 13, 25], "0: nobody said");
     }
 
     #[test]

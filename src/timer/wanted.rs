@@ -10,6 +10,7 @@ use crate::model::{Claim, Identity, Lease, ShardId, Worker};
 use crate::mutant::{self, Mutant};
 use crate::store::Peer;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -54,17 +55,25 @@ impl Wanted {
         }
     }
 
-    /// There are shards that were not known.
-    pub(super) fn add(&mut self, shards: impl Iterator<Item = ShardId>, now: Instant) {
+    /// Takes in which shards there are. Answers whether some were not known.
+    pub(super) fn add(&mut self, shards: impl Iterator<Item = ShardId>, now: Instant) -> bool {
         let before = self.shards.len();
         for shard in shards {
             if let Err(at) = self.shards.binary_search(&shard) {
                 self.shards.insert(at, shard);
             }
         }
-        if self.shards.len() > before {
+        let is_news = self.shards.len() > before;
+        if is_news {
             self.place(now);
         }
+        is_news
+    }
+
+    /// How many shards each route has.
+    pub(super) fn count(&self) -> BTreeMap<Arc<str>, usize> {
+        let routes = self.shards.chunk_by(|a, b| a.route == b.route);
+        routes.map(|shards| (shards[0].route.clone(), shards.len())).collect()
     }
 
     /// Takes in who lives. Answers whether that is news.

@@ -131,11 +131,23 @@ struct Slot {
     /// What lies before it was handed out, or skipped by the broker.
     next: u64,
     batch: Batch,
+    /// What the batch before held: records and bytes.
+    before: (usize, usize),
 }
 
 impl Slot {
+    fn push(&mut self, offset: Offset, message: &Message<'_>) {
+        if self.batch.len() == 0 {
+            self.batch.reserve(self.before);
+        }
+        let timestamp = message.timestamp().map(Timestamp::from_millis);
+        self.batch.push((offset, timestamp), message.key(), message.payload(), message.headers());
+    }
+
     fn flush(&mut self, events: &mut VecDeque<Event>) {
         if self.batch.len() > 0 {
+            // One giant record says nothing of the next.
+            self.before = (self.batch.len(), self.batch.bytes().min(KAFKA_BATCH_BYTES_MAX));
             events.push_back(Event::Records(std::mem::replace(&mut self.batch, Batch::new(self.partition.clone(), self.epoch))));
         }
     }
@@ -153,7 +165,7 @@ struct Slots {
 impl Slots {
     fn insert(&mut self, partition: Partition, start: Start) {
         let batch = Batch::new(partition.clone(), start.epoch);
-        self.all.push(Slot { partition, epoch: start.epoch, next: start.from.0, batch });
+        self.all.push(Slot { partition, epoch: start.epoch, next: start.from.0, batch, before: (0, 0) });
     }
 
     fn remove(&mut self, partition: &Partition) -> bool {
@@ -196,8 +208,7 @@ impl Slots {
             return;
         }
         slot.next = offset + 1;
-        let timestamp = message.timestamp().map(Timestamp::from_millis);
-        slot.batch.push((Offset(offset), timestamp), message.key(), message.payload(), message.headers());
+        slot.push(Offset(offset), message);
         if slot.batch.bytes() >= KAFKA_BATCH_BYTES_MAX {
             slot.flush(&mut read.events);
         }

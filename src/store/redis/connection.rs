@@ -6,7 +6,7 @@
 
 use super::script::{Call, Script};
 use crate::store::Error;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, RedisConnectionInfo, ServerError, Value};
 use std::cell::{Cell, RefCell};
@@ -47,6 +47,8 @@ impl fmt::Debug for Options {
 /// See the module's page.
 pub(super) struct Connection {
     client: Client,
+    /// Logs in by itself: a connection that listens takes no other commands.
+    listener: Client,
     /// As messages name the server; holds no secret.
     address: String,
     login: Pipeline,
@@ -71,12 +73,15 @@ impl Connection {
         })?;
         let address = info.addr().to_string();
         let login = login(options, info.redis_settings());
+        let listener = listener(options, info.redis_settings());
         // We log in ourselves, below: the client does not say why a login failed.
-        let info = info
-            .set_redis_settings(RedisConnectionInfo::default().set_skip_set_lib_name())
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let client = Client::open(info).map_err(|error| Error::Unusable(format!("{address}: {error}")))?;
-        Ok(Self { client, address, login, is_checked: true, live: RefCell::new(None), made: Cell::new(0) })
+        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let open = |settings| {
+            let client = Client::open(info.clone().set_redis_settings(settings));
+            client.map_err(|error| Error::Unusable(format!("{address}: {error}")))
+        };
+        let (client, listener) = (open(RedisConnectionInfo::default().set_skip_set_lib_name())?, open(listener)?);
+        Ok(Self { client, listener, address, login, is_checked: true, live: RefCell::new(None), made: Cell::new(0) })
     }
 
     /// To any server that takes the login.
@@ -147,6 +152,19 @@ impl Connection {
         self.live().await.map(drop)
     }
 
+    /// What is published on a channel from now on, by a connection of its own.
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, Error> {
+        let subscribed = async {
+            let mut listener = self.listener.get_async_pubsub().await?;
+            listener.subscribe(channel).await?;
+            Ok(listener.into_on_message())
+        };
+        let timely = tokio::time::timeout(CONNECT_TIMEOUT, subscribed).await;
+        timely.map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?.map_err(|error: redis::RedisError| {
+            if error.code() == Some("NOPERM") { self.forbidden(error.detail().unwrap_or_default()) } else { self.failed(&error) }
+        })
+    }
+
     async fn live(&self) -> Result<Live, Error> {
         if let Some(live) = &*self.live.borrow() {
             return Ok(live.clone());
@@ -207,7 +225,7 @@ impl Connection {
     fn forbidden(&self, detail: &str) -> Error {
         Error::Unusable(format!(
             "{} does not allow its user what Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more roughly \
-             `~pd:* +@read +@write +@scripting +info +time +select`",
+             `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe`",
             self.address
         ))
     }
@@ -250,6 +268,18 @@ fn login(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
     login.cmd("INFO").arg("server");
     login.cmd("INFO").arg("memory");
     login
+}
+
+/// The same login, as the client does it.
+fn listener(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name().set_db(url.db());
+    if let Some(password) = options.password.as_deref().or(url.password()) {
+        settings = settings.set_password(password);
+        if let Some(username) = options.username.as_deref().or(url.username()) {
+            settings = settings.set_username(username);
+        }
+    }
+    settings
 }
 
 fn pipeline<'a>(calls: impl Iterator<Item = &'a Call>) -> Pipeline {

@@ -17,7 +17,7 @@
 //! None of them expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
 //!
 //! And one key of the deployment, `pd:{<deployment>}:workers`: a zset of the timer workers, scored by the millisecond until which each counts
-//! as alive. It expires with the last of them.
+//! as alive. It expires with the last of them. `pd:{<deployment>}:hints` is no key but a channel: see `hints`.
 
 use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
@@ -65,6 +65,11 @@ impl Keyspace {
     /// Of no shard: the tag of one has slashes in it.
     pub(super) fn workers(&self) -> String {
         format!("pd:{{{}}}:workers", self.deployment)
+    }
+
+    /// The channel.
+    pub(super) fn hints(&self) -> String {
+        format!("pd:{{{}}}:hints", self.deployment)
     }
 
     /// Matches the metas of all shards, and may match more: see [`Self::shard`].

@@ -7,6 +7,7 @@
 
 mod connection;
 mod form;
+mod hints;
 mod inspection;
 mod key;
 mod load;
@@ -27,6 +28,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
 pub(crate) use connection::{Options, VERSION_MIN};
+pub(crate) use hints::Hints;
 pub(crate) use inspection::Inspection;
 use key::{Key, Keyspace};
 use redis::Pipeline;

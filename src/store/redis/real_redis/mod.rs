@@ -7,7 +7,7 @@ mod rights;
 mod server;
 
 use super::*;
-use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
+use crate::model::{Claim, Cursor, Hint, Offset, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};

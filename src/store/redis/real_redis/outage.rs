@@ -99,7 +99,10 @@ async fn a_user_without_rights_is_told_which_to_grant() {
     let options = Options { username: Some("poor".to_owned()), password: Some("secret".to_owned()), ..server.options() };
     let redis = Redis::connect(&options).await.unwrap();
     let Err(Error::Unusable(text)) = redis.state(&[shard("t")]).await else { panic!("no rights, yet it answered") };
-    assert!(text.contains("grant it what deploy/redis/users.acl has") && text.contains("`~pd:* +@read +@write +@scripting"), "{text}");
+    assert!(
+        text.contains("grant it what deploy/redis/users.acl has") && text.contains("`~pd:* &pd:* +@read +@write +@scripting"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

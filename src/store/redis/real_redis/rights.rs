@@ -36,6 +36,29 @@ async fn everything_works(real: &RealRedis) {
     real.server.command(&format!("SET {} something", key("t", "slice:h0"))).await;
     real.redis.list(&[everything("t")]).await.unwrap();
     contract::run(real).await;
+    a_hint_is_heard(&real.server).await;
+}
+
+/// By another process, and not by the one that tells it.
+async fn a_hint_is_heard(server: &Server) {
+    let options = Options { username: Some("postdate".to_owned()), password: Some("secret".to_owned()), ..server.options() };
+    let [teller, listener] = [1, 2].map(|process| Hints::new(&options, process).unwrap());
+    let (heard, mut hints) = tokio::sync::mpsc::unbounded_channel();
+    let hint = Hint { shard: shard("t"), least_due: Timestamp::from_millis(7) };
+    let tell_again = async {
+        // Nobody says when a subscription has begun.
+        loop {
+            teller.tell(std::slice::from_ref(&hint)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        told = hints.recv() => assert_eq!(told, Some((hint.shard.clone(), hint.least_due))),
+        outcome = listener.listen(|hint: Hint| drop(heard.send((hint.shard, hint.least_due)))) => panic!("{outcome:?}"),
+        outcome = teller.listen(|hint| panic!("it told that itself: {hint:?}")) => panic!("{outcome:?}"),
+        () = tell_again => unreachable!("it never ends"),
+    }
 }
 
 #[tokio::test]
