@@ -26,6 +26,7 @@ mod fleet;
 mod foreign;
 mod levels;
 mod login;
+mod memory;
 mod nats;
 mod nats_limits;
 mod nats_login;

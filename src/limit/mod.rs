@@ -138,6 +138,12 @@ pub(crate) const REPLIES_MAX: usize = 4;
 pub(crate) const FETCH_RUNS_MAX: usize = 32;
 pub(crate) const FETCH_MESSAGES_MAX: u64 = 50_000;
 
+/// Bytes in memory of what one call of the store fetches, as far as they are known before; a run more may be in it.
+pub(crate) const FETCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a run takes in memory at most, unless its last record is larger than what is left of a batch: a batch, and its columns unpacked.
+pub(crate) const RUN_HELD_USUAL: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 4;
+
 /// Names in one list. At the usual size of a run this is millions of messages.
 pub(crate) const LIST_MAX: usize = 8_192;
 
