@@ -5,6 +5,7 @@ mod demo;
 mod embedded;
 mod fleet;
 mod nats;
+mod record;
 mod rewrite;
 mod transaction;
 
@@ -12,6 +13,7 @@ pub(crate) use demo::*;
 pub(crate) use embedded::*;
 pub(crate) use fleet::*;
 pub(crate) use nats::*;
+pub(crate) use record::*;
 pub(crate) use rewrite::*;
 use std::time::Duration;
 pub(crate) use transaction::*;
@@ -394,6 +396,3 @@ const _: () = assert!(
 
 /// A record that is taken over fits into what a producer holds.
 const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_SEND_BYTES_MAX);
-
-/// A batch is far below what a reader takes for corrupt.
-const _: () = assert!(2 * BATCH_BYTES_MAX < RUN_BYTES_MAX);
