@@ -10,6 +10,9 @@
 )]
 
 mod admin;
+#[allow(dead_code, reason = "the bench's own: only what it refuses is looked at here")]
+#[path = "bench/asked.rs"]
+mod asked;
 mod bad_input;
 mod change;
 mod cluster;
@@ -27,10 +30,12 @@ mod foreign;
 mod hints;
 mod levels;
 mod login;
+mod memory;
 mod nats;
 mod nats_limits;
 mod nats_login;
 mod outage;
+mod refused_loads;
 mod restart;
 mod rights;
 mod secrets;
@@ -40,3 +45,6 @@ mod source;
 mod traces;
 mod verdict;
 mod window;
+#[allow(dead_code, unused_imports, reason = "the bench's own, like what is asked for")]
+#[path = "bench/workload/mod.rs"]
+mod workload;

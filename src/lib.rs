@@ -20,8 +20,8 @@
 //!                      +----------------> runs, W, (C, W) ---------+
 //! ```
 //! A *shard* is one source partition of one route. Its state lies in one hash slot of Redis: the *watermark* W (next source offset to store),
-//! *runs* of messages by *slice* (far, hour, minute: the outer levels of one timing wheel), and two pairs (C, W): *claimed*, written before
-//! messages are handed over, and *delivered*, written after. **A message is done if and only if its offset lies before W and its (due, offset)
+//! *runs* of messages by *slice* (far, day, hour, minute: the outer levels of one timing wheel), and two pairs (C, W): *claimed*, written
+//! before messages are handed over, and *delivered*, written after. **A message is done if and only if its offset lies before W and its (due, offset)
 //! is not past C, of the delivered pair.** The log is the
 //! truth: whatever the store forgets is read again from the source.
 //!

@@ -1,6 +1,7 @@
 //! What was asked for on the command line: what to measure, over what, and how often.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::workload::{self, Workload};
 
@@ -48,7 +49,26 @@ impl Asked {
         if asked.load.partitions < 2 && asked.insists_on("burst") {
             return Err("burst: it needs a partition that has none of it; let the workload have 2 or more".to_owned());
         }
+        asked.refuse_too_much()?;
         Ok(asked)
+    }
+
+    /// Before anything starts: none of what is asked for fills a disk in the middle of it.
+    fn refuse_too_much(&self) -> Result<(), String> {
+        let Workload { steady, deep, .. } = &self.load;
+        let lasting = |rate: usize, lasts: Duration| rate.saturating_mul(lasts.as_secs() as usize);
+        let most = steady.rates.iter().max().map_or(0, |rate| lasting(*rate, steady.lasts));
+        let is_timely = ["steady", "exact", "layout", "asynq", "nats"].iter().any(|stage| self.wants(stage));
+        let is_deep = self.wants("deep");
+        let loads = [
+            ("count", true, self.load.count),
+            ("steady", is_timely, most),
+            ("deep.waiting", is_deep, deep.waiting),
+            ("deep.rate", is_deep, lasting(deep.rate, deep.lasts)),
+        ];
+        let too_much = |(key, _, count): (&str, bool, usize)| self.load.too_much(count).map(|why| format!("{key}: {why}"));
+        let complaints: Vec<_> = loads.into_iter().filter(|(_, is_wanted, _)| *is_wanted).filter_map(too_much).collect();
+        if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
     }
 
     /// By name, and not only by asking for everything.

@@ -76,12 +76,13 @@ fn main() -> ExitCode {
         }
     };
     let results = Results::new(&asked, measure(&asked, asynq.as_ref()));
+    results.write();
     println!("{}\n", results.conditions());
     table::print(&results.rows, &results.runs);
     table::print_comparisons(&results.comparisons);
     table::print_strained(&results.rows, &results.held);
     println!("{}\n", report::LEGEND);
-    results.write();
+    report::tell();
     let kept = results.are_kept();
     println!("{}", if kept { "Nothing was lost, doubled, early or changed." } else { "A PROMISE WAS BROKEN: see the last column." });
     if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -104,56 +105,71 @@ fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
     }
 }
 
-/// The rows of each run.
+/// The rows of each run. They are written down after every measurement: one that fails later loses none of them.
 fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
     let (redis, progress) = (Redis::start(), Progress::new(asked.steps()));
     let (kafka, nats) = (asked.wants_kafka().then(Kafka::start_fast), asked.wants("nats").then(Nats::start));
     let load = &asked.load;
-    let on_kafka = || {
-        let kafka = kafka.as_ref()?;
-        let (topics, broker) = (Topics::new(kafka, load.partitions), || kafka.cpu());
-        let meter = Meter { broker: &broker, redis: &redis };
-        Some(run(asked, &Bench { ends: &topics, redis: &redis, meter, load, progress: &progress }, asynq))
-    };
-    let on_nats = || {
-        let nats = nats.as_ref()?;
-        let (streams, broker) = (Streams::new(nats, load.partitions), || nats.cpu());
-        let meter = Meter { broker: &broker, redis: &redis };
-        Some(Bench { ends: &streams, redis: &redis, meter, load, progress: &progress }.nats())
-    };
-    (0..asked.runs).map(|_| [on_kafka(), on_nats()].into_iter().flatten().flatten().collect()).collect()
+    let mut runs: Vec<Vec<Row>> = Vec::new();
+    for _ in 0..asked.runs {
+        let mut rows = Vec::new();
+        let mut note = |more: Vec<Row>| {
+            if more.is_empty() {
+                return;
+            }
+            rows.extend(more);
+            Results::new(asked, runs.iter().chain([&rows]).cloned().collect()).write();
+        };
+        if let Some(kafka) = &kafka {
+            let (topics, broker) = (Topics::new(kafka, load.partitions), || kafka.cpu());
+            let meter = Meter { broker: &broker, redis: &redis };
+            run(asked, &Bench { ends: &topics, redis: &redis, meter, load, progress: &progress }, asynq, &mut note);
+        }
+        if let Some(nats) = &nats {
+            let (streams, broker) = (Streams::new(nats, load.partitions), || nats.cpu());
+            let meter = Meter { broker: &broker, redis: &redis };
+            note(Bench { ends: &streams, redis: &redis, meter, load, progress: &progress }.nats());
+        }
+        runs.push(rows);
+    }
+    runs
 }
 
-fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>) -> Vec<Row> {
-    let mut rows = if asked.wants("copy") { bench.copies() } else { Vec::new() };
+fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut impl FnMut(Vec<Row>)) {
+    if asked.wants("copy") {
+        note(bench.copies());
+    }
     let ingress = asked.wants("ingress").then(|| bench.ingress());
-    let drain = asked.wants("drain").then(|| bench.drain(ingress.as_ref().map(|(_, pace)| *pace)));
-    let both = ingress.as_ref().zip(drain.as_ref()).map(|((ingress, _), drain)| ingress.and(drain));
-    rows.extend(ingress.map(|(row, _)| row).into_iter().chain(drain).chain(both));
+    let pace = ingress.as_ref().map(|(_, pace)| *pace);
+    let ingress = ingress.map(|(row, _)| row);
+    note(ingress.iter().cloned().collect());
+    let drain = asked.wants("drain").then(|| bench.drain(pace));
+    let both = ingress.as_ref().zip(drain.as_ref()).map(|(ingress, drain)| ingress.and(drain));
+    note(drain.into_iter().chain(both).collect());
     if asked.wants("embedded") {
-        rows.extend([bench.embedded_ingress(), bench.embedded_drain()]);
+        note(vec![bench.embedded_ingress()]);
+        note(vec![bench.embedded_drain()]);
     }
     if asked.is_timely() {
         bench.warm_up();
     }
     if asked.wants("steady") {
-        rows.extend(asked.load.steady.rates.iter().map(|rate| bench.steady(*rate)));
+        asked.load.steady.rates.iter().for_each(|rate| note(vec![bench.steady(*rate)]));
     }
     if asked.wants("burst") && asked.load.partitions > 1 {
-        rows.extend(bench.burst());
+        note(bench.burst());
     }
     if asked.wants("exact") {
-        rows.extend(bench.exact());
+        note(bench.exact());
     }
     if asked.wants("fleet") {
-        rows.extend(bench.fleet());
+        note(bench.fleet());
     }
     if asked.wants("deep") {
-        rows.extend(bench.deep());
+        note(bench.deep());
     }
     if asked.wants("layout") {
-        rows.extend(bench.layout());
+        note(bench.layout());
     }
-    rows.extend(asynq.into_iter().flat_map(|program| bench.asynq(program)));
-    rows
+    asynq.into_iter().for_each(|program| note(bench.asynq(program)));
 }

@@ -5,7 +5,7 @@ use crate::model::{Body, Cursor, Slice};
 use crate::run::{Far, Placed, Run, Sealer, record};
 use crate::store::Change;
 
-/// See the module's page. Its buffers are reused from seal to seal.
+/// See the module's page. Its buffers are reused from seal to seal, as long as they are no larger than a batch.
 #[derive(Default)]
 pub(crate) struct Batch {
     bodies: Vec<u8>,
@@ -31,18 +31,28 @@ impl Batch {
         self.changes.push(change);
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bodies.len()
+    /// Memory that it takes, full or empty.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.bodies.capacity() + self.entries.capacity() * size_of::<Entry>() + self.changes.capacity() * size_of::<Change>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.entries.len() + self.changes.len() >= BATCH_MESSAGES_MAX || self.bodies.len() >= BATCH_BYTES_MAX
     }
 
+    /// One giant record must not keep its memory for as long as the partition is read.
     pub(crate) fn clear(&mut self) {
         self.bodies.clear();
         self.entries.clear();
         self.changes.clear();
+        self.bodies.shrink_to(2 * BATCH_BYTES_MAX);
+    }
+
+    /// An empty one gives its buffers back; they grow again with the next batch.
+    pub(crate) fn rest(&mut self) {
+        if self.entries.is_empty() && self.changes.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// Empties the batch into runs.
@@ -53,5 +63,46 @@ impl Batch {
         let changes = std::mem::take(&mut self.changes);
         self.clear();
         (runs, changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Disposition, Headers, Offset, Timestamp};
+    use crate::run::Thin;
+
+    fn add(batch: &mut Batch, offset: u64, payload: &[u8]) {
+        let (due, headers) = (Timestamp::from_millis(1), Headers::from_block(&[]));
+        let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
+        let body = Body { key: None, payload: Some(payload), headers, id, target, dialect, disposition };
+        batch.add(Slice::of(due, due), Cursor::new(due, Offset(offset)), &body);
+    }
+
+    fn seal(batch: &mut Batch) -> usize {
+        batch.seal(&mut Sealer::new(1), Far::at(Timestamp::from_millis(1), Thin::DEFAULT)).0.len()
+    }
+
+    #[test]
+    fn a_giant_record_does_not_keep_its_memory_and_a_usual_batch_does() {
+        let mut batch = Batch::default();
+        add(&mut batch, 1, &vec![0; 3 * BATCH_BYTES_MAX]);
+        assert!(batch.bytes_held() > 3 * BATCH_BYTES_MAX);
+        assert_eq!(seal(&mut batch), 1);
+        assert!(batch.bodies.capacity() <= 2 * BATCH_BYTES_MAX);
+        (0..1_000).for_each(|offset| add(&mut batch, offset, b"a"));
+        let held = batch.bytes_held();
+        assert_eq!((seal(&mut batch), batch.bytes_held()), (1, held));
+    }
+
+    #[test]
+    fn what_rests_holds_nothing_and_what_has_messages_does_not_rest() {
+        let mut batch = Batch::default();
+        add(&mut batch, 1, &[0; 1_000]);
+        batch.rest();
+        assert_eq!(seal(&mut batch), 1);
+        assert!(batch.bytes_held() > 1_000);
+        batch.rest();
+        assert_eq!(batch.bytes_held(), 0);
     }
 }

@@ -1,13 +1,14 @@
 //! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
 
 use super::batch::Batch;
-use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, LINGER_MAX, LINGER_MIN, LINGER_PART};
+use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, INTAKE_BYTES_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
 use crate::metric;
-use crate::model::{Claim, Cursor, Identity, Offset, Origins, ShardId, Timestamp, Watermark};
+use crate::model::{Claim, Cursor, Identity, Offset, Origins, Partition, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer};
 use crate::store::{Append, Appended, Balance, Glance, State};
 use crate::trace::Links;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -224,10 +225,27 @@ impl Intake {
     }
 }
 
+/// Whether more may be read. Before it is not, empty batches give up what they kept for the next ones; and if it is not all the same, those that
+/// are not empty wait for no company any more.
+pub(super) fn has_room(intakes: &mut BTreeMap<Partition, Intake>) -> bool {
+    let has_room =
+        |intakes: &BTreeMap<_, Intake>| intakes.values().map(|intake| intake.batch.bytes_held()).sum::<usize>() < INTAKE_BYTES_MAX;
+    if has_room(intakes) {
+        return true;
+    }
+    intakes.values_mut().for_each(|intake| intake.batch.rest());
+    let has_room = has_room(intakes);
+    if !has_room {
+        intakes.values_mut().filter(|intake| intake.has_batch()).for_each(|intake| intake.hasten(Duration::ZERO));
+    }
+    has_room
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Partition;
+    use crate::limit::BATCH_BYTES_MAX;
+    use crate::model::{Body, Disposition, Headers, Slice};
     use crate::run::Thin;
 
     fn reading(from: u64) -> Intake {
@@ -305,5 +323,34 @@ mod tests {
         assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(4))), Next::Seek(Watermark(4)));
         assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(40))), Next::Seek(Watermark(40)));
         assert_eq!(intake.settle(Watermark(20), Appended::Unknown), Next::Reopen);
+    }
+
+    /// So many partitions, of each of which a batch of so many bytes was read.
+    fn read(partitions: i32, bytes: usize, now: Instant) -> BTreeMap<Partition, Intake> {
+        let (payload, due) = (vec![0; bytes], Timestamp::MAX);
+        let read = |index| {
+            let partition = Partition::new("t", index);
+            let mut intake = Intake::new("prod", ShardId::new("r", partition.clone()), now);
+            intake.begin(Watermark(0), 1);
+            intake.reads(Offset(0), now);
+            let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
+            let body = Body { key: None, payload: Some(&payload), headers: Headers::from_block(&[]), id, target, dialect, disposition };
+            intake.batch.add(Slice::of(due, due), Cursor::new(due, Offset(0)), &body);
+            (partition, intake)
+        };
+        (0..partitions).map(read).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_empty_batches_keep_does_not_end_the_reading_and_is_bounded() {
+        let now = Instant::now();
+        let mut intakes = read(40, BATCH_BYTES_MAX / 2, now);
+        assert!(!has_room(&mut intakes), "all of it is to be stored");
+        assert!(intakes.values().all(|intake| intake.seal_at() == Some(now + LINGER_MIN)), "soon");
+        let far = Far::at(Timestamp::from_millis(0), Thin::DEFAULT);
+        intakes.values_mut().for_each(|intake| drop(intake.seal(&mut Sealer::new(1), far)));
+        let held = |intakes: &BTreeMap<_, Intake>| intakes.values().map(|intake| intake.batch.bytes_held()).sum::<usize>();
+        assert!(held(&intakes) > INTAKE_BYTES_MAX);
+        assert!(has_room(&mut intakes) && held(&intakes) < INTAKE_BYTES_MAX);
     }
 }

@@ -14,9 +14,7 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{
-    COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, INTAKE_BYTES_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL,
-};
+use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL};
 use crate::metric;
 use crate::model::{Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
@@ -24,7 +22,7 @@ use crate::run::{Far, Sealer, Thin};
 use crate::store::{self, Appended, Glance, State, Store};
 use crate::trace::{Deed, Span, Tracer};
 use entry::enter;
-use intake::{Intake, Next, Phase, Quiet};
+use intake::{Intake, Next, Phase, Quiet, has_room};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -129,7 +127,7 @@ impl Ingress {
         while !stop.is_cancelled() {
             self.ports.health.source.beat();
             let wake = self.next_wake();
-            let has_room = self.intakes.values().map(|intake| intake.batch.bytes()).sum::<usize>() < INTAKE_BYTES_MAX;
+            let has_room = has_room(&mut self.intakes);
             // Each arm is safe to drop: receiving and `Source::next` keep what they did not hand out.
             tokio::select! {
                 biased;

@@ -5,6 +5,7 @@ mod demo;
 mod embedded;
 mod fleet;
 mod nats;
+mod record;
 mod rewrite;
 mod transaction;
 
@@ -12,6 +13,7 @@ pub(crate) use demo::*;
 pub(crate) use embedded::*;
 pub(crate) use fleet::*;
 pub(crate) use nats::*;
+pub(crate) use record::*;
 pub(crate) use rewrite::*;
 use std::time::Duration;
 pub(crate) use transaction::*;
@@ -137,6 +139,12 @@ pub(crate) const REPLIES_MAX: usize = 4;
 /// Runs, and by their names messages, in one fetch.
 pub(crate) const FETCH_RUNS_MAX: usize = 32;
 pub(crate) const FETCH_MESSAGES_MAX: u64 = 50_000;
+
+/// Bytes in memory of what one call of the store fetches, as far as they are known before; a run more may be in it.
+pub(crate) const FETCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a run takes in memory at most, unless its last record is larger than what is left of a batch: a batch, and its columns unpacked.
+pub(crate) const RUN_HELD_USUAL: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 4;
 
 /// Names in one list. At the usual size of a run this is millions of messages.
 pub(crate) const LIST_MAX: usize = 8_192;
@@ -393,6 +401,3 @@ const _: () = assert!(
 
 /// A record that is taken over fits into what a producer holds.
 const _: () = assert!(RUN_BYTES_MAX as u64 * 2 < KAFKA_SEND_BYTES_MAX);
-
-/// A batch is far below what a reader takes for corrupt.
-const _: () = assert!(2 * BATCH_BYTES_MAX < RUN_BYTES_MAX);

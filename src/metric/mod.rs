@@ -99,7 +99,7 @@ instruments! {
         "Act: messages are held back. Find out who else writes to this Redis; keep the quarantine."
     REWRITTEN_RUNS "postdate_rewritten_runs_total" Kind::Counter, ["route"]
         "stored runs that were thin, or too much at once, and were merged or split before they are due"
-        "Nothing: it saves memory of the store. It may stand still for hours without a message being late."
+        "Nothing: it saves memory of the store, and reading. No message waits for it; the longer it stands still, the more of what is far is read again."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
         "messages that the source had deleted before they were stored; of a stream of NATS that has other subjects too, at most"
         "Act: they are lost. Raise the source's retention and limits above the longest outage."

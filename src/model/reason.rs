@@ -72,7 +72,7 @@ reasons! {
     DialectConflict = "dialect_conflict",
     /// the record asks for something in a dialect that cannot be kept: to be delivered more than once, to a partition, ...
     DialectUnsupported = "dialect_unsupported",
-    /// the target refused the record as too large
+    /// the target refused the record as too large, or it is larger than can be stored (248 MiB)
     TooLarge = "too_large",
     /// the target's broker denied access
     Unauthorized = "unauthorized",

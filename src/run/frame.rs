@@ -136,6 +136,15 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Corrupt> {
     Ok((header, content))
 }
 
+/// Count of messages and raw size, of bytes that look like a run of a size that it may have; its checksum is not looked at.
+pub(crate) fn sizes(bytes: &[u8]) -> Option<(usize, usize)> {
+    let is_run = bytes.starts_with(&MAGIC) && bytes.get(VERSION_AT) == Some(&VERSION);
+    let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
+    let header = Fields(fields).header().ok()?;
+    check_sizes(&header).ok()?;
+    Some((header.summary.count as usize, header.raw_size as usize))
+}
+
 fn check_sizes(header: &Header) -> Result<(), Corrupt> {
     let Header { raw_size, records_size, summary: Summary { count, .. }, .. } = *header;
     if raw_size as usize > limit::RUN_BYTES_MAX {

@@ -13,7 +13,7 @@ mod sealer;
 mod writer;
 
 pub(crate) use frame::Corrupt;
-pub(crate) use reader::{Decoder, Loaded};
+pub(crate) use reader::{Decoder, Loaded, bytes_decoded};
 pub(crate) use sealer::{Far, Placed, Sealer, Thin};
 pub(crate) use writer::{Encoder, Namer};
 

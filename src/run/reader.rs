@@ -8,6 +8,9 @@ use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
 use integer_encoding::VarInt;
 use zstd::bulk::Decompressor;
 
+/// Of the names that are written: four numbers in hex.
+const NAME_BYTES_MAX: usize = 60;
+
 /// Decodes runs. Owns the decompressor's context, which costs more to make than a small run to read.
 pub(crate) struct Decoder {
     decompressor: Decompressor<'static>,
@@ -39,6 +42,13 @@ impl Decoder {
         };
         if content.len() == size { Ok(content) } else { Err(Corrupt::Unpack) }
     }
+}
+
+/// What a run takes in memory once it is decoded, or a little less than this: told by its header, so that it can be known before. 0 where the
+/// bytes are none of a run.
+pub(crate) fn bytes_decoded(bytes: &[u8]) -> usize {
+    let Some((count, raw_size)) = frame::sizes(bytes) else { return 0 };
+    size_of::<Loaded>() + NAME_BYTES_MAX + raw_size + count * size_of::<Cursor>() + (count + 1) * size_of::<u32>()
 }
 
 /// A run in memory, whole or up to a horizon. Its messages go by index, from 0, in order of (due, offset).
@@ -253,6 +263,7 @@ mod tests {
             assert_holds(&loaded, &messages);
             prop_assert_eq!(*loaded.summary(), summary);
             prop_assert_eq!(loaded.next_after(), None);
+            prop_assert!((loaded.bytes_held()..loaded.bytes_held() + 100).contains(&bytes_decoded(&bytes)));
         }
 
         #[test]
@@ -363,7 +374,9 @@ mod tests {
     }
 
     fn read_all(bytes: &[u8]) {
+        let expected = bytes_decoded(bytes);
         if let Ok(loaded) = decode(bytes) {
+            assert!(loaded.bytes_held() <= expected);
             for index in 0..loaded.len() {
                 let _ = loaded.message(index);
             }

@@ -235,7 +235,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Asks the loader for what is needed, as far as it has room.
+    /// Asks the loader for what is needed, as far as it has room, each shard in its turn the first: where memory is short, who asks first has it.
     fn request(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let Ok(room) = self.ports.requests.try_reserve() else { return };
@@ -245,7 +245,7 @@ impl Dispatcher {
             let what = work.next_request(wall, now, others_poll)?;
             Some(Request { shard: work.lease.shard.clone(), tag: work.tag(), what })
         };
-        let requests: Vec<_> = self.works.values_mut().filter_map(next).collect();
+        let requests: Vec<_> = in_turn(&mut self.works, self.turn).filter_map(|(_, work)| next(work)).collect();
         if !requests.is_empty() {
             room.send(requests);
         }

@@ -1,10 +1,11 @@
 //! The loader: reads runs for the dispatcher - names, runs by name, the tail of what was appended - and decodes them, on a thread and a store
-//! connection of its own, so that a big run holds nothing up that is due. Keeps no state of its own.
+//! connection of its own, so that a big run holds nothing up that is due. Keeps no state of its own, and no more in memory than one call of the
+//! store brings: each reply is sent before more is asked for.
 
 use crate::health::Part;
-use crate::limit::{LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
+use crate::limit::{FETCH_BYTES_MAX, LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
-use crate::run::{Corrupt, Decoder, Loaded, Name};
+use crate::run::{Corrupt, Decoder, Loaded, Name, bytes_decoded};
 use crate::store::{Error, Fetch, Glance, List, Listed, Listing, Store, Tail, Tailed};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -20,12 +21,6 @@ pub(crate) struct Request {
     pub(crate) what: What,
 }
 
-impl Request {
-    fn reply(&self, answer: Answer) -> Reply {
-        Reply { shard: self.shard.clone(), tag: self.tag, answer }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) enum What {
     /// What was appended past `after`; runs that begin after `until` are left in the store. If nothing is `expected`, it is looked first
@@ -33,8 +28,9 @@ pub(crate) enum What {
     Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize, expected: bool },
     /// Names of the runs that begin in `from..=until`.
     List { from: Timestamp, until: Timestamp, limit: usize },
-    /// Runs by name; of each, messages due after `keep` are left in the store, and so are those at its head that `taken` covers.
-    Fetch { runs: Vec<(Slice, Name)>, keep: Timestamp, taken: Claim },
+    /// Runs by name, as many as take no more than `bytes` of memory; of each, messages due after `keep` are left in the store, and so are those
+    /// at its head that `taken` covers.
+    Fetch { runs: Vec<(Slice, Name)>, bytes: usize, keep: Timestamp, taken: Claim },
 }
 
 #[derive(Debug)]
@@ -60,7 +56,11 @@ pub(crate) enum Answer {
         runs: Vec<Listing>,
         more: bool,
     },
-    Fetch(Vec<Read>),
+    /// The first of the runs that were asked for; and what each of the others would take.
+    Fetch {
+        reads: Vec<Read>,
+        left: Vec<usize>,
+    },
     Unknown,
 }
 
@@ -89,10 +89,31 @@ pub(crate) struct Loader {
     pub(crate) health: Part,
 }
 
+/// Why it serves no longer.
+enum End {
+    /// It was told to, or nobody waits for its replies.
+    Over,
+    Failed(Error),
+}
+
+/// What was asked of each kind, as the store is asked.
+#[derive(Default)]
+struct Calls<'a> {
+    tails: Vec<(&'a Request, Timestamp, Tail)>,
+    lists: Vec<(&'a Request, List)>,
+    fetches: Vec<(&'a Request, Wanted, Fetch)>,
+}
+
+/// What of the runs that are fetched is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) bytes: usize,
+    pub(super) keep: Timestamp,
+    pub(super) taken: Claim,
+}
+
 impl Loader {
     /// Serves until the requests' channel is closed, or `give_up` is cancelled: a timer that hands its shards over serves them meanwhile.
-    ///
-    /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         loop {
@@ -111,47 +132,46 @@ impl Loader {
                 batch.extend(more);
             }
             for some in batch.chunks(LOADER_REQUESTS_MAX) {
-                let Some(replies) = self.answer_at_last(some, &mut decoder, &give_up).await? else { return Ok(()) };
-                for reply in replies {
-                    if self.replies.send(reply).await.is_err() {
-                        return Ok(());
-                    }
+                match self.answer(some, &mut decoder, &give_up).await {
+                    Ok(()) => {}
+                    Err(End::Over) => return Ok(()),
+                    Err(End::Failed(error)) => return Err(error),
                 }
             }
         }
     }
 
-    /// Asks the store until it answers; `None`: it was told to give up.
-    async fn answer_at_last(
-        &self,
-        batch: &[Request],
-        decoder: &mut Decoder,
-        give_up: &CancellationToken,
-    ) -> Result<Option<Vec<Reply>>, Error> {
+    /// Asks the store until it answers.
+    async fn at_last<T>(&self, give_up: &CancellationToken, ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, End> {
         let mut wait = STORE_RETRY_MIN;
         loop {
             // Dropped, it has changed nothing: it only reads.
             let outcome = tokio::select! {
                 biased;
-                () = give_up.cancelled() => return Ok(None),
-                outcome = self.answer(batch, decoder) => outcome,
+                () = give_up.cancelled() => return Err(End::Over),
+                outcome = ask() => outcome,
             };
             match outcome {
-                Ok(replies) => {
+                Ok(answer) => {
                     self.health.ready();
-                    return Ok(Some(replies));
+                    return Ok(answer);
                 }
                 Err(error) if error.is_transient() => {
                     self.health.not_ready(format!("what waits cannot be read: {error}"));
                     tokio::select! {
                         biased;
-                        () = give_up.cancelled() => return Ok(None),
+                        () = give_up.cancelled() => return Err(End::Over),
                         () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(End::Failed(error)),
             }
         }
+    }
+
+    async fn reply(&self, request: &Request, answer: Answer) -> Result<(), End> {
+        let reply = Reply { shard: request.shard.clone(), tag: request.tag, answer };
+        self.replies.send(reply).await.map_err(|_| End::Over)
     }
 
     /// Shards whose tail nothing was appended to, among those of which nothing else is expected.
@@ -170,46 +190,73 @@ impl Loader {
         Ok(looked.filter_map(|(shard, look)| is_quiet(look).then_some(shard)).collect())
     }
 
-    async fn answer(&self, batch: &[Request], decoder: &mut Decoder) -> Result<Vec<Reply>, Error> {
-        let (mut tails, mut lists, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
-        let (quiet, mut replies) = (self.quiet(batch).await?, Vec::new());
-        for request in batch {
-            let shard = request.shard.clone();
-            match &request.what {
-                What::Tail { after, .. } if quiet.contains(&shard) => {
-                    replies.push(request.reply(Answer::Tail { watermark: *after, seen: *after, runs: Vec::new() }));
-                }
-                What::Tail { after, until, keep, limit, .. } => {
-                    tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
-                }
-                What::List { from, until, limit } => lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
-                What::Fetch { runs, keep, taken } => fetches.push((request, (*keep, *taken), Fetch { shard, runs: runs.clone() })),
-            }
-        }
+    /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
+    async fn answer(&self, batch: &[Request], decoder: &mut Decoder, give_up: &CancellationToken) -> Result<(), End> {
+        let quiet = self.at_last(give_up, || self.quiet(batch)).await?;
+        let Calls { tails, lists, fetches } = self.sort(batch, &quiet).await?;
         if !tails.is_empty() {
             let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
-            for ((request, keep, _), tailed) in tails.iter().zip(self.store.tail(&calls).await?) {
-                replies.push(request.reply(tail_answer(tailed, *keep, decoder)));
+            let tailed = self.at_last(give_up, || self.store.tail(&calls)).await?;
+            for ((request, keep, _), tailed) in tails.into_iter().zip(tailed) {
+                self.reply(request, tail_answer(tailed, keep, decoder)).await?;
             }
         }
         if !lists.is_empty() {
             let calls: Vec<_> = lists.iter().map(|(_, call)| call.clone()).collect();
-            for ((request, _), listed) in lists.iter().zip(self.store.list(&calls).await?) {
-                replies.push(request.reply(match listed {
+            let listed = self.at_last(give_up, || self.store.list(&calls)).await?;
+            for ((request, _), listed) in lists.into_iter().zip(listed) {
+                let answer = match listed {
                     Listed::Runs { watermark, runs, more } => Answer::List { watermark, runs, more },
                     Listed::Unknown => Answer::Unknown,
-                }));
+                };
+                self.reply(request, answer).await?;
             }
         }
-        if !fetches.is_empty() {
-            let calls: Vec<_> = fetches.iter().map(|(.., call)| call.clone()).collect();
-            for ((request, bounds, call), blobs) in fetches.iter().zip(self.store.fetch(&calls).await?) {
-                let reads = call.runs.iter().zip(blobs).map(|((slice, name), bytes)| read(*slice, name, bytes.as_ref(), *bounds, decoder));
-                replies.push(request.reply(Answer::Fetch(reads.collect())));
+        let mut rest = &fetches[..];
+        while !rest.is_empty() {
+            let (some, after) = rest.split_at(together(rest));
+            let calls: Vec<_> = some.iter().map(|(.., call)| call.clone()).collect();
+            let fetched = self.at_last(give_up, || self.store.fetch(&calls)).await?;
+            for ((request, wanted, call), blobs) in some.iter().zip(fetched) {
+                self.reply(request, fetch_answer(&call.runs, blobs, *wanted, decoder)).await?;
             }
+            rest = after;
         }
-        Ok(replies)
+        Ok(())
     }
+
+    /// What the store is to be asked; of tails that are quiet nothing, they are answered.
+    async fn sort<'a>(&self, batch: &'a [Request], quiet: &BTreeSet<ShardId>) -> Result<Calls<'a>, End> {
+        let mut calls = Calls::default();
+        for request in batch {
+            let shard = request.shard.clone();
+            match &request.what {
+                What::Tail { after, .. } if quiet.contains(&shard) => {
+                    self.reply(request, Answer::Tail { watermark: *after, seen: *after, runs: Vec::new() }).await?;
+                }
+                What::Tail { after, until, keep, limit, .. } => {
+                    calls.tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
+                }
+                What::List { from, until, limit } => calls.lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
+                What::Fetch { runs, bytes, keep, taken } => {
+                    let wanted = Wanted { bytes: *bytes, keep: *keep, taken: *taken };
+                    calls.fetches.push((request, wanted, Fetch { shard, runs: runs.clone() }));
+                }
+            }
+        }
+        Ok(calls)
+    }
+}
+
+/// How many of the fetches go in one call: few enough that what they bring is bounded, and one at least.
+fn together(fetches: &[(&Request, Wanted, Fetch)]) -> usize {
+    let mut bytes = 0;
+    let fits = fetches.iter().take_while(|(_, wanted, _)| {
+        let fits = bytes == 0 || bytes + wanted.bytes <= FETCH_BYTES_MAX;
+        bytes += wanted.bytes;
+        fits
+    });
+    fits.count()
 }
 
 fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer {
@@ -222,6 +269,21 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
         Tailed::Broken { watermark } => Answer::Broken { watermark },
         Tailed::Unknown => Answer::Unknown,
     }
+}
+
+/// Decodes as many of the runs as fit into the bytes that are kept for them.
+pub(super) fn fetch_answer(runs: &[(Slice, Name)], blobs: Vec<Option<Bytes>>, wanted: Wanted, decoder: &mut Decoder) -> Answer {
+    let (mut reads, mut left, mut held) = (Vec::new(), Vec::new(), 0);
+    for ((slice, name), blob) in runs.iter().zip(blobs) {
+        let size = blob.as_ref().map_or(0, |bytes| bytes_decoded(bytes));
+        if !left.is_empty() || held + size > wanted.bytes {
+            left.push(size);
+            continue;
+        }
+        held += size;
+        reads.push(read(*slice, name, blob.as_ref(), (wanted.keep, wanted.taken), decoder));
+    }
+    Answer::Fetch { reads, left }
 }
 
 pub(super) fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, (keep, taken): (Timestamp, Claim), decoder: &mut Decoder) -> Read {

@@ -11,6 +11,8 @@ pub(super) struct Poll {
     under_way: bool,
     /// What it will find was told: that somebody appends without telling is no more likely for it.
     expected: bool,
+    /// The last one found something.
+    was_news: bool,
     /// Something was appended since the poll that is under way began,
     hinted: bool,
     /// and it is due soon.
@@ -21,7 +23,7 @@ pub(super) struct Poll {
 
 impl Poll {
     pub(super) fn new(now: Instant) -> Self {
-        Self { under_way: false, expected: false, hinted: false, urgent: false, at: now, interval: POLL_MIN }
+        Self { under_way: false, expected: false, was_news: false, hinted: false, urgent: false, at: now, interval: POLL_MIN }
     }
 
     /// When to look next; `None`: an answer is awaited.
@@ -48,6 +50,11 @@ impl Poll {
         self.at = until;
     }
 
+    /// Whether the next one is likely to find something.
+    pub(super) fn is_promising(&self) -> bool {
+        self.hinted || self.was_news
+    }
+
     /// The store is being asked. Answers whether something is known to be there.
     pub(super) fn begin(&mut self) -> bool {
         (self.under_way, self.expected, self.hinted, self.urgent) = (true, self.hinted, false, false);
@@ -56,7 +63,7 @@ impl Poll {
 
     /// The store has answered.
     pub(super) fn end(&mut self, is_news: bool, is_more: bool, now: Instant) {
-        self.under_way = false;
+        (self.under_way, self.was_news) = (false, is_news);
         let is_surprise = is_news && !self.expected;
         self.interval = if is_surprise { POLL_MIN } else { (self.interval * 2).min(POLL_MAX) };
         self.at = if is_more || self.urgent { now } else { now + self.interval };

@@ -6,16 +6,14 @@ use super::claimer::Grant;
 use super::filling::Fill;
 use super::flying::{Aloft, least};
 use super::loader::{Answer, Read, What};
-use super::memory::{Account, Resident};
+use super::memory::{Account, Reserved, Resident};
 use super::poll::Poll;
 use super::queue::Queued;
 use super::rewriting::Rewriting;
 use super::stall::Stall;
 use super::term::Term;
 use super::transacting::Transacting;
-use crate::limit::{
-    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, TAIL_LIMIT, TELL_AFTER,
-};
+use crate::limit::{CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, TELL_AFTER};
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -53,6 +51,8 @@ pub(crate) struct Work {
     pub(super) fill: Fill,
     /// The lane that follows what is appended.
     pub(super) poll: Poll,
+    /// For what was appended, while it is asked for.
+    reserved: Option<Reserved>,
     /// The due up to which runs are asked for; what is appended up to it is kept.
     pub(super) horizon: Timestamp,
     /// The pair that the store was last told to be delivered, and knows when it has answered.
@@ -111,6 +111,7 @@ impl Work {
             tag: u64::from(slot) << 32,
             fill: Fill::Idle,
             poll: Poll::new(now),
+            reserved: None,
             horizon: Timestamp::AT_ONCE,
             told: state.delivered,
             call: None,
@@ -156,7 +157,7 @@ impl Work {
         self.inventory = Inventory::default();
         self.deletes.clear();
         self.fill = Fill::Idle;
-        self.poll = Poll::new(now);
+        (self.poll, self.reserved) = (Poll::new(now), None);
         self.rewriting = self.rewriting.again(now);
         self.tag += 1;
     }
@@ -205,9 +206,11 @@ impl Work {
             self.poll.put_off(now + POLL_MAX);
             return None;
         }
+        let (limit, bytes) = self.memory.appended();
+        self.reserved = self.poll.is_promising().then(|| self.memory.reserve(bytes));
         let expected = self.poll.begin();
         let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
-        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit: TAIL_LIMIT, expected })
+        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit, expected })
     }
 
     /// Takes in what the loader answered. `false`: the store does not know the shard.
@@ -217,6 +220,7 @@ impl Work {
             Answer::Broken { watermark } => {
                 if mutant::active(Mutant::IgnoresRollback) && watermark < self.schedule.seen() {
                     self.poll.end(false, false, now);
+                    self.reserved = None;
                 } else if !self.observe(watermark, now) {
                     tracing::info!(shard = %self.lease.shard, "the tail does not reach back far enough: loading again");
                     self.reload(self.schedule.taken(), watermark, now);
@@ -227,6 +231,7 @@ impl Work {
                     return true;
                 }
                 self.poll.end(seen > self.schedule.seen(), seen < watermark, now);
+                self.reserved = None;
                 runs.into_iter().for_each(|read| self.merge(read));
                 self.schedule.see(seen);
             }
@@ -235,14 +240,14 @@ impl Work {
                     self.listed(runs, more);
                 }
             }
-            Answer::Fetch(reads) => {
+            Answer::Fetch { reads, left } => {
                 let missing = reads.iter().filter_map(|read| match read {
                     Read::Gone { slice, name } => Some((*slice, name.clone())),
                     _ => None,
                 });
                 let missing = missing.collect();
                 reads.into_iter().for_each(|read| self.merge(read));
-                self.fetched(missing, now);
+                self.fetched(missing, left, now);
             }
         }
         true
@@ -498,6 +503,31 @@ mod tests {
             work.call_ended();
             assert!(work.next_flight().is_some(), "it is known what was claimed");
         }
+    }
+
+    #[test]
+    fn of_what_was_appended_no_more_is_asked_for_than_there_is_room_for_and_it_is_kept_until_it_came() {
+        let (wall, now, memory) = (Timestamp::from_millis(1_000_000), Instant::now(), Memory::new(64 << 20));
+        let other = memory.open();
+        let mut work = Work::begun(1, &memory, Watermark(5));
+        let asked = |work: &mut Work, is_told| {
+            if is_told {
+                work.hint(wall, wall, now);
+            }
+            let mut asked = || work.next_request(wall, now + POLL_MAX, false);
+            let Some(What::Tail { limit, .. }) = asked().filter(|what| matches!(what, What::Tail { .. })).or_else(asked) else {
+                return (0, 0);
+            };
+            let kept = memory.taken();
+            work.take_in(Answer::Tail { watermark: Watermark(5), seen: Watermark(5), runs: Vec::new() }, now);
+            (limit, kept - memory.taken())
+        };
+        let run = crate::limit::RUN_HELD_USUAL;
+        assert_eq!((asked(&mut work, false), asked(&mut work, true)), ((3, 0), (3, 3 * run)), "nothing is kept for what is not expected");
+        let _all = other.reserve(64 << 20);
+        assert_eq!(asked(&mut work, true), (3, 3 * run), "its part");
+        let _own = work.memory.reserve(15 << 20);
+        assert_eq!(asked(&mut work, true), (1, run), "one batch in any case");
     }
 
     #[test]

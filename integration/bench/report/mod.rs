@@ -62,18 +62,23 @@ impl Results {
         )
     }
 
-    /// Tells where it wrote them.
     pub(crate) fn write(&self) {
-        let folder = folder();
-        let write = |name: &str, text: String| -> PathBuf {
-            let path = folder.join(name);
-            std::fs::write(&path, text).expect("the build's folder can be written to");
-            path
-        };
-        let results = write("results.json", serde_json::to_string_pretty(self).expect("plain data"));
-        let page = write("report.html", page::page(self));
-        println!("As a page with plots: {}\nFor programs: {}\n", page.display(), results.display());
+        let write = |path: PathBuf, text: String| std::fs::write(path, text).expect("the build's folder can be written to");
+        let (page, results) = paths();
+        write(results, serde_json::to_string_pretty(self).expect("plain data"));
+        write(page, page::page(self));
     }
+}
+
+/// Tells where it was written.
+pub(crate) fn tell() {
+    let (page, results) = paths();
+    println!("As a page with plots: {}\nFor programs: {}\n", page.display(), results.display());
+}
+
+/// Of the page, and of the file for programs.
+fn paths() -> (PathBuf, PathBuf) {
+    (folder().join("report.html"), folder().join("results.json"))
 }
 
 /// Below the build's own, which is in nobody's way.

@@ -10,7 +10,9 @@ use toml_edit::{ImDocument, Item, TableLike};
 
 use super::problem::{Error, Place, Problem};
 use super::unit::{Quantity, Size};
-use super::{COUNT_MAX, Deep, Delay, KEY_MIN, PAYLOAD_MIN, WAITING, Workload};
+use super::{
+    COUNT_MAX, Deep, Delay, HEADER_BYTES_MAX, HEADERS_MAX, KEY_MAX, KEY_MIN, Message, PAYLOAD_MIN, RECORD_BYTES_MAX, WAITING, Workload,
+};
 
 /// Every key there is, and the tables they stand in.
 const KEYS: [&str; 30] = [
@@ -54,7 +56,10 @@ const STEADY_MAX: Duration = Duration::from_secs(600);
 /// Where nothing arrives for half a minute, it is taken that nothing will.
 const STEADY_DELAY_MAX: Duration = Duration::from_secs(20);
 /// A broker takes no larger record unless it is told to.
-const PAYLOAD_MAX: Size = Size(900 << 10);
+const PAYLOAD_MAX: usize = 900 << 10;
+
+/// Of each header, its two lengths.
+const HEADER_BYTES_BESIDE: usize = 8;
 
 /// The workload of that file; what it leaves out is as usual.
 pub(crate) fn read(path: &Path) -> Result<Workload, Error> {
@@ -80,12 +85,14 @@ impl Reader {
         load.count = self.whole("count", 1_000..=COUNT_MAX, load.count);
         load.partitions = self.whole("partitions", 1..=64, load.partitions as usize) as i32;
         let message = &mut load.message;
-        message.payload_bytes = self.size("message.payload", PAYLOAD_MIN, message.payload_bytes);
+        message.payload_bytes = self.size("message.payload", PAYLOAD_MIN..=PAYLOAD_MAX, message.payload_bytes);
         message.noise_percent = self.whole("message.noise_percent", 0..=50, message.noise_percent);
-        message.key_bytes = self.size("message.key", KEY_MIN, message.key_bytes);
+        message.key_bytes = self.size("message.key", KEY_MIN..=KEY_MAX, message.key_bytes);
         message.distinct_keys =
             self.find("message.distinct_keys").is_some().then(|| self.whole("message.distinct_keys", 1..=COUNT_MAX, 1_000));
         message.headers = self.headers(std::mem::take(&mut message.headers));
+        let message = load.message.clone();
+        self.refuse_giant(&message);
         load.delay = self.delay("delay", DELAY_MAX, load.delay);
         load.steady.rates = self.rates(std::mem::take(&mut load.steady.rates));
         load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
@@ -154,8 +161,17 @@ impl Reader {
         self.checked(key, value.filter(|value| range.contains(value)), fix, usual)
     }
 
-    fn size(&mut self, key: &str, least: usize, usual: usize) -> usize {
-        self.quantity(key, Size(least as u64)..=PAYLOAD_MAX, Size(usual as u64)).0 as usize
+    fn size(&mut self, key: &str, range: RangeInclusive<usize>, usual: usize) -> usize {
+        self.quantity(key, Size(*range.start() as u64)..=Size(*range.end() as u64), Size(usual as u64)).0 as usize
+    }
+
+    /// What each part of it may be, all of them together may not.
+    fn refuse_giant(&mut self, message: &Message) {
+        let bytes = message.bytes();
+        if bytes > RECORD_BYTES_MAX {
+            let what = format!("payload, key and headers are {bytes} bytes, and brokers take no such record unless they are told to");
+            self.refuse("message", what, format!("at most {RECORD_BYTES_MAX} bytes together"));
+        }
     }
 
     fn quantity<T: Quantity>(&mut self, key: &str, range: RangeInclusive<T>, usual: T) -> T {
@@ -209,7 +225,13 @@ impl Reader {
         let headers = item.as_table_like().and_then(|headers| headers.iter().map(text).collect::<Option<Vec<_>>>());
         let fine = |headers: &Vec<(String, String)>| headers.iter().all(|(name, _)| !name.starts_with("postdate-"));
         let fix = "a table of names and texts, none beginning with postdate-, such as { content-type = \"application/json\" }".to_owned();
-        self.checked("message.headers", headers.filter(fine), fix, usual)
+        let headers = self.checked("message.headers", headers.filter(fine), fix, usual);
+        let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len() + HEADER_BYTES_BESIDE).sum();
+        if headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
+            let what = format!("{} headers of {bytes} bytes are more than the service takes", headers.len());
+            self.refuse("message.headers", what, format!("at most {HEADERS_MAX}, of {HEADER_BYTES_MAX} bytes together"));
+        }
+        headers
     }
 
     /// The value, or a problem and what is usual.

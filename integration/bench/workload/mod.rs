@@ -30,6 +30,15 @@ pub(crate) const WAITING: RangeInclusive<usize> = 1_000..=200_000_000;
 pub(crate) const PAYLOAD_MIN: usize = r#"{"fill":"","n":""}"#.len() + DIGITS;
 /// `key-` and eight digits.
 pub(crate) const KEY_MIN: usize = 12;
+/// What the per-message layout has 16 bits for.
+pub(crate) const KEY_MAX: usize = u16::MAX as usize;
+/// As the service takes them, less what Postdate and the measurements put beside them.
+pub(crate) const HEADERS_MAX: usize = 990;
+pub(crate) const HEADER_BYTES_MAX: usize = 255 << 10;
+/// Key, headers and payload: a broker takes no larger record unless it is told to, and a few hundred bytes come to it on delivery.
+pub(crate) const RECORD_BYTES_MAX: usize = 1_000_000;
+/// Of one measurement. They lie on the disk twice, in the source and in the target.
+pub(crate) const LOAD_BYTES_MAX: usize = 64 << 30;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Workload {
@@ -120,6 +129,21 @@ impl Message {
     /// Key, headers and payload.
     pub(crate) fn bytes(&self) -> usize {
         self.payload_bytes + self.key_bytes + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    }
+}
+
+impl Workload {
+    /// Why a measurement of so many messages cannot be made.
+    pub(crate) fn too_much(&self, count: usize) -> Option<String> {
+        let bytes = count.saturating_mul(self.message.bytes());
+        let (size, most) = (self.message.bytes(), LOAD_BYTES_MAX >> 30);
+        (bytes > LOAD_BYTES_MAX).then(|| {
+            format!(
+                "{count} messages of {size} bytes are {} GiB, and at most {most} are measured: ask for {} or fewer, or smaller ones",
+                bytes >> 30,
+                LOAD_BYTES_MAX / size
+            )
+        })
     }
 }
 

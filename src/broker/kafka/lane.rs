@@ -2,18 +2,18 @@
 //! failed for good that of `succession`.
 
 use super::health::{Health, Probe};
-use super::raw::{Delivery, Notice, Outbound, Sender, Topic};
+use super::raw::{Delivery, Notice, Outbound, Sender};
 use super::succession::Succession;
 use super::thread::Thread;
-use super::{failure, is_topic_name, unmade};
+use super::topics::Topics;
+use super::{failure, unmade};
 pub(super) use crate::broker::reports::Reports;
 use crate::broker::{Error, Report};
-use crate::limit::{KAFKA_IDLE, KAFKA_TOPICS_MAX};
+use crate::limit::KAFKA_IDLE;
 use crate::model::Offset;
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,7 +30,7 @@ pub(super) struct Options {
 
 /// Dropping it gives up what is under way and joins the thread.
 pub(super) struct Lane {
-    topics: BTreeMap<Box<str>, Topic>,
+    topics: Topics,
     /// Given up before the thread is waited for: the last to hold it ends the client, which blocks, and that is to be the thread.
     sender: Option<Arc<Sender>>,
     stop: Arc<AtomicBool>,
@@ -53,22 +53,12 @@ impl Lane {
             alone,
         };
         let thread = Thread::start(name, move || pump.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { topics: BTreeMap::new(), sender: Some(sender), stop, thread })
+        Ok(Self { topics: Topics::new(), sender: Some(sender), stop, thread })
     }
 
     pub(super) fn send<'h>(&mut self, topic: &str, record: &Outbound<'_>, headers: impl Iterator<Item = Header<'h>>) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
-        if !self.topics.contains_key(topic) {
-            if !is_topic_name(topic) {
-                return Err(Code::InvalidTopic);
-            }
-            if self.topics.len() >= KAFKA_TOPICS_MAX {
-                self.topics.clear();
-            }
-            let handle = sender.topic(topic).ok_or(Code::InvalidTopic)?;
-            self.topics.insert(topic.into(), handle);
-        }
-        sender.send(&self.topics[topic], record, headers)
+        sender.send(self.topics.of_sender(sender, topic)?, record, headers)
     }
 
     /// Why nothing can be sent by this lane any more.

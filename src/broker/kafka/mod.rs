@@ -34,6 +34,7 @@ mod reader;
 mod source;
 mod succession;
 mod target;
+mod topics;
 mod transact;
 mod transactor;
 

@@ -7,14 +7,15 @@
 use super::catalog;
 use super::health::Health;
 use super::inquiry::Inquiry;
-use super::raw::{Outbound, Sender, Status, Topic};
+use super::raw::{Outbound, Sender, Status};
 use super::thread::Thread;
+use super::topics::Topics;
 use super::transactor::{Alone, Desk, Heard, Order};
-use super::{Cluster, SENDING, Side, failure, is_topic_name, kbytes, millis, no_topic_name, unmade};
+use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name, unmade};
 use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Transactors};
 use crate::health::Part;
 use crate::limit::{
-    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TOPICS_MAX, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
+    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
     TRANSACTOR_EXPECTED_MAX, TRANSACTORS_EXPECTED_MAX,
 };
 use crate::model::Reason;
@@ -59,7 +60,7 @@ pub(crate) struct KafkaTransactors {
 
 /// One producer. Dropping it joins its thread.
 struct Line {
-    topics: BTreeMap<Box<str>, Topic>,
+    topics: Topics,
     /// Given up before the thread is waited for: the last to hold it ends the client, which blocks.
     sender: Option<Arc<Sender>>,
     orders: Option<SyncSender<Order>>,
@@ -121,7 +122,7 @@ impl KafkaTransactors {
             is_mixed: false,
         };
         let thread = Thread::start("kafka-transact", move || desk.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Line { topics: BTreeMap::new(), sender: Some(sender), orders: Some(orders), stop, thread, is_alone, in_flight: 0 })
+        Ok(Line { topics: Topics::new(), sender: Some(sender), orders: Some(orders), stop, thread, is_alone, in_flight: 0 })
     }
 
     /// The one that is ready for the name, if it is still as it should be.
@@ -183,18 +184,8 @@ impl Line {
 
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
-        if !self.topics.contains_key(record.topic) {
-            if !is_topic_name(record.topic) {
-                return Err(Code::InvalidTopic);
-            }
-            if self.topics.len() >= KAFKA_TOPICS_MAX {
-                self.topics.clear();
-            }
-            let handle = sender.topic(record.topic).ok_or(Code::InvalidTopic)?;
-            self.topics.insert(record.topic.into(), handle);
-        }
         let outbound = Outbound { partition: record.partition, key: record.key, payload: record.payload, ticket };
-        sender.send(&self.topics[record.topic], &outbound, record.out_headers())
+        sender.send(self.topics.of_sender(sender, record.topic)?, &outbound, record.out_headers())
     }
 
     fn retire(&mut self) {
