@@ -168,8 +168,7 @@ fn a_worker_that_was_frozen_past_its_lease_notices_and_hands_nothing_over_that_a
     // Half of what falls due within a moment, and what its client had when it was frozen.
     assert!(duplicates < 600, "{duplicates} duplicates: more than was in flight");
     assert!(second.metrics().sum("postdate_leases_lost_total") > 0.0);
-    // What it had finished and could not tell is in no count.
-    scene.ledger(&first);
+    scene.ledger_says_none_twice(&first);
 }
 
 #[test]
@@ -199,4 +198,5 @@ fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
     second.kill();
     scene.send(300, 0..2_000);
     assert_eq!(scene.all_arrive(&sink), 0, "what was read and not stored is read again, and nothing is stored twice");
+    scene.ledger_says_all_once(&first);
 }

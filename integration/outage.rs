@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::env::{Kafka, Postdate, Redis, eventually, kafka, redis};
-use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
+use crate::verdict::{LIMIT, Scene, ledger, number, wait_for_complaint, wait_until_ready};
 
 /// How long `/readyz` may go on as if a broker were there.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
     // The timer is the same, and knows what it delivered since.
     assert!(duplicates <= delivered, "{duplicates} duplicates, more than the {delivered} that had been delivered");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered + 600, "{duplicates} duplicates");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     let duplicates = scene.all_arrive(&sink);
     // What was delivered since the last commit, a second before at most: here that may be all of it.
     assert!(duplicates <= delivered, "{duplicates} duplicates");
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
     wait_for_complaint(&postdate, &["the store is full", "maxmemory"]);
     sink.wait_for(300, LIMIT);
     // Only those that were stored before have come: the rest waits in the log.
-    assert!(sink.records().iter().all(|record| crate::verdict::number(record) < 300));
+    assert!(sink.records().iter().all(|record| number(record) < 300));
     assert!(!postdate.ready());
     redis.set_maxmemory(0);
     scene.all_arrive(&sink);
@@ -175,8 +175,11 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
         postdate.restart();
         if in_flight {
             scene.all_arrive(&sink);
+            scene.ledger_says_all_once(&postdate);
         }
     }
+    let total = ledger(&scene.deployment, &postdate, |total| total["accepted"] == 2_000);
+    assert_eq!((&total["pending"], &total["unsure"]), (&1_000.into(), &false.into()), "{total}");
 }
 
 #[test]
@@ -220,6 +223,7 @@ fn a_process_for_which_the_group_has_no_partition_is_ready() {
     scene.send(50, 0..500);
     scene.all_arrive(&sink);
     second.wait_until_ready();
+    scene.ledger_says_all_once(&second);
 }
 
 #[test]
@@ -262,7 +266,7 @@ fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() 
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered, "{duplicates} duplicates");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
