@@ -240,6 +240,38 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     }
 }
 
+/// Milliseconds after their due, by the broker's stamp, ascending.
+pub(crate) struct Lateness(Vec<i64>);
+
+impl Lateness {
+    /// Of those that are due within `dues`; printed under this name.
+    pub(crate) fn of<'r>(name: &str, records: impl IntoIterator<Item = &'r Record>, dues: Range<i64>) -> Lateness {
+        let late = Lateness::quietly(records, dues);
+        let [p50, p99, greatest] = [500, 990, 1_000].map(|share| late.at(share));
+        eprintln!("{name}: {} messages, p50 {p50} ms, p99 {p99} ms, greatest {greatest} ms after the due", late.0.len());
+        late
+    }
+
+    /// Of those that are due within `dues`, which must be some.
+    pub(crate) fn quietly<'r>(records: impl IntoIterator<Item = &'r Record>, dues: Range<i64>) -> Lateness {
+        let due = |record: &Record| record.header("postdate-due").and_then(|due| due.parse::<i64>().ok()).expect("a due");
+        let of = records.into_iter().map(|record| (due(record), record.timestamp)).filter(|(due, _)| dues.contains(due));
+        let mut late: Vec<_> = of.map(|(due, arrived)| arrived - due).collect();
+        late.sort_unstable();
+        assert!(!late.is_empty(), "nothing was due within {dues:?}");
+        Lateness(late)
+    }
+
+    /// So many thousandths are no later.
+    pub(crate) fn at(&self, share: usize) -> i64 {
+        self.0[(self.0.len() - 1) * share / 1_000]
+    }
+
+    pub(crate) fn greatest(&self) -> i64 {
+        self.at(1_000)
+    }
+}
+
 /// Asks for the ledger until its sums are such, and answers them. At no moment may it be wrong, whatever is still to come.
 pub(crate) fn ledger(name: &str, postdate: &Postdate, is_such: impl Fn(&Value) -> bool) -> Value {
     let mut last = String::new();
