@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene, number, wait_until_ready};
 
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
@@ -240,4 +240,44 @@ fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() 
     assert_eq!(scene.all_arrive(&sink), 0);
     assert_eq!(scene.duplicates_at_the_end(), 0);
     scene.ledger_says_all_once(&postdate);
+}
+
+/// What was behind, and what was too late: both by (due, offset), each once, and all of it at the rate that the route allows.
+#[test]
+fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to_the_catch_up_rate() {
+    const RATE: usize = 100;
+    const OVERDUE: i64 = 10_000;
+    let mut scene = Scene::new(kafka(), "exact_overdue", 1);
+    let dead = format!("{}.dead", scene.deployment);
+    let late = format!("{EXACTLY_ONCE}overdue = \"dead-letter\"\noverdue_after = \"{OVERDUE}ms\"\ncatch_up_rate = {RATE}");
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), &late));
+    // The dues of each second half lie between those of the first.
+    (0..2).for_each(|_| scene.send(50, 2_000..2_100));
+    (0..2).for_each(|_| scene.send(150, 8_500..8_600));
+    scene.wait_until_stored(&postdate, 400);
+    postdate.kill();
+    let all_behind = scene.due(399).max(scene.due(99) + OVERDUE);
+    eventually("some are overdue, the others behind", LIMIT, || (now_ms() > all_behind + 1_000).then_some(()));
+    postdate.restart();
+    let total = scene.ledger(&postdate);
+    let [accepted, delivered, dead_lettered] = ["accepted", "delivered", "dead_lettered"].map(|count| total[count].as_u64().unwrap());
+    assert_eq!((accepted, delivered + dead_lettered), (400, 400), "{total}");
+
+    let [arrived, letters] = [&scene.target, &dead].map(|topic| Sink::read_to_end(kafka().addr(), topic));
+    let mut all: Vec<_> = arrived.iter().chain(&letters).map(number).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..400), "each comes once");
+    assert!(letters.len() >= 100 && arrived.len() >= 100, "{} dead letters", letters.len());
+    assert!(letters.iter().all(|letter| letter.header("postdate-error") == Some("overdue")), "{letters:?}");
+    let lateness = |record: &Record| record.timestamp - scene.due(number(record));
+    assert!(letters.iter().all(|letter| lateness(letter) >= OVERDUE), "{letters:?}");
+    // It is judged when it is first handed over, and there in the end some transactions later.
+    assert!(arrived.iter().all(|record| lateness(record) < OVERDUE + 2_000), "{arrived:?}");
+    for records in [&arrived, &letters] {
+        assert!(records.iter().map(|record| (scene.due(number(record)), number(record))).is_sorted(), "by due and offset");
+    }
+    let times = || arrived.iter().chain(&letters).map(|record| record.timestamp);
+    let took = times().max().unwrap() - times().min().unwrap();
+    eprintln!("{delivered} delivered and {dead_lettered} dead letters in {took} ms");
+    assert!((3_200..12_000).contains(&took), "{took} ms for 400 at {RATE} a second");
 }
