@@ -1,7 +1,7 @@
 //! Several clusters in one process: what is wrong with one concerns the messages that go there, and no others.
 
 use crate::env::{Kafka, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, eventually, kafka, redis, unique};
-use crate::verdict::{LIMIT, Scene, number};
+use crate::verdict::{LIMIT, Scene, ledger, number};
 
 /// Where nobody listens.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -87,4 +87,6 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
     silent.resume();
     let letter = Sink::start(kafka().addr(), &[&dead]).wait_for(1, PATIENCE).remove(0);
     assert_eq!((number(&letter), letter.header("postdate-error")), (2, Some("too_large")));
+    let total = ledger(&deployment, &postdate, |total| total["pending"] == 0 && total["unsure"] == false);
+    assert_eq!(total["dead_lettered"], 1, "{total}");
 }

@@ -24,6 +24,7 @@ fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
     postdate.restart();
     assert_eq!(scene.all_arrive(&sink), 0, "nothing had been handed over before the kill");
     assert!(postdate.metrics().sum("postdate_stored_total") < 1.0, "nothing was read a second time");
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -41,6 +42,7 @@ fn a_process_that_ends_gives_its_folder_back_with_all_that_waits() {
         postdate.restart();
         scene.all_arrive(&sink);
     }
+    scene.ledger_says_all_once(&postdate);
     let (status, _) = postdate.terminate();
     assert_eq!(status.code(), Some(0));
     assert_eq!(scene.duplicates_at_the_end(), 0);
@@ -95,6 +97,7 @@ fn what_waits_moves_from_the_folder_to_redis_and_back_by_way_of_the_log() {
     std::fs::remove_dir_all(in_folder.folder().join("postdate-data")).unwrap();
     in_folder.restart();
     scene.all_arrive(&sink);
+    scene.ledger_says_none_twice(&in_folder);
     in_folder.terminate();
     assert_eq!(scene.duplicates_at_the_end(), 0, "each of them ended well, and had committed what was delivered");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
 use crate::verdict::{LIMIT, Scene, number, wait_until_ready};
 
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
@@ -37,6 +37,8 @@ fn a_worker_that_wakes_up_past_its_lease_commits_nothing_that_another_has_delive
         assert_eq!(scene.all_arrive(&sink), 0);
     }
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    // The marker tells what the frozen one could not.
+    scene.ledger_says_all_once(&first);
 }
 
 #[test]
@@ -54,6 +56,7 @@ fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
     redis.roll_back_to(&snapshot);
     assert_eq!(scene.all_arrive(&sink), 0, "after a rollback");
     wait_until_ready(&postdate);
+    scene.ledger_says_none_twice(&postdate);
     scene.send(600, 0..4_000);
     scene.wait_until_stored(&postdate, 1_800);
     sink.wait_for(1_400, LIMIT);
@@ -63,10 +66,12 @@ fn a_redis_that_goes_back_or_is_emptied_has_nothing_delivered_again() {
     scene.send(200, 0..1_000);
     postdate.restart();
     assert_eq!(scene.all_arrive(&sink), 0, "after the loss of everything");
+    scene.ledger_says_none_twice(&postdate);
     redis.flush_all();
     scene.send(600, 0..4_000);
     assert_eq!(scene.all_arrive(&sink), 0, "after another loss");
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -84,6 +89,7 @@ fn a_kafka_that_is_killed_has_nothing_delivered_again() {
     }
     wait_until_ready(&postdate);
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_all_once(&postdate);
 }
 
 /// In good order: it does not always end what is under way before it goes.
@@ -104,6 +110,7 @@ fn a_kafka_that_is_asked_to_end_has_nothing_lost_or_delivered_again() {
     }
     wait_until_ready(&postdate);
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_all_once(&postdate);
 }
 
 /// The coordinator notes the transaction of a broker that ends as complete, and its partitions never hear of that (seen of Kafka 4.3).
@@ -117,6 +124,8 @@ fn a_transaction_that_the_broker_forgot_to_end_is_committed_with_the_next() {
     scene.send(1, 0..1);
     sink.wait_for(1, LIMIT);
     let marker = eventually("the first is marked", LIMIT, || Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)).1;
+    // The store has been told of it, so that the next marker counts from there.
+    scene.ledger_says_all_once(&postdate);
     postdate.kill();
     scene.send(1, 0..1);
     let due = scene.due(1);
@@ -133,14 +142,17 @@ fn a_transaction_that_the_broker_forgot_to_end_is_committed_with_the_next() {
     let (offset, marker) = scene.marker(0);
     assert!(offset == 3 && marker.contains("done="), "{offset} {marker}");
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_all_once(&postdate);
 }
 
-/// A marker that says of the message with that due and offset too that it is delivered: due with its sign turned, offset and watermark as 16
-/// hex digits each.
+/// The marker that follows on this one, which says that the message with that due and offset is delivered, too: due with its sign turned, offset and
+/// watermark as 16 hex digits each.
 fn beyond(marker: &str, due: i64, offset: u64) -> String {
-    let at = marker.find("done=").unwrap() + "done=".len();
+    let words: Vec<&str> = marker.split(' ').collect();
+    let [version, done, id, ..] = words[..] else { panic!("not a marker: {marker}") };
+    let since = done.replace("done=", "since=");
     let pair = format!("{:016x}{offset:016x}{:016x}", due.cast_unsigned() ^ (1 << 63), offset + 1);
-    format!("{}{pair}{}", &marker[..at], &marker[at + pair.len()..])
+    format!("{version} done={pair} {id} {since} tally=1,0,0,0")
 }
 
 /// Some program whose transaction is aborted.
@@ -194,6 +206,10 @@ fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhe
     eventually("all went their way", LIMIT, || (count(&small).len() >= taken.len() && count(&dead).len() >= refused.len()).then_some(()));
     assert_eq!((count(&small), count(&dead)), (taken, refused));
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    let total = scene.ledger(&postdate);
+    // Of the missing topic each came back once, and was accepted again.
+    let told = ["accepted", "delivered", "dead_lettered", "sent_back"].map(|count| total[count].as_u64().unwrap());
+    assert_eq!(told, [610, 580, 20, 10], "{total}");
     let metrics = postdate.metrics();
     assert!(metrics.sum("postdate_transactions_aborted_total") > 0.0 && metrics.sum("postdate_transactions_committed_total") > 0.0);
 }
@@ -223,4 +239,45 @@ fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() 
     postdate.restart();
     assert_eq!(scene.all_arrive(&sink), 0);
     assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_all_once(&postdate);
+}
+
+/// What was behind, and what was too late: both by (due, offset), each once, and all of it at the rate that the route allows.
+#[test]
+fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to_the_catch_up_rate() {
+    const RATE: usize = 100;
+    const OVERDUE: i64 = 10_000;
+    let mut scene = Scene::new(kafka(), "exact_overdue", 1);
+    let dead = format!("{}.dead", scene.deployment);
+    let late = format!("{EXACTLY_ONCE}overdue = \"dead-letter\"\noverdue_after = \"{OVERDUE}ms\"\ncatch_up_rate = {RATE}");
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), &late));
+    // The dues of each second half lie between those of the first.
+    (0..2).for_each(|_| scene.send(50, 2_000..2_100));
+    (0..2).for_each(|_| scene.send(150, 8_500..8_600));
+    scene.wait_until_stored(&postdate, 400);
+    postdate.kill();
+    let all_behind = scene.due(399).max(scene.due(99) + OVERDUE);
+    eventually("some are overdue, the others behind", LIMIT, || (now_ms() > all_behind + 1_000).then_some(()));
+    postdate.restart();
+    let total = scene.ledger(&postdate);
+    let [accepted, delivered, dead_lettered] = ["accepted", "delivered", "dead_lettered"].map(|count| total[count].as_u64().unwrap());
+    assert_eq!((accepted, delivered + dead_lettered), (400, 400), "{total}");
+
+    let [arrived, letters] = [&scene.target, &dead].map(|topic| Sink::read_to_end(kafka().addr(), topic));
+    let mut all: Vec<_> = arrived.iter().chain(&letters).map(number).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..400), "each comes once");
+    assert!(letters.len() >= 100 && arrived.len() >= 100, "{} dead letters", letters.len());
+    assert!(letters.iter().all(|letter| letter.header("postdate-error") == Some("overdue")), "{letters:?}");
+    let lateness = |record: &Record| record.timestamp - scene.due(number(record));
+    assert!(letters.iter().all(|letter| lateness(letter) >= OVERDUE), "{letters:?}");
+    // It is judged when it is first handed over, and there in the end some transactions later.
+    assert!(arrived.iter().all(|record| lateness(record) < OVERDUE + 2_000), "{arrived:?}");
+    for records in [&arrived, &letters] {
+        assert!(records.iter().map(|record| (scene.due(number(record)), number(record))).is_sorted(), "by due and offset");
+    }
+    let times = || arrived.iter().chain(&letters).map(|record| record.timestamp);
+    let took = times().max().unwrap() - times().min().unwrap();
+    eprintln!("{delivered} delivered and {dead_lettered} dead letters in {took} ms");
+    assert!((3_200..12_000).contains(&took), "{took} ms for 400 at {RATE} a second");
 }

@@ -3,8 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::env::{Kafka, Postdate, Redis, eventually, kafka, redis};
-use crate::verdict::{LIMIT, Scene, wait_for_complaint, wait_until_ready};
+use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms, redis};
+use crate::verdict::{LIMIT, Lateness, Scene, ledger, number, wait_for_complaint, wait_until_ready};
+
+/// Milliseconds that messages may be later than before, while others fail.
+const ROOM: i64 = 200;
 
 /// How long `/readyz` may go on as if a broker were there.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -45,7 +48,7 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
     // The timer is the same, and knows what it delivered since.
     assert!(duplicates <= delivered, "{duplicates} duplicates, more than the {delivered} that had been delivered");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -62,7 +65,7 @@ fn a_redis_that_was_emptied_is_filled_again_from_the_log() {
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered + 600, "{duplicates} duplicates");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     let duplicates = scene.all_arrive(&sink);
     // What was delivered since the last commit, a second before at most: here that may be all of it.
     assert!(duplicates <= delivered, "{duplicates} duplicates");
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_full_redis_delivers_on_and_takes_more_when_it_may() {
     wait_for_complaint(&postdate, &["the store is full", "maxmemory"]);
     sink.wait_for(300, LIMIT);
     // Only those that were stored before have come: the rest waits in the log.
-    assert!(sink.records().iter().all(|record| crate::verdict::number(record) < 300));
+    assert!(sink.records().iter().all(|record| number(record) < 300));
     assert!(!postdate.ready());
     redis.set_maxmemory(0);
     scene.all_arrive(&sink);
@@ -175,8 +178,11 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
         postdate.restart();
         if in_flight {
             scene.all_arrive(&sink);
+            scene.ledger_says_all_once(&postdate);
         }
     }
+    let total = ledger(&scene.deployment, &postdate, |total| total["accepted"] == 2_000);
+    assert_eq!((&total["pending"], &total["unsure"]), (&1_000.into(), &false.into()), "{total}");
 }
 
 #[test]
@@ -220,6 +226,7 @@ fn a_process_for_which_the_group_has_no_partition_is_ready() {
     scene.send(50, 0..500);
     scene.all_arrive(&sink);
     second.wait_until_ready();
+    scene.ledger_says_all_once(&second);
 }
 
 #[test]
@@ -243,6 +250,47 @@ fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
     scene.ledger(&postdate);
 }
 
+/// Of one route in one process. What fails is on its way for seconds until its client gives it up, goes back to the source, and is tried again.
+#[test]
+fn what_goes_to_a_target_that_fails_makes_nothing_else_late() {
+    const FAILING: usize = 400;
+    let mut scene = Scene::new(kafka(), "one_fails", 2);
+    let missing = format!("{}.missing", scene.deployment);
+    let more = format!(
+        "allow = [\"{}\", \"{missing}\"]\n[route.r.retry]\nbackoff = \"2s\"\nbackoff_max = \"2s\"\nmax_attempts = 1000",
+        scene.target
+    );
+    let postdate = Postdate::ready_with(&scene.config_with(redis(), &more));
+    let sink = scene.sink();
+    let start = now_ms();
+    scene.send(5_000, 2_000..17_000);
+    // From the sixth second on, in the first of two partitions.
+    let producer = Producer::start(kafka().addr());
+    for index in 0..FAILING {
+        let due = start + 6_000 + 10 * index as i64;
+        let record = Outgoing::to(&scene.source).partition(0).key("k").header("uid", index.to_string());
+        producer.send(&record.header("postdate-at", due.to_string()).header("postdate-to", &missing));
+    }
+    producer.flush();
+    assert_eq!(scene.all_arrive(&sink), 0);
+    let retried = postdate.metrics().sum("postdate_retried_total");
+    assert!(retried >= FAILING as f64, "only {retried} failed");
+    let records = sink.records();
+    for (partition, words) in ["of the same partition", "of the other partition"].into_iter().enumerate() {
+        let of = || records.iter().filter(|record| number(record) % 2 == partition);
+        let before = Lateness::of(&format!("{words} before a target fails"), of(), start + 2_000..start + 6_000);
+        let during = Lateness::of(&format!("{words} meanwhile"), of(), start + 6_000..start + 17_000);
+        assert!(during.at(990) <= before.at(990) + ROOM && during.greatest() <= before.greatest() + 4 * ROOM, "{words}");
+    }
+    kafka().create_topic(&missing, 1, &[]);
+    let mut late: Vec<_> = Sink::start(kafka().addr(), &[&missing]).wait_for(FAILING, LIMIT).iter().map(number).collect();
+    late.sort_unstable();
+    assert!(late.into_iter().eq(0..FAILING), "each arrives when it can, and once");
+    let total = scene.ledger(&postdate);
+    let told = ["delivered", "dead_lettered", "quarantined", "cancelled"].map(|count| total[count].as_u64().unwrap());
+    assert_eq!(told, [5_000 + FAILING as u64, 0, 0, 0], "{total}");
+}
+
 #[test]
 fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() {
     let mut redis = Redis::start();
@@ -262,7 +310,7 @@ fn a_redis_that_went_back_while_nobody_was_there_is_filled_again_from_the_log() 
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= delivered, "{duplicates} duplicates");
     wait_until_ready(&postdate);
-    scene.ledger(&postdate);
+    scene.ledger_says_none_twice(&postdate);
 }
 
 #[test]

@@ -126,4 +126,5 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     postdate.wait_until_ready();
     scene.send(20, 0..500);
     assert_eq!(scene.all_arrive(&sink), 0);
+    scene.ledger_says_all_once(&postdate);
 }

@@ -30,6 +30,7 @@ fn a_process_that_is_asked_to_end_finishes_its_work_and_hands_over_at_once() {
         scene.flush();
         scene.all_arrive(&sink);
     }
+    scene.ledger_says_all_once(&postdate);
     let (status, _) = postdate.terminate();
     assert_eq!(status.code(), Some(0));
     assert_eq!(scene.duplicates_at_the_end(), 0);
@@ -115,6 +116,7 @@ fn a_process_ends_in_time_though_its_store_is_away() {
     away.restart();
     postdate.restart();
     scene.all_arrive(&sink);
+    scene.ledger_says_all_once(&postdate);
 }
 
 #[test]
@@ -133,4 +135,5 @@ fn a_process_ends_in_time_though_its_store_is_silent() {
     silent.resume();
     postdate.restart();
     scene.all_arrive(&sink);
+    scene.ledger_says_all_once(&postdate);
 }

@@ -77,4 +77,5 @@ fn records_deleted_before_they_were_read_are_counted_and_the_rest_is_delivered()
     assert!((gap - 70.0).abs() < f64::EPSILON, "{gap} of 70");
     assert!(postdate.logs().contains("are no longer retained by the source"));
     wait_until_ready(&postdate);
+    scene.ledger_says_all_once(&postdate);
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::env::{Postdate, eventually};
 use crate::server::PARTITIONS;
 
@@ -13,13 +15,41 @@ pub(crate) struct Fleet {
     config: String,
     pub(crate) timers: Vec<Postdate>,
     pub(crate) ingresses: Vec<Postdate>,
-    /// What processes that were killed since had said of possible duplicates.
+    /// What timers that are gone since had said of possible duplicates.
     possible: f64,
+    /// Processes that ended though nothing was done to them, or ended badly though they were asked to.
+    crashes: usize,
+}
+
+/// What the ledgers say at the end.
+#[derive(Debug)]
+pub(crate) struct Ledgers {
+    /// Messages that they miss, or have too many of.
+    pub(crate) difference: u64,
+    pub(crate) pending: u64,
+    /// Those that cannot say, whose difference is in no count.
+    pub(crate) unsure: usize,
+}
+
+impl Ledgers {
+    /// Of what `postdate ledger --json` prints.
+    fn of(sheet: &Value) -> Self {
+        let sums: Vec<_> = sheet["shards"].as_array().into_iter().flatten().map(|shard| &shard["sum"]).collect();
+        let (sure, unsure): (Vec<_>, Vec<_>) = sums.iter().partition(|sum| sum["unsure"] == false);
+        let count = |sums: &[&&Value], of: &str| sums.iter().map(|sum| sum[of].as_i64().expect("a number").unsigned_abs()).sum();
+        let pending: u64 = [&sure, &unsure].map(|sums| count(sums, "pending")).iter().sum();
+        // A shard that the store does not know tells nothing, either.
+        Self { difference: count(&sure, "difference"), pending, unsure: PARTITIONS as usize - sure.len() }
+    }
+
+    fn is_settled(&self) -> bool {
+        (self.difference, self.pending, self.unsure) == (0, 0, 0)
+    }
 }
 
 impl Fleet {
     pub(crate) fn start(config: String) -> Self {
-        let mut fleet = Self { config, timers: Vec::new(), ingresses: Vec::new(), possible: 0.0 };
+        let mut fleet = Self { config, timers: Vec::new(), ingresses: Vec::new(), possible: 0.0, crashes: 0 };
         fleet.timers = (0..3).map(|_| fleet.process("timer")).collect();
         fleet.ingresses = (0..2).map(|_| fleet.process("ingress")).collect();
         for process in fleet.timers.iter_mut().chain(&mut fleet.ingresses) {
@@ -49,24 +79,57 @@ impl Fleet {
         others.filter(|timer| timer.ready()).map(|timer| timer.metrics().sum("postdate_leases_held") as usize).sum()
     }
 
-    /// Notes what the processes say, before one of them is killed and cannot be asked any more.
+    /// Notes what a timer says, just before it is killed or asked to end and its count is gone with it.
     pub(crate) fn note(&mut self, timer: usize) {
-        if self.timers[timer].ready() {
-            self.possible += possible(&self.timers[timer]);
+        self.possible += possible(&self.timers[timer]);
+    }
+
+    /// Messages that may have come twice, as the timers have told.
+    pub(crate) fn possible_duplicates(&self) -> usize {
+        (self.possible + self.timers.iter().map(possible).sum::<f64>()) as usize
+    }
+
+    /// What the ledgers say as soon as nothing is open, or after as long as that may take.
+    pub(crate) fn ledgers(&self) -> Ledgers {
+        let began = Instant::now();
+        loop {
+            let output = self.timers[0].command(&["ledger", "--json"]);
+            let sheet = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("not a ledger: {error}: {output:?}"));
+            let ledgers = Ledgers::of(&sheet);
+            if ledgers.is_settled() || began.elapsed() > LIMIT {
+                return ledgers;
+            }
+            std::thread::sleep(Duration::from_millis(500));
         }
     }
 
-    /// Messages that may have come twice, as the processes have told.
-    pub(crate) fn possible_duplicates(&self) -> usize {
-        let now: f64 = self.timers.iter().filter(|timer| timer.ready()).map(possible).sum();
-        (self.possible + now) as usize
+    /// Before something is done to the processes: those that have ended by themselves are counted, and run again.
+    pub(crate) fn look_after(&mut self) {
+        for (role, processes) in [("timer", &mut self.timers), ("ingress", &mut self.ingresses)] {
+            for (at, process) in processes.iter_mut().enumerate() {
+                if let Some(status) = process.ended() {
+                    say_crash(&format!("{role} {at} ended by itself: {status}"), process);
+                    self.crashes += 1;
+                    process.restart();
+                }
+            }
+        }
     }
 
-    /// What the ledgers say is missing, and how many of them cannot say.
-    pub(crate) fn ledgers(&self) -> (f64, usize) {
-        let all: Vec<_> = self.timers.iter().chain(&self.ingresses).map(Postdate::metrics).collect();
-        let sum = |name| all.iter().map(|metrics| metrics.sum(name).abs()).sum::<f64>();
-        (sum("postdate_ledger_difference_messages"), sum("postdate_ledger_unsure") as usize)
+    pub(crate) fn stop_timer(&mut self, timer: usize) {
+        self.note(timer);
+        self.crashes += usize::from(!ends_well(&mut self.timers[timer]));
+    }
+
+    pub(crate) fn stop_ingress(&mut self, ingress: usize) {
+        self.crashes += usize::from(!ends_well(&mut self.ingresses[ingress]));
+    }
+
+    /// Asks the one that was added last to end; it does not come back.
+    pub(crate) fn remove_timer(&mut self) {
+        let last = self.timers.len() - 1;
+        self.stop_timer(last);
+        self.timers.truncate(last);
     }
 
     /// Whatever was done to them: all run again.
@@ -93,13 +156,28 @@ impl Fleet {
         folder
     }
 
-    /// Processes that have ended though nobody asked or killed them, by what they wrote.
-    pub(crate) fn crashed(&self) -> usize {
-        let all = self.timers.iter().chain(&self.ingresses);
-        all.filter(|process| process.logs().contains("panicked")).count()
+    /// Processes that have ended though nothing was done to them, or badly though they were asked to.
+    pub(crate) fn crashes(&self) -> usize {
+        self.crashes
     }
 }
 
+/// Of one that does not answer nothing is known.
 fn possible(timer: &Postdate) -> f64 {
-    timer.metrics().sum("postdate_possible_duplicates_total")
+    let is_there = timer.get("/healthz").is_some();
+    if is_there { timer.metrics().sum("postdate_possible_duplicates_total") } else { 0.0 }
+}
+
+fn ends_well(process: &mut Postdate) -> bool {
+    let (status, _) = process.terminate();
+    if !status.success() {
+        say_crash(&format!("a process that was asked to end did so with {status}"), process);
+    }
+    status.success()
+}
+
+fn say_crash(what: &str, process: &Postdate) {
+    let logs = process.logs();
+    let lines: Vec<&str> = logs.lines().collect();
+    eprintln!("chaos: {what}; its last lines:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
 }

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::kafka::ABORTED_PARTITIONS;
 use crate::sender::Sent;
 use crate::server::{PARTITIONS, WINDOW};
-use crate::storm::Outcome;
+use crate::storm::{Again, Injected, Outcome};
 
 pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     let mut page = String::new();
@@ -59,13 +59,14 @@ fn totals(page: &mut String, broker: Broker, outcome: &Outcome) {
         ("arrived", outcome.arrived.count()),
         ("**lost**", outcome.lost().count()),
         ("**early**", outcome.early()),
-        ("came again (duplicates)", outcome.arrived.doubled),
-        ("possible duplicates, as the processes told before they were killed", outcome.possible_duplicates),
+        ("came again (duplicates)", outcome.arrived.again.len()),
+        ("possible duplicates, as the processes told", outcome.possible_duplicates),
         ("dead letters, where none belongs", outcome.arrived.dead),
         (foreign, outcome.foreign()),
-        ("processes that crashed", outcome.crashed),
-        ("messages that the ledgers miss at the end", outcome.ledgers.0 as usize),
-        ("ledgers that cannot say, for the store lost what it had", outcome.ledgers.1),
+        ("processes that ended by themselves, or badly when asked to", outcome.crashed),
+        ("messages that the ledgers miss, or have too many of, at the end", outcome.ledgers.difference as usize),
+        ("messages that are pending by the ledgers, after all has arrived", outcome.ledgers.pending as usize),
+        ("ledgers that cannot say", outcome.ledgers.unsure),
     ];
     page.push_str("| | |\n| --- | ---: |\n");
     for (what, count) in rows[..6].iter().copied().chain(soon).chain(rows[6..].iter().copied()) {
@@ -102,19 +103,36 @@ fn lateness(page: &mut String, broker: Broker, outcome: &Outcome) {
 }
 
 fn faults(page: &mut String, broker: Broker, outcome: &Outcome) {
-    let together = outcome.injected.iter().filter(|injected| injected.faults.len() > 1).count();
+    let (again, calm) = outcome.again();
+    let rounds: Vec<_> = outcome.injected.iter().zip(again).collect();
+    let together: Vec<_> = rounds.iter().copied().filter(|(injected, _)| injected.faults.len() > 1).collect();
     let _ = write!(
         page,
-        "\n{} rounds of faults, {together} of them two at once. Until every shard had an owner again, where that was all that happened:\n\n\
-         | fault | times | owner again after, s: median | greatest |\n| --- | ---: | ---: | ---: |\n",
-        outcome.injected.len()
+        "\n{} rounds of faults, {} of them two at once. Until every shard had an owner again, where that was all that happened; and what came \
+         again\n(duplicates), really and possibly, after rounds of that fault alone. A message that came again is counted with the last round that \
+         began before\nit did, unless that had been over for 15 s. Possible ones are what the timers had counted when the next round began, less what they \
+         had when this\none did; each was asked just before it was killed or asked to end, so that only what it counted while it ended is missing.\n\n\
+         | fault | times | owner again after, s: median | greatest | alone | came again | possibly | came again, mean |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+        rounds.len(),
+        together.len(),
     );
     for fault in Fault::ALL {
-        let of: Vec<_> = outcome.injected.iter().filter(|injected| injected.faults.contains(&fault)).collect();
-        let mut took: Vec<Duration> = of.iter().filter_map(|injected| injected.took).collect();
-        took.sort_unstable();
-        let seconds = |took: Option<&Duration>| took.map(|took| format!("{:.1}", took.as_secs_f64())).unwrap_or_default();
-        let _ =
-            writeln!(page, "| {} | {} | {} | {} |", fault.words(broker), of.len(), seconds(took.get(took.len() / 2)), seconds(took.last()));
+        let times = rounds.iter().filter(|(injected, _)| injected.faults.contains(&fault)).count();
+        let alone: Vec<_> = rounds.iter().copied().filter(|(injected, _)| injected.faults == [fault]).collect();
+        row(page, &fault.words(broker), times, &alone);
     }
+    row(page, "two of these at once", together.len(), &together);
+    let _ = writeln!(page, "| none, for 15 s | | | | | {calm} | | |");
+}
+
+fn row(page: &mut String, what: &str, times: usize, alone: &[(&Injected, Again)]) {
+    let mut took: Vec<Duration> = alone.iter().filter_map(|(injected, _)| injected.took).collect();
+    took.sort_unstable();
+    let seconds = |took: Option<&Duration>| took.map(|took| format!("{:.1}", took.as_secs_f64())).unwrap_or_default();
+    let came: usize = alone.iter().map(|(_, again)| again.came).sum();
+    let possible: usize = alone.iter().map(|(_, again)| again.possible).sum();
+    let mean = if alone.is_empty() { String::new() } else { format!("{:.1}", came as f64 / alone.len() as f64) };
+    let (median, greatest) = (seconds(took.get(took.len() / 2)), seconds(took.last()));
+    let _ = writeln!(page, "| {what} | {times} | {median} | {greatest} | {} | {came} | {possible} | {mean} |", alone.len());
 }

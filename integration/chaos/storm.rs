@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::asked::{Asked, Broker, Mode};
 use crate::env::{Redis, Snapshot, now_ms};
 use crate::fault::Fault;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Ledgers};
 use crate::sender::{Sender, Sent};
 use crate::server::Server;
 use crate::tally::{Arrived, Tally};
@@ -28,6 +28,15 @@ pub(crate) struct Injected {
     pub(crate) during: Range<i64>,
     /// How long shards were without an owner that answers, where a worker went and nothing else happened.
     pub(crate) took: Option<Duration>,
+    /// What the processes had told of possible duplicates when it began.
+    told: usize,
+}
+
+/// How many came again after a fault, and how many may have, as the processes tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Again {
+    pub(crate) came: usize,
+    pub(crate) possible: usize,
 }
 
 pub(crate) struct Outcome {
@@ -36,8 +45,7 @@ pub(crate) struct Outcome {
     pub(crate) injected: Vec<Injected>,
     pub(crate) possible_duplicates: usize,
     pub(crate) crashed: usize,
-    /// Messages that the ledgers miss, and ledgers that cannot say.
-    pub(crate) ledgers: (f64, usize),
+    pub(crate) ledgers: Ledgers,
     pub(crate) took: Duration,
 }
 
@@ -66,6 +74,29 @@ impl Outcome {
         self.injected.iter().all(|injected| at < injected.during.start - 1_000 || at > injected.during.end + AFTERMATH)
     }
 
+    /// Of each round of faults, in their order: what came again, or may have, from its beginning until the next began; what came again later
+    /// than `AFTERMATH` after its end is in the last number, with what came before any.
+    pub(crate) fn again(&self) -> (Vec<Again>, usize) {
+        let told = self.injected.iter().skip(1).map(|next| next.told).chain([self.possible_duplicates]);
+        let possible = self.injected.iter().zip(told).map(|(injected, then)| then.saturating_sub(injected.told));
+        let mut of: Vec<_> = possible.map(|possible| Again { came: 0, possible }).collect();
+        let mut calm = 0;
+        for stamp in &self.arrived.again {
+            let before = self.injected.partition_point(|injected| injected.during.start <= *stamp);
+            match before.checked_sub(1).filter(|at| *stamp <= self.injected[*at].during.end + AFTERMATH) {
+                Some(at) => of[at].came += 1,
+                None => calm += 1,
+            }
+        }
+        (of, calm)
+    }
+
+    /// Whether the store ever lost what it had acknowledged.
+    fn has_lost_store(&self) -> bool {
+        let is_loss = |fault: &Fault| matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis);
+        self.injected.iter().any(|injected| injected.faults.iter().any(is_loss))
+    }
+
     pub(crate) fn foreign(&self) -> usize {
         self.arrived.foreign + self.arrived.by_number.len().saturating_sub(self.sent.len())
     }
@@ -73,11 +104,12 @@ impl Outcome {
     pub(crate) fn is_kept(&self, asked: &Asked) -> bool {
         let again = match (asked.broker, asked.mode) {
             (Broker::Kafka, Mode::AtLeastOnce) => 0,
-            (Broker::Kafka, Mode::ExactlyOnce) => self.arrived.doubled,
+            (Broker::Kafka, Mode::ExactlyOnce) => self.arrived.again.len(),
             (Broker::Nats, _) => self.arrived.soon_doubled,
         };
         let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed + again;
-        broken == 0 && self.ledgers.0 == 0.0
+        let Ledgers { difference, pending, unsure } = self.ledgers;
+        broken == 0 && (difference, pending) == (0, 0) && (unsure == 0 || self.has_lost_store())
     }
 }
 
@@ -121,6 +153,7 @@ impl Storm {
             self.strike();
             self.say();
         }
+        self.fleet.look_after();
         self.fleet.heal();
         let (tally, sent) = (self.tally, self.sender.end());
         let last = sent.iter().map(|sent| sent.due).max().unwrap_or(0);
@@ -132,13 +165,14 @@ impl Storm {
             moved = if now > count { Instant::now() } else { moved };
             count = now;
         }
+        self.fleet.look_after();
         let outcome = Outcome {
             sent,
             arrived: tally.end(),
             injected: self.injected,
             possible_duplicates: self.fleet.possible_duplicates(),
-            crashed: self.fleet.crashed(),
             ledgers: self.fleet.ledgers(),
+            crashed: self.fleet.crashes(),
             took: self.began.elapsed(),
         };
         if !outcome.is_kept(&self.asked) {
@@ -157,6 +191,8 @@ impl Storm {
     }
 
     fn strike(&mut self) {
+        self.fleet.look_after();
+        let told = self.fleet.possible_duplicates();
         let (faults, began) = (Fault::some(&mut self.random), Instant::now());
         let start = now_ms();
         let victims: BTreeMap<_, _> = faults.iter().map(|fault| (*fault, self.begin_one(*fault))).collect();
@@ -165,8 +201,9 @@ impl Storm {
         // A worker that went comes back only after the others have taken over.
         let took = is_parting.then(|| self.fleet.wait_until_whole(victims.values().next().copied(), began));
         std::thread::sleep(Duration::from_millis(longest).saturating_sub(began.elapsed()));
+        self.fleet.look_after();
         victims.into_iter().for_each(|(fault, victim)| self.end_one(fault, victim));
-        self.injected.push(Injected { faults, during: start..now_ms(), took });
+        self.injected.push(Injected { faults, during: start..now_ms(), took, told });
     }
 
     /// Answers which process it happened to.
@@ -179,14 +216,11 @@ impl Storm {
                 self.fleet.timers[timer].kill();
             }
             Fault::FreezeTimer => self.fleet.timers[timer].pause(),
-            Fault::StopTimer => {
-                self.fleet.note(timer);
-                self.fleet.timers[timer].terminate();
-            }
+            Fault::StopTimer => self.fleet.stop_timer(timer),
             Fault::AddTimer => self.fleet.add_timer(),
             Fault::KillIngress => self.fleet.ingresses[ingress].kill(),
             Fault::FreezeIngress => self.fleet.ingresses[ingress].pause(),
-            Fault::StopIngress => drop(self.fleet.ingresses[ingress].terminate()),
+            Fault::StopIngress => self.fleet.stop_ingress(ingress),
             Fault::KillAll => {
                 (0..self.fleet.timers.len()).for_each(|timer| self.fleet.note(timer));
                 self.fleet.timers.iter_mut().chain(&mut self.fleet.ingresses).for_each(|process| process.kill());
@@ -212,12 +246,7 @@ impl Storm {
         match fault {
             Fault::KillTimer | Fault::StopTimer => self.fleet.timers[victim].restart(),
             Fault::FreezeTimer => self.fleet.timers[victim].resume(),
-            Fault::AddTimer => {
-                self.fleet.note(self.fleet.timers.len() - 1);
-                if let Some(mut timer) = self.fleet.timers.pop() {
-                    timer.terminate();
-                }
-            }
+            Fault::AddTimer => self.fleet.remove_timer(),
             Fault::KillIngress | Fault::StopIngress => self.fleet.ingresses[victim].restart(),
             Fault::FreezeIngress => self.fleet.ingresses[victim].resume(),
             Fault::KillAll => self.fleet.heal(),
@@ -233,7 +262,7 @@ impl Storm {
         let Some(last) = self.injected.last() else { return };
         let words: Vec<_> = last.faults.iter().map(|fault| fault.words(self.asked.broker)).collect();
         let took = last.took.map(|took| format!(", taken over after {:.1} s", took.as_secs_f64())).unwrap_or_default();
-        let (arrived, doubled) = self.tally.so_far(|arrived| (arrived.count(), arrived.doubled));
+        let (arrived, doubled) = self.tally.so_far(|arrived| (arrived.count(), arrived.again.len()));
         eprintln!(
             "chaos: {:>5.0} s: {}, for {:.1} s{took}; {} sent, {arrived} arrived, {doubled} of them again",
             self.began.elapsed().as_secs_f64(),

@@ -19,7 +19,8 @@ pub(crate) struct Came {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) by_number: Vec<Came>,
-    pub(crate) doubled: usize,
+    /// When what had come came again, by the broker's stamp.
+    pub(crate) again: Vec<i64>,
     /// Of these, what came within the time for which a stream of NATS passes over what it has.
     pub(crate) soon_doubled: usize,
     /// What nobody sent, or what was sent in a transaction that was aborted.
@@ -45,7 +46,7 @@ impl Arrived {
         if came.times == 0 {
             came.first = stamp;
         }
-        self.doubled += usize::from(came.times > 0);
+        self.again.extend((came.times > 0).then_some(stamp));
         self.soon_doubled += usize::from(came.times > 0 && stamp - came.last < WINDOW.as_millis() as i64);
         came.last = stamp;
         came.times += 1;

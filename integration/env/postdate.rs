@@ -63,6 +63,11 @@ impl Postdate {
         super::eventually("the service ends by itself", super::PATIENCE, || self.process.ended())
     }
 
+    /// Its exit status, if it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
     /// With the same configuration, folder and port; killed first if it runs.
     pub(crate) fn restart(&mut self) {
         self.process.start_again(&mut program(&self.folder, &self.variables));
