@@ -13,6 +13,7 @@ mod relaying;
 mod seeds;
 mod slow;
 mod stream;
+mod trace;
 mod workload;
 mod world;
 
@@ -51,8 +52,8 @@ pub(crate) enum Manner {
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What happened, a line each, with the simulated time.
-    pub(crate) trace: Vec<String>,
+    /// What happened, in the order of time.
+    pub(crate) trace: Vec<trace::Line>,
     /// Promises that were broken.
     pub(crate) broken: Vec<String>,
 }
@@ -152,10 +153,10 @@ mod tests {
             Mutant::PassesLate,
             Mutant::ForgetsUndone,
         ];
-        let is_caught = |mutant| is_broken_by(mutant, 6_000..6_400, |seed| run(exactly_once(seed, Faults::ALL, SOON)));
+        let is_caught = |mutant| is_broken_by(&[mutant], 6_000..6_400, |seed| run(exactly_once(seed, Faults::ALL, SOON)));
         let missed: Vec<_> = planted.into_iter().filter(|mutant| !is_caught(*mutant)).collect();
         assert_eq!(missed, []);
-        assert!(is_broken_by(Mutant::TellsMeanwhile, 50_050..50_150, |seed| short(exactly_once(seed, Faults::ALL, SOON))));
+        assert!(is_broken_by(&[Mutant::TellsMeanwhile], 50_050..50_150, |seed| short(exactly_once(seed, Faults::ALL, SOON))));
     }
 
     #[test]
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn runs_that_are_merged_and_split_before_they_are_due_lose_and_repeat_nothing() {
         for (seeds, faults) in [(4_000..4_008, Faults::NONE), (4_100..4_115, Faults::ALL), (4_200..4_207, Faults::STORE_LOSES)] {
-            let rewritten = |seed| run(plan(seed, faults, FAR)).trace.iter().any(|line| line.contains(" runs became "));
+            let rewritten = |seed| run(plan(seed, faults, FAR)).trace.iter().any(|line| line.what.contains(" runs became "));
             assert!(seeds.clone().take(3).any(rewritten), "nothing was rewritten");
             assert_kept(seeds, |seed| run(plan(seed, faults, FAR)));
         }
@@ -368,7 +369,7 @@ mod tests {
 
     /// The faults that no seed shows.
     fn missed(planted: impl IntoIterator<Item = (Mutant, Faults)>, delays: &'static [i64]) -> Vec<Mutant> {
-        let caught = |mutant, faults| is_broken_by(mutant, 3_000..3_400, |seed| run(plan(seed, faults, delays)));
+        let caught = |mutant, faults| is_broken_by(&[mutant], 3_000..3_400, |seed| run(plan(seed, faults, delays)));
         planted.into_iter().filter(|(mutant, faults)| !caught(*mutant, *faults)).map(|(mutant, _)| mutant).collect()
     }
 }

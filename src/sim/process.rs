@@ -109,13 +109,10 @@ impl Process {
     fn outlets(&self, world: &World) -> Outlets {
         let client = || -> Box<dyn Target> {
             let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
-            Box::new(Witness { world: world.clone(), member: self.member.clone(), target })
+            Box::new(Witness::new(world, &self.member, target))
         };
-        let transactors: Box<dyn Transactors> = Box::new(Witness {
-            world: world.clone(),
-            member: self.member.clone(),
-            target: Box::new(world.cluster().transactors()) as Box<dyn Transactors>,
-        });
+        let transactors: Box<dyn Transactors> = Box::new(world.cluster().transactors());
+        let transactors: Box<dyn Transactors> = Box::new(Witness::new(world, &self.member, transactors));
         let clients = BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
         Outlets::new(clients, transactors)

@@ -34,6 +34,10 @@ impl Slow {
         }
     }
 
+    fn note(&self, what: &str) {
+        self.world.note(format!("process {} {what}", self.member.number));
+    }
+
     async fn travel(&self) -> Result<(), Error> {
         let wait = {
             let mut random = self.random.borrow_mut();
@@ -55,7 +59,11 @@ impl Slow {
 #[async_trait(?Send)]
 impl Store for Slow {
     async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
-        self.slowly(self.store.open(births)).await
+        let opened = self.slowly(self.store.open(births)).await?;
+        for (birth, _) in births.iter().zip(&opened).filter(|(_, opened)| matches!(opened, Opened::Born(_))) {
+            self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
+        }
+        Ok(opened)
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
@@ -76,14 +84,23 @@ impl Store for Slow {
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         leases.iter().for_each(|lease| self.world.saw_token(lease.token, self.member.number));
-        self.slowly(self.store.acquire(leases, length)).await
+        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
+        for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
+            self.note(&format!("takes {}", lease.shard));
+        }
+        Ok(acquired)
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        self.slowly(self.store.renew(leases, length)).await
+        let renewed = self.slowly(self.store.renew(leases, length)).await?;
+        for (lease, _) in leases.iter().zip(&renewed).filter(|(_, renewed)| !matches!(renewed, Renewed::Renewed { .. })) {
+            self.note(&format!("learns that it has lost {}", lease.shard));
+        }
+        Ok(renewed)
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        leases.iter().for_each(|lease| self.note(&format!("gives {} back", lease.shard)));
         self.slowly(self.store.release(leases)).await
     }
 
@@ -110,7 +127,7 @@ impl Store for Slow {
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
         for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
-            self.world.note(format!("{} runs became {}", request.inputs.len(), request.outputs.len()));
+            self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
         }
         Ok(outcomes)
     }
