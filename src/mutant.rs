@@ -23,6 +23,8 @@ pub(crate) enum Mutant {
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
+    /// The tail is read by the number of runs, not by offset.
+    TailByNumber,
     /// What was told of a shard's messages is told again with the next pair.
     TalliesTwice,
     /// A takeover counts nothing of what it delivers.

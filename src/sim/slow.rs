@@ -1,8 +1,10 @@
 //! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
 
 use super::member::Member;
+use super::numbering::Numbering;
 use super::world::World;
 use crate::model::{Lease, ShardId, Worker};
+use crate::mutant::{self, Mutant};
 use crate::store::memory::Memory;
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
@@ -10,6 +12,7 @@ use crate::store::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
@@ -22,6 +25,7 @@ pub(crate) struct Slow {
     member: Member,
     store: Memory,
     random: RefCell<StdRng>,
+    numbering: Numbering,
 }
 
 impl Slow {
@@ -31,6 +35,7 @@ impl Slow {
             member: member.clone(),
             store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
+            numbering: Numbering::default(),
         }
     }
 
@@ -84,6 +89,11 @@ impl Store for Slow {
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         leases.iter().for_each(|lease| self.world.saw_token(lease.token, self.member.number));
+        if mutant::active(Mutant::TailByNumber) {
+            for lease in leases {
+                self.numbering.begin(&self.store, &lease.shard).await?;
+            }
+        }
         let acquired = self.slowly(self.store.acquire(leases, length)).await?;
         for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
             self.note(&format!("takes {}", lease.shard));
@@ -113,6 +123,10 @@ impl Store for Slow {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        if mutant::active(Mutant::TailByNumber) {
+            let tails = requests.iter().map(|request| self.numbering.tail(&self.store, request));
+            return self.slowly(try_join_all(tails)).await;
+        }
         self.slowly(self.store.tail(requests)).await
     }
 
