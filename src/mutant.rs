@@ -19,6 +19,8 @@ pub(crate) enum Mutant {
     ClaimsBack,
     /// The due time is not looked at again at hand-over.
     NoLastLook,
+    /// Nor when a message is sent again.
+    NoLookAgain,
     /// Runs of as many messages have one name.
     ReusesNames,
     /// A timer does not notice that the store went back.

@@ -12,6 +12,7 @@ use super::work::Work;
 use crate::broker::Report;
 use crate::limit::RESEND_MIN;
 use crate::model::Timestamp;
+use crate::mutant::{self, Mutant};
 use std::cmp::Reverse;
 use tokio::time::Instant;
 
@@ -89,8 +90,14 @@ impl Dispatcher {
             return;
         }
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
+        let now = self.ports.clock.now();
+        if aloft.place(usize::from(ticket.index)).due > now && !mutant::active(Mutant::NoLookAgain) {
+            // The clock has stepped back since it was handed over first (G1).
+            self.again.push(Reverse((Instant::now() + RESEND_MIN, packed)));
+            return;
+        }
         let route = &self.options.routes[&shard.route];
-        let (outlets, labels, now) = (&mut self.ports.outlets, &mut self.labels, self.ports.clock.now());
+        let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
         let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Queue(work.queued.queue()));
         let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room: 1 };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
