@@ -1,6 +1,7 @@
-//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store, and have a clock that
-//! is off. And a witness of what it hands over.
+//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store or from the brokers, and
+//! have a clock that is off. And a witness of what it hands over.
 
+use super::link::Link;
 use super::world::{SimClock, World};
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use crate::clock::Clock;
@@ -18,7 +19,9 @@ use std::task::{Context, Poll, Waker};
 pub(crate) struct Member {
     pub(crate) number: usize,
     pub(crate) clock: Rc<SimClock>,
+    /// From the store.
     pub(crate) is_cut_off: Rc<Cell<bool>>,
+    pub(crate) link: Rc<Link>,
     frozen: Rc<Frozen>,
 }
 
@@ -31,7 +34,7 @@ struct Frozen {
 
 impl Member {
     pub(crate) fn new(world: &World, number: usize) -> Self {
-        Self { number, clock: world.clock(), is_cut_off: Rc::default(), frozen: Rc::default() }
+        Self { number, clock: world.clock(), is_cut_off: Rc::default(), link: Rc::default(), frozen: Rc::default() }
     }
 
     /// With a clock of its own.
@@ -44,10 +47,6 @@ impl Member {
         if !is_frozen {
             self.frozen.wakers.take().into_iter().for_each(Waker::wake);
         }
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen.is_frozen.get()
     }
 
     /// A loop of the process: it is not polled while that is frozen.

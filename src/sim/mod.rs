@@ -4,8 +4,10 @@
 //! Everything random comes from the seed and everything timed from the paused clock, so a seed repeats a run to the letter.
 
 mod checker;
+mod client;
 mod fault;
 mod fleet;
+mod link;
 mod member;
 mod numbering;
 mod process;
@@ -15,6 +17,7 @@ mod seeds;
 mod slow;
 mod stream;
 mod trace;
+mod trouble;
 mod workload;
 mod world;
 
