@@ -19,10 +19,14 @@ pub(crate) enum Mutant {
     ClaimsBack,
     /// The due time is not looked at again at hand-over.
     NoLastLook,
+    /// Nor when a message is sent again.
+    NoLookAgain,
     /// Runs of as many messages have one name.
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
+    /// The tail is read by the number of runs, not by offset.
+    TailByNumber,
     /// What was told of a shard's messages is told again with the next pair.
     TalliesTwice,
     /// A takeover counts nothing of what it delivers.
@@ -86,17 +90,22 @@ mod planted {
     use super::Mutant;
     use std::cell::Cell;
 
-    thread_local!(static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) });
+    // A bit for each that is planted on this thread.
+    thread_local!(static PLANTED: Cell<u64> = const { Cell::new(0) });
 
     pub(crate) fn active(mutant: Mutant) -> bool {
-        PLANTED.get() == Some(mutant)
+        PLANTED.get() & bit(mutant) != 0
     }
 
-    /// Plants `mutant` on this thread while `body` runs.
-    pub(crate) fn with<T>(mutant: Option<Mutant>, body: impl FnOnce() -> T) -> T {
-        let before = PLANTED.replace(mutant);
+    /// Plants `mutants`, all together and no others, on this thread while `body` runs.
+    pub(crate) fn with<T>(mutants: impl IntoIterator<Item = Mutant>, body: impl FnOnce() -> T) -> T {
+        let before = PLANTED.replace(mutants.into_iter().fold(0, |planted, mutant| planted | bit(mutant)));
         let result = body();
         PLANTED.set(before);
         result
+    }
+
+    fn bit(mutant: Mutant) -> u64 {
+        1 << mutant as u32
     }
 }

@@ -2,7 +2,7 @@
 //! what a reader of committed records does.
 
 use super::workload::{Kind, Sent};
-use super::world::{ABORTED, Arrival, World};
+use super::world::{ABORTED, Arrival, Handed, World};
 use crate::store::{Balance, Tally};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,6 +25,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
         broken.extend(ledgers(world, sent));
     }
     broken.extend(world.take_accusations());
+    broken.extend(early(world, sent));
     broken.extend(arrivals.get(ABORTED).map(|came| format!("of an aborted transaction: {came:?}")));
     for message in sent {
         let came = arrivals.get(message.uid.as_str()).map_or(&[][..], Vec::as_slice);
@@ -73,21 +74,26 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
     sent.iter().filter(is_missing).map(|message| format!("lost: {message:?}")).collect()
 }
 
+/// What was handed over before its due by the clock of the process that did so.
+fn early(world: &World, sent: &[Sent]) -> Vec<String> {
+    let due = |sent: &Sent| match sent.kind {
+        Kind::Delayed { due, .. } | Kind::Large { due } => Some((sent.uid.clone(), due)),
+        _ => None,
+    };
+    let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
+    let is_early = |handed: &&Handed| dues.get(&handed.uid).is_some_and(|due| *due > handed.own_at);
+    world.handed().iter().filter(is_early).map(|handed| format!("early by its own clock: {handed:?}")).collect()
+}
+
 fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
     let mut wrong = Vec::new();
     match &message.kind {
-        Kind::Delayed { due, .. } => {
-            let early = came.iter().filter(|arrival| arrival.at < *due && !world.clocks_differ());
-            wrong.extend(early.map(|arrival| format!("early: {message:?} {arrival:?}")));
+        Kind::Delayed { .. } | Kind::Relay => {
             wrong.extend(came.iter().filter(|arrival| arrival.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")));
         }
-        Kind::Large { due } => {
-            let early = came.iter().filter(|arrival| arrival.at < *due && !world.clocks_differ());
-            wrong.extend(early.map(|arrival| format!("early: {message:?} {arrival:?}")));
+        Kind::Large { .. } | Kind::Refused => {
             wrong.extend(came.iter().filter(|arrival| !arrival.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}")));
         }
-        Kind::Relay => wrong.extend(came.iter().filter(|a| a.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}"))),
-        Kind::Refused => wrong.extend(came.iter().filter(|a| !a.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}"))),
         Kind::Cancel { .. } => wrong.extend(came.iter().map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}"))),
     }
     if !world.was_disturbed() && came.len() > 1 {

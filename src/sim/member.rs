@@ -1,12 +1,14 @@
-//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store, and have a clock that
-//! is off. And a witness of what it hands over.
+//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store or from the brokers, and
+//! have a clock that is off. And a witness of what it hands over.
 
+use super::link::Link;
 use super::world::{SimClock, World};
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use crate::clock::Clock;
 use crate::model::header_name::ORIGIN;
 use async_trait::async_trait;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,7 +19,9 @@ use std::task::{Context, Poll, Waker};
 pub(crate) struct Member {
     pub(crate) number: usize,
     pub(crate) clock: Rc<SimClock>,
+    /// From the store.
     pub(crate) is_cut_off: Rc<Cell<bool>>,
+    pub(crate) link: Rc<Link>,
     frozen: Rc<Frozen>,
 }
 
@@ -30,7 +34,7 @@ struct Frozen {
 
 impl Member {
     pub(crate) fn new(world: &World, number: usize) -> Self {
-        Self { number, clock: world.clock(), is_cut_off: Rc::default(), frozen: Rc::default() }
+        Self { number, clock: world.clock(), is_cut_off: Rc::default(), link: Rc::default(), frozen: Rc::default() }
     }
 
     /// With a clock of its own.
@@ -43,10 +47,6 @@ impl Member {
         if !is_frozen {
             self.frozen.wakers.take().into_iter().for_each(Waker::wake);
         }
-    }
-
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen.is_frozen.get()
     }
 
     /// A loop of the process: it is not polled while that is frozen.
@@ -74,20 +74,37 @@ impl<F: Future> Future for Loop<F> {
 
 /// A target, or transactors, that note what they are handed by whom, and whether they may be.
 pub(crate) struct Witness<T: ?Sized> {
-    pub(crate) world: World,
-    pub(crate) member: Member,
-    pub(crate) target: Box<T>,
+    world: World,
+    member: Member,
+    target: Box<T>,
+    /// What is in transactions under way, by their transactor.
+    under_way: BTreeMap<u64, Vec<String>>,
 }
 
 impl<T: ?Sized> Witness<T> {
-    fn see(&self, record: &Outgoing<'_>) {
+    pub(crate) fn new(world: &World, member: &Member, target: Box<T>) -> Self {
+        Self { world: world.clone(), member: member.clone(), target, under_way: BTreeMap::new() }
+    }
+
+    /// Answers which message it is of.
+    fn see(&self, record: &Outgoing<'_>) -> String {
         let text = |wanted: &str| {
             let value = record.out_headers().find(|(name, _)| *name == wanted.as_bytes())?.1?;
             std::str::from_utf8(value).ok()
         };
         let uid = String::from_utf8_lossy(record.payload.unwrap_or_default()).into_owned();
         if let Some(partition) = text(ORIGIN).and_then(|origin| origin.split('/').nth(3)?.parse().ok()) {
-            self.world.saw_sent(uid, partition, (self.member.number, self.member.clock.now()));
+            self.world.saw_sent(uid.clone(), partition, (self.member.number, self.member.clock.now()));
+        } else {
+            self.world.tell(&uid, format!("process {} sends {uid} back", self.member.number));
+        }
+        uid
+    }
+
+    /// What was in a transaction, when that has ended.
+    fn tell_end(&mut self, number: u64, end: &str) {
+        for uid in self.under_way.remove(&number).unwrap_or_default() {
+            self.world.tell(&uid, format!("process {}: what {uid} was in {end}", self.member.number));
         }
     }
 }
@@ -118,13 +135,15 @@ impl Transactors for Witness<dyn Transactors> {
     }
 
     fn open(&mut self, number: u64, name: &Transactional) {
+        self.world.note(format!("process {} opens transactor {number} of {}", self.member.number, name.partition));
         self.target.open(number, name);
     }
 
     fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
         let sent = self.target.send(number, record, ticket);
         if sent == Sent::Taken {
-            self.see(record);
+            let uid = self.see(record);
+            self.under_way.entry(number).or_default().push(uid);
         }
         sent
     }
@@ -138,11 +157,24 @@ impl Transactors for Witness<dyn Transactors> {
     }
 
     fn end(&mut self, number: u64) {
+        self.tell_end(number, "is given up");
         self.target.end(number);
     }
 
     async fn happened(&mut self) -> Vec<(u64, Happened)> {
-        self.target.happened().await
+        let happened = self.target.happened().await;
+        for (number, happened) in &happened {
+            match happened {
+                Happened::Opened(_) | Happened::Reports(_) => {}
+                Happened::Committed => self.tell_end(*number, "is committed"),
+                Happened::Aborted => self.tell_end(*number, "is undone"),
+                Happened::Lost { reason, .. } => {
+                    self.world.note(format!("process {} has lost transactor {number}: {reason}", self.member.number));
+                    self.tell_end(*number, "has an unknown end");
+                }
+            }
+        }
+        happened
     }
 
     async fn close(&mut self) {

@@ -1,10 +1,12 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
+use super::client::{Exchange, Producer};
+use super::link::Linked;
 use super::member::{Member, Witness};
 use super::relaying::Relaying;
 use super::slow::Slow;
 use super::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
-use crate::broker::{Source, Target, Transactors};
+use crate::broker::{Catalog, Source, Target, Transactors};
 use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
 use crate::limit::{CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX};
@@ -108,14 +110,11 @@ impl Process {
     /// What it sends by, each under the eyes of a witness.
     fn outlets(&self, world: &World) -> Outlets {
         let client = || -> Box<dyn Target> {
-            let target: Box<dyn Target> = Box::new(world.cluster().target(1_000));
-            Box::new(Witness { world: world.clone(), member: self.member.clone(), target })
+            let target: Box<dyn Target> = Box::new(Producer::new(world, &self.member.link));
+            Box::new(Witness::new(world, &self.member, target))
         };
-        let transactors: Box<dyn Transactors> = Box::new(Witness {
-            world: world.clone(),
-            member: self.member.clone(),
-            target: Box::new(world.cluster().transactors()) as Box<dyn Transactors>,
-        });
+        let transactors: Box<dyn Transactors> = Box::new(Exchange::new(world, &self.member.link));
+        let transactors: Box<dyn Transactors> = Box::new(Witness::new(world, &self.member, transactors));
         let clients = BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
         Outlets::new(clients, transactors)
@@ -129,7 +128,7 @@ impl Process {
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
         let store: Rc<dyn Store> = Rc::new(Slow::new(world, &self.member, random.random()));
         let ports = ingress::Ports {
-            source: source(world),
+            source: source(world, &self.member),
             store: store.clone(),
             clock: self.member.clock.clone(),
             health: ingress::Parts::new(&health, ROUTE),
@@ -151,7 +150,7 @@ impl Process {
         let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
         let claimer = Claimer {
-            routes: vec![claimable(world, &health)],
+            routes: vec![claimable(world, &self.member, &health)],
             store: store.clone(),
             clock: self.member.clock.clone(),
             leases: health.part("leases"),
@@ -204,17 +203,19 @@ fn rules() -> Rules {
     }
 }
 
-fn source(world: &World) -> Box<dyn Source> {
-    let source = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
+fn source(world: &World, member: &Member) -> Box<dyn Source> {
+    let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
+    let source = Box::new(Linked { link: member.link.clone(), port });
     if mutant::active(Mutant::IngressRelays) { Box::new(Relaying { world: world.clone(), source }) } else { source }
 }
 
-fn claimable(world: &World, health: &Health) -> Claimable {
+fn claimable(world: &World, member: &Member, health: &Health) -> Claimable {
+    let port: Box<dyn Catalog> = Box::new(world.cluster().catalog());
     Claimable {
         route: ROUTE.into(),
         topics: vec![SOURCE.to_owned()],
         group: GROUP.to_owned(),
-        catalog: Box::new(world.cluster().catalog()),
+        catalog: Box::new(Linked { link: member.link.clone(), port }),
         health: health.part("catalog"),
     }
 }

@@ -1,8 +1,10 @@
 //! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
 
 use super::member::Member;
+use super::numbering::Numbering;
 use super::world::World;
 use crate::model::{Lease, ShardId, Worker};
+use crate::mutant::{self, Mutant};
 use crate::store::memory::Memory;
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
@@ -10,6 +12,7 @@ use crate::store::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
@@ -22,6 +25,7 @@ pub(crate) struct Slow {
     member: Member,
     store: Memory,
     random: RefCell<StdRng>,
+    numbering: Numbering,
 }
 
 impl Slow {
@@ -31,7 +35,12 @@ impl Slow {
             member: member.clone(),
             store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
+            numbering: Numbering::default(),
         }
+    }
+
+    fn note(&self, what: &str) {
+        self.world.note(format!("process {} {what}", self.member.number));
     }
 
     async fn travel(&self) -> Result<(), Error> {
@@ -55,7 +64,11 @@ impl Slow {
 #[async_trait(?Send)]
 impl Store for Slow {
     async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
-        self.slowly(self.store.open(births)).await
+        let opened = self.slowly(self.store.open(births)).await?;
+        for (birth, _) in births.iter().zip(&opened).filter(|(_, opened)| matches!(opened, Opened::Born(_))) {
+            self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
+        }
+        Ok(opened)
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
@@ -76,14 +89,28 @@ impl Store for Slow {
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         leases.iter().for_each(|lease| self.world.saw_token(lease.token, self.member.number));
-        self.slowly(self.store.acquire(leases, length)).await
+        if mutant::active(Mutant::TailByNumber) {
+            for lease in leases {
+                self.numbering.begin(&self.store, &lease.shard).await?;
+            }
+        }
+        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
+        for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
+            self.note(&format!("takes {}", lease.shard));
+        }
+        Ok(acquired)
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        self.slowly(self.store.renew(leases, length)).await
+        let renewed = self.slowly(self.store.renew(leases, length)).await?;
+        for (lease, _) in leases.iter().zip(&renewed).filter(|(_, renewed)| !matches!(renewed, Renewed::Renewed { .. })) {
+            self.note(&format!("learns that it has lost {}", lease.shard));
+        }
+        Ok(renewed)
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        leases.iter().for_each(|lease| self.note(&format!("gives {} back", lease.shard)));
         self.slowly(self.store.release(leases)).await
     }
 
@@ -96,6 +123,10 @@ impl Store for Slow {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        if mutant::active(Mutant::TailByNumber) {
+            let tails = requests.iter().map(|request| self.numbering.tail(&self.store, request));
+            return self.slowly(try_join_all(tails)).await;
+        }
         self.slowly(self.store.tail(requests)).await
     }
 
@@ -110,7 +141,7 @@ impl Store for Slow {
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
         for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
-            self.world.note(format!("{} runs became {}", request.inputs.len(), request.outputs.len()));
+            self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
         }
         Ok(outcomes)
     }

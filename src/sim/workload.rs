@@ -113,6 +113,8 @@ impl Sender {
             }
         };
         let offset = self.world.produce(&Partition::new(SOURCE, partition), &uid, &headers);
-        Sent { make: self.world.streams().make(), partition, offset, uid, kind }
+        let sent = Sent { make: self.world.streams().make(), partition, offset, uid, kind };
+        self.world.tell_sent(&sent);
+        sent
     }
 }

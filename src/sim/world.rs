@@ -1,7 +1,8 @@
 //! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
 
 use super::stream::Streams;
-use super::workload::Sent;
+use super::trace::Line;
+use super::workload::{Kind, Sent};
 use crate::broker::memory::MemoryCluster;
 use crate::broker::{Catalog, Failure, FailureKind};
 use crate::clock::Clock;
@@ -79,17 +80,19 @@ impl Clock for SimClock {
 pub(crate) struct World(Rc<Inner>);
 
 struct Inner {
-    /// The workers' clock.
+    start: Instant,
+    /// The workers' clock. The brokers' and the store's never step.
     clock: Rc<SimClock>,
     cluster: MemoryCluster,
     store: Memory,
     snapshots: RefCell<VecDeque<Snapshot>>,
-    trace: RefCell<Vec<String>>,
+    trace: RefCell<Vec<Line>>,
+    /// What was sent, by its place in the source; and what of it is cancelled.
+    sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
     cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
     streams: Streams,
     store_lost: Cell<bool>,
     disturbed: Cell<bool>,
-    clocks_differ: Cell<bool>,
     exactly_once: Cell<bool>,
     /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
     store_pace: Cell<Option<Duration>>,
@@ -108,7 +111,7 @@ struct Inner {
 pub(crate) struct Handed {
     pub(crate) uid: String,
     pub(crate) process: usize,
-    /// In milliseconds, by the cluster's clock, and by the process' own.
+    /// In milliseconds since the simulation began, and by the clock of the process.
     pub(crate) at: i64,
     pub(crate) own_at: i64,
 }
@@ -117,6 +120,7 @@ pub(crate) struct Handed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) uid: String,
+    /// By the brokers' clock.
     pub(crate) at: i64,
     pub(crate) is_dead: bool,
 }
@@ -128,22 +132,24 @@ impl World {
 
     /// With so many partitions of the source.
     pub(crate) fn of(partitions: i32) -> Self {
-        let (workers, stores) = (SimClock::new(Instant::now()), SimClock::new(Instant::now()));
-        let cluster = MemoryCluster::new(workers.clone());
+        let start = Instant::now();
+        let (clock, steady) = (SimClock::new(start), SimClock::new(start));
+        let cluster = MemoryCluster::new(steady.clone());
         cluster.create_topic(SOURCE, partitions);
         cluster.create_topic(TARGET, 2);
         cluster.create_topic(DEAD, 1);
         Self(Rc::new(Inner {
-            clock: workers,
+            start,
+            clock,
             cluster,
-            store: Memory::new(stores),
+            store: Memory::new(steady),
             snapshots: RefCell::default(),
             trace: RefCell::default(),
+            sent: RefCell::default(),
             cancelled: RefCell::default(),
             streams: Streams::default(),
             store_lost: Cell::new(false),
             disturbed: Cell::new(false),
-            clocks_differ: Cell::new(false),
             exactly_once: Cell::new(false),
             store_pace: Cell::new(None),
             overdue_after: Cell::new(None),
@@ -175,13 +181,7 @@ impl World {
 
     /// Of one process: it may be off by another amount.
     pub(crate) fn another_clock(&self) -> Rc<SimClock> {
-        self.0.clocks_differ.set(true);
-        SimClock::new(self.0.clock.start)
-    }
-
-    /// Dues are then judged where messages are handed over, not where they arrive.
-    pub(crate) fn clocks_differ(&self) -> bool {
-        self.0.clocks_differ.get()
+        SimClock::new(self.0.start)
     }
 
     pub(crate) fn saw_token(&self, token: Token, process: usize) {
@@ -190,11 +190,15 @@ impl World {
 
     /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
     pub(crate) fn saw_sent(&self, uid: String, partition: i32, (process, own_at): (usize, Timestamp)) {
+        let own_at = own_at.as_millis();
+        self.tell(&uid, format!("process {process} hands {uid} over, at {} by its clock", own_at - EPOCH));
         let holder = self.holder(partition);
         if holder.is_some_and(|holder| holder != process) && !self.store_lost_writes() {
-            self.accuse(format!("process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"));
+            let what = format!("process {process} handed {uid} over, whose shard {partition} was held by {holder:?}");
+            self.tell(&uid, what.clone());
+            self.0.accusations.borrow_mut().push(what);
         }
-        self.0.handed.borrow_mut().push(Handed { uid, process, at: self.now().as_millis(), own_at: own_at.as_millis() });
+        self.0.handed.borrow_mut().push(Handed { uid, process, at: self.elapsed(), own_at });
     }
 
     pub(crate) fn accuse(&self, what: String) {
@@ -247,15 +251,39 @@ impl World {
         self.0.clock.now()
     }
 
+    /// Milliseconds since the simulation began.
+    pub(crate) fn elapsed(&self) -> i64 {
+        i64::try_from(self.0.start.elapsed().as_millis()).expect("it does not last that long")
+    }
+
+    /// A fault, or what a process does as a whole.
     pub(crate) fn note(&self, what: impl AsRef<str>) {
-        tracing::info!("{} {}", self.now().as_millis() - EPOCH, what.as_ref());
-        self.0.trace.borrow_mut().push(format!("{} {}", self.now().as_millis() - EPOCH, what.as_ref()));
+        tracing::info!("{} {}", self.elapsed(), what.as_ref());
+        self.0.trace.borrow_mut().push(Line { at: self.elapsed(), uid: None, what: what.as_ref().to_owned() });
+    }
+
+    /// Something became of a message.
+    pub(crate) fn tell(&self, uid: &str, what: String) {
+        self.0.trace.borrow_mut().push(Line { at: self.elapsed(), uid: Some(uid.to_owned()), what });
     }
 
     pub(crate) fn produce(&self, partition: &Partition, uid: &str, headers: &[(&str, String)]) -> Offset {
         let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         let parts = (Some(uid.as_bytes()), Some(uid.as_bytes()));
         self.0.cluster.produce(partition, Some(self.now()), parts, headers)
+    }
+
+    pub(crate) fn tell_sent(&self, sent: &Sent) {
+        let Sent { make, partition, offset, uid, kind } = sent;
+        let kind = match kind {
+            Kind::Delayed { due, id: Some(id) } => format!("due at {}, as {id}", due - EPOCH),
+            Kind::Delayed { due, id: None } | Kind::Large { due } => format!("due at {}", due - EPOCH),
+            Kind::Relay => "to be relayed".to_owned(),
+            Kind::Refused => "to be refused".to_owned(),
+            Kind::Cancel { id } => format!("cancels {id}"),
+        };
+        self.tell(uid, format!("{uid} is sent to {partition}, at offset {offset}: {kind}"));
+        self.0.sent.borrow_mut().insert((*make, *partition, *offset), uid.clone());
     }
 
     /// Some producer's transaction that is aborted.
@@ -372,8 +400,13 @@ impl World {
     /// Notes which messages are cancelled in the store now.
     pub(crate) fn note_cancelled(&self) {
         let make = self.0.streams.stored_make();
-        let places = self.0.store.cancelled().into_iter().map(|(shard, place)| (make, shard.partition.index, place.offset));
-        self.0.cancelled.borrow_mut().extend(places);
+        for (shard, place) in self.0.store.cancelled() {
+            let place = (make, shard.partition.index, place.offset);
+            let is_new = self.0.cancelled.borrow_mut().insert(place);
+            if let Some(uid) = self.0.sent.borrow().get(&place).filter(|_| is_new) {
+                self.tell(uid, format!("{uid} is cancelled"));
+            }
+        }
     }
 
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
@@ -402,13 +435,15 @@ impl World {
         self.0.disturbed.get()
     }
 
-    /// What happened, and what arrived when.
-    pub(crate) fn take_trace(&self) -> Vec<String> {
-        let arrived = self.arrivals().into_iter();
+    /// What happened, in the order of time.
+    pub(crate) fn take_trace(&self) -> Vec<Line> {
         let mut trace = self.0.trace.take();
-        trace.extend(
-            arrived.map(|Arrival { uid, at, is_dead }| format!("{} {uid} arrived{}", at - EPOCH, if is_dead { ", dead" } else { "" })),
-        );
+        trace.extend(self.arrivals().into_iter().map(|Arrival { uid, at, is_dead }| {
+            let what = format!("{uid} arrives{}", if is_dead { ", as a dead letter" } else { "" });
+            Line { at: at - EPOCH, uid: Some(uid), what }
+        }));
+        // Stable: what was done in a millisecond comes before what arrived in it.
+        trace.sort_by_key(|line| line.at);
         trace
     }
 }

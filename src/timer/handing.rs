@@ -90,12 +90,13 @@ impl Dispatcher {
             return;
         }
         let Some(aloft) = work.flights.get_mut(ticket.flight) else { return };
-        let (route, now) = (&self.options.routes[&shard.route], self.ports.clock.now());
-        if aloft.place(ticket.index.into()).due > now && !mutant::active(Mutant::NoLastLook) {
-            // It was due when it was handed over; the clock has stepped back since (G1).
+        let now = self.ports.clock.now();
+        if aloft.place(usize::from(ticket.index)).due > now && !mutant::active(Mutant::NoLookAgain) {
+            // The clock has stepped back since it was handed over first (G1).
             self.again.push(Reverse((Instant::now() + RESEND_MIN, packed)));
             return;
         }
+        let route = &self.options.routes[&shard.route];
         let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
         let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Queue(work.queued.queue()));
         let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room: 1 };
