@@ -29,6 +29,7 @@ mod login;
 mod nats;
 mod nats_limits;
 mod nats_login;
+mod nats_source;
 mod outage;
 mod restart;
 mod rights;

@@ -106,6 +106,7 @@ fn send(target: &mut dyn Target, topic: &str, ticket: u64) -> Sent {
             headers: Headers::default(),
             stays: |_| true,
             extra: &[],
+            origins: None,
         },
         ticket,
     )
