@@ -27,6 +27,7 @@ mod foreign;
 mod levels;
 mod login;
 mod nats;
+mod nats_headers;
 mod nats_limits;
 mod nats_login;
 mod nats_source;
