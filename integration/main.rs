@@ -31,6 +31,7 @@ mod nats_headers;
 mod nats_limits;
 mod nats_login;
 mod nats_source;
+mod nats_target;
 mod outage;
 mod restart;
 mod rights;
