@@ -51,7 +51,9 @@ fn a_bucket_that_somebody_deletes_is_made_again_with_what_it_had() {
     nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE);
     let both = || commits(&name).filter(|keys| keys.len() == 2);
     let before = eventually("both partitions are committed", PATIENCE, both);
-    nats().ask(async |context| drop(context.delete_key_value(format!("postdate-{name}")).await.expect("a bucket that exists")));
+    nats().ask(async |context| {
+        context.delete_key_value(format!("postdate-{name}")).await.expect("a bucket that exists");
+    });
     assert_eq!(eventually("they are committed again, though nothing moves", PATIENCE, both), before);
     nats().publish(&format!("{name}.in.b"), &[], "second");
     nats().wait_for(&format!("{name}_OUT"), 2, PATIENCE);
