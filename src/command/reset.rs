@@ -1,5 +1,5 @@
-//! `postdate reset`: erases what the store keeps of a topic that was created again, or truncated. Where messages arrive on NATS, it waits until the
-//! streams there have forgotten the ids of what they have, which new messages of a truncated topic bear again.
+//! `postdate reset`: erases what the store keeps of a topic that was created again. Where messages arrive on NATS, it waits until the streams there
+//! have forgotten the ids of old ones, which new ones bear again.
 
 use super::page::print;
 use crate::broker::Error;
@@ -95,10 +95,8 @@ async fn outlast(memories: &[Memory], ends_at_once: bool) -> Result<()> {
     let now = WallClock.now();
     let Some(last) = memories.iter().filter(|memory| memory.until > now).max_by_key(|memory| memory.until) else { return Ok(()) };
     let until = last.until.to_rfc3339();
-    let why = format!(
-        "until then the stream {} drops what bears the id of a message that it has, as new ones of a truncated topic do",
-        last.stream
-    );
+    let why =
+        format!("until then the stream {} drops what bears the id of a message that it has, as new ones of the topic do", last.stream);
     if ends_at_once {
         return print(&format!("Do not start the service before {until}: {why}.\n"));
     }
