@@ -18,7 +18,7 @@ pub(crate) use transact::{Happened, Marker, Transactional, Transactors};
 
 use crate::model::header::{Header, push_header};
 use crate::model::header_name::{Control, ERROR, ORIGIN};
-use crate::model::{Headers, Identity, Offset, Origins, Partition, Reason, Record, Timestamp};
+use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};
 use crate::mutant::{self, Mutant};
 use async_trait::async_trait;
 
@@ -209,8 +209,6 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) headers: Headers<'a>,
     pub(crate) stays: fn(&[u8]) -> bool,
     pub(crate) extra: &'a [(&'a str, &'a [u8])],
-    /// Of the shard that it comes from; `None`: it comes from none.
-    pub(crate) origins: Option<&'a Origins>,
 }
 
 impl<'a> Outgoing<'a> {
@@ -221,9 +219,8 @@ impl<'a> Outgoing<'a> {
         kept.chain(self.extra.iter().map(|(name, value)| (name.as_bytes(), Some(*value))))
     }
 
-    /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin, with the incarnation of its
-    /// source, for a source that was recreated has other messages of the same origins. A dead letter is another message than the one that could
-    /// not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
+    /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
+    /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
     pub(crate) fn message_id(&self) -> Option<String> {
         if mutant::active(Mutant::NoMessageId) {
             return None;
@@ -232,10 +229,9 @@ impl<'a> Outgoing<'a> {
             let (_, value) = self.extra.iter().find(|(extra, _)| *extra == name)?;
             std::str::from_utf8(value).ok()
         };
-        let unique = |origin: &str| self.origins.map_or_else(|| origin.to_owned(), |origins| origins.unique(origin));
         match (of(ORIGIN), of(ERROR), of(Control::Retry.name())) {
-            (Some(origin), None, _) => Some(unique(origin)),
-            (Some(origin), Some(_), _) => Some(unique(origin) + "/dead"),
+            (Some(origin), None, _) => Some(origin.to_owned()),
+            (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
             (None, _, retry) => retry.map(str::to_owned),
         }
     }

@@ -212,7 +212,6 @@ async fn deliver(
         headers: Headers::from_block(&draft.headers),
         stays: |name| name != SUBJECT.as_bytes(),
         extra: &[],
-        origins: None,
     };
     let report = match target.send(&record, 0) {
         Sent::Taken => reported(&mut *target, &health).await?,

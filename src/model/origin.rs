@@ -1,15 +1,9 @@
 //! The origin of a message, as `postdate-origin` carries it: stable across redelivery and retries, unique until the source is recreated,
 //! and so the consumer's idempotency key.
 
-use super::shard::{Identity, Offset, ShardId};
-use super::subject::split_topic;
+use super::shard::{Offset, ShardId};
 use std::fmt::Write;
 use std::sync::Arc;
-
-/// What tells incarnations apart in few bytes: FNV-1a, for an id is part of each message.
-fn sum(identity: &str) -> u32 {
-    identity.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
 /// deployments and routes are `[a-z0-9_]+`, Kafka topics know no slash, and of NATS a source's stream and filter
@@ -19,28 +13,11 @@ pub(crate) struct Origins {
     /// All but the offset.
     prefix: String,
     topic: Arc<str>,
-    /// Of the source's incarnation; zero: nobody knows it.
-    sum: u32,
 }
 
 impl Origins {
     pub(crate) fn new(deployment: &str, shard: &ShardId) -> Self {
-        Self { prefix: format!("{deployment}/{shard}/"), topic: shard.partition.topic.clone(), sum: 0 }
-    }
-
-    /// Those of one incarnation of the source.
-    pub(crate) fn of(self, identity: &Identity) -> Self {
-        Self { sum: sum(&identity.0), ..self }
-    }
-
-    /// An origin along with the incarnation of its source: unlike an origin alone it never comes again when the source is recreated.
-    pub(crate) fn unique(&self, origin: &str) -> String {
-        format!("{origin}@{:08x}", self.sum)
-    }
-
-    /// Whether the messages came by subjects of their own.
-    pub(crate) fn is_of_subjects(&self) -> bool {
-        split_topic(&self.topic).is_some()
+        Self { prefix: format!("{deployment}/{shard}/"), topic: shard.partition.topic.clone() }
     }
 
     /// The source topic.
@@ -87,16 +64,6 @@ mod tests {
         let mut text = String::from("kept:");
         origins().write(Offset(42), &mut text);
         assert_eq!(text, "kept:prod/orders/orders.delayed/0/42");
-    }
-
-    #[test]
-    fn an_origin_is_unique_with_the_incarnation_of_its_source() {
-        let [one, other] = ["1795449600123456789", "1795449600123456790"].map(|identity| origins().of(&Identity(identity.into())));
-        let unique = |origins: &Origins| origins.unique("prod/orders/orders.delayed/0/42");
-        assert_ne!(unique(&one), unique(&other));
-        assert_eq!(unique(&one), unique(&one.clone()));
-        assert_eq!(origins().of(&Identity("a".into())).unique("o"), "o@e40c292c", "as FNV-1a is published");
-        assert!(!one.is_of_subjects() && Origins::new("prod", &ShardId::new("r", Partition::new("S:a.>", 0))).is_of_subjects());
     }
 
     #[test]

@@ -219,7 +219,6 @@ impl Labels {
             headers: message.body.headers,
             stays: header_name::stays_on_delivery,
             extra: &labels[..labels.len() - 2],
-            origins: Some(ways.origins),
         };
         let dead = Outgoing { topic: ways.dead_letter, stays: header_name::stays_on_dead_letter, extra: labels, ..whole };
         match diverted.map_or(Stage::Target, |diverted| diverted.stage) {

@@ -93,7 +93,7 @@ impl Work {
         Self {
             lease,
             slot,
-            origins: origins.of(&state.identity),
+            origins,
             identity: state.identity,
             phase: Phase::Active,
             exact: None,

@@ -152,7 +152,7 @@ fn send(target: &mut dyn Target, To(topic, partition): &To, whole: &Whole, ticke
     whole.headers.iter().for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
     let headers = Headers::from_block(&block);
     let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
-    target.send(&Outgoing { topic, partition: *partition, key, payload, headers, stays: keeps_all, extra: &[], origins: None }, ticket)
+    target.send(&Outgoing { topic, partition: *partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
 }
 
 /// The reports of so many records, by ticket; each comes once.

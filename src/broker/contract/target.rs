@@ -35,7 +35,6 @@ async fn headers_go_out_as_they_are_told(world: &dyn World) {
         headers: Headers::from_block(&block),
         stays: |name| name != b"drop",
         extra: &[("keep", b"3"), ("new", b"")],
-        origins: None,
     };
     let mut target = world.target(10);
     assert_eq!(target.send(&record, 77), Sent::Taken);

@@ -53,11 +53,7 @@ impl Desk {
     fn send(&mut self, number: u64, place: (&str, Option<i32>), whole: &Whole, ticket: u64) -> Sent {
         let (topic, partition) = place;
         let (key, payload, headers) = (whole.key.as_deref(), whole.payload.as_deref(), Headers::default());
-        self.transactors.send(
-            number,
-            &Outgoing { topic, partition, key, payload, headers, stays: keeps_all, extra: &[], origins: None },
-            ticket,
-        )
+        self.transactors.send(number, &Outgoing { topic, partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
     }
 
     /// The outcomes of so many records, by ticket.

@@ -187,10 +187,7 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
-        target.send(
-            &Outgoing { topic: &topic, partition: None, key: None, payload, headers, stays: |_| true, extra: &[], origins: None },
-            ticket,
-        )
+        target.send(&Outgoing { topic: &topic, partition: None, key: None, payload, headers, stays: |_| true, extra: &[] }, ticket)
     };
     for ticket in 0..500 {
         assert_eq!(send(&mut target, ticket), Sent::Taken);

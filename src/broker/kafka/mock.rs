@@ -85,7 +85,6 @@ mod tests {
             headers: Headers::default(),
             stays: |_| true,
             extra: &[("a", b"b")],
-            origins: None,
         };
         assert_eq!(target.send(&record, 7), Sent::Taken);
         let reports = target.reports().await;

@@ -248,7 +248,7 @@ mod tests {
         let mut target = cluster.target(10);
         let mut send = |extra: &[(&str, &[u8])]| {
             let (headers, stays) = (Headers::default(), |_: &[u8]| true);
-            target.send(&Outgoing { topic: "s", partition: None, key: None, payload: None, headers, stays, extra, origins: None }, 1);
+            target.send(&Outgoing { topic: "s", partition: None, key: None, payload: None, headers, stays, extra }, 1);
             cluster.records("s").len()
         };
         assert_eq!((send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"b")])), (1, 1, 2));

@@ -106,7 +106,6 @@ fn send(target: &mut dyn Target, topic: &str, ticket: u64) -> Sent {
             headers: Headers::default(),
             stays: |_| true,
             extra: &[],
-            origins: None,
         },
         ticket,
     )

@@ -209,7 +209,7 @@ mod tests {
         let mut block = Vec::new();
         headers.iter().for_each(|(name, value)| push_header(&mut block, name, *value));
         let headers = Headers::from_block(&block);
-        let record = Outgoing { topic: "t", partition: None, key, payload, headers, stays: |_| true, extra: &[], origins: None };
+        let record = Outgoing { topic: "t", partition: None, key, payload, headers, stays: |_| true, extra: &[] };
         let map = outgoing(&record, Some("left-out"))?.map();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Ok(Incoming::of(Some(&map)).0.into_iter().map(|(name, value)| (text(name), text(value))).collect())

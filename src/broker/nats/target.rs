@@ -70,9 +70,7 @@ impl NatsTarget {
             let subject = subject.unwrap_or(record.topic);
             failure::refused(Reason::InvalidTarget, format!("`{}` is not a subject that can be sent to", subject.escape_debug()))
         })?;
-        // Of a record that came by no subject it is somebody's invention.
-        let has_none = record.origins.is_some_and(|origins| !origins.is_of_subjects());
-        let left_out = (back || has_none).then_some(SUBJECT);
+        let left_out = back.then_some(SUBJECT);
         let headers = header::outgoing(record, left_out).map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
         let mut headers = headers?;
         let id = record.message_id().unwrap_or_else(|| {

@@ -81,7 +81,6 @@ impl<C: Clock> Sender<C> {
             headers: Headers::default(),
             stays: |_| true,
             extra: &[(name, value.as_bytes()), (HEADER, own.as_bytes())],
-            origins: None,
         };
         match self.target.send(&record, letter.number) {
             // A broker that takes nothing for so long is in trouble, and says so elsewhere.
