@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::{Config, RetentionPolicy};
 use crate::env::{Nats, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, Stored, eventually, kafka, nats, redis, rfc3339_in, unique};
 
 /// A deployment of one route each way, on streams and topics of its own.
-struct Bridge {
+pub(crate) struct Bridge {
     name: String,
     postdate: Postdate,
 }
@@ -61,7 +61,7 @@ pub(crate) fn create_streams(nats: &Nats, name: &str) {
 }
 
 impl Bridge {
-    fn start() -> Bridge {
+    pub(crate) fn start() -> Bridge {
         let name = unique("bridge");
         create_streams(nats(), &name);
         for topic in ["delayed", "target", "dead"] {
@@ -71,21 +71,21 @@ impl Bridge {
         Bridge { name, postdate }
     }
 
-    fn called(&self, name: &str) -> String {
+    pub(crate) fn called(&self, name: &str) -> String {
         format!("{}.{name}", self.name)
     }
 
-    fn stream(&self, name: &str) -> String {
+    pub(crate) fn stream(&self, name: &str) -> String {
         format!("{}_{name}", self.name)
     }
 }
 
-fn due(stored: &Stored) -> i64 {
+pub(crate) fn due(stored: &Stored) -> i64 {
     stored.header("postdate-due").expect("a due").parse().expect("a number")
 }
 
 /// All but what differs from run to run.
-fn plain(stored: &Stored) -> Vec<(&str, &str)> {
+pub(crate) fn plain(stored: &Stored) -> Vec<(&str, &str)> {
     let own = ["postdate-due", "postdate-origin", "Nats-Msg-Id"];
     let headers = stored.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     headers.filter(|(name, _)| !own.contains(name)).collect()

@@ -172,6 +172,25 @@ impl Nats {
         });
     }
 
+    /// Removes what a subject has of a stream's messages.
+    pub(crate) fn purge_subject(&self, name: &str, subject: &str) {
+        self.ask(async move |context| {
+            let stream = context.get_stream(name).await.expect("a stream that exists");
+            stream.purge().filter(subject).await.expect("a purge");
+        });
+    }
+
+    pub(crate) fn delete_message(&self, name: &str, sequence: u64) {
+        self.ask(async move |context| {
+            let stream = context.get_stream(name).await.expect("a stream that exists");
+            assert!(stream.delete_message(sequence).await.expect("an answer"));
+        });
+    }
+
+    pub(crate) fn update_stream(&self, config: Config) {
+        self.ask(async move |context| drop(context.update_stream(config).await.expect("a stream of other limits")));
+    }
+
     pub(crate) fn allow_consumers(&self, stream: &str, count: i32) {
         self.ask(async move |context| {
             let config = context.get_stream(stream).await.expect("a stream that exists").cached_info().config.clone();

@@ -41,6 +41,19 @@ pub(crate) fn lets_through(filter: &str, subject: &str) -> bool {
     wildcards(filter, subject).is_some()
 }
 
+/// Whether a filter lets through all that another does.
+pub(crate) fn covers(filter: &str, other: &str) -> bool {
+    let (mut filter, mut other) = (filter.split('.'), other.split('.'));
+    loop {
+        match (filter.next(), other.next()) {
+            (None, None) | (Some(">"), Some(_)) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Whether some subject is let through by both.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
@@ -149,6 +162,25 @@ mod tests {
         }
         assert_eq!(split_topic(&source_topic("S", "a.>")), Some(("S", "a.>")));
         assert_eq!((split_topic("orders.delayed"), split_topic("S:a b")), (None, None));
+    }
+
+    #[test]
+    fn a_filter_covers_another_if_nothing_passes_that_alone() {
+        for (filter, other, is) in [
+            ("a.b", "a.b", true),
+            ("a.*", "a.b", true),
+            ("a.*", "a.*", true),
+            ("a.b", "a.*", false),
+            ("a.*", "a.>", false),
+            ("a.>", "a.>", true),
+            ("a.>", "a.*.c", true),
+            (">", "a", true),
+            ("a.>", "a", false),
+            ("a", "a.b", false),
+            ("*", ">", false),
+        ] {
+            assert_eq!(covers(filter, other), is, "{filter} {other}");
+        }
     }
 
     #[test]

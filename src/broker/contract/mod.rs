@@ -219,6 +219,8 @@ async fn read_to_end(source: &mut dyn Source, partition: &Partition, epoch: u64)
                 read.extend(wholes(&batch));
             }
             Event::End { partition: of, epoch: its, at } if (&of, its) == (partition, epoch) => return (read, at),
+            // What was never to be seen may be told as gone.
+            Event::Removed { partition: of, epoch: its, .. } if (&of, its) == (partition, epoch) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -7,25 +7,33 @@
 //!
 //! Of names, bytes that a key cannot have are written as `=` and two hex digits.
 
-use super::link::{Link, chain};
+use super::link::Link;
+use super::stream;
 use crate::broker::Error;
 use crate::model::Partition;
-use async_nats::jetstream::context::CreateKeyValueErrorKind;
-use async_nats::jetstream::kv::{Config, Store};
+use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
+use bytes::Bytes;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-/// The bucket by one connection, looked for once. Clones are the same.
+/// A key that nobody writes, and a revision that it never has.
+const CHECK: &str = "check";
+const NEVER: u64 = 1 << 60;
+
+/// The bucket by one connection, looked for once, and again when something failed: it may have been deleted. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Bucket {
     link: Link,
     found: Rc<RefCell<Option<Store>>>,
+    /// What this process committed, by key: another bucket of the name knows nothing of it, and who commits does so only what is new.
+    commits: Rc<RefCell<BTreeMap<String, String>>>,
 }
 
 impl Bucket {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, found: Rc::default() }
+        Self { link, found: Rc::default(), commits: Rc::default() }
     }
 
     /// Makes the bucket if it is not there: with one replica, so that it works anywhere; who wants more makes it beforehand.
@@ -37,21 +45,51 @@ impl Bucket {
         let (context, bucket) = (self.link.context().await?, name(&self.link.cluster().deployment));
         let description = "what Postdate commits, and who reads what".to_owned();
         let config = Config { bucket: bucket.clone(), history: 1, description, ..Config::default() };
-        let store = match context.get_key_value(bucket.as_str()).await {
-            Ok(store) => store,
-            Err(_) => match context.create_key_value(config).await {
-                Ok(store) => store,
-                // Another process was quicker.
-                Err(error)
-                    if error.kind() == CreateKeyValueErrorKind::BucketCreate && context.get_key_value(bucket.as_str()).await.is_ok() =>
-                {
-                    context.get_key_value(bucket.as_str()).await.map_err(|error| unavailable(&bucket, &error))?
-                }
-                Err(error) => return Err(unavailable(&bucket, &error)),
-            },
+        let is_there = stream::facts(&self.link, &format!("KV_{bucket}")).await?.is_some();
+        let made = if is_there { None } else { Some(context.create_key_value(config).await) };
+        let store = match made {
+            Some(Ok(store)) => store,
+            // Another process was quicker, or that is the reason.
+            Some(Err(error)) => context.get_key_value(bucket.as_str()).await.map_err(|_| self.failed(&error))?,
+            None => context.get_key_value(bucket.as_str()).await.map_err(|error| self.failed(&error))?,
         };
         *self.found.borrow_mut() = Some(store.clone());
+        self.commit_again(&store).await?;
         Ok(store)
+    }
+
+    /// Whether this client may read and write it: by a write that the server refuses for what it says. `None`: there is no bucket.
+    pub(super) async fn rights(&self) -> Result<Option<()>, Error> {
+        let bucket = name(&self.link.cluster().deployment);
+        if stream::facts(&self.link, &format!("KV_{bucket}")).await?.is_none() {
+            return Ok(None);
+        }
+        let store = self.store().await?;
+        store.get(CHECK).await.map_err(|error| self.failed(&error))?;
+        match store.update(CHECK, Bytes::new(), NEVER).await {
+            Ok(_) => Ok(Some(())),
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(Some(())),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// After something failed.
+    pub(super) fn look_again(&self) {
+        self.found.borrow_mut().take();
+    }
+
+    /// What the bucket may have lost.
+    pub(super) async fn commit_again(&self, store: &Store) -> Result<(), Error> {
+        let commits = self.commits.borrow().clone();
+        for (key, metadata) in commits {
+            store.put(key, metadata.into()).await.map_err(|error| self.failed(&error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn failed(&self, error: &(impl std::error::Error + 'static)) -> Error {
+        self.look_again();
+        self.link.unanswered(&format!("the bucket {}", name(&self.link.cluster().deployment)), error)
     }
 
     pub(super) async fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
@@ -61,21 +99,23 @@ impl Bucket {
         }
         let store = self.store().await?;
         for partition in partitions {
-            let value = store.get(commit_key(group, partition)).await.map_err(|error| unavailable(&store.name, &error))?;
+            let value = store.get(commit_key(group, partition)).await.map_err(|error| self.failed(&error))?;
             found.push(value.map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         Ok(found)
     }
 
     pub(super) async fn commit(&self, group: &str, partition: &Partition, metadata: &str) -> Result<(), Error> {
-        let store = self.store().await?;
-        let put = store.put(commit_key(group, partition), metadata.to_owned().into()).await;
-        put.map(drop).map_err(|error| unavailable(&store.name, &error))
+        let (store, key) = (self.store().await?, commit_key(group, partition));
+        store.put(&key, metadata.to_owned().into()).await.map_err(|error| self.failed(&error))?;
+        self.commits.borrow_mut().insert(key, metadata.to_owned());
+        Ok(())
     }
-}
 
-pub(super) fn unavailable(bucket: &str, error: &(impl std::error::Error + 'static)) -> Error {
-    Error::Unavailable(format!("the bucket {bucket}: {}", chain(error)))
+    /// Another process commits for the partition from now on.
+    pub(super) fn hand_over(&self, group: &str, partition: &Partition) {
+        self.commits.borrow_mut().remove(&commit_key(group, partition));
+    }
 }
 
 /// The bucket's name.

@@ -1,6 +1,6 @@
 //! The catalog port on NATS: the partitions whose streams exist, and what the group committed.
 
-use super::bucket::Bucket;
+use super::bucket::{self, Bucket};
 use super::link::Link;
 use super::{Cluster, StreamFacts, stream};
 use crate::broker::{Catalog, Error};
@@ -19,6 +19,15 @@ impl NatsCatalog {
     pub(crate) fn new(cluster: &Cluster, part: Part) -> Self {
         let link = Link::new(cluster, part);
         Self { bucket: Bucket::new(link.clone()), link }
+    }
+
+    pub(crate) fn bucket_name(&self) -> String {
+        bucket::name(&self.link.cluster().deployment)
+    }
+
+    /// Whether this client may read and write the deployment's bucket; nothing is written. `None`: there is none.
+    pub(crate) async fn bucket_rights(&self) -> Result<Option<()>, Error> {
+        self.bucket.rights().await
     }
 
     /// `None`: there is no such stream.

@@ -6,6 +6,7 @@ use crate::model::Reason;
 /// An answer to a publish.
 #[derive(serde::Deserialize)]
 struct Answer {
+    stream: Option<String>,
     seq: Option<u64>,
     error: Option<Refusal>,
 }
@@ -25,31 +26,38 @@ struct Refusal {
 /// | nobody answers on the subject (503) | not now | `unknown_target` |
 /// | JetStream is not there, or not for this account (10035, 10039) | not now | `unknown_target` |
 /// | the stream has all the messages or bytes it may have, or the server has no room (10023, 10047, 10077) | not now | `target_full` |
-/// | larger than the stream takes (10054) | refused | `too_large` |
+/// | the account has all the bytes or memory it may have, or none for such streams (10002, 10028, 10120) | not now | `target_full` |
+/// | larger than the stream takes (10054), or headers of more than 65,535 bytes (10097) | refused | `too_large` |
 /// | too much at once, or no leader (429, 10008, 10167) | not now | `timed_out` |
 /// | anything else of 4xx | refused | `invalid_record` |
 /// | anything else | not now | `timed_out` |
-pub(super) fn of_answer(payload: &[u8]) -> Result<u64, Failure> {
+///
+/// `None`: it is no stream that answers, but some other program that listens on the subject; a stream may answer yet.
+pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
     if let Some(sequence) = stored(payload) {
-        return Ok(sequence);
+        return Some(Ok(sequence));
     }
     match serde_json::from_slice::<Answer>(payload) {
-        Ok(Answer { seq: Some(sequence), error: None }) => Ok(sequence),
+        Ok(Answer { stream: Some(_), seq: Some(sequence), error: None }) => Some(Ok(sequence)),
         Ok(Answer { error: Some(Refusal { code, err_code, description }), .. }) => {
             let err_code = err_code.unwrap_or_default();
             let (kind, reason) = match (code, err_code) {
                 (_, 10_035 | 10_039) => (FailureKind::NotNow, Reason::UnknownTarget),
-                (_, 10_023 | 10_047 | 10_077) => (FailureKind::NotNow, Reason::TargetFull),
-                (_, 10_054) => (FailureKind::Refused, Reason::TooLarge),
+                (_, 10_002 | 10_023 | 10_028 | 10_047 | 10_077 | 10_120) => (FailureKind::NotNow, Reason::TargetFull),
+                (_, 10_054 | 10_097) => (FailureKind::Refused, Reason::TooLarge),
                 (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotNow, Reason::TimedOut),
                 (400..=499, _) => (FailureKind::Refused, Reason::InvalidRecord),
                 _ => (FailureKind::NotNow, Reason::TimedOut),
             };
-            Err(Failure { kind, reason, detail: format!("{description} ({err_code})") })
+            Some(Err(Failure { kind, reason, detail: format!("{description} ({err_code})") }))
         }
-        // Some other program answers on the subject; whether a stream stored it too, nobody knows.
-        _ => Err(Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "what answers is not a stream".to_owned() }),
+        _ => None,
     }
+}
+
+/// Only some other program answers.
+pub(super) fn not_a_stream() -> Failure {
+    Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "what answers is not a stream".to_owned() }
 }
 
 /// The sequence in the answer that a stream of a server without a domain gives when it has stored a message: nearly all answers, letter by
@@ -113,15 +121,17 @@ mod tests {
             (error(503, 10_039), NotNow, Reason::UnknownTarget),
             (error(503, 10_077), NotNow, Reason::TargetFull),
             (error(503, 10_047), NotNow, Reason::TargetFull),
+            (error(400, 10_002), NotNow, Reason::TargetFull),
+            (error(500, 10_028), NotNow, Reason::TargetFull),
+            (error(400, 10_120), NotNow, Reason::TargetFull),
             (error(400, 10_054), Refused, Reason::TooLarge),
+            (error(400, 10_097), Refused, Reason::TooLarge),
             (error(429, 10_167), NotNow, Reason::TimedOut),
             (error(503, 10_008), NotNow, Reason::TimedOut),
             (error(400, 10_071), Refused, Reason::InvalidRecord),
             (error(500, 1), NotNow, Reason::TimedOut),
-            ("hello".to_owned(), NotNow, Reason::UnknownTarget),
-            ("{}".to_owned(), NotNow, Reason::UnknownTarget),
         ] {
-            let failure = of_answer(answer.as_bytes()).unwrap_err();
+            let failure = of_answer(answer.as_bytes()).unwrap().unwrap_err();
             assert_eq!((failure.kind, failure.reason), (kind, reason), "{answer}");
         }
         for answer in [
@@ -131,7 +141,10 @@ mod tests {
             r#"{"stream":"S","seq":7,"duplicate":true}"#,
             r#"{"stream":"S","domain":"hub","seq":7}"#,
         ] {
-            assert_eq!(of_answer(answer.as_bytes()), Ok(7), "{answer}");
+            assert_eq!(of_answer(answer.as_bytes()), Some(Ok(7)), "{answer}");
+        }
+        for answer in ["", "hello", "{}", r#"{"seq":7}"#, r#"{"error":"no"}"#] {
+            assert_eq!(of_answer(answer.as_bytes()), None, "{answer}");
         }
     }
 

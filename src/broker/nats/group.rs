@@ -6,8 +6,9 @@
 //! Partitions go round the members in the order of their names. An owner gives up what another should have, and only then does that one
 //! take it. Two that read one partition for a moment, where one was taken for dead, do no harm: the store takes each offset once.
 
-use super::bucket::{self, Bucket, unavailable};
+use super::bucket::{self, Bucket};
 use super::link::Link;
+use super::source::Reading;
 use super::stream;
 use crate::broker::Error;
 use crate::limit::{NATS_GROUP_TRIES_MAX, NATS_MEMBER_MAX};
@@ -24,10 +25,12 @@ pub(super) struct Group {
     key: String,
     member: String,
     topics: Vec<String>,
+    /// Whether the headers of the server's own schedules are read.
+    reads_schedules: bool,
     /// The others' numbers, and when each was seen to change.
     seen: BTreeMap<String, (u64, Instant)>,
     owned: BTreeSet<Partition>,
-    /// Missing streams that were told of.
+    /// Streams that are missing, or cannot be read for now, and were told of.
     missed: BTreeSet<String>,
 }
 
@@ -48,14 +51,14 @@ struct Roll {
 }
 
 impl Group {
-    /// `member` is a name that nobody else has.
-    pub(super) fn new(link: &Link, group: &str, topics: &[String], member: String) -> Self {
+    pub(super) fn new(link: &Link, reading: &Reading) -> Self {
         Self {
             link: link.clone(),
             bucket: Bucket::new(link.clone()),
-            key: format!("group.{}", bucket::escaped(group)),
-            member,
-            topics: topics.to_vec(),
+            key: format!("group.{}", bucket::escaped(&reading.group)),
+            member: reading.member.clone(),
+            topics: reading.topics.clone(),
+            reads_schedules: reading.keeps_schedules,
             seen: BTreeMap::new(),
             owned: BTreeSet::new(),
             missed: BTreeSet::new(),
@@ -69,6 +72,10 @@ impl Group {
         let store = self.bucket.store().await?;
         for _ in 0..NATS_GROUP_TRIES_MAX {
             let (mut roll, revision) = self.roll(&store).await?;
+            if !self.owned.is_empty() && !roll.members.contains_key(&self.member) {
+                // Taken for dead, or a bucket that somebody made anew.
+                self.bucket.commit_again(&store).await?;
+            }
             self.watch(&roll);
             let owned = self.share(&mut roll, &partitions);
             if self.write(&store, &roll, revision).await? {
@@ -109,13 +116,16 @@ impl Group {
                     faults.push(Error::Refused(format!("the stream {stream} of `{topic}` does not exist")));
                 }
                 None => {}
-                Some(facts) => {
-                    self.missed.remove(stream);
-                    match facts.fault() {
-                        None => found.push(Partition::new(topic.as_str(), 0)),
-                        Some(fault) => faults.push(Error::Fatal(fault)),
+                Some(facts) => match (facts.fault(), facts.fault_with_schedules().filter(|_| self.reads_schedules)) {
+                    (Some(fault), _) => faults.push(Error::Fatal(fault)),
+                    // Somebody may take it back.
+                    (None, Some(fault)) if self.missed.insert(stream.to_owned()) => faults.push(Error::Refused(fault)),
+                    (None, Some(_)) => {}
+                    (None, None) => {
+                        self.missed.remove(stream);
+                        found.push(Partition::new(topic.as_str(), 0));
                     }
-                }
+                },
             }
         }
         found.sort();
@@ -123,7 +133,7 @@ impl Group {
     }
 
     async fn roll(&self, store: &Store) -> Result<(Roll, Option<u64>), Error> {
-        let entry = store.entry(self.key.as_str()).await.map_err(|error| unavailable(&store.name, &error))?;
+        let entry = store.entry(self.key.as_str()).await.map_err(|error| self.bucket.failed(&error))?;
         Ok(match entry {
             None => (Roll::default(), None),
             // What is not understood is written anew: it says nothing that the members would not say again within seconds.
@@ -138,12 +148,12 @@ impl Group {
             None => match store.create(&self.key, value).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(unavailable(&store.name, &error)),
+                Err(error) => Err(self.bucket.failed(&error)),
             },
             Some(revision) => match store.update(&self.key, value, revision).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(false),
-                Err(error) => Err(unavailable(&store.name, &error)),
+                Err(error) => Err(self.bucket.failed(&error)),
             },
         }
     }
@@ -205,7 +215,8 @@ mod tests {
             login: Login::Nobody,
             tls: Tls::default(),
         };
-        Group::new(&Link::new(&cluster, Health::new().part("link")), "g", &[], member.to_owned())
+        let reading = Reading { group: "g".to_owned(), topics: Vec::new(), member: member.to_owned(), keeps_schedules: false };
+        Group::new(&Link::new(&cluster, Health::new().part("link")), &reading)
     }
 
     fn partitions(count: usize) -> Vec<Partition> {

@@ -14,9 +14,9 @@
 //! name but printable ASCII without a colon.
 
 use crate::broker::Outgoing;
-use crate::model::Headers;
 use crate::model::header::{Header, push_header};
 use crate::model::header_name::{DUE, ORIGIN, SUBJECT};
+use crate::model::{Dialect, Headers};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -195,8 +195,7 @@ impl<'h> Incoming<'h> {
     pub(super) fn headers(&self, keeps_schedules: bool) -> impl Iterator<Item = Header<'_>> {
         let is_decided = self.get("postdate-at").is_some() || self.get("postdate-after").is_some();
         let keeps_schedules = keeps_schedules && !is_decided;
-        let stays =
-            move |name: &[u8]| !is_of_envelope(name) && (!is_of_server(name) || (keeps_schedules && name.starts_with(b"Nats-Schedule")));
+        let stays = move |name: &[u8]| !is_of_envelope(name) && (!is_of_server(name) || (keeps_schedules && Dialect::Nats.speaks(name)));
         self.0.iter().filter(move |(name, _)| stays(name)).map(|(name, value)| (*name, Some(*value)))
     }
 }
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_in_the_order_of_names_and_without_commands() {
-        let raw = b"NATS/1.0\r\nb: 2\r\nno header\r\nNats-Schedule: @at x\r\na:  1 \r\nb: \xff\r\nNats-TTL: 1\r\npostdate-key: k\r\n\r\n";
+        let raw = b"NATS/1.0\r\nb: 2\r\nno header\r\nNats-Schedule: @at x\r\nNats-Schedule-Next: purge\r\nNats-Scheduler: s\r\nNats-ScheduleX: 1\r\na:  1 \r\nb: \xff\r\nNats-TTL: 1\r\npostdate-key: k\r\n\r\n";
         let incoming = Incoming::of_bytes(raw);
         let names = |keeps| incoming.headers(keeps).map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>();
         assert_eq!(names(true), ["Nats-Schedule", "a", "b", "b"]);

@@ -5,15 +5,17 @@ use super::{Cluster, Login, Tls};
 use crate::broker::Error;
 use crate::broker::thread::Thread;
 use crate::health::Part;
-use crate::limit::{NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX};
+use crate::limit::{NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_NOTICES_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// See the module's page. Clones are the same connection.
@@ -28,6 +30,33 @@ struct Inner {
     home: Option<Home>,
     /// How often the connection was lost.
     losses: Arc<watch::Sender<u64>>,
+    denials: Arc<Mutex<Denials>>,
+}
+
+/// What the server said this client may not do. It says no more than that: whoever asked gets no answer.
+#[derive(Default)]
+struct Denials {
+    /// All words that were logged.
+    logged: BTreeSet<String>,
+    last: Option<(Instant, String)>,
+}
+
+impl Denials {
+    fn add(&mut self, cluster: &str, words: String) {
+        if !self.logged.contains(&words) {
+            tracing::warn!(cluster, "{words}");
+            if self.logged.len() >= NATS_NOTICES_MAX {
+                self.logged.clear();
+            }
+            self.logged.insert(words.clone());
+        }
+        self.last = Some((Instant::now(), words));
+    }
+
+    /// What may be why a question was not answered.
+    fn recent(&self) -> Option<&str> {
+        self.last.as_ref().filter(|(at, _)| at.elapsed() < 2 * NATS_ANSWER_MAX).map(|(_, words)| words.as_str())
+    }
 }
 
 /// A runtime on a thread of its own, until it is dropped.
@@ -70,7 +99,7 @@ impl Link {
 
     fn at(cluster: &Cluster, part: Part, home: Option<Home>) -> Self {
         let (cluster, part) = (cluster.clone(), Arc::new(part));
-        Self(Rc::new(Inner { cluster, part, client: RefCell::default(), home, losses: Arc::default() }))
+        Self(Rc::new(Inner { cluster, part, client: RefCell::default(), home, losses: Arc::default(), denials: Arc::default() }))
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -84,8 +113,9 @@ impl Link {
             return Ok(client);
         }
         let (part, name, losses) = (self.0.part.clone(), self.0.cluster.name.clone(), self.0.losses.clone());
+        let denials = self.0.denials.clone();
         let options = options(&self.0.cluster)?.reconnect_delay_callback(pause).event_callback(move |event| {
-            heard(&part, &name, &event);
+            heard(&part, &name, &denials, &event);
             if matches!(event, Event::Disconnected) {
                 losses.send_modify(|losses| *losses += 1);
             }
@@ -121,6 +151,15 @@ impl Link {
         Ok(context)
     }
 
+    /// Why there was no answer: what the server said this client may not do, if it did just now.
+    pub(super) fn unanswered(&self, what: &str, error: &(impl std::error::Error + 'static)) -> Error {
+        let words = format!("{what}: {}", chain(error));
+        match self.0.denials.lock().unwrap_or_else(PoisonError::into_inner).recent() {
+            Some(denial) => Error::Refused(format!("{words}; {denial}")),
+            None => Error::Unavailable(words),
+        }
+    }
+
     pub(super) fn api(&self, question: &str) -> String {
         self.0.cluster.api(question)
     }
@@ -150,14 +189,14 @@ fn pause(attempts: usize) -> Duration {
     if attempts <= 1 { Duration::ZERO } else { NATS_RECONNECT_MAX.min(Duration::from_millis(5 << doublings)) }
 }
 
-fn heard(part: &Part, cluster: &str, event: &Event) {
+fn heard(part: &Part, cluster: &str, denials: &Mutex<Denials>, event: &Event) {
     match event {
         Event::Connected => part.ready(),
         Event::Disconnected => part.not_ready(format!("nats.{cluster} does not answer: the connection was lost")),
         Event::ServerError(ServerError::AuthorizationViolation) => {
             part.not_ready(format!("nats.{cluster} refuses: authorization violation"));
         }
-        Event::ServerError(error) => tracing::warn!(cluster, "nats: {error}"),
+        Event::ServerError(error) => denials.lock().unwrap_or_else(PoisonError::into_inner).add(cluster, error.to_string()),
         _ => {}
     }
 }

@@ -11,7 +11,9 @@
 //! | `catalog` | the [`Catalog`](super::Catalog) port |
 //! | `bucket` | the deployment's bucket: commits, groups |
 //! | `stream` | what a stream says of itself, and single messages of it |
-//! | `target` | the [`Target`](super::Target) port: what is under way, and its order over an outage |
+//! | `target` | the [`Target`](super::Target) port: records on their way out |
+//! | `window` | what is under way, and its order over an outage |
+//! | `doubt` | records that no stream took |
 //! | `wire` | one connection that publishes and hears of what became of it |
 //! | `failure` | what each of the server's errors means to the port's callers |
 //! | `header` | keys, null payloads and headers as NATS carries them, and back |
@@ -32,6 +34,7 @@ mod source;
 mod stage;
 mod stream;
 mod target;
+mod window;
 mod wire;
 
 pub(crate) use catalog::NatsCatalog;

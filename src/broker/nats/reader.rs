@@ -31,6 +31,8 @@ pub(super) struct Plan {
     pub(super) stream: String,
     pub(super) filter: String,
     pub(super) epoch: u64,
+    /// The incarnation for which it was judged where reading begins; `None`: it was not asked for.
+    pub(super) created: Option<i128>,
     /// Whether the headers of the server's own schedules are read.
     pub(super) keeps_schedules: bool,
     pub(super) shown: Rc<Shown>,
@@ -102,11 +104,11 @@ struct Place {
 impl Reader {
     pub(super) fn new(link: Link, plan: Plan, from: Offset) -> Self {
         Self {
+            created: plan.created,
             link,
             plan,
             next: from.0,
             consumer: None,
-            created: None,
             ended: None,
             look_at: Instant::now(),
             passed_over: None,
@@ -188,7 +190,7 @@ impl Reader {
             }
         }
         let losses = self.link.losses();
-        let unmade = |error: &dyn std::error::Error| Error::Unavailable(format!("the stream {}: {}", self.plan.stream, link::chain(error)));
+        let of = format!("the stream {}", self.plan.stream);
         let consumer = self.link.context().await?.create_consumer_on_stream(self.config(), self.plan.stream.as_str()).await;
         let consumer = consumer.map_err(|error| match error.kind() {
             ConsumerErrorKind::JetStream(refusal) => {
@@ -196,13 +198,13 @@ impl Reader {
                 let fix = if few { "; raise max_consumers of the stream, or of the account" } else { "" };
                 Error::Refused(format!("no consumer of the stream {}: {refusal}{fix}", self.plan.stream))
             }
-            _ => unmade(&error),
+            _ => self.link.unanswered(&of, &error),
         })?;
         // The server's `max_request_batch`, of which it makes a limit of each consumer: what asks for more is refused.
         let allowed = usize::try_from(consumer.cached_info().config.max_batch).ok().filter(|allowed| *allowed > 0);
         let batch = allowed.map_or(NATS_FETCH_MAX, |allowed| allowed.min(NATS_FETCH_MAX));
         let messages = consumer.stream().max_messages_per_batch(batch).heartbeat(NATS_HEARTBEAT).messages().await;
-        let messages = messages.map_err(|error| unmade(&error))?;
+        let messages = messages.map_err(|error| self.link.unanswered(&of, &error))?;
         self.consumer = Some(Consumer { messages, number: 1, losses });
         Ok(None)
     }
@@ -264,9 +266,7 @@ impl Reader {
 
     fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming<'_>, &[u8])) {
         let (headers, payload) = record;
-        if sequence > self.next {
-            self.passed_over.get_or_insert(PassedOver { from: self.next, count: 0 }).count += sequence - self.next;
-        }
+        self.pass_over(sequence);
         let key = headers.key();
         let own = headers.headers(self.plan.keeps_schedules).filter(|(name, _)| *name != SUBJECT.as_bytes());
         let all = std::iter::once((SUBJECT.as_bytes(), Some(subject.as_bytes()))).chain(own);
@@ -305,6 +305,10 @@ impl Reader {
         if self.ended == Some(facts.end) {
             return Ok(None);
         }
+        if facts.is_all_of(&self.plan.filter) {
+            // No other subject has them, so they are gone.
+            self.pass_over(facts.end);
+        }
         (self.next, self.ended) = (facts.end, Some(facts.end));
         Ok(Some(Event::End { partition: self.plan.partition.clone(), epoch: self.plan.epoch, at: Offset(facts.end) }))
     }
@@ -329,9 +333,16 @@ impl Reader {
 
     /// A consumer passes over what was removed before it came there, and says nothing.
     fn removed(&mut self, facts: &StreamFacts) -> Option<Event> {
-        let PassedOver { from, count } = self.passed_over.take().filter(|passed_over| passed_over.from < facts.first)?;
+        let PassedOver { from, count } = self.passed_over.take()?;
+        let count = count.min(facts.gone(&self.plan.filter, from));
         let Plan { partition, epoch, .. } = self.plan.clone();
-        Some(Event::Removed { partition, epoch, from: Offset(from), count: count.min(facts.first - from) })
+        (count > 0).then_some(Event::Removed { partition, epoch, from: Offset(from), count })
+    }
+
+    fn pass_over(&mut self, to: u64) {
+        if to > self.next {
+            self.passed_over.get_or_insert(PassedOver { from: self.next, count: 0 }).count += to - self.next;
+        }
     }
 }
 

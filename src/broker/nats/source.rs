@@ -45,6 +45,8 @@ pub(crate) struct NatsSource {
     readers: Readers,
     /// What the readers tell beside their events.
     shown: BTreeMap<Partition, Rc<Shown>>,
+    /// The incarnations of the streams as they were last described: what begins to be read is of these.
+    described: BTreeMap<Partition, i128>,
     /// Whose turn it was last.
     last: Option<Partition>,
     told: VecDeque<Result<Event, Error>>,
@@ -53,7 +55,7 @@ pub(crate) struct NatsSource {
 impl NatsSource {
     pub(crate) fn new(cluster: &Cluster, reading: Reading, part: Part) -> Result<Self, Error> {
         let link = Link::with_thread(cluster, part)?;
-        let group = Group::new(&link, &reading.group, &reading.topics, reading.member);
+        let group = Group::new(&link, &reading);
         Ok(Self {
             bucket: group.bucket().clone(),
             step: Box::pin(step(group, false)),
@@ -64,6 +66,7 @@ impl NatsSource {
             owned: BTreeSet::new(),
             readers: BTreeMap::new(),
             shown: BTreeMap::new(),
+            described: BTreeMap::new(),
             last: None,
             told: VecDeque::new(),
         })
@@ -89,7 +92,10 @@ impl NatsSource {
         self.told.extend(faults.into_iter().map(Err));
         let has_lost = !lost.is_empty();
         if has_lost {
-            lost.iter().for_each(|partition| self.stop(partition));
+            for partition in &lost {
+                self.stop(partition);
+                self.bucket.hand_over(&self.group, partition);
+            }
             self.owned.retain(|partition| !lost.contains(partition));
             self.told.push_back(Ok(Event::Lost(lost)));
         }
@@ -151,7 +157,9 @@ impl Source for NatsSource {
         for partition in partitions {
             let missing = || Error::Refused(format!("the partition {partition} does not exist"));
             let (stream, _) = split_topic(&partition.topic).ok_or_else(missing)?;
-            described.push(stream::facts(&self.link, stream).await?.ok_or_else(missing)?.described());
+            let facts = stream::facts(&self.link, stream).await?.ok_or_else(missing)?;
+            self.described.insert(partition.clone(), facts.created);
+            described.push(facts.described());
         }
         Ok(described)
     }
@@ -167,6 +175,7 @@ impl Source for NatsSource {
             stream: stream.to_owned(),
             filter: filter.to_owned(),
             epoch,
+            created: self.described.get(partition).copied(),
             keeps_schedules: self.keeps_schedules,
             shown: Rc::default(),
         };
@@ -178,6 +187,7 @@ impl Source for NatsSource {
     fn stop(&mut self, partition: &Partition) {
         self.readers.remove(partition);
         self.shown.remove(partition);
+        self.described.remove(partition);
     }
 
     fn end(&self, partition: &Partition) -> Option<Offset> {

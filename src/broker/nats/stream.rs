@@ -1,12 +1,12 @@
 //! What a stream says of itself, and single messages of it by their sequence.
 
-use super::link::{Link, chain};
+use super::link::Link;
 use crate::broker::{Described, Error};
-use crate::model::{Identity, Offset, Timestamp};
+use crate::model::{Identity, Offset, Timestamp, covers};
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::{Config, RetentionPolicy};
+use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::time::Duration;
@@ -28,6 +28,17 @@ pub(crate) struct StreamFacts {
     /// How long a consumer of it may stay unasked at most; `None`: no bound.
     pub(super) consumer_idle: Option<Duration>,
     retention: RetentionPolicy,
+    /// Whether the server itself delivers what bears the headers of its schedules.
+    pub(crate) keeps_schedules: bool,
+    /// Whether it confirms nothing, or takes nothing any more.
+    pub(crate) is_silent: bool,
+    pub(crate) is_sealed: bool,
+    /// Whether a server that is started again has forgotten it.
+    pub(crate) is_in_memory: bool,
+    /// Whether it may have other subjects than its own: those of other streams, or what it makes of its own.
+    has_others: bool,
+    /// Sequences between the first and the last that it has not, or has no more.
+    deleted: u64,
     /// When it was made, in nanoseconds: another stream of its name has another.
     pub(super) created: i128,
     /// The first sequence that is retained.
@@ -39,6 +50,28 @@ pub(crate) struct StreamFacts {
 impl StreamFacts {
     pub(super) fn described(&self) -> Described {
         Described { identity: Some(Identity(self.created.to_string().into())), first: Offset(self.first), end: Offset(self.end) }
+    }
+
+    /// How many of the sequences from one on it had at most, and has no more. Of a stream that has other subjects than a filter lets through, nothing
+    /// is known but what lay before its first.
+    pub(super) fn gone(&self, filter: &str, from: u64) -> u64 {
+        self.first.saturating_sub(from) + if self.is_all_of(filter) { self.deleted } else { 0 }
+    }
+
+    /// Whether a filter lets all through.
+    pub(super) fn is_all_of(&self, filter: &str) -> bool {
+        !self.has_others && self.subjects.iter().all(|subject| covers(filter, subject))
+    }
+
+    /// Why it cannot be a source of who reads the headers of the server's schedules.
+    pub(crate) fn fault_with_schedules(&self) -> Option<String> {
+        self.keeps_schedules.then(|| {
+            format!(
+                "the stream {} delivers messages with Nats-Schedule by itself (allow_msg_schedules), so that a route with the dialect nats \
+                 would deliver them once more: take nats from the route's dialects, or read a stream without allow_msg_schedules",
+                self.name
+            )
+        })
     }
 
     /// Why it cannot be a source: it takes away what is read elsewhere.
@@ -67,14 +100,16 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
             return match error.kind() {
                 GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
                 GetStreamErrorKind::JetStream(error) => Err(Error::Refused(format!("the stream {stream}: {error}"))),
-                _ => Err(Error::Unavailable(format!("the stream {stream}: {}", chain(&error)))),
+                _ => Err(link.unanswered(&format!("the stream {stream}"), &error)),
             };
         }
     };
     let (first, end) = (info.state.first_sequence.max(1), info.state.last_sequence + 1);
     let last = info.state.last_timestamp.unix_timestamp_nanos().div_euclid(1_000_000);
+    let deleted = (end - first.min(end)).saturating_sub(info.state.messages);
     let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, .. } = info.config;
-    let Config { duplicate_window, max_consumers, consumer_limits, .. } = info.config;
+    let Config { duplicate_window, max_consumers, consumer_limits, no_ack, sealed, storage, .. } = info.config;
+    let Config { mirror, sources, subject_transform, .. } = info.config;
     let consumer_idle = consumer_limits.map(|limits| limits.inactive_threshold);
     Ok(Some(StreamFacts {
         name,
@@ -86,6 +121,12 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
         consumer_idle: consumer_idle.filter(|idle| !idle.is_zero()),
         is_bounded: max_messages > 0 || max_bytes > 0 || max_messages_per_subject > 0,
         retention,
+        keeps_schedules: info.config.allow_message_schedules,
+        is_silent: no_ack,
+        is_sealed: sealed,
+        is_in_memory: storage == StorageType::Memory,
+        has_others: mirror.is_some() || sources.is_some_and(|sources| !sources.is_empty()) || subject_transform.is_some(),
+        deleted,
         created: info.created.unix_timestamp_nanos(),
         first: first.min(end),
         end,
@@ -135,7 +176,7 @@ struct Refusal {
 pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u64) -> Result<Option<Raw>, Error> {
     let ask = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
     let answer = link.client().await?.request(link.api(&format!("STREAM.MSG.GET.{stream}")), ask.into()).await;
-    let answer = answer.map_err(|error| Error::Unavailable(format!("the stream {stream}: {}", chain(&error))))?;
+    let answer = answer.map_err(|error| link.unanswered(&format!("the stream {stream}"), &error))?;
     let unreadable =
         |what: &dyn std::fmt::Display| Error::Unavailable(format!("the stream {stream} answers what is not understood: {what}"));
     match serde_json::from_slice::<Answer>(&answer.payload).map_err(|error| unreadable(&error))? {
@@ -162,9 +203,13 @@ struct Names {
 
 /// The names of the streams that take what a filter lets through, or is sent to a subject: those that one answer has room for.
 pub(super) async fn names_behind(link: &Link, filter: &str) -> Result<Vec<String>, Error> {
-    let unavailable = |words: String| Error::Unavailable(format!("the streams behind {filter}: {words}"));
     let ask = serde_json::json!({ "subject": filter });
-    let answer = link.context().await?.request("STREAM.NAMES", &ask).await.map_err(|error| unavailable(chain(&error)))?;
+    let answer = link
+        .context()
+        .await?
+        .request("STREAM.NAMES", &ask)
+        .await
+        .map_err(|error| link.unanswered(&format!("the streams behind {filter}"), &error))?;
     match answer {
         Response::Ok(Names { streams }) => Ok(streams.unwrap_or_default()),
         Response::Err { error } => Err(Error::Refused(format!("the streams behind {filter}: {error}"))),

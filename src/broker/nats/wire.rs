@@ -5,7 +5,7 @@ use super::Cluster;
 use super::failure;
 use super::link::{options, unconnected};
 use crate::broker::{Error, Failure};
-use crate::limit::NATS_NOTICES_MAX;
+use crate::limit::{NATS_ANSWER_MAX, NATS_NOTICES_MAX, NATS_WINDOW_MAX};
 use async_nats::subject::ToSubject;
 use async_nats::{Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
@@ -36,6 +36,8 @@ enum Notice {
 pub(super) enum Heard {
     /// Of the record of that number: its sequence in the stream, or why it was not taken.
     Answer(u64, Result<u64, Failure>),
+    /// Some program answered to the record of that number, and it is no stream.
+    Foreign(u64),
     /// Nobody takes what is sent to the record's subject, says the server.
     NoStream(u64),
     /// The answer to the question of that number: whether some stream takes the subject.
@@ -72,6 +74,8 @@ impl Wire {
         let options = options(cluster)?
             // Those of the records were looked at when they were taken over, and the others are its own.
             .skip_subject_validation(true)
+            // Room for all that can be under way, each with a question: a client whose connection is lost takes nothing more off its hands.
+            .client_capacity(2 * NATS_WINDOW_MAX)
             .reconnect_delay_callback(move |_| if opened.load(Ordering::Relaxed) { NEVER } else { Duration::ZERO })
             .event_callback(move |event| {
                 let notice = match event {
@@ -92,9 +96,14 @@ impl Wire {
         is_open.store(true, Ordering::Relaxed);
         let inbox = format!("{}.", client.new_inbox());
         let lost = |error: &dyn std::error::Error| Error::Unavailable(format!("nats.{}: {}", cluster.name, super::link::chain(error)));
-        let answers = client.subscribe(format!("{inbox}*")).await.map_err(|error| lost(&error))?;
-        // Answers may come only after the server knows where to.
-        client.flush().await.map_err(|error| lost(&error))?;
+        let subscribed = async {
+            let answers = client.subscribe(format!("{inbox}*")).await.map_err(|error| lost(&error))?;
+            // Answers may come only after the server knows where to.
+            client.flush().await.map_err(|error| lost(&error))?;
+            Ok(answers)
+        };
+        // A connection that is lost meanwhile answers nothing, and is not made again.
+        let answers = tokio::time::timeout(NATS_ANSWER_MAX, subscribed).await.map_err(|error| lost(&error))??;
         Ok(Self { client, inbox, streams: cluster.api("STREAM.NAMES"), answers, notices })
     }
 
@@ -145,7 +154,7 @@ impl Wire {
             if answer.status == Some(StatusCode::NO_RESPONDERS) {
                 return Heard::NoStream(number);
             }
-            return Heard::Answer(number, failure::of_answer(&answer.payload));
+            return failure::of_answer(&answer.payload).map_or(Heard::Foreign(number), |answer| Heard::Answer(number, answer));
         }
     }
 }

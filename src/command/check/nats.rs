@@ -8,14 +8,14 @@ use crate::command::page::length;
 use crate::config::Config;
 use crate::health::Health;
 use crate::limit::CHECK_MAX;
-use crate::model::{is_template, overlap, split_topic};
+use crate::model::{Dialect, is_template, overlap, split_topic};
 use crate::role::nats_cluster;
 
 /// Looks at all that the duties name.
 pub(super) async fn look(config: &Config, cluster: &str, duties: &[Duty]) -> Vec<Item> {
     let area = format!("nats.{cluster}");
     let mut catalog = NatsCatalog::new(&nats_cluster(config, cluster), Health::new().part("check"));
-    let looked = tokio::time::timeout(CHECK_MAX, look_at_all(&area, &catalog, duties)).await;
+    let looked = tokio::time::timeout(CHECK_MAX, look_at_all(&area, config, &catalog, duties)).await;
     catalog.close().await;
     let silent = || Err(Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs())));
     looked.unwrap_or_else(|_| silent()).unwrap_or_else(|error| {
@@ -29,13 +29,15 @@ pub(super) async fn look(config: &Config, cluster: &str, duties: &[Duty]) -> Vec
     })
 }
 
-async fn look_at_all(area: &str, catalog: &NatsCatalog, duties: &[Duty]) -> Result<Vec<Item>, Error> {
+async fn look_at_all(area: &str, config: &Config, catalog: &NatsCatalog, duties: &[Duty]) -> Result<Vec<Item>, Error> {
     let mut items = Vec::new();
+    let reads_schedules = |route: &String| config.routes[route].dialects.has(Dialect::Nats);
     for duty in duties {
         match (duty.role, split_topic(&duty.topic)) {
             (Role::Source, Some((stream, filter))) => {
                 let found = catalog.stream(stream).await?;
                 items.extend(judge_source(area, duty, filter, found.as_ref()));
+                items.extend(found.as_ref().and_then(|facts| judge_schedules(area, duty, duty.routes.iter().any(reads_schedules), facts)));
                 let readers =
                     duties.iter().filter(|duty| duty.role == Role::Source && is_of(stream, duty)).map(|duty| duty.routes.len()).sum();
                 items.extend(found.and_then(|facts| judge_consumers(area, duty, readers, facts.max_consumers?)));
@@ -46,12 +48,52 @@ async fn look_at_all(area: &str, catalog: &NatsCatalog, duties: &[Duty]) -> Resu
             _ => items.push(judge_target(area, duty, catalog.behind(&duty.topic).await?.as_ref())),
         }
     }
+    if duties.iter().any(|duty| duty.role == Role::Source) {
+        items.push(judge_bucket(area, catalog.bucket_name(), catalog.bucket_rights().await));
+    }
     items.insert(0, Item::ok(area, "reachable", "JetStream answers; the login is accepted".to_owned()));
     Ok(items)
 }
 
+/// The bucket has what is committed, and who reads what. `None`: it is not there.
+fn judge_bucket(area: &str, bucket: String, rights: Result<Option<()>, Error>) -> Item {
+    match rights {
+        Ok(Some(())) => Item::ok(area, bucket, "the bucket of what is committed can be read and written".to_owned()),
+        Ok(None) => Item::ok(area, bucket, "the bucket of what is committed is made with the first start".to_owned()),
+        Err(error) => Item::fail(
+            area,
+            &bucket,
+            format!("what is committed cannot be kept there: {error}"),
+            format!("let this client ask the streams' API about KV_{bucket}, and publish to $KV.{bucket}.>"),
+        ),
+    }
+}
+
+/// A stream that keeps schedules itself: by whom else they are read, and what they mean to whom does not read them.
+fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamFacts) -> Option<Item> {
+    let fault = facts.fault_with_schedules()?;
+    if is_read {
+        return Some(Item::fail(area, &duty.topic, fault, "one of the two is to deliver them".to_owned()));
+    }
+    let what =
+        format!("the stream {} delivers messages with Nats-Schedule by itself, and here they are messages without a delay", facts.name);
+    Some(Item::warn(area, &duty.topic, what, "send them to another stream, or to a subject that no route reads".to_owned()))
+}
+
 fn judge_target(area: &str, duty: &Duty, found: Option<&StreamFacts>) -> Item {
     match found {
+        Some(facts) if facts.is_silent => Item::fail(
+            area,
+            &duty.topic,
+            format!("{}: the stream {} confirms nothing (no_ack), so what it took would be sent again and again", of(duty), facts.name),
+            "take no_ack from the stream".to_owned(),
+        ),
+        Some(facts) if facts.is_sealed => Item::fail(
+            area,
+            &duty.topic,
+            format!("{}: the stream {} is sealed and takes nothing", of(duty), facts.name),
+            "name another subject, or make another stream".to_owned(),
+        ),
         Some(facts) => Item::ok(area, &duty.topic, format!("{}: kept by the stream {}", of(duty), facts.name)),
         None => Item::fail(
             area,
@@ -75,8 +117,16 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
         let fix = format!("the stream has the subjects {}: name some of them, or add to them", facts.subjects.join(", "));
         return vec![Item::fail(area, &duty.topic, what, fix)];
     }
+    if facts.is_silent {
+        let what = format!("{}: the stream confirms nothing (no_ack), so no message can be put back into it to be tried again", of(duty));
+        return vec![Item::fail(area, &duty.topic, what, "take no_ack from the stream".to_owned())];
+    }
     let mut items = vec![Item::ok(area, &duty.topic, format!("{}: limits retention", of(duty)))];
     items.extend(judge_limits(area, duty, facts));
+    if facts.is_in_memory {
+        let what = "the stream is kept in memory: if its server and the store were lost, what waits could not be read again".to_owned();
+        items.push(Item::warn(area, &duty.topic, what, "keep it in files, or on several servers".to_owned()));
+    }
     items
 }
 

@@ -85,6 +85,11 @@ impl Dialect {
         }
     }
 
+    /// Whether it is one of the headers by which a record speaks this dialect.
+    pub(crate) fn speaks(self, name: &[u8]) -> bool {
+        self.place(name).is_some()
+    }
+
     fn place(self, name: &[u8]) -> Option<usize> {
         self.headers().iter().position(|header| header.as_bytes() == name)
     }
