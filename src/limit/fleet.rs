@@ -38,3 +38,8 @@ pub(crate) const DEPART_SPARE: Duration = Duration::from_millis(50);
 /// How long a worker whose sources do not tell their partitions waits for them before it enrols without: others would hand over to it what
 /// it does not know.
 pub(crate) const ENROL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a subscription to other processes' hints is kept before it is made anew, though nothing was wrong that shows; and how soon after
+/// one that failed.
+pub(crate) const HINTS_LISTEN_MAX: Duration = Duration::from_secs(300);
+pub(crate) const HINTS_RETRY: Duration = Duration::from_secs(1);

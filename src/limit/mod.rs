@@ -162,11 +162,6 @@ pub(crate) const HINT_SPARE: Duration = Duration::from_secs(1);
 pub(crate) const POLL_MIN: Duration = Duration::from_millis(5);
 pub(crate) const POLL_MAX: Duration = Duration::from_millis(250);
 
-/// How long a subscription to other processes' hints is kept before it is made anew, though nothing was wrong that shows; and how soon after
-/// one that failed.
-pub(crate) const HINTS_LISTEN_MAX: Duration = Duration::from_secs(300);
-pub(crate) const HINTS_RETRY: Duration = Duration::from_secs(1);
-
 /// How often a claimer asks which partitions there are.
 pub(crate) const CATALOG_INTERVAL: Duration = Duration::from_secs(5);
 
