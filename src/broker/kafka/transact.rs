@@ -298,8 +298,7 @@ impl Transactors for KafkaTransactors {
         let expected = std::mem::take(&mut self.expected).into_values().map(|(_, line)| line);
         let lines = std::mem::take(&mut self.lines).into_values().chain(expected).chain(self.retired.drain(..));
         let mut lines: Vec<_> = lines.collect();
-        join_all(lines.iter_mut().map(Line::end)).await;
-        drop(lines);
-        self.inquiry.end().await;
+        // At the same time, for each may have to wait for a broker that is away.
+        tokio::join!(join_all(lines.iter_mut().map(Line::end)), self.inquiry.end());
     }
 }
