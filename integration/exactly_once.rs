@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
-use crate::verdict::{LIMIT, Scene, number, wait_until_ready};
+use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready};
 
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
 
@@ -280,4 +280,53 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to
     let took = times().max().unwrap() - times().min().unwrap();
     eprintln!("{delivered} delivered and {dead_lettered} dead letters in {took} ms");
     assert!((3_200..12_000).contains(&took), "{took} ms for 400 at {RATE} a second");
+}
+
+/// A transaction is under way when it happens, and its client cannot end it.
+#[test]
+fn a_process_ends_in_time_and_well_whatever_becomes_of_its_broker() {
+    let mut kafka = Kafka::start();
+    let mut scene = Scene::new(&kafka, "exact_away", 4);
+    let sink = scene.sink();
+    let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
+    let mut complaints = Vec::new();
+    for what in ["killed", "killed for a while", "silent", "starting"] {
+        let said = postdate.logs().len();
+        let arrived = sink.records().len();
+        scene.send(2_000, 0..4_000);
+        sink.wait_for(arrived + 300, LIMIT);
+        match what {
+            "silent" => kafka.pause(),
+            _ => kafka.kill(),
+        }
+        let (status, took) = std::thread::scope(|scope| {
+            if what == "killed for a while" {
+                wait_for_complaint(&postdate, &["kafka.main does not answer"]);
+            }
+            if what == "starting" {
+                let addr = kafka.addr().to_owned();
+                scope.spawn(|| kafka.restart());
+                eventually("it accepts connections", LIMIT, || std::net::TcpStream::connect(&addr).ok());
+            }
+            postdate.terminate()
+        });
+        let logs = postdate.logs().split_off(said);
+        let left = logs.lines().filter(|line| line.contains("left behind")).count();
+        eprintln!("{what}: ended with {status} after {took:?}, with {left} clients that did not end");
+        // A group cannot be left by who is not answered.
+        let is_left = left > 0 && what != "silent";
+        if !status.success() || took > Duration::from_secs(10) || is_left {
+            complaints.push(format!("{what}: {status} after {took:?}:\n{logs}"));
+        }
+        match what {
+            "silent" => kafka.resume(),
+            "starting" => {}
+            _ => kafka.restart(),
+        }
+        postdate.restart();
+        assert_eq!(scene.all_arrive(&sink), 0);
+    }
+    assert_eq!(scene.duplicates_at_the_end(), 0);
+    scene.ledger_says_all_once(&postdate);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n\n"));
 }

@@ -225,17 +225,19 @@ impl<'a> Outgoing<'a> {
         kept.chain(self.extra.iter().map(|(name, value)| (name.as_bytes(), Some(*value))))
     }
 
+    /// The text of a header that this service adds.
+    pub(crate) fn label(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.extra.iter().find(|(extra, _)| *extra == name)?;
+        std::str::from_utf8(value).ok()
+    }
+
     /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
     /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
     pub(crate) fn message_id(&self) -> Option<String> {
         if mutant::active(Mutant::NoMessageId) {
             return None;
         }
-        let of = |name: &str| {
-            let (_, value) = self.extra.iter().find(|(extra, _)| *extra == name)?;
-            std::str::from_utf8(value).ok()
-        };
-        match (of(ORIGIN), of(ERROR), of(Control::Retry.name())) {
+        match (self.label(ORIGIN), self.label(ERROR), self.label(Control::Retry.name())) {
             (Some(origin), None, _) => Some(origin.to_owned()),
             (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
             (None, _, retry) => retry.map(str::to_owned),

@@ -36,7 +36,7 @@ pub(crate) use header::Headers;
 pub(crate) use lease::{Lease, Token};
 pub(crate) use marker::Delivered;
 pub(crate) use message::{Body, Disposition, Message, Record, Retry};
-pub(crate) use origin::Origins;
+pub(crate) use origin::{Origins, is_of_subject};
 pub(crate) use reason::Reason;
 pub(crate) use refusal::Refusal;
 pub(crate) use route::{AllowList, CameBy, Naming, Rules, WithoutDelay};

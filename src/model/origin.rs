@@ -2,6 +2,7 @@
 //! and so the consumer's idempotency key.
 
 use super::shard::{Offset, ShardId};
+use super::subject::split_topic;
 use std::sync::Arc;
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
@@ -39,6 +40,11 @@ impl Origins {
     }
 }
 
+/// Whether the record of this origin came by a subject. A topic of Kafka has no colon, and no stream and filter are without.
+pub(crate) fn is_of_subject(origin: &str) -> bool {
+    origin.split('/').nth(2).is_some_and(|topic| split_topic(topic).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::shard::Partition;
@@ -63,6 +69,16 @@ mod tests {
         let mut text = String::from("kept:");
         origins().write(Offset(42), &mut text);
         assert_eq!(text, "kept:prod/orders/orders.delayed/0/42");
+    }
+
+    #[test]
+    fn an_origin_tells_whether_its_record_came_by_a_subject() {
+        for (topic, is) in [("orders.delayed", false), ("ORDERS:delayed.orders.*", true), ("ORDERS:delayed.>", true)] {
+            let mut text = String::new();
+            Origins::new("prod", &ShardId::new("orders", Partition::new(topic, 0))).write(Offset(42), &mut text);
+            assert_eq!(is_of_subject(&text), is, "{text}");
+        }
+        assert!(!is_of_subject("prod/orders"));
     }
 
     #[test]

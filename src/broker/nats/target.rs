@@ -8,8 +8,8 @@ use crate::broker::thread::Thread;
 use crate::broker::{Error, Failure, Outgoing, Report, Sent, Target};
 use crate::health::Part;
 use crate::limit::NATS_SEND_BYTES_MAX;
-use crate::model::header_name::SUBJECT;
-use crate::model::{Reason, is_subject};
+use crate::model::header_name::{ORIGIN, SUBJECT};
+use crate::model::{Reason, is_of_subject, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -70,7 +70,9 @@ impl NatsTarget {
             let subject = subject.unwrap_or(record.topic);
             failure::refused(Reason::InvalidTarget, format!("`{}` is not a subject that can be sent to", subject.escape_debug()))
         })?;
-        let left_out = back.then_some(SUBJECT);
+        // Of a record that came by no subject it is somebody's invention.
+        let is_invented = record.label(ORIGIN).is_some_and(|origin| !is_of_subject(origin));
+        let left_out = (back || is_invented).then_some(SUBJECT);
         let headers = header::outgoing(record, left_out).map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
         let mut headers = headers?;
         let id = record.message_id().unwrap_or_else(|| {
