@@ -53,6 +53,10 @@ pub(crate) const KAFKA_ALONE: Duration = Duration::from_secs(30);
 /// end and did not tell the partitions, left hanging there: committed, and then never seen.
 pub(crate) const KAFKA_OFFSETS_MAX: Duration = Duration::from_secs(25);
 
+/// A transaction that waited as long as it may, and then as long for its marker, is still open at the broker and not given up here.
+const _: () = assert!(TRANSACTION_OPEN_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < KAFKA_TRANSACTION_MAX.as_secs());
+const _: () = assert!(KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_secs());
+
 /// How often it is looked whether the marker's answer has come; and after how long without one, of a broker that answers, that is told: a
 /// transaction has [`TRANSACTION_ANSWER_MAX`] for its end, and hardly ever takes a second.
 pub(crate) const KAFKA_MARKER_TURN: Duration = Duration::from_millis(5);
