@@ -1,6 +1,7 @@
 //! What a cluster says of its topics and of a group's commits. Every question blocks until brokers answer, so they are put on a thread of
 //! their own, by `inquiry`; nothing here joins a group.
 
+use super::hanging::Seen;
 use super::health::Health;
 use super::inquiry::{Chores, Inquiry};
 use super::raw::{self, Asking, Failed, Native, Spec, TopicFacts};
@@ -97,6 +98,23 @@ pub(super) fn describe(
         described.push(Described { identity, first: offset(first)?, end: offset(end)? });
     }
     Ok(described)
+}
+
+/// Where in each partition of the topics the first open transaction begins, and where the partition ends. In this order: what began in between
+/// is not taken for older.
+pub(super) fn open_transactions(asking: &mut Asking<'_>, names: &[String]) -> Result<Vec<(Partition, Seen)>, Error> {
+    let partitions = partitions(asking, names)?;
+    if partitions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places = places(&partitions);
+    let stables = raw::list_offsets(asking, &places, Spec::Stable).map_err(failed)?;
+    let ends = raw::list_offsets(asking, &places, Spec::End).map_err(failed)?;
+    let mut seen = Vec::with_capacity(partitions.len());
+    for (partition, (stable, end)) in partitions.into_iter().zip(stables.into_iter().zip(ends)) {
+        seen.push((partition, Seen { stable: stable.map_err(failed)?, end: end.map_err(failed)? }));
+    }
+    Ok(seen)
 }
 
 /// By the client's group, within `patience` or a little more. Of a topic that cannot exist nothing was ever committed.

@@ -27,6 +27,8 @@ pub(in super::super) struct TopicFacts {
 pub(in super::super) enum Spec {
     First,
     End,
+    /// Where the first transaction begins that has not ended; the end, if there is none.
+    Stable,
 }
 
 /// Who is asked, and what is done while the answer is awaited: called every moment, `false` gives the question up.
@@ -86,10 +88,13 @@ pub(in super::super) fn list_offsets(
     // The call's own names of the two have these values.
     let all = list.set_all_offsets(match spec {
         Spec::First => rdkafka::Offset::Beginning,
-        Spec::End => rdkafka::Offset::End,
+        Spec::End | Spec::Stable => rdkafka::Offset::End,
     });
     all.expect("offsets that every list takes");
     let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, KAFKA_ANSWER_MAX);
+    if spec == Spec::Stable {
+        ask.of_what_is_committed();
+    }
     // SAFETY: all handles are alive; the call copies the list.
     unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue()) };
     let event = ask.answer(asking)?;
@@ -192,6 +197,16 @@ impl Ask {
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
             Self { queue, options, client }
         }
+    }
+
+    fn of_what_is_committed(&self) {
+        // SAFETY: the options are alive; of their kind of question the call takes every level, and answers null.
+        unsafe {
+            sys::rd_kafka_AdminOptions_set_isolation_level(
+                self.options,
+                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED,
+            )
+        };
     }
 
     /// Where the answer is to come.
