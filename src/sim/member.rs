@@ -2,9 +2,11 @@
 //! have a clock that is off. And a witness of what it hands over.
 
 use super::link::Link;
-use super::world::{SimClock, World};
+use super::terms::Terms;
+use super::world::{ROUTE, SimClock, World};
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use crate::clock::Clock;
+use crate::model::ShardId;
 use crate::model::header_name::ORIGIN;
 use async_trait::async_trait;
 use std::cell::{Cell, RefCell};
@@ -22,6 +24,7 @@ pub(crate) struct Member {
     /// From the store.
     pub(crate) is_cut_off: Rc<Cell<bool>>,
     pub(crate) link: Rc<Link>,
+    pub(crate) terms: Rc<Terms>,
     frozen: Rc<Frozen>,
 }
 
@@ -34,7 +37,7 @@ struct Frozen {
 
 impl Member {
     pub(crate) fn new(world: &World, number: usize) -> Self {
-        Self { number, clock: world.clock(), is_cut_off: Rc::default(), link: Rc::default(), frozen: Rc::default() }
+        Self { number, clock: world.clock(), is_cut_off: Rc::default(), link: Rc::default(), terms: Rc::default(), frozen: Rc::default() }
     }
 
     /// With a clock of its own.
@@ -45,6 +48,7 @@ impl Member {
     pub(crate) fn freeze(&self, is_frozen: bool) {
         self.frozen.is_frozen.set(is_frozen);
         if !is_frozen {
+            self.terms.woke();
             self.frozen.wakers.take().into_iter().for_each(Waker::wake);
         }
     }
@@ -136,6 +140,11 @@ impl Transactors for Witness<dyn Transactors> {
 
     fn open(&mut self, number: u64, name: &Transactional) {
         self.world.note(format!("process {} opens transactor {number} of {}", self.member.number, name.partition));
+        // Whoever opens one fences who had the name before, and that one may hold the shard.
+        if let Some(objection) = self.member.terms.objection(&ShardId::new(ROUTE, name.partition.clone())) {
+            let process = self.member.number;
+            self.world.accuse(format!("process {process} opens a transactor of {}, {objection}", name.partition));
+        }
         self.target.open(number, name);
     }
 

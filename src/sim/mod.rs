@@ -16,6 +16,7 @@ mod relaying;
 mod seeds;
 mod slow;
 mod stream;
+mod terms;
 mod trace;
 mod trouble;
 mod workload;

@@ -18,6 +18,7 @@ use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// See the module's page.
 pub(crate) struct Slow {
@@ -94,23 +95,34 @@ impl Store for Slow {
                 self.numbering.begin(&self.store, &lease.shard).await?;
             }
         }
+        let asked = Instant::now();
         let acquired = self.slowly(self.store.acquire(leases, length)).await?;
         for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
             self.note(&format!("takes {}", lease.shard));
+            self.member.terms.granted(lease, asked + length);
         }
         Ok(acquired)
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let asked = Instant::now();
         let renewed = self.slowly(self.store.renew(leases, length)).await?;
-        for (lease, _) in leases.iter().zip(&renewed).filter(|(_, renewed)| !matches!(renewed, Renewed::Renewed { .. })) {
-            self.note(&format!("learns that it has lost {}", lease.shard));
+        for (lease, renewed) in leases.iter().zip(&renewed) {
+            if matches!(renewed, Renewed::Renewed { .. }) {
+                self.member.terms.renewed(lease, asked + length);
+            } else {
+                self.note(&format!("learns that it has lost {}", lease.shard));
+                self.member.terms.lost(lease);
+            }
         }
         Ok(renewed)
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        leases.iter().for_each(|lease| self.note(&format!("gives {} back", lease.shard)));
+        for lease in leases {
+            self.note(&format!("gives {} back", lease.shard));
+            self.member.terms.released(lease);
+        }
         self.slowly(self.store.release(leases)).await
     }
 
@@ -131,7 +143,12 @@ impl Store for Slow {
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        self.slowly(self.store.advance(requests)).await
+        let advanced = self.slowly(self.store.advance(requests)).await?;
+        for (request, _) in requests.iter().zip(&advanced).filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
+        {
+            self.member.terms.lost(&request.lease);
+        }
+        Ok(advanced)
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
