@@ -37,6 +37,8 @@ pub(crate) enum Mutant {
     RewriteDoubles,
     /// Runs that are being loaded are rewritten too.
     RewriteRaces,
+    /// A shard is loaded no further until the rewriter has looked at it.
+    AwaitsRewriter,
     /// A worker that was frozen, or cut off, does not look whether its lease has run out.
     IgnoresTerm,
     /// A worker hands a shard over before it has finished what it claimed.

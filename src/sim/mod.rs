@@ -7,6 +7,7 @@ mod checker;
 mod client;
 mod fault;
 mod fleet;
+mod halt;
 mod link;
 mod member;
 mod numbering;
@@ -15,6 +16,8 @@ mod relaying;
 #[cfg(test)]
 mod seeds;
 mod slow;
+#[cfg(test)]
+mod standing;
 mod stream;
 mod terms;
 mod trace;

@@ -186,7 +186,8 @@ impl Process {
         let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
         self.spawn(world, "loader", loader.serve(give_up));
         let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: SHAPE, writer: random.random() };
-        self.spawn(world, "rewriter", rewriter.serve(stop));
+        let rewriter = self.member.rewriter.over(rewriter.serve(stop));
+        self.spawn(world, "rewriter", rewriter);
     }
 }
 

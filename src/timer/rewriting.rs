@@ -25,7 +25,7 @@ pub(super) struct Rewriting {
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
     /// Runs are being put in the place of others, which may be done while the shard is loaded no further than that.
-    pub(super) before: Option<Timestamp>,
+    before: Option<Timestamp>,
 }
 
 impl Rewriting {
@@ -36,6 +36,12 @@ impl Rewriting {
     /// The shard is loaded anew: it is looked at anew too, but what is being swapped still is.
     pub(super) fn again(&self, now: Instant) -> Self {
         Self { before: self.before, ..Self::new(now) }
+    }
+
+    /// Whether the shard must not be loaded so far now. At most as long as a call of the store takes, and it is not begun for what is due soon.
+    pub(super) fn bars(&self, until: Timestamp) -> bool {
+        let is_swapped = self.before.is_some_and(|before| before <= until);
+        is_swapped || self.under_way && mutant::active(Mutant::AwaitsRewriter)
     }
 }
 
@@ -163,6 +169,7 @@ mod tests {
     use super::super::loader::What;
     use super::super::memory::Memory;
     use super::*;
+    use crate::model::Claim;
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
@@ -203,7 +210,7 @@ mod tests {
     fn a_shard_is_not_loaded_past_what_is_being_swapped_however_long_that_takes() {
         let mut work = looking();
         work.rewriting.before = Some(Timestamp::from_millis(30_000));
-        work.reload(crate::model::Claim::START, Watermark(9), Instant::now());
+        work.reload(Claim::START, Watermark(9), Instant::now());
         assert!(work.next_fill(Timestamp::from_millis(30_000)).is_none());
         assert!(work.next_fill(WALL).is_some(), "what lies before it is");
     }
