@@ -8,6 +8,7 @@ mod client;
 mod fault;
 mod fleet;
 mod halt;
+mod levels;
 mod link;
 mod member;
 mod numbering;

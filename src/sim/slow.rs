@@ -76,6 +76,8 @@ impl Store for Slow {
         self.travel().await?;
         let answer = self.store.append(appends).await;
         self.world.note_cancelled();
+        let done = appends.iter().zip(answer.iter().flatten()).filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
+        done.for_each(|(append, _)| self.world.levels().saw(&append.shard, &append.runs));
         self.travel().await?;
         answer
     }
@@ -159,6 +161,7 @@ impl Store for Slow {
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
         for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
             self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
+            self.world.levels().saw(&request.lease.shard, &request.outputs);
         }
         Ok(outcomes)
     }
