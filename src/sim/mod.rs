@@ -387,7 +387,8 @@ mod tests {
 
     #[test]
     fn every_fault_planted_in_the_rewriting_is_caught() {
-        let planted: [&[Mutant]; 3] = [&[Mutant::RewriteDrops], &[Mutant::RewriteDoubles], &[Mutant::RewriteRaces]];
+        let planted: [&[Mutant]; 4] =
+            [&[Mutant::RewriteDrops], &[Mutant::RewriteDoubles], &[Mutant::RewriteRaces], &[Mutant::LoadsMeanwhile]];
         assert_eq!(missed(planted.map(|mutants| (mutants, Faults::NONE)), FAR), [] as [&[Mutant]; 0]);
     }
 

@@ -158,6 +158,12 @@ impl Store for Slow {
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        let long = {
+            // Every so often one is long on its way: the shard is loaded on meanwhile.
+            let mut random = self.random.borrow_mut();
+            random.random_bool(0.2).then(|| Duration::from_millis(random.random_range(200..3_000)))
+        };
+        tokio::time::sleep(long.unwrap_or_default()).await;
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
         for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
             self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
