@@ -311,11 +311,8 @@ fn a_process_ends_in_time_and_well_whatever_becomes_of_its_broker() {
             postdate.terminate()
         });
         let logs = postdate.logs().split_off(said);
-        let left = logs.lines().filter(|line| line.contains("left behind")).count();
-        eprintln!("{what}: ended with {status} after {took:?}, with {left} clients that did not end");
-        // A group cannot be left by who is not answered.
-        let is_left = left > 0 && what != "silent";
-        if !status.success() || took > Duration::from_secs(10) || is_left {
+        eprintln!("{what}: ended with {status} after {took:?}");
+        if !status.success() || took > Duration::from_secs(10) {
             complaints.push(format!("{what}: {status} after {took:?}:\n{logs}"));
         }
         match what {
@@ -324,6 +321,8 @@ fn a_process_ends_in_time_and_well_whatever_becomes_of_its_broker() {
             _ => kafka.restart(),
         }
         postdate.restart();
+        // Of each shard into each partition: what the broker forgot to end there is seen along with it.
+        scene.send(1_000, 0..1_000);
         assert_eq!(scene.all_arrive(&sink), 0);
     }
     assert_eq!(scene.duplicates_at_the_end(), 0);

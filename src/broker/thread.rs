@@ -48,7 +48,7 @@ impl Thread {
         let Some(handle) = self.handle.take() else { return };
         let name = handle.thread().name().unwrap_or_default().to_owned();
         if !in_time {
-            tracing::error!(thread = name, "a client does not end; its thread is left behind");
+            tracing::warn!(thread = name, "a client does not end in time, as may be while its broker does not answer: its thread is left behind");
         } else if handle.join().is_err() {
             tracing::error!(thread = name, "a thread of a client panicked");
         }
