@@ -37,6 +37,12 @@ pub(crate) enum Mutant {
     RewriteDoubles,
     /// Runs that are being loaded are rewritten too.
     RewriteRaces,
+    /// What is being put in the place of others is loaded meanwhile.
+    LoadsMeanwhile,
+    /// Another run was put in the place of one that is to be read on, and it is not remembered.
+    ForgetsReplaced,
+    /// A shard is loaded no further until the rewriter has looked at it.
+    AwaitsRewriter,
     /// A worker that was frozen, or cut off, does not look whether its lease has run out.
     IgnoresTerm,
     /// A worker hands a shard over before it has finished what it claimed.

@@ -167,7 +167,7 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
 mod tests {
     use super::super::seeds::{assert_kept, is_broken_by};
     use super::*;
-    use crate::mutant::Mutant;
+    use crate::mutant::{self, Mutant};
 
     const LENGTH: Duration = Duration::from_secs(20);
 
@@ -233,5 +233,12 @@ mod tests {
         let is_caught = |mutant, trouble| is_broken_by(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble));
         let missed: Vec<_> = planted.into_iter().filter(|(mutant, trouble)| !is_caught(*mutant, *trouble)).collect();
         assert_eq!(missed, []);
+    }
+    /// It would fence whoever has the shard by then.
+    #[test]
+    fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
+        let opens = |broken: &String| broken.contains(" opens a transactor of ");
+        let is_accused = |seed| run(seed, LENGTH, Trouble::ExactlyOnce).broken.iter().any(opens);
+        assert!(mutant::with([Mutant::IgnoresTerm], || (2_000..2_100).any(is_accused)));
     }
 }

@@ -1,18 +1,19 @@
 //! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store or from the brokers, and
 //! have a clock that is off. And a witness of what it hands over.
 
+use super::halt::Halt;
 use super::link::Link;
-use super::world::{SimClock, World};
+use super::terms::Terms;
+use super::world::{ROUTE, SimClock, World};
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use crate::clock::Clock;
+use crate::model::ShardId;
 use crate::model::header_name::ORIGIN;
 use async_trait::async_trait;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 /// A handle; clones are the same process.
 #[derive(Clone)]
@@ -22,19 +23,24 @@ pub(crate) struct Member {
     /// From the store.
     pub(crate) is_cut_off: Rc<Cell<bool>>,
     pub(crate) link: Rc<Link>,
-    frozen: Rc<Frozen>,
-}
-
-#[derive(Default)]
-struct Frozen {
-    is_frozen: Cell<bool>,
-    /// Who was to be polled meanwhile.
-    wakers: RefCell<Vec<Waker>>,
+    pub(crate) terms: Rc<Terms>,
+    /// Of its rewriter alone.
+    pub(crate) rewriter: Rc<Halt>,
+    frozen: Rc<Halt>,
 }
 
 impl Member {
     pub(crate) fn new(world: &World, number: usize) -> Self {
-        Self { number, clock: world.clock(), is_cut_off: Rc::default(), link: Rc::default(), frozen: Rc::default() }
+        let clock = world.clock();
+        Self {
+            number,
+            clock,
+            is_cut_off: Rc::default(),
+            link: Rc::default(),
+            terms: Rc::default(),
+            rewriter: Rc::default(),
+            frozen: Rc::default(),
+        }
     }
 
     /// With a clock of its own.
@@ -43,32 +49,15 @@ impl Member {
     }
 
     pub(crate) fn freeze(&self, is_frozen: bool) {
-        self.frozen.is_frozen.set(is_frozen);
         if !is_frozen {
-            self.frozen.wakers.take().into_iter().for_each(Waker::wake);
+            self.terms.woke();
         }
+        self.frozen.set(is_frozen);
     }
 
     /// A loop of the process: it is not polled while that is frozen.
     pub(crate) fn run<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
-        Loop { body: Box::pin(body), frozen: self.frozen.clone() }
-    }
-}
-
-struct Loop<F> {
-    body: Pin<Box<F>>,
-    frozen: Rc<Frozen>,
-}
-
-impl<F: Future> Future for Loop<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        if self.frozen.is_frozen.get() {
-            self.frozen.wakers.borrow_mut().push(context.waker().clone());
-            return Poll::Pending;
-        }
-        self.body.as_mut().poll(context)
+        self.frozen.over(body)
     }
 }
 
@@ -136,6 +125,11 @@ impl Transactors for Witness<dyn Transactors> {
 
     fn open(&mut self, number: u64, name: &Transactional) {
         self.world.note(format!("process {} opens transactor {number} of {}", self.member.number, name.partition));
+        // Whoever opens one fences who had the name before, and that one may hold the shard.
+        if let Some(objection) = self.member.terms.objection(&ShardId::new(ROUTE, name.partition.clone())) {
+            let process = self.member.number;
+            self.world.accuse(format!("process {process} opens a transactor of {}, {objection}", name.partition));
+        }
         self.target.open(number, name);
     }
 

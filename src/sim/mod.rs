@@ -7,6 +7,8 @@ mod checker;
 mod client;
 mod fault;
 mod fleet;
+mod halt;
+mod levels;
 mod link;
 mod member;
 mod numbering;
@@ -15,7 +17,10 @@ mod relaying;
 #[cfg(test)]
 mod seeds;
 mod slow;
+#[cfg(test)]
+mod standing;
 mod stream;
+mod terms;
 mod trace;
 mod trouble;
 mod workload;
@@ -382,7 +387,8 @@ mod tests {
 
     #[test]
     fn every_fault_planted_in_the_rewriting_is_caught() {
-        let planted: [&[Mutant]; 3] = [&[Mutant::RewriteDrops], &[Mutant::RewriteDoubles], &[Mutant::RewriteRaces]];
+        let planted: [&[Mutant]; 4] =
+            [&[Mutant::RewriteDrops], &[Mutant::RewriteDoubles], &[Mutant::RewriteRaces], &[Mutant::LoadsMeanwhile]];
         assert_eq!(missed(planted.map(|mutants| (mutants, Faults::NONE)), FAR), [] as [&[Mutant]; 0]);
     }
 

@@ -138,7 +138,9 @@ impl Process {
             settled,
             timers_done: timers_done.clone(),
         };
-        let options = ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false, thin: THIN };
+        let shape = if world.is_true_to_scale() { Shape::DEFAULT } else { SHAPE };
+        let options =
+            ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false, thin: shape.thin };
         self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
         let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hints: vec![hint], health: health.part("writer") };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
@@ -185,8 +187,9 @@ impl Process {
         });
         let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
         self.spawn(world, "loader", loader.serve(give_up));
-        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: SHAPE, writer: random.random() };
-        self.spawn(world, "rewriter", rewriter.serve(stop));
+        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape, writer: random.random() };
+        let rewriter = self.member.rewriter.over(rewriter.serve(stop));
+        self.spawn(world, "rewriter", rewriter);
     }
 }
 
@@ -196,7 +199,7 @@ fn rules() -> Rules {
         default_target: Some(TARGET.into()),
         allow: AllowList::new(Vec::<String>::new()),
         sources: BTreeSet::from([SOURCE.to_owned()]),
-        max_delay: Duration::from_secs(3_600),
+        max_delay: Duration::from_secs(7 * 24 * 3_600),
         retry_max: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),

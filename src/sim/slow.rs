@@ -18,6 +18,7 @@ use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// See the module's page.
 pub(crate) struct Slow {
@@ -75,6 +76,8 @@ impl Store for Slow {
         self.travel().await?;
         let answer = self.store.append(appends).await;
         self.world.note_cancelled();
+        let done = appends.iter().zip(answer.iter().flatten()).filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
+        done.for_each(|(append, _)| self.world.levels().saw(&append.shard, &append.runs));
         self.travel().await?;
         answer
     }
@@ -94,23 +97,34 @@ impl Store for Slow {
                 self.numbering.begin(&self.store, &lease.shard).await?;
             }
         }
+        let asked = Instant::now();
         let acquired = self.slowly(self.store.acquire(leases, length)).await?;
         for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
             self.note(&format!("takes {}", lease.shard));
+            self.member.terms.granted(lease, asked + length);
         }
         Ok(acquired)
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let asked = Instant::now();
         let renewed = self.slowly(self.store.renew(leases, length)).await?;
-        for (lease, _) in leases.iter().zip(&renewed).filter(|(_, renewed)| !matches!(renewed, Renewed::Renewed { .. })) {
-            self.note(&format!("learns that it has lost {}", lease.shard));
+        for (lease, renewed) in leases.iter().zip(&renewed) {
+            if matches!(renewed, Renewed::Renewed { .. }) {
+                self.member.terms.renewed(lease, asked + length);
+            } else {
+                self.note(&format!("learns that it has lost {}", lease.shard));
+                self.member.terms.lost(lease);
+            }
         }
         Ok(renewed)
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        leases.iter().for_each(|lease| self.note(&format!("gives {} back", lease.shard)));
+        for lease in leases {
+            self.note(&format!("gives {} back", lease.shard));
+            self.member.terms.released(lease);
+        }
         self.slowly(self.store.release(leases)).await
     }
 
@@ -131,7 +145,12 @@ impl Store for Slow {
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        self.slowly(self.store.advance(requests)).await
+        let advanced = self.slowly(self.store.advance(requests)).await?;
+        for (request, _) in requests.iter().zip(&advanced).filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
+        {
+            self.member.terms.lost(&request.lease);
+        }
+        Ok(advanced)
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
@@ -139,9 +158,16 @@ impl Store for Slow {
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+        let long = {
+            // Every so often one is long on its way: the shard is loaded on meanwhile.
+            let mut random = self.random.borrow_mut();
+            random.random_bool(0.2).then(|| Duration::from_millis(random.random_range(200..3_000)))
+        };
+        tokio::time::sleep(long.unwrap_or_default()).await;
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
         for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
             self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
+            self.world.levels().saw(&request.lease.shard, &request.outputs);
         }
         Ok(outcomes)
     }

@@ -1,5 +1,6 @@
 //! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
 
+use super::levels::Levels;
 use super::stream::Streams;
 use super::trace::Line;
 use super::workload::{Kind, Sent};
@@ -94,6 +95,8 @@ struct Inner {
     store_lost: Cell<bool>,
     disturbed: Cell<bool>,
     exactly_once: Cell<bool>,
+    true_to_scale: Cell<bool>,
+    levels: Levels,
     /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
     store_pace: Cell<Option<Duration>>,
     /// What the route says of what is late.
@@ -151,6 +154,8 @@ impl World {
             store_lost: Cell::new(false),
             disturbed: Cell::new(false),
             exactly_once: Cell::new(false),
+            true_to_scale: Cell::new(false),
+            levels: Levels::default(),
             store_pace: Cell::new(None),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
@@ -169,6 +174,20 @@ impl World {
 
     pub(crate) fn is_exactly_once(&self) -> bool {
         self.0.exactly_once.get()
+    }
+
+    /// The outer levels of its processes are those of a service, of which each lasts hours, and not ones for half a minute.
+    pub(crate) fn true_to_scale(self) -> Self {
+        self.0.true_to_scale.set(true);
+        self
+    }
+
+    pub(crate) fn is_true_to_scale(&self) -> bool {
+        self.0.true_to_scale.get()
+    }
+
+    pub(crate) fn levels(&self) -> &Levels {
+        &self.0.levels
     }
 
     pub(crate) fn streams(&self) -> &Streams {

@@ -66,8 +66,7 @@ impl Work {
                 return None;
             }
             let until = wall.plus(LOOKAHEAD).max(self.horizon);
-            if self.rewriting.before.is_some_and(|before| before <= until) {
-                // At most as long as a call of the store takes; and it is not begun for what is due soon.
+            if self.rewriting.bars(until) {
                 return None;
             }
             // Raised before the list is read: from here on the tail's runs up to it are kept.

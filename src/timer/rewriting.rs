@@ -25,7 +25,7 @@ pub(super) struct Rewriting {
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
     /// Runs are being put in the place of others, which may be done while the shard is loaded no further than that.
-    pub(super) before: Option<Timestamp>,
+    before: Option<Timestamp>,
 }
 
 impl Rewriting {
@@ -36,6 +36,12 @@ impl Rewriting {
     /// The shard is loaded anew: it is looked at anew too, but what is being swapped still is.
     pub(super) fn again(&self, now: Instant) -> Self {
         Self { before: self.before, ..Self::new(now) }
+    }
+
+    /// Whether the shard must not be loaded so far now. At most as long as a call of the store takes, and it is not begun for what is due soon.
+    pub(super) fn bars(&self, until: Timestamp) -> bool {
+        let is_swapped = self.before.is_some_and(|before| before <= until);
+        is_swapped && !mutant::active(Mutant::LoadsMeanwhile) || self.under_way && mutant::active(Mutant::AwaitsRewriter)
     }
 }
 
@@ -82,7 +88,9 @@ impl Work {
     /// The store has put others in the place of these runs.
     fn swapped(&mut self, inputs: &[(Slice, Name)], now: Instant) {
         self.rewriting.at = now + REWRITE_PAUSE;
-        inputs.iter().for_each(|(_, name)| self.inventory.replaced(name));
+        if !mutant::active(Mutant::ForgetsReplaced) {
+            inputs.iter().for_each(|(_, name)| self.inventory.replaced(name));
+        }
     }
 }
 
@@ -160,9 +168,12 @@ pub(super) fn swapped(
 
 #[cfg(test)]
 mod tests {
-    use super::super::loader::What;
+    use super::super::loader::{Answer, Wanted, What, fetch_answer, read};
     use super::super::memory::Memory;
     use super::*;
+    use crate::model::{Claim, Cursor, Level, Offset};
+    use crate::run::{Decoder, Encoder};
+    use crate::store::Listing;
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
@@ -203,9 +214,46 @@ mod tests {
     fn a_shard_is_not_loaded_past_what_is_being_swapped_however_long_that_takes() {
         let mut work = looking();
         work.rewriting.before = Some(Timestamp::from_millis(30_000));
-        work.reload(crate::model::Claim::START, Watermark(9), Instant::now());
+        work.reload(Claim::START, Watermark(9), Instant::now());
         assert!(work.next_fill(Timestamp::from_millis(30_000)).is_none());
         assert!(work.next_fill(WALL).is_some(), "what lies before it is");
+    }
+
+    /// A run is loaded up to some message, and that one is in another run by then. Answers whether the shard was loaded again.
+    fn is_loaded_again_to_read_on() -> bool {
+        let mut work = looking();
+        let (watermark, tag, slice, now) = (Watermark(9), work.tag(), Slice { level: Level::Hour, start: 0 }, Instant::now());
+        let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
+        let (soon, later) = (place(4_000, 1), place(30_000, 2));
+        let bytes = |places: Vec<Cursor>| Encoder::new().encode(places.into_iter().map(|place| (place, &b""[..]))).1;
+        let (old, new) = (Name::new("1-1-2-1"), Name::new("1-2-1-2"));
+        let cut = read(slice, &old, Some(&bytes(vec![soon, later])), (work.horizon, Claim::START), &mut Decoder::new());
+        work.take_in(Answer::Tail { watermark, seen: watermark, runs: vec![cut] }, now);
+        work.swapped(&[(slice, old)], now);
+        while let Some(what) = work.next_fill(later.due) {
+            let answer = match what {
+                What::List { .. } => {
+                    let runs = vec![Listing { slice, name: new.clone(), least_due: later.due }];
+                    Answer::List { watermark, runs, more: false }
+                }
+                What::Fetch { runs, bytes: held, keep, taken } => {
+                    let blobs = runs.iter().map(|(_, name)| (*name == new).then(|| bytes(vec![later]))).collect();
+                    fetch_answer(&runs, blobs, Wanted { bytes: held, keep, taken }, &mut Decoder::new())
+                }
+                What::Tail { .. } => unreachable!("a fill does not follow what is appended"),
+            };
+            work.take_in(answer, now);
+        }
+        let take = work.schedule.take(later.due, 9).expect("both are due");
+        let taken: Vec<_> = take.messages.iter().map(|(resident, index)| resident.run.place(*index as usize)).collect();
+        assert!(taken.ends_with(&[later]));
+        work.tag() != tag
+    }
+
+    #[test]
+    fn a_run_that_is_gone_because_it_was_rewritten_does_not_make_the_shard_load_again() {
+        assert!(!is_loaded_again_to_read_on());
+        assert!(mutant::with([Mutant::ForgetsReplaced], is_loaded_again_to_read_on), "it seems that the store went back");
     }
 
     #[test]
