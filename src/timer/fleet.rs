@@ -11,12 +11,16 @@ pub(super) struct Fleet {
     pub(super) me: Worker,
     /// All that live, in the order of their names; empty as long as this worker has not enrolled.
     alive: Vec<Worker>,
+    /// Those of them that were not known before the last news.
+    newcomers: BTreeSet<Worker>,
     mine: BTreeSet<ShardId>,
+    /// Of newcomers, who look for nothing else from the moment that they are known.
+    awaited: BTreeSet<ShardId>,
 }
 
 impl Fleet {
     pub(super) fn new(me: Worker) -> Self {
-        Self { me, alive: Vec::new(), mine: BTreeSet::new() }
+        Self { me, alive: Vec::new(), newcomers: BTreeSet::new(), mine: BTreeSet::new(), awaited: BTreeSet::new() }
     }
 
     /// Takes in who lives. Answers whether that is news.
@@ -26,6 +30,9 @@ impl Fleet {
             alive.insert(at, self.me);
         }
         let is_news = alive != self.alive;
+        if is_news {
+            self.newcomers = alive.iter().filter(|worker| self.alive.binary_search(worker).is_err()).copied().collect();
+        }
         self.alive = alive;
         is_news
     }
@@ -34,8 +41,17 @@ impl Fleet {
     pub(super) fn place(&mut self, shards: &[ShardId]) {
         let own_list = [self.me];
         let workers = if mutant::active(Mutant::PlacesByOwnList) { &own_list[..] } else { &self.alive };
-        let placed = place(workers, shards).into_iter();
-        self.mine = placed.filter(|(_, worker)| *worker == self.me).map(|(shard, _)| shard.clone()).collect();
+        let placed = place(workers, shards);
+        let of = |is_one: &dyn Fn(&Worker) -> bool| {
+            placed.iter().filter(|(_, worker)| is_one(worker)).map(|(shard, _)| (*shard).clone()).collect()
+        };
+        self.mine = of(&|worker| *worker == self.me);
+        self.awaited = of(&|worker| *worker != self.me && self.newcomers.contains(worker));
+    }
+
+    /// Whether it is another's, who looks for it already.
+    pub(super) fn is_awaited(&self, shard: &ShardId) -> bool {
+        self.awaited.contains(shard)
     }
 
     pub(super) fn is_mine(&self, shard: &ShardId) -> bool {
@@ -78,5 +94,10 @@ mod tests {
         assert!(fleet.learn(&peers(&[1, 2])));
         fleet.place(&shards);
         assert_eq!((fleet.mine(), fleet.workers(), fleet.is_alone()), (4, 2, false));
+        let awaited = |fleet: &Fleet| shards.iter().filter(|shard| fleet.is_awaited(shard)).count();
+        assert_eq!(awaited(&fleet), 4, "the newcomer's");
+        assert!(fleet.learn(&peers(&[1, 2, 3])));
+        fleet.place(&shards);
+        assert!((2..=3).contains(&awaited(&fleet)), "of the last one only");
     }
 }

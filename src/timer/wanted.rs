@@ -4,7 +4,7 @@
 use super::fleet::Fleet;
 use super::term::Term;
 use super::tries::Tries;
-use crate::limit::{HAND_OVER_RETRY, HAND_OVERS_MAX, HAND_OVERS_PART};
+use crate::limit::{CATALOG_INTERVAL, DEPART_SPARE, HAND_OVER_RETRY, HAND_OVERS_MAX, HAND_OVERS_PART, ROLL_INTERVAL};
 use crate::metric;
 use crate::model::{Claim, Identity, Lease, ShardId, Worker};
 use crate::mutant::{self, Mutant};
@@ -38,6 +38,9 @@ pub(super) struct Wanted {
     pub(super) leaving: BTreeSet<ShardId>,
     pub(super) fleet: Fleet,
     pub(super) tries: Tries,
+    /// When all that live have surely seen what this worker sees of the fleet. What is handed over before to one that has not is delivered by nobody
+    /// until it has.
+    settled: Instant,
     /// All is to go, from then on.
     pub(super) departs: Option<Instant>,
 }
@@ -51,6 +54,7 @@ impl Wanted {
             leaving: BTreeSet::new(),
             fleet: Fleet::new(me),
             tries: Tries::new(now),
+            settled: now,
             departs: None,
         }
     }
@@ -66,6 +70,7 @@ impl Wanted {
         let is_news = self.shards.len() > before;
         if is_news {
             self.place(now);
+            self.settled = now + CATALOG_INTERVAL;
         }
         is_news
     }
@@ -81,6 +86,7 @@ impl Wanted {
         let is_news = self.fleet.learn(peers);
         if is_news {
             self.place(now);
+            self.settled = self.settled.max(now + ROLL_INTERVAL + DEPART_SPARE);
         }
         is_news
     }
@@ -116,16 +122,21 @@ impl Wanted {
     /// What to hand over now, as many at a time as is good for those who are to take it.
     pub(super) fn next_to_hand_over(&mut self, now: Instant) -> Vec<ShardId> {
         let is_departing = self.departs.is_some_and(|at| at <= now);
-        let goes = |shard: &ShardId, held: &Held| is_departing || self.departs.is_none() && !held.is_stray && !self.fleet.is_mine(shard);
+        let goes = |shard: &ShardId, held: &Held| is_departing || self.departs.is_none() && self.is_anothers(shard, held);
         let going: Vec<_> = self.held.iter().filter(|(shard, held)| goes(shard, held)).map(|(shard, _)| shard.clone()).collect();
         let under_way = self.held.values().filter(|held| held.handing.is_some()).count();
         let room = HAND_OVERS_MAX.max(going.len() / HAND_OVERS_PART).saturating_sub(under_way);
+        let is_seen = |shard: &ShardId| is_departing || self.settled <= now || self.fleet.is_awaited(shard);
         let is_next = |held: &Held| held.handing.is_none() && held.not_before.is_none_or(|at| at <= now);
-        let next: Vec<_> = going.into_iter().filter(|shard| is_next(&self.held[shard])).take(room).collect();
+        let next: Vec<_> = going.into_iter().filter(|shard| is_seen(shard) && is_next(&self.held[shard])).take(room).collect();
         for shard in &next {
             self.held.get_mut(shard).expect("it was just found there").handing = Some(now);
         }
         next
+    }
+
+    fn is_anothers(&self, shard: &ShardId, held: &Held) -> bool {
+        !held.is_stray && !self.fleet.is_mine(shard)
     }
 
     /// Its work could not be finished in time, and goes on.
@@ -142,8 +153,10 @@ impl Wanted {
         if self.departs.is_some() {
             return self.departs.filter(|at| *at > now).into_iter().chain(waits).min();
         }
+        let is_unsettled = self.settled > now && self.held.iter().any(|(shard, held)| self.is_anothers(shard, held));
         let (own, others) = self.missing();
-        self.tries.next_at(now, !own.is_empty(), !others.is_empty()).into_iter().chain(waits).min()
+        let tries = self.tries.next_at(now, !own.is_empty(), !others.is_empty());
+        tries.into_iter().chain(waits).chain(is_unsettled.then_some(self.settled)).min()
     }
 }
 
@@ -198,6 +211,27 @@ mod tests {
         assert_eq!(wanted.next_to_take(now, SLOW).into_iter().collect::<BTreeSet<_>>(), given);
     }
 
+    /// One of a fleet that another has left: it holds what was its own before that.
+    fn left(by: u128, now: Instant) -> Wanted {
+        let mut wanted = alone(32, now);
+        wanted.learn(&peers(&[1, 2, 3, by]), now);
+        let fleet = &wanted.fleet;
+        wanted.held.retain(|shard, _| fleet.is_mine(shard));
+        wanted.learn(&peers(&[1, 2, 3]), now + CATALOG_INTERVAL);
+        wanted
+    }
+
+    #[test]
+    fn what_goes_to_one_that_was_there_before_is_kept_until_that_one_has_seen_the_change() {
+        let now = Instant::now();
+        let moved = |wanted: &Wanted| wanted.held.keys().filter(|shard| !wanted.fleet.is_mine(shard)).count();
+        let mut wanted = (4..99).map(|by| left(by, now)).find(|wanted| moved(wanted) > 0).expect("some change places now and then");
+        let seen = now + CATALOG_INTERVAL;
+        assert_eq!((wanted.next_to_hand_over(seen), wanted.next_at(seen).map(|at| at <= wanted.settled)), (Vec::new(), Some(true)));
+        let settled = seen + ROLL_INTERVAL + DEPART_SPARE;
+        assert_eq!(wanted.next_to_hand_over(settled).len(), moved(&wanted).min(HAND_OVERS_MAX));
+    }
+
     #[test]
     fn what_cannot_be_finished_goes_on_and_is_handed_over_later() {
         let now = Instant::now();
@@ -220,7 +254,7 @@ mod tests {
         take_all(&mut wanted, later);
         assert_eq!((wanted.held.len(), wanted.next_to_hand_over(later)), (2, Vec::new()));
         wanted.learn(&peers(&[1, 2, 3]), later);
-        assert!(wanted.next_to_hand_over(later).len() + wanted.fleet.mine() == 2);
+        assert!(wanted.next_to_hand_over(later + ROLL_INTERVAL + DEPART_SPARE).len() + wanted.fleet.mine() == 2);
     }
 
     #[test]

@@ -100,19 +100,22 @@ pub(super) fn describe(
     Ok(described)
 }
 
-/// Where in each partition of the topics the first open transaction begins, and where the partition ends. In this order: what began in between
-/// is not taken for older.
+/// Where in each partition of the topics the first open transaction begins, and where the partition ends, in this order: what began in between
+/// is not taken for older. Partitions without a leader are left out, for nobody answers for them, and may not for days; that none has one is an
+/// error, for a cluster is that has just been started.
 pub(super) fn open_transactions(asking: &mut Asking<'_>, names: &[String]) -> Result<Vec<(Partition, Seen)>, Error> {
-    let partitions = partitions(asking, names)?;
-    if partitions.is_empty() {
-        return Ok(Vec::new());
+    let topics = topics(asking, names.iter().map(String::as_str))?;
+    let place = |topic: &TopicFacts| topic.led.iter().map(|index| (topic.name.clone(), *index)).collect::<Vec<_>>();
+    let places: Vec<(String, i32)> = topics.iter().flat_map(place).collect();
+    if places.is_empty() {
+        let is_unled = topics.iter().any(|topic| !topic.partitions.is_empty());
+        return if is_unled { Err(Error::Unavailable("no partition has a leader".to_owned())) } else { Ok(Vec::new()) };
     }
-    let places = places(&partitions);
     let stables = raw::list_offsets(asking, &places, Spec::Stable).map_err(failed)?;
     let ends = raw::list_offsets(asking, &places, Spec::End).map_err(failed)?;
-    let mut seen = Vec::with_capacity(partitions.len());
-    for (partition, (stable, end)) in partitions.into_iter().zip(stables.into_iter().zip(ends)) {
-        seen.push((partition, Seen { stable: stable.map_err(failed)?, end: end.map_err(failed)? }));
+    let mut seen = Vec::with_capacity(places.len());
+    for ((topic, index), (stable, end)) in places.into_iter().zip(stables.into_iter().zip(ends)) {
+        seen.push((Partition::new(topic, index), Seen { stable: stable.map_err(failed)?, end: end.map_err(failed)? }));
     }
     Ok(seen)
 }

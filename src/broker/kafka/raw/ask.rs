@@ -20,6 +20,8 @@ pub(in super::super) struct TopicFacts {
     /// The topic id in base64, as Kafka's own tools print it; `None`: the brokers have none.
     pub(in super::super) id: Option<String>,
     pub(in super::super) partitions: Vec<i32>,
+    /// Those of them that have a leader.
+    pub(in super::super) led: Vec<i32>,
 }
 
 /// Which offset of a partition.
@@ -51,11 +53,14 @@ unsafe fn topic_facts(topic: *const sys::rd_kafka_TopicDescription_t) -> Result<
         failure(sys::rd_kafka_TopicDescription_error(topic))?;
         let mut count = 0;
         let partitions = sys::rd_kafka_TopicDescription_partitions(topic, &mut count);
-        let partitions = slice(partitions, count).iter().map(|partition| sys::rd_kafka_TopicPartitionInfo_partition(*partition));
+        let partitions = slice(partitions, count);
+        let index = |partition: &*const _| sys::rd_kafka_TopicPartitionInfo_partition(*partition);
+        let is_led = |partition: &&*const _| !sys::rd_kafka_TopicPartitionInfo_leader(**partition).is_null();
         Ok(TopicFacts {
             name: text(sys::rd_kafka_TopicDescription_name(topic)),
             id: id(sys::rd_kafka_TopicDescription_topic_id(topic)),
-            partitions: partitions.collect(),
+            partitions: partitions.iter().map(index).collect(),
+            led: partitions.iter().filter(is_led).map(index).collect(),
         })
     }
 }
