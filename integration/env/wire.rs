@@ -59,21 +59,6 @@ impl Wire {
         assert_eq!(short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4), 0, "the position is refused");
     }
 
-    /// `AddPartitionsToTxn`, version 1: the topic's first partition.
-    pub(crate) fn add_partition(&mut self, transactional_id: &str, producing: Producing, topic: &str) {
-        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
-        let body = [text(transactional_id), producer, one(topic, 0_i32.to_be_bytes().to_vec())].concat();
-        let answer = self.call(24, 1, &body);
-        assert_eq!(short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4), 0, "the partition is refused");
-    }
-
-    /// `EndTxn`, version 1.
-    pub(crate) fn abort(&mut self, transactional_id: &str, producing: Producing) {
-        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
-        let answer = self.call(26, 1, &[text(transactional_id), producer, vec![0]].concat());
-        assert_eq!(short(&answer, 4), 0, "the end is refused");
-    }
-
     /// The answer, behind its header.
     fn call(&mut self, key: i16, version: i16, body: &[u8]) -> Vec<u8> {
         self.asked += 1;

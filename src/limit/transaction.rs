@@ -33,9 +33,6 @@ pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
 pub(crate) const TRANSACTOR_EXPECTED_MAX: Duration = QUICK_FOR;
 pub(crate) const TRANSACTORS_EXPECTED_MAX: usize = 8;
 
-/// How many transactors at a time are opened only to end what was left open under their names, by a worker that has nothing to deliver by them.
-pub(crate) const TRANSACTORS_LOOK_MAX: usize = 8;
-
 /// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the
 /// first time soon after the shard was taken, for who took it does not know how old it is.
 pub(crate) const MARKER_REFRESH: Duration = Duration::from_secs(24 * 3600);
@@ -64,16 +61,3 @@ const _: () = assert!(KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_se
 /// transaction has [`TRANSACTION_ANSWER_MAX`] for its end, and hardly ever takes a second.
 pub(crate) const KAFKA_MARKER_TURN: Duration = Duration::from_millis(5);
 pub(crate) const KAFKA_MARKER_LONG: Duration = Duration::from_secs(15);
-
-/// For how long a partition's first open transaction must be the same one before it is looked after as one that hangs, and how often that is
-/// looked at. One of this service ends within [`TRANSACTION_PACE_MAX`] of its last record; to look after one that does not hang does no harm.
-pub(crate) const KAFKA_HANGING_AFTER: Duration = Duration::from_millis(100);
-pub(crate) const KAFKA_HANGING_TURN: Duration = Duration::from_millis(20);
-
-/// How long it is tried to end what hangs before another producer tries: longer than a broker that was started again takes to load what it keeps
-/// of transactions.
-pub(crate) const KAFKA_MEND_MAX: Duration = Duration::from_secs(30);
-
-/// How long an answer to a request of Kafka's protocol may take, and how large it may be: it tells of one transaction.
-pub(crate) const KAFKA_WIRE_ANSWER_MAX: Duration = Duration::from_secs(3);
-pub(crate) const KAFKA_WIRE_ANSWER_BYTES_MAX: usize = 1 << 20;

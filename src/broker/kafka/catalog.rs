@@ -1,7 +1,6 @@
 //! What a cluster says of its topics and of a group's commits. Every question blocks until brokers answer, so they are put on a thread of
 //! their own, by `inquiry`; nothing here joins a group.
 
-use super::hanging::Seen;
 use super::health::Health;
 use super::inquiry::{Chores, Inquiry};
 use super::raw::{self, Asking, Failed, Native, Spec, TopicFacts};
@@ -98,26 +97,6 @@ pub(super) fn describe(
         described.push(Described { identity, first: offset(first)?, end: offset(end)? });
     }
     Ok(described)
-}
-
-/// Where in each partition of the topics the first open transaction begins, and where the partition ends, in this order: what began in between
-/// is not taken for older. Partitions without a leader are left out, for nobody answers for them, and may not for days; that none has one is an
-/// error, for a cluster is that has just been started.
-pub(super) fn open_transactions(asking: &mut Asking<'_>, names: &[String]) -> Result<Vec<(Partition, Seen)>, Error> {
-    let topics = topics(asking, names.iter().map(String::as_str))?;
-    let place = |topic: &TopicFacts| topic.led.iter().map(|index| (topic.name.clone(), *index)).collect::<Vec<_>>();
-    let places: Vec<(String, i32)> = topics.iter().flat_map(place).collect();
-    if places.is_empty() {
-        let is_unled = topics.iter().any(|topic| !topic.partitions.is_empty());
-        return if is_unled { Err(Error::Unavailable("no partition has a leader".to_owned())) } else { Ok(Vec::new()) };
-    }
-    let stables = raw::list_offsets(asking, &places, Spec::Stable).map_err(failed)?;
-    let ends = raw::list_offsets(asking, &places, Spec::End).map_err(failed)?;
-    let mut seen = Vec::with_capacity(places.len());
-    for ((topic, index), (stable, end)) in places.into_iter().zip(stables.into_iter().zip(ends)) {
-        seen.push((Partition::new(topic, index), Seen { stable: stable.map_err(failed)?, end: end.map_err(failed)? }));
-    }
-    Ok(seen)
 }
 
 /// By the client's group, within `patience` or a little more. Of a topic that cannot exist nothing was ever committed.

@@ -1,8 +1,7 @@
 //! A thread that puts questions to a cluster, one after the other, by a client that it may share, and watches between them over what changes
 //! unasked. What the answers mean is `catalog`'s affair.
 
-use super::catalog::{committed, describe, open_transactions, partitions, topics};
-use super::hanging::{Hanging, Looks};
+use super::catalog::{committed, describe, partitions, topics};
 use super::health::{Health, Probe};
 use super::inspection::inspect;
 use super::raw::{Asking, Native, TopicFacts};
@@ -37,30 +36,22 @@ pub(super) struct Asker(SyncSender<Question>);
 impl Asker {
     /// What a group committed for one partition. Not for long: while it is of a transaction that has not ended the broker does not tell, and
     /// others wait for the answers to theirs.
-    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Awaited<Vec<Option<String>>>, Error> {
-        self.ask(|reply| Question::Committed(group.to_owned(), vec![partition.clone()], KAFKA_COMMITTED_TURN, reply))
-    }
-
-    /// In which partitions of these topics a transaction is open that does not end.
-    pub(super) fn hanging(&self, topics: &Arc<[String]>) -> Result<Awaited<Hanging>, Error> {
-        self.ask(|reply| Question::Hanging(topics.clone(), reply))
-    }
-
-    fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<Awaited<T>, Error> {
+    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Awaited, Error> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(question(reply)).map_err(|_| busy())?;
+        let question = Question::Committed(group.to_owned(), vec![partition.clone()], KAFKA_COMMITTED_TURN, reply);
+        self.0.try_send(question).map_err(|_| busy())?;
         Ok(Awaited(answer))
     }
 }
 
 /// The answer to come. Who asked may do something else until then; once this is dropped nobody asks any more.
-pub(super) struct Awaited<T>(oneshot::Receiver<Result<T, Error>>);
+pub(super) struct Awaited(oneshot::Receiver<Result<Vec<Option<String>>, Error>>);
 
-impl<T> Awaited<T> {
+impl Awaited {
     /// `None`: not yet.
-    pub(super) fn answer(&mut self) -> Option<Result<T, Error>> {
+    pub(super) fn answer(&mut self) -> Option<Result<Option<String>, Error>> {
         match self.0.try_recv() {
-            Ok(found) => Some(found),
+            Ok(found) => Some(found.map(|found| found.into_iter().next().flatten())),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Closed) => Some(Err(Error::Fatal("the thread that asks has ended".into()))),
         }
@@ -76,7 +67,6 @@ enum Question {
     Describe(Vec<Partition>, Reply<Vec<Described>>),
     Committed(String, Vec<Partition>, Duration, Reply<Vec<Option<String>>>),
     Inspect(Vec<String>, Reply<Facts>),
-    Hanging(Arc<[String]>, Reply<Hanging>),
 }
 
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -132,7 +122,7 @@ impl Inquiry {
         let (questions, asked) = sync_channel(KAFKA_QUESTIONS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let Chores { own, watch } = chores;
-        let desk = Desk { attendant: Attendant { native, health, stop: stop.clone(), own }, watch, looks: Looks::default() };
+        let desk = Desk { attendant: Attendant { native, health, stop: stop.clone(), own }, watch };
         let thread = Thread::start("kafka-catalog", move || desk.serve(&asked));
         Ok(Self { questions: Some(questions), stop, thread: thread.map_err(|error| Error::Fatal(error.to_string()))? })
     }
@@ -188,7 +178,6 @@ impl Drop for Inquiry {
 struct Desk {
     attendant: Attendant,
     watch: Option<Watch>,
-    looks: Looks,
 }
 
 /// What goes on while an answer is awaited.
@@ -253,16 +242,12 @@ impl Desk {
     }
 
     fn answer(&mut self, question: Question) {
-        let Self { attendant, watch, looks } = self;
+        let Self { attendant, watch } = self;
         match question {
             Question::Partitions(topics, reply) => tell(reply, || attendant.ask(|asking| partitions(asking, &topics))),
             Question::Describe(places, reply) => tell(reply, || {
                 let saw = |topics: &BTreeMap<String, TopicFacts>| watch.iter_mut().for_each(|watch| watch.saw(topics.values()));
                 attendant.ask(|asking| describe(asking, &places, saw))
-            }),
-            Question::Hanging(topics, reply) => tell(reply, || {
-                let seen = attendant.ask(|asking| open_transactions(asking, &topics))?;
-                Ok(looks.look(seen, Instant::now()))
             }),
             Question::Inspect(topics, reply) => tell(reply, || attendant.ask(|asking| inspect(asking, &topics))),
             Question::Committed(group, places, patience, reply) => tell(reply, || {

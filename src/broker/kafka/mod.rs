@@ -13,9 +13,6 @@
 //! | `lane` | one producer and the thread that serves its reports |
 //! | `transact` | the [`Transactors`](super::Transactors) port |
 //! | `transactor` | one transactional producer and its thread |
-//! | `mending` | before it begins: the end of what a broker has left open of the last one |
-//! | `hanging` | which partitions have a transaction that does not end |
-//! | `coordinator` | the requests about transactions that librdkafka has no call for |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
 //! | `mock` | a broker in this process, where there is no other |
@@ -24,15 +21,12 @@
 mod catalog;
 #[cfg(feature = "test-support")]
 mod contract;
-mod coordinator;
 mod failure;
-mod hanging;
 mod health;
 mod inquiry;
 mod inspection;
 mod lane;
 mod member;
-mod mending;
 mod mock;
 mod namesake;
 mod raw;

@@ -1,7 +1,6 @@
 //! One transactional producer, and the thread that serves its reports and makes the calls that block. What is in its transactions is the
 //! caller's affair.
 
-use super::Cluster;
 use super::failure;
 use super::health::Health;
 use super::inquiry::Asker;
@@ -81,26 +80,21 @@ pub(super) struct Desk {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) heard: Arc<Heard>,
     pub(super) health: Health,
-    pub(super) cluster: Cluster,
     pub(super) asker: Asker,
     pub(super) alone: Arc<Alone>,
     /// Its batches hold one record, until then.
     pub(super) alone_until: Option<Instant>,
     /// Some record of a batch was refused.
     pub(super) is_mixed: bool,
-    /// Its opening was told.
-    pub(super) is_open: bool,
-    /// All brokers that it was connected to are gone, or were since it began to be opened.
-    pub(super) is_cut: bool,
 }
 
 /// Why the thread ends.
-pub(super) enum End {
+enum End {
     Asked,
     Lost { is_fenced: bool, reason: String },
 }
 
-pub(super) fn lost(reason: impl Into<String>) -> End {
+fn lost(reason: impl Into<String>) -> End {
     End::Lost { is_fenced: false, reason: reason.into() }
 }
 
@@ -120,20 +114,14 @@ impl Desk {
 
     fn work(&mut self) -> Result<(), End> {
         self.connect()?;
-        let look = self.look_ahead();
         self.await_opening()?;
-        drop(look);
-        self.is_cut = false;
-        self.mend()?;
         self.insist(Sender::init_transactions)?;
         self.settle()?;
         let marker = self.marker()?;
         self.begin()?;
-        self.is_open = true;
         self.tell(Happened::Opened(marker));
         loop {
             self.look()?;
-            self.stay()?;
             match self.orders.try_recv() {
                 Ok(Order::Commit(marker)) => self.commit(&marker)?,
                 Ok(Order::Abort) => self.abort()?,
@@ -167,7 +155,7 @@ impl Desk {
     }
 
     /// Whether it can go on.
-    pub(super) fn look(&self) -> Result<(), End> {
+    fn look(&self) -> Result<(), End> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(End::Asked);
         }
@@ -177,15 +165,6 @@ impl Desk {
         if self.is_mixed {
             self.alone.begin(&self.name.id);
             return Err(lost("a batch was refused for one of its records: they are sent one by one for a while, to see which"));
-        }
-        Ok(())
-    }
-
-    /// Whether it can be gone on with. A broker that comes back may have forgotten to end the last transaction: that is to be mended before the next
-    /// one takes part in anything, lest what was committed is undone along with it.
-    fn stay(&self) -> Result<(), End> {
-        if self.is_open && (self.is_cut || self.health.outage().is_some()) {
-            return Err(lost("its brokers are away, or were: what they may have left open is ended before another begins"));
         }
         Ok(())
     }
@@ -234,7 +213,7 @@ impl Desk {
         loop {
             self.look()?;
             if let Some(answer) = awaited.answer() {
-                return Ok(answer.map(|found| found.into_iter().next().flatten()));
+                return Ok(answer);
             }
             self.turn(KAFKA_MARKER_TURN);
         }
@@ -295,7 +274,6 @@ impl Desk {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(End::Asked);
                     }
-                    self.stay()?;
                     while self.turn(Duration::ZERO) > 0 {}
                 }
                 Err(undone) => return Err(end(undone)),
@@ -303,14 +281,10 @@ impl Desk {
         }
     }
 
-    pub(super) fn turn(&mut self, patience: Duration) -> usize {
-        let Self { sender, health, alone_until, is_mixed, is_cut, .. } = self;
+    fn turn(&mut self, patience: Duration) -> usize {
+        let Self { sender, health, alone_until, is_mixed, .. } = self;
         let mut reports = Vec::new();
-        let mut heard = |notice: Notice| {
-            *is_cut |= matches!(notice, Notice::Error { code: Code::AllBrokersDown, .. });
-            health.heard(notice);
-        };
-        let served = sender.serve(patience, &mut heard, |delivery| {
+        let served = sender.serve(patience, &mut |notice: Notice| health.heard(notice), |delivery| {
             reports.push(judge(delivery, health, alone_until.is_some(), is_mixed));
         });
         if !reports.is_empty() {

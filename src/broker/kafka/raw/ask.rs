@@ -20,8 +20,6 @@ pub(in super::super) struct TopicFacts {
     /// The topic id in base64, as Kafka's own tools print it; `None`: the brokers have none.
     pub(in super::super) id: Option<String>,
     pub(in super::super) partitions: Vec<i32>,
-    /// Those of them that have a leader.
-    pub(in super::super) led: Vec<i32>,
 }
 
 /// Which offset of a partition.
@@ -29,8 +27,6 @@ pub(in super::super) struct TopicFacts {
 pub(in super::super) enum Spec {
     First,
     End,
-    /// Where the first transaction begins that has not ended; the end, if there is none.
-    Stable,
 }
 
 /// Who is asked, and what is done while the answer is awaited: called every moment, `false` gives the question up.
@@ -53,14 +49,11 @@ unsafe fn topic_facts(topic: *const sys::rd_kafka_TopicDescription_t) -> Result<
         failure(sys::rd_kafka_TopicDescription_error(topic))?;
         let mut count = 0;
         let partitions = sys::rd_kafka_TopicDescription_partitions(topic, &mut count);
-        let partitions = slice(partitions, count);
-        let index = |partition: &*const _| sys::rd_kafka_TopicPartitionInfo_partition(*partition);
-        let is_led = |partition: &&*const _| !sys::rd_kafka_TopicPartitionInfo_leader(**partition).is_null();
+        let partitions = slice(partitions, count).iter().map(|partition| sys::rd_kafka_TopicPartitionInfo_partition(*partition));
         Ok(TopicFacts {
             name: text(sys::rd_kafka_TopicDescription_name(topic)),
             id: id(sys::rd_kafka_TopicDescription_topic_id(topic)),
-            partitions: partitions.iter().map(index).collect(),
-            led: partitions.iter().filter(is_led).map(index).collect(),
+            partitions: partitions.collect(),
         })
     }
 }
@@ -93,13 +86,10 @@ pub(in super::super) fn list_offsets(
     // The call's own names of the two have these values.
     let all = list.set_all_offsets(match spec {
         Spec::First => rdkafka::Offset::Beginning,
-        Spec::End | Spec::Stable => rdkafka::Offset::End,
+        Spec::End => rdkafka::Offset::End,
     });
     all.expect("offsets that every list takes");
     let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, KAFKA_ANSWER_MAX);
-    if spec == Spec::Stable {
-        ask.of_what_is_committed();
-    }
     // SAFETY: all handles are alive; the call copies the list.
     unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue()) };
     let event = ask.answer(asking)?;
@@ -202,16 +192,6 @@ impl Ask {
             sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
             Self { queue, options, client }
         }
-    }
-
-    fn of_what_is_committed(&self) {
-        // SAFETY: the options are alive; of their kind of question the call takes every level, and answers null.
-        unsafe {
-            sys::rd_kafka_AdminOptions_set_isolation_level(
-                self.options,
-                sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED,
-            )
-        };
     }
 
     /// Where the answer is to come.
