@@ -3,7 +3,7 @@
 -- text, where no number is rounded: each member begins with the end of its batch.
 -- KEYS   1 meta  2 tail
 -- ARGV   1 layout version  2 after  3 limit
--- Reply  runs, watermark, how far the answer reaches, members.. | broken, watermark | unknown
+-- Reply  runs, watermark, how far the answer reaches, history, members.. | broken, watermark | unknown
 
 local s = shard()
 if not s then return { 'unknown' } end
@@ -17,4 +17,4 @@ if #rows > limit then
   if not rows[1] then rows = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. cut, '(' .. cut .. '~') end
   seen = rows[#rows]:sub(1, 16)
 end
-return { 'runs', s.watermark, seen, rows }
+return { 'runs', s.watermark, seen, s.history, rows }

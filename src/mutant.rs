@@ -25,6 +25,8 @@ pub(crate) enum Mutant {
     ReusesNames,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
+    /// A timer does not notice that the store went back and was filled again.
+    IgnoresHistory,
     /// The tail is read by the number of runs, not by offset.
     TailByNumber,
     /// What was told of a shard's messages is told again with the next pair.

@@ -22,15 +22,17 @@ local function hex(text, width) return text and #text == width and not text:find
 -- The shard's meta; nil if there is none that this layout version can read.
 local function shard()
   local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered', 'tail_from', 'token', 'lease_end',
-    'ledger')
+    'ledger', 'history')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
   if not (m[3] and m[4] and m[5] and m[6] and #m[3] == 16 and #m[4] == 48 and hex(m[3] .. m[4] .. m[5] .. m[6], 128)) then return nil end
   if not (#m[5] == 48 and #m[6] == 16) then return nil end
   return { identity = m[2], watermark = m[3], claimed = m[4], delivered = m[5], tail_from = m[6], token = m[7],
-    lease_end = tonumber(m[8] or '') or 0, ledger = m[9] }
+    lease_end = tonumber(m[8] or '') or 0, ledger = m[9], history = m[10] or '' }
 end
 
-local function state(s) return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', redis.call('HGETALL', KEYS[2]) } end
+local function state(s)
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', s.history, redis.call('HGETALL', KEYS[2]) }
+end
 
 -- The server's time in milliseconds: far below 2^53, so a number holds it.
 local function clock()

@@ -6,7 +6,7 @@ use crate::metric;
 use crate::model::{Claim, Cursor, Identity, Offset, Origins, Partition, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer};
-use crate::store::{Append, Appended, Balance, Glance, State};
+use crate::store::{Append, Appended, Balance, Reading, State};
 use crate::trace::Links;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Intake {
     pub(crate) origins: Origins,
     waiting: metric::Waiting,
     pub(crate) phase: Phase,
-    /// Names the current reading: what bears another was under way when it began anew.
+    /// Numbers the current reading: what bears another was under way when it began anew.
     pub(crate) epoch: u64,
     pub(crate) batch: Batch,
     /// Where the next append begins: all before it was handed to the writer.
@@ -43,7 +43,8 @@ pub(crate) struct Intake {
 /// Where a shard stood that was quiet, and when all of its state was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quiet {
-    pub(crate) glance: Glance,
+    pub(crate) watermark: Watermark,
+    pub(crate) delivered: Claim,
     pub(crate) since: Instant,
 }
 
@@ -205,7 +206,8 @@ impl Intake {
 
     pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> Append {
         let (runs, changes) = self.batch.seal(sealer, far);
-        let append = Append { shard: self.shard.clone(), from: self.from, to: self.read_to, runs, changes };
+        let reading = Reading { writer: sealer.writer(), number: self.epoch };
+        let append = Append { shard: self.shard.clone(), reading, from: self.from, to: self.read_to, runs, changes };
         self.from = self.read_to;
         (self.since, self.linger) = (None, LINGER_MAX);
         self.in_flight += 1;

@@ -16,10 +16,10 @@ use crate::clock::Clock;
 use crate::health::{Health, Part};
 use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL};
 use crate::metric;
-use crate::model::{Committed, Partition, Rules, Watermark};
+use crate::model::{Claim, Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer, Thin};
-use crate::store::{self, Appended, Glance, State, Store};
+use crate::store::{self, Appended, State, Store};
 use crate::trace::{Deed, Span, Tracer};
 use entry::enter;
 use intake::{Intake, Next, Phase, Quiet, has_room};
@@ -290,7 +290,9 @@ impl Ingress {
         if !quiet.is_empty() {
             let glances = self.ports.store.glance(&quiet.iter().map(|(_, shard, _)| (*shard).clone()).collect::<Vec<_>>()).await?;
             let looked = quiet.into_iter().zip(glances);
-            still.extend(looked.filter_map(|((partition, _, before), glance)| (glance == Some(before)).then_some(partition)));
+            still.extend(looked.filter_map(|((partition, _, before), glance)| {
+                glance.is_some_and(|glance| before == (glance.watermark, glance.delivered)).then_some(partition)
+            }));
         }
         let others = reading().filter(|(partition, _)| !still.contains(partition));
         let (partitions, shards): (Vec<_>, Vec<_>) = others.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();
@@ -301,9 +303,9 @@ impl Ingress {
     }
 
     /// Where a shard stood, if a glance is enough to know that nothing is to be done about it.
-    fn quiet(&self, intake: &Intake, now: Instant) -> Option<Glance> {
+    fn quiet(&self, intake: &Intake, now: Instant) -> Option<(Watermark, Claim)> {
         let quiet = intake.quiet.filter(|quiet| now < quiet.since + STATE_INTERVAL && now < self.next_refresh)?;
-        (intake.is_settled() && intake.from == quiet.glance.watermark).then_some(quiet.glance)
+        (intake.is_settled() && intake.from == quiet.watermark).then_some((quiet.watermark, quiet.delivered))
     }
 
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
@@ -320,8 +322,8 @@ impl Ingress {
         let text = format!("{} {}", commit.offset, commit.metadata);
         let refresh = Instant::now() >= self.next_refresh;
         let is_new = self.committed.get(&commit.partition) != Some(&text);
-        let glance = Glance { watermark: state.watermark, delivered: state.delivered };
-        intake.quiet = (!is_new).then_some(Quiet { glance, since: Instant::now() });
+        let quiet = Quiet { watermark: state.watermark, delivered: state.delivered, since: Instant::now() };
+        intake.quiet = (!is_new).then_some(quiet);
         (is_new || refresh).then_some(commit)
     }
 

@@ -7,7 +7,7 @@ use super::{Error, Ingress, unless_stopped};
 use crate::broker;
 use crate::limit::{OPEN_RETRY, STOPPED_RETRY};
 use crate::model::{Committed, Offset, Partition, ShardId};
-use crate::store::{self, Append, Birth, Opened};
+use crate::store::{self, Append, Birth, Opened, Reading};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 
@@ -112,7 +112,9 @@ impl Ingress {
             let fix = "set on_source_gap = \"continue\" for the route to go on without them";
             return Ok(Verdict::Stop(format!("{reason}: {fix}")));
         }
-        let append = Append { shard: shard.clone(), from, to, runs: Vec::new(), changes: Vec::new() };
+        self.last_epoch += 1;
+        let reading = Reading { writer: self.sealer.writer(), number: self.last_epoch };
+        let append = Append { shard: shard.clone(), reading, from, to, runs: Vec::new(), changes: Vec::new() };
         self.ports.store.append(&[append]).await?;
         tracing::error!(%shard, gone, "{reason}: they are lost; raise the source's retention above the longest delay");
         self.ports.metric.source_gap_messages.increment(gone);

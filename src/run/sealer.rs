@@ -55,6 +55,11 @@ impl Sealer {
         Self { encoder: Encoder::new(), namer: Namer::new(writer) }
     }
 
+    /// The random id that it was made with.
+    pub(crate) fn writer(&self) -> u64 {
+        self.namer.writer()
+    }
+
     /// The runs of these messages, each sorted by (due, offset) (I3) and no larger than a batch. Equal places must not come twice.
     pub(crate) fn seal(&mut self, messages: &mut [Placed<'_>], far: Option<Far>) -> Vec<Run> {
         sort(messages);

@@ -30,6 +30,10 @@ impl Namer {
         Self { writer, counter: 0 }
     }
 
+    pub(crate) fn writer(&self) -> u64 {
+        self.writer
+    }
+
     pub(crate) fn next(&mut self, count: u32, least_offset: Offset) -> Name {
         self.counter += 1;
         let reused = mutant::active(Mutant::ReusesNames);

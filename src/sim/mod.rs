@@ -214,6 +214,14 @@ mod tests {
         }
     }
 
+    /// What it forgot contains a rewrite, and its watermark is where it was when the timer looks.
+    #[test]
+    fn a_store_that_went_back_and_was_filled_again_before_anybody_looked_loses_nothing() {
+        let seeds = 4_425..4_426;
+        assert!(is_broken_by(&[Mutant::IgnoresHistory], seeds.clone(), |seed| run(plan(seed, Faults::STORE_LOSES, FAR))));
+        assert_kept(seeds, |seed| run(plan(seed, Faults::STORE_LOSES, FAR)));
+    }
+
     /// A message that cannot be handed over now waits where it stands, and so does what comes after it (G4).
     #[test]
     fn messages_keep_their_order_while_a_producer_that_failed_for_good_is_replaced() {

@@ -4,7 +4,7 @@
 use crate::model::{ShardId, Timestamp, Watermark};
 use crate::run::Name;
 use crate::store::memory::Memory;
-use crate::store::{Error, Fetch, List, Listed, Listing, Store, Tail, TailRun, Tailed};
+use crate::store::{Error, Fetch, History, List, Listed, Listing, Store, Tail, TailRun, Tailed};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +15,13 @@ pub(super) struct Numbering(RefCell<BTreeMap<ShardId, BTreeSet<Name>>>);
 impl Numbering {
     /// The shard is about to be taken: its runs so far are listed, not read as its tail.
     pub(super) async fn begin(&self, store: &Memory, shard: &ShardId) -> Result<(), Error> {
-        let read = all(store, shard).await?.map(|(_, runs)| runs.into_iter().map(|run| run.name).collect());
+        let read = all(store, shard).await?.map(|(.., runs)| runs.into_iter().map(|run| run.name).collect());
         self.0.borrow_mut().insert(shard.clone(), read.unwrap_or_default());
         Ok(())
     }
 
     pub(super) async fn tail(&self, store: &Memory, request: &Tail) -> Result<Tailed, Error> {
-        let Some((watermark, mut listings)) = all(store, &request.shard).await? else { return Ok(Tailed::Unknown) };
+        let Some((watermark, history, mut listings)) = all(store, &request.shard).await? else { return Ok(Tailed::Unknown) };
         {
             let mut read = self.0.borrow_mut();
             let read = read.entry(request.shard.clone()).or_default();
@@ -32,14 +32,14 @@ impl Numbering {
         let bytes = store.fetch(&[fetch]).await?.pop().unwrap_or_default();
         let near = near.into_iter().zip(bytes).map(|(listing, bytes)| TailRun { listing, bytes });
         let runs = near.chain(far.into_iter().map(|listing| TailRun { listing, bytes: None })).collect();
-        Ok(Tailed::Runs { watermark, seen: watermark, runs })
+        Ok(Tailed::Runs { watermark, seen: watermark, history, runs })
     }
 }
 
-async fn all(store: &Memory, shard: &ShardId) -> Result<Option<(Watermark, Vec<Listing>)>, Error> {
+async fn all(store: &Memory, shard: &ShardId) -> Result<Option<(Watermark, History, Vec<Listing>)>, Error> {
     let list = List { shard: shard.clone(), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: usize::MAX };
     Ok(match store.list(&[list]).await?.pop() {
-        Some(Listed::Runs { watermark, runs, .. }) => Some((watermark, runs)),
+        Some(Listed::Runs { watermark, history, runs, .. }) => Some((watermark, history, runs)),
         _ => None,
     })
 }

@@ -11,6 +11,7 @@
 pub(crate) mod contract;
 pub(crate) mod embedded;
 mod forecast;
+mod history;
 mod ledger;
 #[cfg(test)]
 pub(crate) mod memory;
@@ -25,6 +26,7 @@ use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use forecast::Forecast;
+pub(crate) use history::{History, Reading};
 pub(crate) use ledger::{Balance, Ledger, Tally};
 use std::time::Duration;
 pub(crate) use survey::{Contents, SliceCount, Survey};
@@ -44,7 +46,7 @@ pub(crate) trait Store {
     /// What the store knows of each shard, read in one step a shard. `None`: unborn.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error>;
 
-    /// The two positions that move, of each shard, as cheaply as can be: tells whether anything has happened. `None`: unborn.
+    /// The two positions that move and the history, of each shard, as cheaply as can be: tells whether anything has happened. `None`: unborn.
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error>;
 
     /// Takes a lease that is free, expired by the store's own time, or already held with this very token.
@@ -75,8 +77,8 @@ pub(crate) trait Store {
     /// below them. Checks the token; a run that is gone is left out. Answers how many were moved. Works on a full store.
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error>;
 
-    /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, and that every
-    /// input is there. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
+    /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, that it is known
+    /// of every rewrite that there was, and that every input is there; counts it. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
     /// done answers `Done`, or `Changed` if it brought no run.
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error>;
 
@@ -115,6 +117,7 @@ pub(crate) enum Opened {
 pub(crate) struct Glance {
     pub(crate) watermark: Watermark,
     pub(crate) delivered: Claim,
+    pub(crate) history: History,
 }
 
 /// One shard as the store knows it.
@@ -140,6 +143,8 @@ pub(crate) struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Append {
     pub(crate) shard: ShardId,
+    /// The reading that it is of.
+    pub(crate) reading: Reading,
     pub(crate) from: Watermark,
     pub(crate) to: Watermark,
     pub(crate) runs: Vec<Run>,
@@ -218,6 +223,8 @@ pub(crate) struct List {
 pub(crate) enum Listed {
     Runs {
         watermark: Watermark,
+        /// As it was when the names were read, or later.
+        history: History,
         runs: Vec<Listing>,
         /// The limit cut the list: more runs follow at or after the last one's least due.
         more: bool,
@@ -256,6 +263,7 @@ pub(crate) enum Tailed {
         watermark: Watermark,
         /// How far the answer reaches: everything stored in `after..seen` is in `runs`. Equals `watermark` unless the limit cut it.
         seen: Watermark,
+        history: History,
         runs: Vec<TailRun>,
     },
     /// The tail no longer reaches back to `after`, or the store went back behind it: load the shard again.
@@ -322,6 +330,8 @@ pub(crate) struct Quarantine {
 #[derive(Clone, Debug)]
 pub(crate) struct Rewrite {
     pub(crate) lease: Lease,
+    /// So many rewrites of the shard are known of.
+    pub(crate) after: u64,
     pub(crate) inputs: Vec<(Slice, Name)>,
     pub(crate) outputs: Vec<Run>,
 }
@@ -329,7 +339,7 @@ pub(crate) struct Rewrite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rewritten {
     Done,
-    /// Some input is not there: nothing was written.
+    /// Some input is not there, or there were more or fewer rewrites than are known of: nothing was written.
     Changed,
     Fenced,
     Unknown,

@@ -238,6 +238,7 @@ mod tests {
     use crate::limit::{CLAIM_MAX, CLAIM_PACE, RUN_HELD_USUAL};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};
     use crate::run::{Decoder, Encoder, record};
+    use crate::store::History;
     use bytes::Bytes;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -280,11 +281,16 @@ mod tests {
         fn answer(&self, what: What, fetched: &mut usize) -> Answer {
             let watermark = Watermark(self.count);
             match what {
-                What::Tail { .. } => Answer::Tail { watermark, seen: watermark, runs: Vec::new() },
+                What::Tail { .. } => Answer::Tail { watermark, seen: watermark, history: History::default(), runs: Vec::new() },
                 What::List { from, until, .. } => {
                     let least_due = |name: &Name| Timestamp::from_millis(name.least_offset().0 as i64);
                     let listings = self.runs.keys().map(|name| Listing { slice: SLICE, name: name.clone(), least_due: least_due(name) });
-                    Answer::List { watermark, runs: listings.filter(|run| (from..=until).contains(&run.least_due)).collect(), more: false }
+                    Answer::List {
+                        watermark,
+                        history: History::default(),
+                        runs: listings.filter(|run| (from..=until).contains(&run.least_due)).collect(),
+                        more: false,
+                    }
                 }
                 What::Fetch { runs, bytes, keep, taken } => {
                     *fetched += runs.len();
@@ -341,7 +347,7 @@ mod tests {
         let (now, mut fetched) = (Instant::now(), 0);
         let (name, bytes) = backlog.runs.iter().next().expect("four runs");
         let (known, watermark) = (Decoder::new().decode(name.clone(), SLICE, bytes).unwrap(), Watermark(backlog.count));
-        work.take_in(Answer::Tail { watermark, seen: watermark, runs: vec![Read::Run(known)] }, now);
+        work.take_in(Answer::Tail { watermark, seen: watermark, history: History::default(), runs: vec![Read::Run(known)] }, now);
         let list = work.next_request(WALL, now, false).expect("it is not loaded");
         work.take_in(backlog.answer(list, &mut fetched), now);
         let mut asked = || {

@@ -6,9 +6,9 @@ use crate::health::Part;
 use crate::limit::{FETCH_BYTES_MAX, LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
 use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
 use crate::run::{Corrupt, Decoder, Loaded, Name, bytes_decoded};
-use crate::store::{Error, Fetch, Glance, List, Listed, Listing, Store, Tail, Tailed};
+use crate::store::{Error, Fetch, Glance, History, List, Listed, Listing, Store, Tail, Tailed};
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,7 @@ pub(crate) enum Answer {
     Tail {
         watermark: Watermark,
         seen: Watermark,
+        history: History,
         runs: Vec<Read>,
     },
     /// The tail does not reach back far enough, or the store went back: everything is to be loaded again.
@@ -53,6 +54,7 @@ pub(crate) enum Answer {
     },
     List {
         watermark: Watermark,
+        history: History,
         runs: Vec<Listing>,
         more: bool,
     },
@@ -174,20 +176,20 @@ impl Loader {
         self.replies.send(reply).await.map_err(|_| End::Over)
     }
 
-    /// Shards whose tail nothing was appended to, among those of which nothing else is expected.
-    async fn quiet(&self, batch: &[Request]) -> Result<BTreeSet<ShardId>, Error> {
+    /// Shards whose tail nothing was appended to, among those of which nothing else is expected, with their histories.
+    async fn quiet(&self, batch: &[Request]) -> Result<BTreeMap<ShardId, History>, Error> {
         let unexpected = batch.iter().filter_map(|request| match request.what {
             What::Tail { after, expected: false, .. } => Some((request.shard.clone(), after)),
             _ => None,
         });
         let (shards, afters): (Vec<_>, Vec<_>) = unexpected.unzip();
         if shards.is_empty() {
-            return Ok(BTreeSet::new());
+            return Ok(BTreeMap::new());
         }
         let glances = self.store.glance(&shards).await?;
-        let is_quiet = |(glance, after): (Option<Glance>, Watermark)| glance.is_some_and(|glance| glance.watermark == after);
+        let quiet = |(glance, after): (Option<Glance>, Watermark)| Some(glance.filter(|glance| glance.watermark == after)?.history);
         let looked = shards.into_iter().zip(glances.into_iter().zip(afters));
-        Ok(looked.filter_map(|(shard, look)| is_quiet(look).then_some(shard)).collect())
+        Ok(looked.filter_map(|(shard, look)| Some((shard, quiet(look)?))).collect())
     }
 
     /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
@@ -206,7 +208,7 @@ impl Loader {
             let listed = self.at_last(give_up, || self.store.list(&calls)).await?;
             for ((request, _), listed) in lists.into_iter().zip(listed) {
                 let answer = match listed {
-                    Listed::Runs { watermark, runs, more } => Answer::List { watermark, runs, more },
+                    Listed::Runs { watermark, history, runs, more } => Answer::List { watermark, history, runs, more },
                     Listed::Unknown => Answer::Unknown,
                 };
                 self.reply(request, answer).await?;
@@ -226,15 +228,17 @@ impl Loader {
     }
 
     /// What the store is to be asked; of tails that are quiet nothing, they are answered.
-    async fn sort<'a>(&self, batch: &'a [Request], quiet: &BTreeSet<ShardId>) -> Result<Calls<'a>, End> {
+    async fn sort<'a>(&self, batch: &'a [Request], quiet: &BTreeMap<ShardId, History>) -> Result<Calls<'a>, End> {
         let mut calls = Calls::default();
         for request in batch {
             let shard = request.shard.clone();
             match &request.what {
-                What::Tail { after, .. } if quiet.contains(&shard) => {
-                    self.reply(request, Answer::Tail { watermark: *after, seen: *after, runs: Vec::new() }).await?;
-                }
                 What::Tail { after, until, keep, limit, .. } => {
+                    if let Some(&history) = quiet.get(&shard) {
+                        let answer = Answer::Tail { watermark: *after, seen: *after, history, runs: Vec::new() };
+                        self.reply(request, answer).await?;
+                        continue;
+                    }
                     calls.tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
                 }
                 What::List { from, until, limit } => calls.lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
@@ -261,10 +265,10 @@ fn together(fetches: &[(&Request, Wanted, Fetch)]) -> usize {
 
 fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer {
     match tailed {
-        Tailed::Runs { watermark, seen, runs } => {
+        Tailed::Runs { watermark, seen, history, runs } => {
             let wanted = runs.into_iter().filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
             let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), (keep, Claim::START), decoder));
-            Answer::Tail { watermark, seen, runs: reads.collect() }
+            Answer::Tail { watermark, seen, history, runs: reads.collect() }
         }
         Tailed::Broken { watermark } => Answer::Broken { watermark },
         Tailed::Unknown => Answer::Unknown,

@@ -16,6 +16,7 @@ mod exactly;
 mod filling;
 mod fleet;
 mod flying;
+mod following;
 mod hand;
 mod handing;
 mod loader;

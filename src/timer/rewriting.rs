@@ -24,18 +24,33 @@ pub(super) struct Rewriting {
     /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
+    /// So many the store has counted, by its answer to the last one.
+    counted: Option<u64>,
     /// Runs are being put in the place of others, which may be done while the shard is loaded no further than that.
     before: Option<Timestamp>,
 }
 
 impl Rewriting {
     pub(super) fn new(now: Instant) -> Self {
-        Self { under_way: false, at: now + REWRITE_FIRST, from: Timestamp::AT_ONCE, begun: Watermark(0), clean: None, before: None }
+        Self {
+            under_way: false,
+            at: now + REWRITE_FIRST,
+            from: Timestamp::AT_ONCE,
+            begun: Watermark(0),
+            clean: None,
+            counted: None,
+            before: None,
+        }
     }
 
     /// The shard is loaded anew: it is looked at anew too, but what is being swapped still is.
     pub(super) fn again(&self, now: Instant) -> Self {
         Self { before: self.before, ..Self::new(now) }
+    }
+
+    /// How many rewrites there are, if that is known before it is seen.
+    pub(super) fn counted(&self) -> Option<u64> {
+        self.counted
     }
 
     /// Whether the shard must not be loaded so far now. At most as long as a call of the store takes, and it is not begun for what is due soon.
@@ -107,6 +122,7 @@ pub(super) struct Swapping {
 /// What came of a swap.
 pub(super) struct Swapped {
     lease: Lease,
+    after: u64,
     inputs: Vec<(Slice, Name)>,
     outcome: Result<Vec<Rewritten>, Error>,
 }
@@ -126,11 +142,12 @@ impl Swapping {
         let Some(Done { shard, tag, found }) = self.found.take() else { return };
         let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else { return };
         let Some(Swap { inputs, outputs, before }) = work.looked(found, wall, Instant::now()) else { return };
+        let Some(after) = work.rewrites() else { return };
         work.rewriting.before = Some(before);
-        let (store, request) = (store.clone(), Rewrite { lease: work.lease.clone(), inputs, outputs });
+        let (store, request) = (store.clone(), Rewrite { lease: work.lease.clone(), after, inputs, outputs });
         self.under_way = Some(Box::pin(async move {
             let outcome = store.rewrite(std::slice::from_ref(&request)).await;
-            Swapped { lease: request.lease, inputs: request.inputs, outcome }
+            Swapped { lease: request.lease, after, inputs: request.inputs, outcome }
         }));
     }
 
@@ -147,14 +164,16 @@ impl Swapping {
 pub(super) fn swapped(
     works: &mut BTreeMap<ShardId, Work>,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
-    Swapped { lease, inputs, outcome }: Swapped,
+    Swapped { lease, after, inputs, outcome }: Swapped,
 ) -> Result<Option<ShardId>, Error> {
     // Of a lease that has ended it says nothing about the one that the shard is held by since.
     let Some(work) = works.get_mut(&lease.shard).filter(|work| work.lease == lease) else { return Ok(None) };
     let shard = lease.shard;
-    work.rewriting.before = None;
+    // If it is not known whether it was counted, the next look tells.
+    (work.rewriting.before, work.rewriting.counted) = (None, None);
     match outcome.map(|outcomes| outcomes.first().copied()) {
         Ok(Some(Rewritten::Done)) => {
+            work.rewriting.counted = Some(after + 1);
             work.swapped(&inputs, Instant::now());
             routes[&shard.route].metric.rewritten_runs.increment(inputs.len() as u64);
         }
@@ -173,7 +192,7 @@ mod tests {
     use super::*;
     use crate::model::{Claim, Cursor, Level, Offset};
     use crate::run::{Decoder, Encoder};
-    use crate::store::Listing;
+    use crate::store::{History, Listing};
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
@@ -228,13 +247,13 @@ mod tests {
         let bytes = |places: Vec<Cursor>| Encoder::new().encode(places.into_iter().map(|place| (place, &b""[..]))).1;
         let (old, new) = (Name::new("1-1-2-1"), Name::new("1-2-1-2"));
         let cut = read(slice, &old, Some(&bytes(vec![soon, later])), (work.horizon, Claim::START), &mut Decoder::new());
-        work.take_in(Answer::Tail { watermark, seen: watermark, runs: vec![cut] }, now);
+        work.take_in(Answer::Tail { watermark, seen: watermark, history: History::default(), runs: vec![cut] }, now);
         work.swapped(&[(slice, old)], now);
         while let Some(what) = work.next_fill(later.due) {
             let answer = match what {
                 What::List { .. } => {
                     let runs = vec![Listing { slice, name: new.clone(), least_due: later.due }];
-                    Answer::List { watermark, runs, more: false }
+                    Answer::List { watermark, history: History::default(), runs, more: false }
                 }
                 What::Fetch { runs, bytes: held, keep, taken } => {
                     let blobs = runs.iter().map(|(_, name)| (*name == new).then(|| bytes(vec![later]))).collect();

@@ -18,7 +18,7 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, Origins, Slice, Times
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
 use crate::schedule::{Flights, Inventory, Schedule, Take};
-use crate::store::{Advance, Tally};
+use crate::store::{Advance, History, Tally};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,6 +40,8 @@ pub(crate) struct Work {
     pub(crate) flights: Flights<Aloft>,
     pub(super) queued: Queued,
     pub(crate) schedule: Schedule<Resident>,
+    /// As the loader saw it last. `None`: nothing is loaded yet, so whatever it is, all that is loaded will be of it.
+    pub(super) history: Option<History>,
     pub(super) inventory: Inventory,
     pub(super) memory: Rc<Account>,
     pub(super) rewriting: Rewriting,
@@ -102,6 +104,7 @@ impl Work {
             flights: Flights::new(start),
             queued: Queued::new(),
             schedule: Schedule::new(start, state.watermark),
+            history: None,
             inventory: Inventory::default(),
             memory,
             rewriting: Rewriting::new(now),
@@ -154,6 +157,7 @@ impl Work {
     /// Drops what is held and loads it again: the store went back, or a claim was refused.
     pub(crate) fn reload(&mut self, taken: Claim, watermark: Watermark, now: Instant) {
         self.schedule = Schedule::new(taken, watermark);
+        self.history = None;
         self.inventory = Inventory::default();
         self.deletes.clear();
         self.fill = Fill::Idle;
@@ -166,16 +170,6 @@ impl Work {
     pub(crate) fn refused(&mut self, watermark: Watermark, now: Instant) {
         self.reload(self.flights.claimed(), watermark, now);
         self.not_before = Some(now + REFUSED_PAUSE);
-    }
-
-    /// The store's watermark came with some reply. `true`: it had gone back, and everything is loaded again.
-    pub(crate) fn observe(&mut self, watermark: Watermark, now: Instant) -> bool {
-        let went_back = self.schedule.went_back(watermark);
-        if went_back {
-            tracing::warn!(shard = %self.lease.shard, seen = %self.schedule.seen(), %watermark, "the store went back: loading again");
-            self.reload(self.schedule.taken(), watermark, now);
-        }
-        went_back
     }
 
     /// Something was appended.
@@ -226,8 +220,8 @@ impl Work {
                     self.reload(self.schedule.taken(), watermark, now);
                 }
             }
-            Answer::Tail { watermark, seen, runs } => {
-                if self.observe(watermark, now) {
+            Answer::Tail { watermark, seen, history, runs } => {
+                if self.follow(watermark, history, now) {
                     return true;
                 }
                 self.poll.end(seen > self.schedule.seen(), seen < watermark, now);
@@ -235,8 +229,9 @@ impl Work {
                 runs.into_iter().for_each(|read| self.merge(read));
                 self.schedule.see(seen);
             }
-            Answer::List { watermark, runs, more } => {
-                if !self.observe(watermark, now) {
+            Answer::List { watermark, history, runs, more } => {
+                if !self.follow(watermark, history, now) {
+                    self.history = Some(history);
                     self.listed(runs, more);
                 }
             }
@@ -433,7 +428,7 @@ mod tests {
         let (_, bytes) = Encoder::new().encode([(Cursor::new(due, offset), &b""[..])].into_iter());
         let (name, slice) = (Name::new("1-1-1-1"), Slice { level: Level::Hour, start: 0 });
         let run = Decoder::new().decode(name, slice, &bytes).expect("a whole run");
-        work.take_in(Answer::Tail { watermark, seen: watermark, runs: vec![Read::Run(run)] }, now);
+        work.take_in(Answer::Tail { watermark, seen: watermark, history: History::default(), runs: vec![Read::Run(run)] }, now);
         work.schedule.load_reached(Cursor::new(due, Offset(2)));
         work
     }
@@ -481,7 +476,7 @@ mod tests {
             let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
             let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
             work.begin_call(&advance, Some(take));
-            work.take_in(Answer::Tail { watermark: Watermark(9), seen: Watermark(9), runs: Vec::new() }, now);
+            work.take_in(Answer::Tail { watermark: Watermark(9), seen: Watermark(9), history: History::default(), runs: Vec::new() }, now);
             let (tag, call) = (work.tag(), work.call_ended().expect("it was asked"));
             work.observe_answer(call.seen, answered, now);
             assert_eq!(work.tag() != tag, went_back, "{answered:?}");
@@ -519,7 +514,7 @@ mod tests {
                 return (0, 0);
             };
             let kept = memory.taken();
-            work.take_in(Answer::Tail { watermark: Watermark(5), seen: Watermark(5), runs: Vec::new() }, now);
+            work.take_in(Answer::Tail { watermark: Watermark(5), seen: Watermark(5), history: History::default(), runs: Vec::new() }, now);
             (limit, kept - memory.taken())
         };
         let run = crate::limit::RUN_HELD_USUAL;

@@ -3,7 +3,7 @@
 use super::trial::{Trial, cancel, due, listing, named, place, run_of, schedule};
 use crate::model::{Claim, Cursor, Offset, Partition, ShardId, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Appended, Birth, Change};
+use crate::store::{Advance, Append, Appended, Birth, Change, History, Reading, Rewritten};
 
 pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_its_runs(t: &Trial<'_>) {
     t.born(10).await;
@@ -50,6 +50,30 @@ pub(super) async fn an_empty_append_moves_the_watermark_over_a_gap(t: &Trial<'_>
     let state = t.state().await;
     assert_eq!((state.watermark, state.lowest_pending), (Watermark(90), Offset(90)));
     t.appended(90, 91, &[]).await;
+}
+
+pub(super) async fn the_history_names_the_reading_that_appended_last_and_where_it_began(t: &Trial<'_>) {
+    t.born(0).await;
+    assert_eq!(t.history().await, History::default());
+    let reading = |number| Reading { writer: u64::MAX, number };
+    let append = async |number, from, to| {
+        let append = Append { reading: reading(number), ..t.batch(from, to, &[], &[]) };
+        t.store().append(&[append]).await.unwrap().remove(0)
+    };
+    let done = Appended::Done { cancelled: 0, missed: 0 };
+    assert_eq!((append(1, 0, 5).await, append(1, 5, 9).await), (done, done));
+    let history = History { reading: reading(1), before: Reading::default(), from: Watermark(0), rewrites: 0 };
+    assert_eq!(t.history().await, history);
+    assert_eq!(append(2, 5, 9).await, Appended::Elsewhere(Watermark(9)));
+    assert_eq!(t.history().await, history, "it has stored nothing");
+    let run = run_of("a", &[place(due(1, 0), 9)]);
+    t.held(1).await;
+    assert_eq!(t.rewrite(1, &[], &[&run]).await, Rewritten::Done);
+    assert_eq!((append(2, 9, 10).await, append(2, 10, 11).await), (done, done));
+    let history = History { reading: reading(2), before: reading(1), from: Watermark(9), rewrites: 1 };
+    assert_eq!(t.history().await, history);
+    assert_eq!(append(1, 11, 12).await, done);
+    assert_eq!(t.history().await, History { reading: reading(1), before: reading(2), from: Watermark(11), ..history });
 }
 
 pub(super) async fn requests_of_one_call_are_independent(t: &Trial<'_>) {

@@ -97,7 +97,7 @@ pub(super) async fn a_full_store_refuses_what_brings_bytes_and_still_delivers(t:
     assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
 
     t.held(1).await;
-    let rewrite = Rewrite { lease: t.lease(1), inputs: vec![named(&run)], outputs: vec![run_of("c", &[place(due(1, 0), 0)])] };
+    let rewrite = Rewrite { lease: t.lease(1), after: 0, inputs: vec![named(&run)], outputs: vec![run_of("c", &[place(due(1, 0), 0)])] };
     let refused = t.store().rewrite(&[rewrite]).await;
     assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
     assert_eq!(t.list_all().await, (Watermark(1), vec![listing(&run)]));

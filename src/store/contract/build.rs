@@ -2,7 +2,7 @@
 
 use super::run_of;
 use crate::model::{Claim, Cursor, Identity, Lease, Partition, ShardId, Timestamp, Token, Watermark};
-use crate::store::{Advance, Append, Birth, Change, ChangeKind, List, Tally};
+use crate::store::{Advance, Append, Birth, Change, ChangeKind, List, Reading, Tally};
 use std::time::Duration;
 
 pub(crate) fn shard(topic: &str) -> ShardId {
@@ -18,7 +18,8 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     let offset = place.offset.0;
     let change = Change { id: format!("id{offset}").into(), kind: ChangeKind::Schedule(place) };
     let run = run_of(&format!("w{offset}"), &[place]);
-    Append { shard: shard(topic), from: Watermark(offset), to: Watermark(offset + 1), runs: vec![run], changes: vec![change] }
+    let (reading, from, to) = (Reading::default(), Watermark(offset), Watermark(offset + 1));
+    Append { shard: shard(topic), reading, from, to, runs: vec![run], changes: vec![change] }
 }
 
 pub(crate) fn lease(topic: &str) -> Lease {

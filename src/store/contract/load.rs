@@ -46,7 +46,8 @@ pub(super) async fn what_is_due_at_once_is_listed_first(t: &Trial<'_>) {
     t.appended(0, 4, &[&soon, &once, &old]).await;
     assert_eq!(t.list_all().await.1, [listing(&once), listing(&old), listing(&soon)]);
     let listed = t.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 9).await;
-    assert_eq!(listed, Listed::Runs { watermark: Watermark(4), runs: vec![listing(&once)], more: false });
+    let history = t.glance().await.expect("it is there").history;
+    assert_eq!(listed, Listed::Runs { watermark: Watermark(4), history, runs: vec![listing(&once)], more: false });
 }
 
 pub(super) async fn a_list_that_was_cut_says_so_and_can_be_gone_on_with(t: &Trial<'_>) {
@@ -79,7 +80,8 @@ pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Trial<'_>)
     for limit in [1, 40, 100, 101, usize::MAX] {
         let wanted: Vec<Listing> = std::iter::once(&once).chain(&runs).take(limit).map(listing).collect();
         let listed = t.list(Timestamp::AT_ONCE, Timestamp::MAX, limit).await;
-        assert_eq!(listed, Listed::Runs { watermark: Watermark(101), runs: wanted, more: limit < 101 });
+        let history = t.glance().await.expect("it is there").history;
+        assert_eq!(listed, Listed::Runs { watermark: Watermark(101), history, runs: wanted, more: limit < 101 });
     }
 }
 

@@ -56,6 +56,7 @@ cases! {
         a_repeated_append_tells_the_watermark_and_adds_nothing,
         an_append_behind_or_ahead_of_the_watermark_writes_nothing,
         an_empty_append_moves_the_watermark_over_a_gap,
+        the_history_names_the_reading_that_appended_last_and_where_it_began,
         requests_of_one_call_are_independent,
         positions_that_no_double_holds_are_kept_exactly,
         lowest_pending_is_the_least_offset_of_what_waits,
@@ -116,6 +117,7 @@ cases! {
         a_rewrite_puts_runs_in_the_place_of_others,
         a_repeated_rewrite_is_done_and_changes_nothing_more,
         a_rewrite_of_what_is_partly_gone_writes_nothing,
+        a_rewrite_that_does_not_know_of_all_that_there_were_writes_nothing,
         only_the_holder_rewrites,
         what_was_all_delivered_is_rewritten_to_nothing;
     ledger:

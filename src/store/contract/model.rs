@@ -7,7 +7,8 @@ use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, S
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, List, Listed, Quarantine, Renewed, Rewrite, Store, Tail, Tally,
+    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, History, List, Listed, Quarantine, Reading, Renewed, Rewrite,
+    Store, Tail, Tally,
 };
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -71,6 +72,7 @@ enum Call {
         token: u8,
         inputs: Vec<Index>,
         messages: Vec<Vec<Message>>,
+        knows_all: bool,
     },
     Enrol {
         worker: u8,
@@ -124,7 +126,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
             .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| Call::Advance { token, delivered, since, tally, deletes, ids, claim }),
         1 => (token(), runs()).prop_map(|(token, runs)| Call::Quarantine { token, runs }),
-        2 => (token(), runs(), messages).prop_map(|(token, inputs, messages)| Call::Rewrite { token, inputs, messages }),
+        2 => (token(), runs(), messages, prop::bool::weighted(0.8))
+            .prop_map(|(token, inputs, messages, knows_all)| Call::Rewrite { token, inputs, messages, knows_all }),
         2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| Call::Enrol { worker, lasting }),
         1 => (0..3u8).prop_map(|worker| Call::Resign { worker }),
         1 => Just(Call::Erase),
@@ -165,7 +168,9 @@ impl World {
     fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
         let mut changes: Vec<Change> = cancels.iter().map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
         let (runs, to) = self.runs(from, messages, &mut changes);
-        Append { shard: self.shard.clone(), from: Watermark(from), to: Watermark(to + gap), runs, changes }
+        // Several of each reading, and readings that come back.
+        let reading = Reading { writer: 1, number: self.places.len() as u64 / 8 % 5 };
+        Append { shard: self.shard.clone(), reading, from: Watermark(from), to: Watermark(to + gap), runs, changes }
     }
 
     /// New runs, from that offset on. Answers also the next offset.
@@ -197,6 +202,7 @@ fn length(lasting: bool) -> Duration {
 struct New {
     appends: Vec<Append>,
     outputs: Vec<Run>,
+    after: u64,
 }
 
 /// Makes the call and answers its outcome as text, without the store's time.
@@ -248,7 +254,7 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (wate
             format!("{:?}", store.quarantine(&[Quarantine { lease: world.lease(*token), runs: runs(picks) }]).await)
         }
         Call::Rewrite { token, inputs, .. } => {
-            let rewrite = Rewrite { lease: world.lease(*token), inputs: runs(inputs), outputs: new.outputs.clone() };
+            let rewrite = Rewrite { lease: world.lease(*token), after: new.after, inputs: runs(inputs), outputs: new.outputs.clone() };
             format!("{:?}", store.rewrite(&[rewrite]).await)
         }
         Call::Enrol { worker, lasting } => {
@@ -265,7 +271,11 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (wate
 async fn shown(store: &dyn Store, world: &World) -> String {
     let mut state = store.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
     let all = List { shard: world.shard.clone(), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 1_000 };
-    let listed = store.list(&[all]).await.unwrap().remove(0);
+    let mut listed = store.list(&[all]).await.unwrap().remove(0);
+    if let Listed::Runs { history, .. } = &mut listed {
+        // That outlives no restart everywhere.
+        *history = History::default();
+    }
     if let (Some(state), Listed::Runs { runs, .. }) = (&mut state, &listed) {
         let least = runs.iter().map(|run| run.name.least_offset()).min().unwrap_or(state.watermark.offset());
         assert!(state.lowest_pending <= least);
@@ -281,7 +291,8 @@ async fn hidden(store: &dyn Store, world: &World) -> String {
     let Some(watermark) = known.map(|state| state.watermark) else { return String::new() };
     let changes = (0..4).map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
     let to = Watermark(watermark.0 + 1);
-    let cancels = Append { shard: world.shard.clone(), from: watermark, to, runs: Vec::new(), changes };
+    let (shard, reading) = (world.shard.clone(), Reading::default());
+    let cancels = Append { shard, reading, from: watermark, to, runs: Vec::new(), changes };
     let appended = store.append(&[cancels]).await.unwrap();
     for token in 1..3 {
         store.release(&[world.lease(token)]).await.unwrap();
@@ -314,7 +325,11 @@ async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, cal
                 let append = world.append(watermark.saturating_add_signed(*ahead), messages, cancels, *gap);
                 New { appends: vec![append], ..New::default() }
             }
-            Call::Rewrite { messages, .. } => New { outputs: world.runs(watermark, messages, &mut Vec::new()).0, ..New::default() },
+            Call::Rewrite { messages, knows_all, .. } => {
+                let glance = memory.glance(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
+                let after = glance.map_or(0, |glance| glance.history.rewrites) + u64::from(!knows_all);
+                New { outputs: world.runs(watermark, messages, &mut Vec::new()).0, after, ..New::default() }
+            }
             _ => New::default(),
         };
         let in_memory = outcome(memory, call, &world, &new, stands).await;

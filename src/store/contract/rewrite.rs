@@ -54,6 +54,21 @@ pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Trial<'_
     assert_eq!((t.list_all().await.1, t.state().await.pending), (vec![listing(&a)], 1));
 }
 
+pub(super) async fn a_rewrite_that_does_not_know_of_all_that_there_were_writes_nothing(t: &Trial<'_>) {
+    t.born(0).await;
+    let (a, b, c) = (run_of("a", &[place(due(1, 0), 0)]), run_of("b", &[place(due(1, 0), 0)]), run_of("c", &[place(due(1, 0), 0)]));
+    t.appended(0, 1, &[&a]).await;
+    t.held(1).await;
+    assert_eq!(t.rewrite_after(1, 1, &[&a], &[&b]).await, Rewritten::Changed);
+    assert_eq!(t.list_all().await.1, [listing(&a)]);
+    assert_eq!(t.rewrite_after(1, 0, &[&a], &[&b]).await, Rewritten::Done);
+    assert_eq!(t.rewrite_after(1, 0, &[&b], &[&c]).await, Rewritten::Changed);
+    assert_eq!(t.rewrite_after(1, 0, &[&a], &[&b]).await, Rewritten::Done, "a repeat");
+    assert_eq!((t.list_all().await.1, t.history().await.rewrites), (vec![listing(&b)], 1));
+    assert_eq!(t.rewrite_after(1, 1, &[&b], &[&c]).await, Rewritten::Done);
+    assert_eq!((t.list_all().await.1, t.history().await.rewrites), (vec![listing(&c)], 2));
+}
+
 pub(super) async fn only_the_holder_rewrites(t: &Trial<'_>) {
     t.born(0).await;
     let (a, b) = (run_of("a", &[place(due(1, 0), 0)]), run_of("b", &[place(due(1, 0), 0)]));

@@ -4,8 +4,8 @@ use super::Subject;
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
 use crate::run::{Name, Run, Summary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, Glance, List, Listed, Listing, Opened,
-    Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, Glance, History, List, Listed, Listing,
+    Opened, Quarantine, Reading, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -93,6 +93,7 @@ impl Trial<'_> {
     pub(super) fn batch(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Append {
         Append {
             shard: self.shard.clone(),
+            reading: Reading { writer: 1, number: 1 },
             from: Watermark(from),
             to: Watermark(to),
             runs: runs.iter().map(|&run| run.clone()).collect(),
@@ -115,13 +116,23 @@ impl Trial<'_> {
     /// A glance tells the same positions.
     pub(super) async fn state(&self) -> State {
         let state = self.known().await.expect("the shard was born");
-        let (watermark, delivered) = (state.watermark, state.delivered);
-        assert_eq!(self.glance().await, Some(Glance { watermark, delivered }));
+        let Glance { watermark, delivered, .. } = self.glance().await.expect("the shard was born");
+        assert_eq!((state.watermark, state.delivered), (watermark, delivered));
         state
     }
 
     pub(super) async fn glance(&self) -> Option<Glance> {
         self.store().glance(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
+    }
+
+    /// Told the same in every way.
+    pub(super) async fn history(&self) -> History {
+        let Glance { watermark, history, .. } = self.glance().await.expect("the shard was born");
+        let listed = self.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 1).await;
+        assert!(matches!(listed, Listed::Runs { history: told, .. } if told == history), "{listed:?}");
+        let tailed = self.tail(watermark.0, Timestamp::AT_ONCE, 1).await;
+        assert_eq!(tailed, Tailed::Runs { watermark, seen: watermark, history, runs: Vec::new() });
+        history
     }
 
     pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {
@@ -151,7 +162,7 @@ impl Trial<'_> {
     /// All that is listed, and the watermark that came with it.
     pub(super) async fn list_all(&self) -> (Watermark, Vec<Listing>) {
         match self.list(Timestamp::AT_ONCE, Timestamp::MAX, 10_000).await {
-            Listed::Runs { watermark, runs, more: false } => (watermark, runs),
+            Listed::Runs { watermark, runs, more: false, .. } => (watermark, runs),
             other => panic!("fewer runs than the limit, yet {other:?}"),
         }
     }
@@ -168,7 +179,7 @@ impl Trial<'_> {
     /// Watermark, how far the answer reaches and the runs, by batch and then by name.
     pub(super) async fn tail_runs(&self, after: u64, until: Timestamp, limit: usize) -> (u64, u64, Vec<TailRun>) {
         match self.tail(after, until, limit).await {
-            Tailed::Runs { watermark, seen, runs } => (watermark.0, seen.0, runs),
+            Tailed::Runs { watermark, seen, runs, .. } => (watermark.0, seen.0, runs),
             other => panic!("the tail reaches back to {after}, yet {other:?}"),
         }
     }
@@ -216,9 +227,15 @@ impl Trial<'_> {
         self.store().quarantine(&[Quarantine { lease: self.lease(token), runs }]).await.unwrap().remove(0)
     }
 
+    /// Knowing of all that there were.
     pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Rewritten {
+        let known = self.glance().await.map_or(0, |glance| glance.history.rewrites);
+        self.rewrite_after(token, known, inputs, outputs).await
+    }
+
+    pub(super) async fn rewrite_after(&self, token: u128, after: u64, inputs: &[&Run], outputs: &[&Run]) -> Rewritten {
         let (inputs, outputs) = (inputs.iter().map(|run| named(run)).collect(), outputs.iter().map(|run| (*run).clone()).collect());
-        self.store().rewrite(&[Rewrite { lease: self.lease(token), inputs, outputs }]).await.unwrap().remove(0)
+        self.store().rewrite(&[Rewrite { lease: self.lease(token), after, inputs, outputs }]).await.unwrap().remove(0)
     }
 
     pub(super) async fn contents(&self) -> Contents {

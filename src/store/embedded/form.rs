@@ -4,7 +4,7 @@
 use super::key::Number;
 use crate::model::{Claim, Cursor, Identity, Level, Offset, Slice, Timestamp, Watermark};
 use crate::store::shard::{Count, Positions};
-use crate::store::{Ledger, Tally};
+use crate::store::{History, Ledger, Tally};
 
 /// What a meta row holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub(super) fn meta(meta: &Meta) -> Vec<u8> {
     bytes
 }
 
-/// `None`: nothing that this version writes. The ledger has a row of its own.
+/// `None`: nothing that this version writes. The ledger has a row of its own. The history is not kept on disk: it tells of a store that went back,
+/// and a folder does so only between two processes. A folder that is opened anew begins another, and its timers load their shards again.
 pub(super) fn to_meta(bytes: &[u8]) -> Option<Meta> {
     let (fixed, identity) = bytes.split_first_chunk::<META_LENGTH>()?;
     let (number, rest) = fixed.split_first_chunk::<4>()?;
@@ -39,6 +40,7 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<Meta> {
         claimed: to_claim(claimed)?,
         delivered: to_claim(delivered)?,
         ledger: Ledger::default(),
+        history: History::default(),
     };
     Some(Meta { number: Number::from_be_bytes(*number), positions })
 }

@@ -32,8 +32,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
-    Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, History, List, Listed, Opened, Peer, Quarantine, Renewed,
+    Rewrite, Rewritten, State, Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
@@ -235,8 +235,11 @@ impl Store for Embedded {
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        // Before the names are read, as nobody who is there sees a folder go back.
+        let glances = self.glance(&requests.iter().map(|request| request.shard.clone()).collect::<Vec<_>>()).await?;
+        let histories: Vec<_> = glances.iter().map(|glance| glance.map_or_else(History::default, |glance| glance.history)).collect();
         let requests = requests.to_vec();
-        self.read(move |view| view.list(&requests)).await
+        self.read(move |view| view.list(&requests, &histories)).await
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {

@@ -9,7 +9,7 @@ use super::shared::Shared;
 use crate::limit;
 use crate::model::{Cursor, ShardId, Slice};
 use crate::run::Name;
-use crate::store::{Error, Fetch, List, Listed, Listing};
+use crate::store::{Error, Fetch, History, List, Listed, Listing};
 use bytes::Bytes;
 use fjall::{Readable as _, Snapshot};
 use std::sync::Arc;
@@ -39,8 +39,9 @@ impl<'a> View<'a> {
         Self { rows, snapshot: rows.db.snapshot(), deployment }
     }
 
-    pub(super) fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        requests.iter().map(|request| self.list_one(request).map_err(|error| unavailable(&error))).collect()
+    pub(super) fn list(&self, requests: &[List], histories: &[History]) -> Result<Vec<Listed>, Error> {
+        let list = |(request, history): (_, &History)| self.list_one(request, *history).map_err(|error| unavailable(&error));
+        requests.iter().zip(histories).map(list).collect()
     }
 
     pub(super) fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
@@ -65,7 +66,7 @@ impl<'a> View<'a> {
         Ok(self.snapshot.get(&self.rows.index, key.to_bytes())?.and_then(|value| form::to_meta(&value)))
     }
 
-    fn list_one(&self, request: &List) -> fjall::Result<Listed> {
+    fn list_one(&self, request: &List, history: History) -> fjall::Result<Listed> {
         let Some(meta) = self.meta(&request.shard)? else { return Ok(Listed::Unknown) };
         let limit = request.limit.min(limit::ROWS_MAX);
         let range = key::order_range(meta.number, request.from, request.until);
@@ -78,7 +79,7 @@ impl<'a> View<'a> {
         }
         let more = runs.len() > limit;
         runs.truncate(limit);
-        Ok(Listed::Runs { watermark: meta.positions.watermark, runs, more })
+        Ok(Listed::Runs { watermark: meta.positions.watermark, history, runs, more })
     }
 
     fn fetch_one(&self, request: &Fetch) -> fjall::Result<Vec<Option<Bytes>>> {

@@ -223,7 +223,7 @@ impl Registry {
     /// The runs come without their bytes.
     pub(super) fn tail(&mut self, requests: &[Tail]) -> Vec<Tailed> {
         let tailed = requests.iter().map(|request| match self.shard(&request.shard) {
-            Some(shard) => shard.recent.read(request, shard.positions.watermark),
+            Some(shard) => shard.recent.read(request, shard.positions.watermark, shard.positions.history),
             None => Tailed::Unknown,
         });
         tailed.collect()

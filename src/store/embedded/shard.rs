@@ -219,6 +219,9 @@ impl Shard {
         {
             return Ok(Rewritten::Done);
         }
+        if !self.positions.is_known(request) {
+            return Ok(Rewritten::Changed);
+        }
         for (slice, name) in &request.inputs {
             if !self.has(*slice, name, draft)? {
                 return Ok(Rewritten::Changed);
@@ -226,7 +229,7 @@ impl Shard {
         }
         let left = self.remove_all(&request.inputs, draft)?;
         request.outputs.iter().for_each(|run| self.add(run, draft));
-        self.positions.ledger.replace(left, request.outputs.iter().map(|run| u64::from(run.name.count())).sum());
+        self.positions.rewritten(request, left);
         let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
         self.write_counts(inputs.chain(request.outputs.iter().map(|run| Some(run.slice))), draft);
         Ok(Rewritten::Done)

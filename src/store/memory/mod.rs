@@ -253,8 +253,8 @@ mod tests {
     use crate::clock::WallClock;
     use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Watermark};
     use crate::mutant::{self, Mutant};
-    use crate::store::Tally;
     use crate::store::contract::{self, Subject, run_of};
+    use crate::store::{Reading, Tally};
 
     #[async_trait(?Send)]
     impl Subject for Memory {
@@ -290,6 +290,7 @@ mod tests {
     fn append(from: u64, to: u64) -> Append {
         Append {
             shard: shard(),
+            reading: Reading::default(),
             from: Watermark(from),
             to: Watermark(to),
             runs: vec![run_of(&format!("w{from}"), &[place(from)])],

@@ -96,7 +96,7 @@ impl Shard {
         runs.sort_by(|a, b| (a.least_due, a.name.least_offset(), &a.name).cmp(&(b.least_due, b.name.least_offset(), &b.name)));
         let more = runs.len() > request.limit;
         runs.truncate(request.limit);
-        Listed::Runs { watermark: self.positions.watermark, runs, more }
+        Listed::Runs { watermark: self.positions.watermark, history: self.positions.history, runs, more }
     }
 
     fn listings(&self) -> impl Iterator<Item = Listing> {
@@ -118,7 +118,7 @@ impl Shard {
     }
 
     pub(super) fn tail(&self, request: &Tail) -> Tailed {
-        let mut tailed = self.recent.read(request, self.positions.watermark);
+        let mut tailed = self.recent.read(request, self.positions.watermark, self.positions.history);
         if let Tailed::Runs { runs, .. } = &mut tailed {
             for run in runs.iter_mut().filter(|run| run.listing.least_due <= request.until) {
                 run.bytes = self.bytes(run.listing.slice, &run.listing.name);
@@ -172,12 +172,12 @@ impl Shard {
         if request.outputs.first().is_some_and(|run| self.runs.contains_key(&(run.slice, run.name.clone()))) {
             return Rewritten::Done;
         }
-        if !request.inputs.iter().all(|run| self.runs.contains_key(run)) {
+        if !self.positions.is_known(request) || !request.inputs.iter().all(|run| self.runs.contains_key(run)) {
             return Rewritten::Changed;
         }
         let left = self.remove_all(&request.inputs);
         request.outputs.iter().for_each(|run| self.add(run));
-        self.positions.ledger.replace(left, request.outputs.iter().map(|run| u64::from(run.name.count())).sum());
+        self.positions.rewritten(request, left);
         Rewritten::Done
     }
 

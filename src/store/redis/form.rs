@@ -2,7 +2,7 @@
 
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::Name;
-use crate::store::{Ledger, Listing, State, Tally};
+use crate::store::{History, Ledger, Listing, Reading, State, Tally};
 
 /// Greatest whole number whose neighbours a zset score, a double, still tells apart.
 const SCORE_MAX: i64 = (1 << 53) - 1;
@@ -48,6 +48,26 @@ pub(super) fn watermark(text: &str) -> Option<Watermark> {
         return None;
     }
     Some(Watermark(u64::from_str_radix(text, 16).ok()?))
+}
+
+pub(super) fn reading(reading: Reading) -> String {
+    format!("{:x}-{:x}", reading.writer, reading.number)
+}
+
+fn to_reading(text: &str) -> Option<Reading> {
+    let (writer, number) = text.split_once('-')?;
+    Some(Reading { writer: u64::from_str_radix(writer, 16).ok()?, number: u64::from_str_radix(number, 16).ok()? })
+}
+
+/// The history in a field of meta: none was kept of what does not read as one.
+pub(super) fn history(text: &str) -> History {
+    let parts: Vec<_> = text.split(' ').collect();
+    let read = || {
+        let [of, before, from, rewrites] = parts[..] else { return None };
+        let (reading, before, from) = (to_reading(of)?, to_reading(before)?, watermark(from)?);
+        Some(History { reading, before, from, rewrites: rewrites.parse().ok()? })
+    };
+    read().unwrap_or_default()
 }
 
 /// The ledger in a field of meta; one that is not of this state was left behind by a version without ledgers.

@@ -5,7 +5,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `meta` | hash | identity, layout version, watermark, claimed, delivered, the ledger, the lease's token and end, from where the tail is complete |
+//! | `meta` | hash | identity, layout version, watermark, claimed, delivered, the ledger, the history, the lease's token and end, from where the tail is complete |
 //! | `counts` | hash | slice (or `quarantine`) -> messages, bytes, least offset ever added: index of slices, forecast, lowest pending |
 //! | `tail` | zset | the newest runs by the end of their batch |
 //! | `ids` | hash | id -> place of the message that waits under it |

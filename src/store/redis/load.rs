@@ -7,7 +7,7 @@ use super::{Redis, connection, form};
 use crate::limit;
 use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
 use crate::run::Name;
-use crate::store::{Error, Fetch, Glance, List, Listed, Listing};
+use crate::store::{Error, Fetch, Glance, History, List, Listed, Listing};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 use std::collections::BTreeMap;
@@ -37,17 +37,17 @@ impl Redis {
     async fn begin<'a>(&self, requests: &'a [List]) -> Result<Vec<Option<Search<'a>>>, Error> {
         let keys: Vec<Keys> = requests.iter().map(|request| self.keyspace.of(&request.shard)).collect();
         let replies = self.run(keys.iter().map(Call::state).collect()).await?;
-        let searches =
-            requests.iter().zip(keys).zip(replies).map(|((request, keys), reply)| {
-                Ok(reply.slices()?.map(|(watermark, slices)| Search::new(request, keys, watermark, slices)))
-            });
+        let searches = requests.iter().zip(keys).zip(replies).map(|((request, keys), reply)| {
+            Ok(reply.slices()?.map(|(watermark, history, slices)| Search::new(request, keys, (watermark, history), slices)))
+        });
         searches.collect()
     }
 
     pub(super) async fn read_glances(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
         let mut pipeline = Pipeline::new();
         for shard in shards {
-            pipeline.cmd("HMGET").arg(self.keyspace.of(shard).name(Key::Meta)).arg("version").arg("watermark").arg("delivered");
+            ask_positions(&mut pipeline, &self.keyspace.of(shard));
+            pipeline.arg("delivered");
         }
         Ok(self.connection.send(&pipeline).await?.into_iter().map(glance).collect())
     }
@@ -104,6 +104,7 @@ struct Search<'a> {
     request: &'a List,
     keys: Keys,
     watermark: Watermark,
+    history: History,
     /// What is still to be looked into, the least due last.
     slices: Vec<Slice>,
     /// What was asked for in this round.
@@ -112,10 +113,10 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(request: &'a List, keys: Keys, watermark: Watermark, mut slices: Vec<Slice>) -> Self {
+    fn new(request: &'a List, keys: Keys, (watermark, history): (Watermark, History), mut slices: Vec<Slice>) -> Self {
         slices.retain(|slice| may_hold(*slice, request));
         slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
-        Self { request, keys, watermark, slices, asked: Vec::new(), found: Vec::new() }
+        Self { request, keys, watermark, history, slices, asked: Vec::new(), found: Vec::new() }
     }
 
     /// Whether no slice that is left can hold one of the first `limit` runs.
@@ -130,7 +131,7 @@ impl<'a> Search<'a> {
             return;
         }
         self.asked = self.slices.split_off(self.slices.len().saturating_sub(limit::LIST_SLICES_MAX));
-        ask_watermark(pipeline, &self.keys);
+        ask_positions(pipeline, &self.keys);
         for slice in &self.asked {
             let (from, until) = (form::score(self.request.from), form::score(self.request.until));
             pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
@@ -143,7 +144,7 @@ impl<'a> Search<'a> {
         if self.asked.is_empty() {
             return true;
         }
-        let watermark = values.next().and_then(read_watermark);
+        let positions = values.next().and_then(positions);
         for slice in std::mem::take(&mut self.asked) {
             let Some(rows) = values.next().and_then(texts) else {
                 foreign.push(SliceKey { name: self.keys.slice(slice), of_type: key::SLICE_TYPE });
@@ -152,16 +153,17 @@ impl<'a> Search<'a> {
             self.found.extend(rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])));
         }
         self.found.sort_by(|a, b| order(a).cmp(&order(b)));
-        let Some(watermark) = watermark else { return false };
-        // Each of the two was read before the names that came after it; were the store to go back in between, only the lower one is true.
-        self.watermark = self.watermark.min(watermark);
+        let Some((watermark, history, _)) = positions else { return false };
+        // Each of the two was read before the names that came after it; were the store to go back in between, only the lower one is true, and
+        // the last history tells.
+        (self.watermark, self.history) = (self.watermark.min(watermark), history);
         true
     }
 
     fn finish(mut self) -> Listed {
         let more = self.found.len() > self.request.limit;
         self.found.truncate(self.request.limit);
-        Listed::Runs { watermark: self.watermark, runs: self.found, more }
+        Listed::Runs { watermark: self.watermark, history: self.history, runs: self.found, more }
     }
 }
 
@@ -178,19 +180,22 @@ fn may_hold(slice: Slice, request: &List) -> bool {
     slice.least_due() <= request.until && !ended
 }
 
-fn ask_watermark(pipeline: &mut Pipeline, keys: &Keys) {
-    pipeline.cmd("HMGET").arg(keys.name(Key::Meta)).arg("version").arg("watermark");
+fn ask_positions(pipeline: &mut Pipeline, keys: &Keys) {
+    pipeline.cmd("HMGET").arg(keys.name(Key::Meta)).arg("version").arg("watermark").arg("history");
 }
 
-fn read_watermark(value: Value) -> Option<Watermark> {
-    let [version, watermark] = <[String; 2]>::try_from(texts(value)?).ok()?;
-    if version == key::LAYOUT { form::watermark(&watermark) } else { None }
+/// Watermark, history, and what else was asked for. A shard may have no history yet.
+fn positions(value: Value) -> Option<(Watermark, History, Option<Value>)> {
+    let Value::Array(values) = value else { return None };
+    let mut values = values.into_iter();
+    let (version, watermark, history) = (text(values.next()?)?, text(values.next()?)?, text(values.next()?));
+    let history = history.map_or_else(History::default, |history| form::history(&history));
+    if version == key::LAYOUT { Some((form::watermark(&watermark)?, history, values.next())) } else { None }
 }
 
 fn glance(value: Value) -> Option<Glance> {
-    let [version, watermark, delivered] = <[String; 3]>::try_from(texts(value)?).ok()?;
-    let glance = || Some(Glance { watermark: form::watermark(&watermark)?, delivered: Claim::from_hex(&delivered)? });
-    if version == key::LAYOUT { glance() } else { None }
+    let (watermark, history, delivered) = positions(value)?;
+    Some(Glance { watermark, delivered: Claim::from_hex(&text(delivered?)?)?, history })
 }
 
 /// A list of strings; `None` if it is something else, or one of them is missing.
@@ -230,18 +235,19 @@ mod tests {
         let keys = Keyspace::new("test").of(&shard);
         let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 9 };
         let string = |text: &str| Value::BulkString(text.into());
-        let meta = |watermark: &str| Value::Array(vec![string(key::LAYOUT), string(watermark)]);
+        let meta = |watermark: &str, history: &str| Value::Array(vec![string(key::LAYOUT), string(watermark), string(history)]);
+        let (before, after) = (form::history("0-0 0-0 0000000000000000 3"), form::history("7-1 0-0 0000000000000005 2"));
         let slice = Slice { level: Level::Hour, start: 1 };
         // The store went back, or on, between the two looks: names of the lower watermark are all that is sure to be among them.
         for (second, wanted) in [("0000000000000005", 5), ("000000000000000c", 10)] {
-            let mut search = Search::new(&request, keys.clone(), Watermark(10), vec![slice]);
+            let mut search = Search::new(&request, keys.clone(), (Watermark(10), before), vec![slice]);
             search.ask(&mut Pipeline::new());
-            assert!(search.read(&mut [meta(second), Value::Array(vec![])].into_iter(), &mut Vec::new()));
-            assert_eq!(search.finish(), Listed::Runs { watermark: Watermark(wanted), runs: vec![], more: false });
+            assert!(search.read(&mut [meta(second, "7-1 0-0 0000000000000005 2"), Value::Array(vec![])].into_iter(), &mut Vec::new()));
+            assert_eq!(search.finish(), Listed::Runs { watermark: Watermark(wanted), history: after, runs: vec![], more: false });
         }
-        let mut search = Search::new(&request, keys, Watermark(10), vec![slice]);
+        let mut search = Search::new(&request, keys, (Watermark(10), before), vec![slice]);
         search.ask(&mut Pipeline::new());
-        let gone = Value::Array(vec![Value::Nil, Value::Nil]);
+        let gone = Value::Array(vec![Value::Nil, Value::Nil, Value::Nil]);
         assert!(!search.read(&mut [gone, Value::Array(vec![])].into_iter(), &mut Vec::new()), "the shard was lost meanwhile");
     }
 }

@@ -3,7 +3,8 @@
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
 use crate::store::{
-    Acquired, Advanced, Appended, Contents, Error, Forecast, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
+    Acquired, Advanced, Appended, Contents, Error, Forecast, History, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun,
+    Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -60,6 +61,10 @@ impl Reply {
         self.part(state)
     }
 
+    fn history(&mut self) -> Result<History, Error> {
+        self.part(|value| Some(form::history(&text(value)?)))
+    }
+
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
         self.part(|value| {
             let Value::Array(values) = value else { return None };
@@ -108,8 +113,8 @@ impl Reply {
         }
     }
 
-    /// Of a state: the watermark, and the slices that this version knows. `None`: unknown.
-    pub(super) fn slices(mut self) -> Result<Option<(Watermark, Vec<Slice>)>, Error> {
+    /// Of a state: the watermark, the history, and the slices that this version knows. `None`: unknown.
+    pub(super) fn slices(mut self) -> Result<Option<(Watermark, History, Vec<Slice>)>, Error> {
         match self.tag.as_str() {
             "state" => self.part(slices).map(Some),
             "unknown" => Ok(None),
@@ -164,7 +169,9 @@ impl Reply {
     /// The runs come without their bytes.
     pub(super) fn tailed(mut self) -> Result<Tailed, Error> {
         Ok(match self.tag.as_str() {
-            "runs" => Tailed::Runs { watermark: self.watermark()?, seen: self.watermark()?, runs: self.tail_runs()? },
+            "runs" => {
+                Tailed::Runs { watermark: self.watermark()?, seen: self.watermark()?, history: self.history()?, runs: self.tail_runs()? }
+            }
             "broken" => Tailed::Broken { watermark: self.watermark()? },
             "unknown" => Tailed::Unknown,
             _ => return self.other(),
@@ -205,14 +212,14 @@ impl Reply {
     }
 }
 
-/// The six parts of a state: identity, watermark, claimed, delivered, ledger, counts.
-fn state_parts(value: Value) -> Option<[Value; 6]> {
+/// The seven parts of a state: identity, watermark, claimed, delivered, ledger, history, counts.
+fn state_parts(value: Value) -> Option<[Value; 7]> {
     let Value::Array(parts) = value else { return None };
-    <[Value; 6]>::try_from(parts).ok()
+    <[Value; 7]>::try_from(parts).ok()
 }
 
 fn state(value: Value) -> Option<State> {
-    let [identity, watermark, claimed, delivered, ledger, counts] = state_parts(value)?;
+    let [identity, watermark, claimed, delivered, ledger, _, counts] = state_parts(value)?;
     let watermark = form::watermark(&text(watermark)?)?;
     let mut state = State {
         identity: Identity(text(identity)?.into()),
@@ -233,10 +240,10 @@ fn state(value: Value) -> Option<State> {
     Some(state)
 }
 
-fn slices(value: Value) -> Option<(Watermark, Vec<Slice>)> {
-    let [_, watermark, _, _, _, counts] = state_parts(value)?;
+fn slices(value: Value) -> Option<(Watermark, History, Vec<Slice>)> {
+    let [_, watermark, _, _, _, history, counts] = state_parts(value)?;
     let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
-    Some((form::watermark(&text(watermark)?)?, slices))
+    Some((form::watermark(&text(watermark)?)?, form::history(&text(history)?), slices))
 }
 
 fn contents(value: Value) -> Option<Contents> {

@@ -51,7 +51,8 @@ const ALL: [(Script, &str); 14] = [
 const INCLUDES: &str = concat!(
     include_str!("../../../lua/include/shard.lua"),
     include_str!("../../../lua/include/slice.lua"),
-    include_str!("../../../lua/include/ledger.lua")
+    include_str!("../../../lua/include/ledger.lua"),
+    include_str!("../../../lua/include/history.lua")
 );
 
 /// A script as the server gets it, and the hash that it is called by.
@@ -123,7 +124,7 @@ impl Call {
         let fixed = [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled];
         let (at, mut call) = Self::on_slices(Script::Append, keys, fixed, append.runs.iter().map(|run| run.slice));
         call.arg(key::LAYOUT).arg(form::watermark_hex(append.from)).arg(form::watermark_hex(append.to));
-        call.arg(limit::TAIL_RUNS_MAX).arg(append.changes.len());
+        call.arg(form::reading(append.reading)).arg(limit::TAIL_RUNS_MAX).arg(append.changes.len());
         for change in &append.changes {
             let place = match change.kind {
                 ChangeKind::Schedule(place) => place.to_hex(),
@@ -183,7 +184,7 @@ impl Call {
     pub(super) fn rewrite(keys: &Keys, rewrite: &Rewrite) -> Self {
         let slices = rewrite.inputs.iter().map(|(slice, _)| *slice).chain(rewrite.outputs.iter().map(|run| run.slice));
         let (at, mut call) = Self::on_slices(Script::Rewrite, keys, [Key::Meta, Key::Counts], slices);
-        call.arg(key::LAYOUT).arg(rewrite.lease.token.to_string()).arg(rewrite.inputs.len());
+        call.arg(key::LAYOUT).arg(rewrite.lease.token.to_string()).arg(rewrite.after).arg(rewrite.inputs.len());
         for (slice, name) in &rewrite.inputs {
             call.arg_run(&at, *slice, name);
         }

@@ -10,7 +10,7 @@ pub(crate) use count::{Count, Counts};
 pub(crate) use holder::Holder;
 pub(crate) use recent::Recent;
 
-use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, Ledger};
+use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, History, Ledger, Rewrite};
 use crate::model::{Claim, Cursor, Identity, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ pub(crate) struct Positions {
     pub(crate) claimed: Claim,
     pub(crate) delivered: Claim,
     pub(crate) ledger: Ledger,
+    pub(crate) history: History,
 }
 
 /// What the changes of one append came to, but for the ids.
@@ -45,12 +46,12 @@ pub(crate) struct Sifted {
 
 impl Positions {
     pub(crate) fn new(birth: &Birth) -> Self {
-        let (identity, ledger) = (birth.identity.clone(), Ledger::default());
-        Self { identity, watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered, ledger }
+        let (identity, ledger, history) = (birth.identity.clone(), Ledger::default(), History::default());
+        Self { identity, watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered, ledger, history }
     }
 
     pub(crate) fn glance(&self) -> Glance {
-        Glance { watermark: self.watermark, delivered: self.delivered }
+        Glance { watermark: self.watermark, delivered: self.delivered, history: self.history }
     }
 
     /// Whether the batch begins where the shard ends (I2).
@@ -64,7 +65,19 @@ impl Positions {
     pub(crate) fn appended(&mut self, append: &Append) {
         // The greater of the two can only be another one with a mutant planted.
         self.watermark = self.watermark.max(append.to);
+        self.history.appended(append.reading, append.from);
         self.ledger.accepted += append.runs.iter().map(|run| u64::from(run.name.count())).sum::<u64>();
+    }
+
+    /// Whether a rewrite was planned by who knows of all that there were.
+    pub(crate) fn is_known(&self, rewrite: &Rewrite) -> bool {
+        rewrite.after == self.history.rewrites
+    }
+
+    /// Runs were put in the place of others with so many messages.
+    pub(crate) fn rewritten(&mut self, rewrite: &Rewrite, left: u64) {
+        self.ledger.replace(left, rewrite.outputs.iter().map(|run| u64::from(run.name.count())).sum());
+        self.history.rewrites += 1;
     }
 
     /// Applies changes in their order to `ids`, which holds what waits under each id that they name.

@@ -4,7 +4,7 @@
 use crate::limit;
 use crate::model::{Offset, Slice, Timestamp, Watermark};
 use crate::run::{Name, Run};
-use crate::store::{Listing, Tail, TailRun, Tailed};
+use crate::store::{History, Listing, Tail, TailRun, Tailed};
 use std::collections::BTreeSet;
 
 /// At most [`limit::TAIL_RUNS_MAX`] runs.
@@ -30,7 +30,7 @@ impl Recent {
     }
 
     /// Answers the request; the runs come without their bytes.
-    pub(crate) fn read(&self, request: &Tail, watermark: Watermark) -> Tailed {
+    pub(crate) fn read(&self, request: &Tail, watermark: Watermark, history: History) -> Tailed {
         if request.after > watermark || request.after < self.from {
             return Tailed::Broken { watermark };
         }
@@ -49,6 +49,6 @@ impl Recent {
             let listing = Listing { slice: *slice, name: name.clone(), least_due: *least_due };
             TailRun { listing, bytes: None }
         });
-        Tailed::Runs { watermark, seen, runs: runs.collect() }
+        Tailed::Runs { watermark, seen, history, runs: runs.collect() }
     }
 }

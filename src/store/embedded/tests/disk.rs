@@ -37,7 +37,7 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
         let first = from + batch * BATCH;
         let runs = (first..first + BATCH).map(|offset| big(offset, LENGTH)).collect();
         let to = Watermark(first + BATCH);
-        let append = Append { shard: shard("t"), from: Watermark(first), to, runs, changes: vec![] };
+        let append = Append { shard: shard("t"), reading: Reading::default(), from: Watermark(first), to, runs, changes: vec![] };
         assert_eq!(store.append(&[append]).await.unwrap(), [DONE]);
     }
 }

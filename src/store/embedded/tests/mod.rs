@@ -13,7 +13,7 @@ use crate::run::{Name, Run};
 use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};
 use crate::store::contract::{self, Subject, run_of};
-use crate::store::{Change, ChangeKind, Survey};
+use crate::store::{Change, ChangeKind, History, Reading, Survey};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -205,8 +205,11 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
     assert_eq!(renewed, [Renewed::Fenced]);
     let tail = |after| Tail { shard: shard("t"), after: Watermark(after), until: Timestamp::MAX, limit: 9 };
     let tailed = kept.store().tail(&[tail(0), tail(1)]).await.unwrap();
-    let wanted =
-        [Tailed::Broken { watermark: Watermark(1) }, Tailed::Runs { watermark: Watermark(1), seen: Watermark(1), runs: Vec::new() }];
+    let history = History::default();
+    let wanted = [
+        Tailed::Broken { watermark: Watermark(1) },
+        Tailed::Runs { watermark: Watermark(1), seen: Watermark(1), history, runs: Vec::new() },
+    ];
     assert_eq!(tailed, wanted);
 }
 

@@ -11,8 +11,8 @@ use crate::model::{Claim, Cursor, Hint, Offset, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
 use crate::store::contract::model::{Counterpart, same_as_memory};
-use crate::store::contract::{self, Subject};
-use crate::store::{Balance, Change, ChangeKind, Survey, Tally};
+use crate::store::contract::{self, Subject, run_of};
+use crate::store::{Balance, Change, ChangeKind, History, Reading, Survey, Tally};
 use server::Server;
 
 struct RealRedis {
@@ -147,6 +147,31 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
     real.redis.advance(&[Advance { delivered: Some(all), tally, deletes, ..advance("t", all) }]).await.unwrap();
     let wanted = Balance { accepted: 2, settled: tally, ..Balance::default() };
     assert_eq!(balance().await, wanted);
+}
+
+/// What a version without histories left, or somebody else wrote.
+#[tokio::test]
+async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
+    let real = RealRedis::start().await;
+    let history = async || real.redis.glance(&[shard("t")]).await.unwrap().remove(0).expect("it was born").history;
+    let meta = key("t", "meta");
+    let of = |number| Reading { writer: 0xab, number };
+    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.append(&[Append { reading: of(1), ..append("t", 0) }]).await.unwrap();
+    assert_eq!(history().await.reading, of(1));
+    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    for (from, lost) in [format!("HDEL {meta} history"), format!("HSET {meta} history other")].iter().enumerate() {
+        let from = from as u64;
+        real.server.command(lost).await;
+        assert_eq!(history().await, History::default(), "{lost}");
+        let (input, output) = (append("t", from).runs.remove(0), run_of(&format!("new{from}"), &[place(from)]));
+        let rewrite = Rewrite { lease: lease("t"), after: 0, inputs: vec![(input.slice, input.name)], outputs: vec![output] };
+        assert_eq!(real.redis.rewrite(&[rewrite]).await.unwrap(), [Rewritten::Done], "{lost}");
+        assert_eq!(history().await, History { rewrites: 1, ..History::default() }, "{lost}");
+        real.redis.append(&[Append { reading: of(2), ..append("t", from + 1) }]).await.unwrap();
+        let wanted = History { reading: of(2), before: Reading::default(), from: Watermark(from + 1), rewrites: 1 };
+        assert_eq!(history().await, wanted, "{lost}");
+    }
 }
 
 #[tokio::test]
