@@ -237,3 +237,29 @@ fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
     assert_eq!(scene.all_arrive(&sink), 0, "what was read and not stored is read again, and nothing is stored twice");
     scene.ledger_says_all_once(&first);
 }
+
+#[test]
+fn workers_catch_up_at_their_route_s_rate_together() {
+    /// Messages a second; and how many wait, which takes eight seconds.
+    const RATE: i64 = 250;
+    const BEHIND: usize = 2_000;
+    let mut scene = Scene::new(kafka(), "catches_up", PARTITIONS);
+    let sink = scene.sink();
+    let config = scene.config(redis()).replace("source =", &format!("catch_up_rate = {RATE}\nsource ="));
+    let ingress = ingress(&config);
+    scene.send(BEHIND, 0..1_000);
+    scene.wait_until_stored(&ingress, BEHIND);
+    eventually("all of it is behind", LIMIT, || (scene.overdue() == BEHIND).then_some(()));
+    let timers = [start_timer(&config), start_timer(&config)];
+    assert_eq!(scene.all_arrive(&sink), 0);
+    even(&[&timers[0], &timers[1]]);
+    let mut times: Vec<i64> = sink.records().iter().map(|record| record.timestamp).collect();
+    times.sort_unstable();
+    // What a worker takes at once, and the moment in which both are to learn of each other.
+    let took = times[BEHIND - 1] - times[0];
+    eprintln!("{took} ms for {BEHIND} at {RATE} a second");
+    assert!(took >= BEHIND as i64 * 1_000 / RATE * 3 / 4, "{took} ms: each went at the rate of both");
+    let parts = timers.each_ref().map(|timer| timer.metrics().sum("postdate_delivered_total"));
+    assert!(parts.iter().all(|part| *part > BEHIND as f64 / 4.0), "{parts:?}: one of them did it all");
+    scene.ledger_says_all_once(&timers[0]);
+}
