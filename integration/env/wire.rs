@@ -14,8 +14,8 @@ pub(crate) struct Wire {
 /// As the coordinator gave it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Producing {
-    id: i64,
-    epoch: i16,
+    pub(crate) id: i64,
+    pub(crate) epoch: i16,
 }
 
 /// Transactional, as of the record batch's attributes.
@@ -30,9 +30,14 @@ impl Wire {
 
     /// `InitProducerId`, version 1.
     pub(crate) fn init_producer(&mut self, transactional_id: &str) -> Producing {
+        self.may_init_producer(transactional_id).unwrap_or_else(|| panic!("the coordinator refuses {transactional_id}"))
+    }
+
+    /// As `init_producer`, where the coordinator may not be done with the last transaction yet.
+    pub(crate) fn may_init_producer(&mut self, transactional_id: &str) -> Option<Producing> {
         let answer = self.call(22, 1, &[text(transactional_id), 60_000_i32.to_be_bytes().to_vec()].concat());
-        assert_eq!(short(&answer, 4), 0, "the coordinator refuses {transactional_id}");
-        Producing { id: i64::from_be_bytes(answer[6..14].try_into().unwrap()), epoch: short(&answer, 14) }
+        let producing = || Producing { id: i64::from_be_bytes(answer[6..14].try_into().unwrap()), epoch: short(&answer, 14) };
+        (short(&answer, 4) == 0).then(producing)
     }
 
     /// `Produce`, version 3: one record with one header, the producer's first in the partition, as part of a transaction.
@@ -57,6 +62,26 @@ impl Wire {
         let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
         let answer = self.call(28, 2, &[text(transactional_id), text(group), producer, one(topic, partition)].concat());
         assert_eq!(short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4), 0, "the position is refused");
+    }
+
+    /// `AddPartitionsToTxn`, version 1: the topic's first partition.
+    pub(crate) fn add_partition(&mut self, transactional_id: &str, producing: Producing, topic: &str) {
+        assert!(self.may_add_partition(transactional_id, producing, topic), "the partition is refused");
+    }
+
+    /// As `add_partition`, where the coordinator may not be done with the last transaction yet.
+    pub(crate) fn may_add_partition(&mut self, transactional_id: &str, producing: Producing, topic: &str) -> bool {
+        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
+        let body = [text(transactional_id), producer, one(topic, 0_i32.to_be_bytes().to_vec())].concat();
+        let answer = self.call(24, 1, &body);
+        short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4) == 0
+    }
+
+    /// `EndTxn`, version 1.
+    pub(crate) fn end(&mut self, transactional_id: &str, producing: Producing, is_committed: bool) {
+        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
+        let answer = self.call(26, 1, &[text(transactional_id), producer, vec![u8::from(is_committed)]].concat());
+        assert_eq!(short(&answer, 4), 0, "the end is refused");
     }
 
     /// The answer, behind its header.

@@ -7,6 +7,7 @@
 use super::{Outgoing, Report, Sent};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
+use std::sync::Arc;
 
 /// See the module's page. Nothing here waits but [`Transactors::happened`]: what was asked for is told by it.
 #[async_trait(?Send)]
@@ -47,6 +48,8 @@ pub(crate) struct Transactional {
     /// A group without members.
     pub(crate) group: String,
     pub(crate) partition: Partition,
+    /// The topics that it may write to besides its partition, as far as they are known in advance.
+    pub(crate) reach: Arc<[String]>,
 }
 
 /// What is committed along with records: a position of the group, with a text that says more.

@@ -1,6 +1,6 @@
 //! Bounds of transactions, in which messages are delivered exactly once.
 
-use super::QUICK_FOR;
+use super::{CLIENT_CLOSE_MAX, QUICK_FOR};
 use std::time::Duration;
 
 /// The time between two commits of a shard that has not stood idle, so that messages go together: so many times what the last one took, within
@@ -33,6 +33,9 @@ pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
 pub(crate) const TRANSACTOR_EXPECTED_MAX: Duration = QUICK_FOR;
 pub(crate) const TRANSACTORS_EXPECTED_MAX: usize = 8;
 
+/// How many transactors at a time are opened only to end what was left open under their names, by a worker that has nothing to deliver by them.
+pub(crate) const TRANSACTORS_LOOK_MAX: usize = 8;
+
 /// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the
 /// first time soon after the shard was taken, for who took it does not know how old it is.
 pub(crate) const MARKER_REFRESH: Duration = Duration::from_secs(24 * 3600);
@@ -61,3 +64,20 @@ const _: () = assert!(KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_se
 /// transaction has [`TRANSACTION_ANSWER_MAX`] for its end, and hardly ever takes a second.
 pub(crate) const KAFKA_MARKER_TURN: Duration = Duration::from_millis(5);
 pub(crate) const KAFKA_MARKER_LONG: Duration = Duration::from_secs(15);
+
+/// How long it is tried to learn how the last transaction of a name was to end, before its next producer fences it; and then, how long to end
+/// what hangs of it. Partitions of which nobody could tell by then are not waited for again for a while.
+pub(crate) const KAFKA_MEND_MAX: Duration = Duration::from_secs(8);
+pub(crate) const KAFKA_MEND_PAUSE: Duration = Duration::from_secs(60);
+
+/// All of it is within the time that an opening has, and the marker's with it.
+const _: () = assert!(2 * KAFKA_MEND_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_secs());
+
+/// How long a connection that Kafka's protocol is spoken on may say nothing, and how large an answer may be. An answer tells of all that have
+/// written to some partitions in the last day, some 40 bytes for each; so it is asked of so many partitions at a time.
+pub(crate) const KAFKA_WIRE_ANSWER_MAX: Duration = Duration::from_secs(1);
+pub(crate) const KAFKA_WIRE_ANSWER_BYTES_MAX: usize = 16 << 20;
+pub(crate) const KAFKA_DESCRIBED_MAX: usize = 16;
+
+/// Whoever waits for such an answer is joined in time.
+const _: () = assert!(KAFKA_WIRE_ANSWER_MAX.as_millis() < CLIENT_CLOSE_MAX.as_millis());

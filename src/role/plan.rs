@@ -123,6 +123,7 @@ impl Plan {
                 target_cluster: route.target_cluster().to_owned(),
                 dead_letter_cluster: route.dead_letter.cluster.clone(),
                 markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| markers(&self.config, name)),
+                reach: reach(route).into_iter().collect(),
                 metric: metric::Route::new(name),
                 tracer: self.tracer.clone(),
                 outcry: Outcry::new(self.health.part(format!("route {name} outlets"))),
@@ -217,6 +218,13 @@ impl Plan {
 /// The consumer group of a route's ingress.
 fn group(config: &Config, route: &str) -> String {
     format!("{}.{route}", config.deployment)
+}
+
+/// The topics that a route's records may go to, but for those that only a pattern allows, and for their own source.
+fn reach(route: &config::Route) -> BTreeSet<String> {
+    let allowed = route.allow.iter().flatten().filter(|entry| !entry.contains('*'));
+    let named = route.target.iter().map(|target| &target.topic).chain([&route.dead_letter.topic]);
+    named.chain(allowed).cloned().collect()
 }
 
 /// The group by which an exactly-once route's markers are committed.

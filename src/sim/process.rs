@@ -235,6 +235,7 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
         target_cluster: CLUSTER.to_owned(),
         dead_letter_cluster: CLUSTER.to_owned(),
         markers: world.is_exactly_once().then(|| MARKERS.to_owned()),
+        reach: std::sync::Arc::default(),
         metric: metric::Route::new(ROUTE),
         tracer: Tracer::default(),
         outcry: Outcry::new(health.part("outlets")),

@@ -10,7 +10,7 @@ use super::slot::Slots;
 use super::transacting::{Sight, Step, Transacting};
 use super::work::{Phase, Work};
 use crate::broker::{Failure, FailureKind, Happened, Marker, Report, Transactional};
-use crate::limit::{RESEND_MAX, RESEND_MIN, TRANSACTOR_AHEAD};
+use crate::limit::{RESEND_MAX, RESEND_MIN, TRANSACTOR_AHEAD, TRANSACTORS_LOOK_MAX};
 use crate::model::{Claim, Cursor, Delivered, Reason, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::schedule::Flights;
@@ -69,9 +69,14 @@ impl<'a> Desk<'a> {
         match exact.step(sight, self.now) {
             Step::None => {}
             Step::Open if !may_open => {}
+            Step::Open if !sight.is_wanted && self.outlets.looks() >= TRANSACTORS_LOOK_MAX => exact.put_off(self.now + RESEND_MIN),
             Step::Open => {
                 let number = self.outlets.open(route, work.slot, &self.name(shard));
                 exact.opening(number, self.now);
+                if !sight.is_wanted {
+                    self.outlets.looking(number);
+                    exact.looking();
+                }
             }
             Step::Commit { flights, pair } => {
                 let told = if mutant::active(Mutant::SeparateMarker) { exact.marker() } else { pair };
@@ -96,6 +101,7 @@ impl<'a> Desk<'a> {
             id: format!("{deployment}.{route}.{}.{}", partition.topic, partition.index),
             group: self.options.routes[route].markers.clone().unwrap_or_default(),
             partition: partition.clone(),
+            reach: self.options.routes[route].reach.clone(),
         }
     }
 
@@ -111,7 +117,10 @@ impl<'a> Desk<'a> {
     /// Something happened to the work's transactor.
     fn hear(&mut self, shard: &ShardId, work: &mut Work, happened: Happened) {
         match happened {
-            Happened::Opened(text) => self.opened(shard, work, text.as_deref()),
+            Happened::Opened(text) => {
+                work.exact.as_ref().and_then(Transacting::number).into_iter().for_each(|number| self.outlets.looked(number));
+                self.opened(shard, work, text.as_deref());
+            }
             Happened::Reports(reports) => self.reported(shard, work, &reports),
             Happened::Committed => self.committed(shard, work),
             Happened::Aborted => {

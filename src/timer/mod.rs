@@ -83,6 +83,8 @@ pub(crate) struct RouteOptions {
     pub(crate) dead_letter_cluster: String,
     /// Exactly-once: the group in which its shards' markers are committed.
     pub(crate) markers: Option<String>,
+    /// The topics that it names to deliver to: its target, its dead letters, and what it allows by its full name.
+    pub(crate) reach: Arc<[String]>,
     pub(crate) metric: metric::Route,
     pub(crate) tracer: Tracer,
     pub(crate) outcry: Outcry,

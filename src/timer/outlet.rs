@@ -6,7 +6,7 @@ use super::flying::Stage;
 use super::queue::Queue;
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all, pending, select_all};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module's page.
 pub(crate) struct Outlets {
@@ -14,6 +14,8 @@ pub(crate) struct Outlets {
     transactors: BTreeMap<String, Box<dyn Transactors>>,
     /// Transactors that were opened.
     opened: u64,
+    /// Those of them that were opened only to end what was left open, and have not.
+    looks: BTreeSet<u64>,
 }
 
 /// The targets of one cluster.
@@ -47,7 +49,7 @@ impl Clients {
 impl Outlets {
     /// By the name of their cluster: targets for all clusters that routes name, transactors for those of exactly-once routes.
     pub(crate) fn new(targets: BTreeMap<String, Clients>, transactors: BTreeMap<String, Box<dyn Transactors>>) -> Self {
-        Self { targets, transactors, opened: 0 }
+        Self { targets, transactors, opened: 0, looks: BTreeSet::new() }
     }
 
     pub(super) fn send(&mut self, (route, stage): (&RouteOptions, Stage), by: By, record: &Outgoing<'_>, ticket: u64) -> Sent {
@@ -99,7 +101,22 @@ impl Outlets {
         self.of(route).abort(number);
     }
 
+    /// That transactor was opened only to end what was left open.
+    pub(super) fn looking(&mut self, number: u64) {
+        self.looks.insert(number);
+    }
+
+    /// It has.
+    pub(super) fn looked(&mut self, number: u64) {
+        self.looks.remove(&number);
+    }
+
+    pub(super) fn looks(&self) -> usize {
+        self.looks.len()
+    }
+
     pub(super) fn end(&mut self, route: &RouteOptions, number: u64) {
+        self.looked(number);
         self.of(route).end(number);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! | phase | what may follow |
 //! |---|---|
-//! | closed | opened when something is due soon, or the marker is to be refreshed |
+//! | closed | opened when something is due soon, the marker is to be refreshed, or it is not known what its last bearer left open |
 //! | opening | open, with the marker; until then nothing is claimed |
 //! | open | what is due is handed over; sealed after a while, then committed, or aborted if some of it was not taken |
 //! | committing, aborting | open again; what is claimed meanwhile waits |
@@ -45,6 +45,10 @@ pub(crate) struct Transacting {
     /// How often it was lost, or a commit refused, since the last commit.
     losses: u32,
     refresh: Instant,
+    /// From then on it is opened to end what whoever bore its name last may have left open.
+    unseen: Option<Instant>,
+    /// How long it is kept open for nothing.
+    idle: Duration,
     /// The pair of the last commit that is known of.
     marker: Claim,
 }
@@ -109,6 +113,8 @@ impl Transacting {
             not_before: now,
             losses: 0,
             refresh: now + MARKER_REFRESH_FIRST,
+            unseen: Some(now),
+            idle: TRANSACTOR_IDLE,
             marker: start,
         }
     }
@@ -172,7 +178,9 @@ impl Transacting {
     pub(super) fn step(&self, sight: Sight, now: Instant) -> Step {
         let is_silent = self.since + TRANSACTION_ANSWER_MAX <= now;
         match self.phase {
-            Phase::Closed if self.not_before <= now && (sight.is_wanted || self.is_to_refresh(now)) => Step::Open,
+            Phase::Closed if self.not_before <= now && (sight.is_wanted || self.is_to_be_seen(now) || self.is_to_refresh(now)) => {
+                Step::Open
+            }
             Phase::Closed => Step::None,
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
@@ -180,7 +188,7 @@ impl Transacting {
             Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) && !sight.is_being_told => {
                 Step::Commit { flights: 0, pair: self.marker }
             }
-            Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + TRANSACTOR_IDLE <= now => Step::End,
+            Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + self.idle <= now => Step::End,
             Phase::Open => self.step_on(sight, now),
         }
     }
@@ -213,12 +221,12 @@ impl Transacting {
         let pause = Some(self.not_before).filter(|at| *at > now);
         match self.phase {
             Phase::Closed if is_wanted => pause.or(Some(now)),
-            Phase::Closed => refresh,
+            Phase::Closed => [refresh, self.unseen.map(|at| at.max(self.not_before))].into_iter().flatten().min(),
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Some(self.since + TRANSACTION_ANSWER_MAX),
             Phase::Open if self.has_failed => Some(now),
             Phase::Open => {
                 let commit = self.begun.map(|_| self.committed + self.pace).filter(|at| *at > now);
-                let end = self.begun.map_or(self.since + TRANSACTOR_IDLE, |begun| begun + TRANSACTION_OPEN_MAX);
+                let end = self.begun.map_or(self.since + self.idle, |begun| begun + TRANSACTION_OPEN_MAX);
                 let end = Some(end).filter(|_| self.begun.is_some() || !is_wanted);
                 [refresh, pause, commit, end].into_iter().flatten().min()
             }
@@ -235,12 +243,28 @@ impl Transacting {
     }
 
     pub(super) fn opening(&mut self, number: u64, now: Instant) {
-        self.number = number;
+        (self.number, self.idle) = (number, TRANSACTOR_IDLE);
         self.clear();
         self.enter(Phase::Opening, now);
     }
 
+    /// It is opened only to end what was left open.
+    pub(super) fn looking(&mut self) {
+        self.idle = Duration::ZERO;
+    }
+
+    /// It is not opened before then unless something is due.
+    pub(super) fn put_off(&mut self, until: Instant) {
+        self.unseen = self.unseen.map(|_| until);
+        self.refresh = self.refresh.max(until);
+    }
+
+    fn is_to_be_seen(&self, now: Instant) -> bool {
+        self.unseen.is_some_and(|at| at <= now)
+    }
+
     pub(super) fn opened(&mut self, marker: Claim, now: Instant) {
+        self.unseen = None;
         (self.marker, self.is_in_doubt) = (marker, false);
         self.enter(Phase::Open, now);
     }
@@ -298,6 +322,7 @@ impl Transacting {
     }
 
     pub(super) fn lost(&mut self, now: Instant) {
+        self.unseen = Some(now);
         self.back_off(now);
         self.ended(now);
     }
@@ -424,14 +449,34 @@ mod tests {
     #[test]
     fn it_is_opened_when_it_is_needed_and_ended_when_it_is_not() {
         let now = Instant::now();
-        let mut exact = Transacting::new(Claim::START, now);
-        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, None));
+        let mut exact = open(now);
+        exact.ended(now);
+        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, Some(exact.refresh)));
         assert_eq!(exact.step(Sight { is_wanted: true, ..IDLE }, now), Step::Open);
         exact.opening(1, now);
         assert!(!exact.is_open());
         exact.opened(Claim::START, now);
         assert!(exact.is_open());
         assert_eq!((exact.step(IDLE, now), exact.step(IDLE, now + TRANSACTOR_IDLE)), (Step::None, Step::End));
+    }
+
+    #[test]
+    fn what_another_may_have_left_open_is_looked_after_though_nothing_is_due() {
+        let now = Instant::now();
+        let mut exact = Transacting::new(Claim::START, now);
+        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::Open, Some(now)));
+        exact.put_off(now + MOMENT);
+        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, Some(now + MOMENT)), "others look first");
+        assert_eq!(exact.step(Sight { is_wanted: true, ..IDLE }, now), Step::Open, "what is due does not wait for that");
+        exact.opening(1, now);
+        exact.looking();
+        exact.opened(Claim::START, now);
+        assert_eq!(exact.step(IDLE, now), Step::End, "that was all");
+        exact.ended(now);
+        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, None));
+        let mut exact = open(now);
+        exact.lost(now);
+        assert_eq!(exact.step(IDLE, now + RESEND_MAX), Step::Open, "and now it is its own");
     }
 
     #[test]
@@ -479,11 +524,14 @@ mod tests {
     #[test]
     fn a_marker_is_refreshed_before_brokers_forget_it() {
         let now = Instant::now();
-        let exact = Transacting::new(pair(3), now);
-        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
-        let exact = open(now);
+        let mut exact = open(now);
         assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Commit { flights: 0, pair: pair(1) });
-        let none = Transacting::new(Claim::START, now);
+        exact.ended(now);
+        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
+        let mut none = Transacting::new(Claim::START, now);
+        none.opening(7, now);
+        none.opened(Claim::START, now);
+        none.ended(now);
         assert_eq!(none.step(IDLE, now + MARKER_REFRESH), Step::None, "nothing is delivered yet");
     }
 

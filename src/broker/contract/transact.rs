@@ -4,6 +4,7 @@ use super::{PATIENCE, Whole, World, deliver, keeps_all, member, name, number, re
 use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors};
 use crate::model::{Headers, Offset, Partition, Reason};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) async fn all(world: &dyn World) {
@@ -98,7 +99,12 @@ fn marker(text: &str) -> Marker {
 }
 
 fn transactional(world: &dyn World, topic: &str) -> Transactional {
-    Transactional { id: name(world, "transactor"), group: name(world, "markers"), partition: Partition::new(topic, 0) }
+    Transactional {
+        id: name(world, "transactor"),
+        group: name(world, "markers"),
+        partition: Partition::new(topic, 0),
+        reach: Arc::default(),
+    }
 }
 
 async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> Vec<u64> {

@@ -13,6 +13,10 @@
 //! | `lane` | one producer and the thread that serves its reports |
 //! | `transact` | the [`Transactors`](super::Transactors) port |
 //! | `transactor` | one transactional producer and its thread |
+//! | `mending` | before it begins: the end of what a broker has left open of the last one |
+//! | `hanging` | where that is seen, and how it is ended |
+//! | `last` | how it was to end |
+//! | `wire` | requests that librdkafka has no call for |
 //! | `failure` | what each of librdkafka's errors means to the port's callers |
 //! | `health` | whether the cluster answers, said once per change |
 //! | `mock` | a broker in this process, where there is no other |
@@ -22,11 +26,14 @@ mod catalog;
 #[cfg(feature = "test-support")]
 mod contract;
 mod failure;
+mod hanging;
 mod health;
 mod inquiry;
 mod inspection;
 mod lane;
+mod last;
 mod member;
+mod mending;
 mod mock;
 mod namesake;
 mod raw;
@@ -37,6 +44,7 @@ mod target;
 mod topics;
 mod transact;
 mod transactor;
+mod wire;
 
 pub(crate) use catalog::KafkaCatalog;
 #[cfg(feature = "test-support")]

@@ -25,6 +25,12 @@ fn letters(sum: u64) -> Option<String> {
     digits.map(|digit| (digit < LETTERS).then(|| char::from(b'a' + u8::try_from(digit).unwrap_or_default()))).collect()
 }
 
+/// Which of the partitions of `__consumer_offsets` holds what a group has committed.
+pub(super) fn place(group: &str, partitions: i32) -> i32 {
+    // As Java's: the least of all numbers has no positive counterpart.
+    hash(group).cast_signed().checked_abs().unwrap_or(0) % partitions.max(1)
+}
+
 /// Java's `String.hashCode`.
 fn hash(text: &str) -> u32 {
     text.encode_utf16().fold(0, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)))
@@ -40,6 +46,14 @@ mod tests {
         // As `System.out.println("...".hashCode())` prints it.
         let answers = ["", "postdate", "prod.orders.delivered", "größe"].map(hash);
         assert_eq!(answers, [0, 757_479_502, 1_782_642_290, 98_762_257]);
+    }
+
+    #[test]
+    fn a_group_lies_where_java_puts_it() {
+        // As `Utils.abs(group.hashCode()) % 50` of Kafka's own library answers: the first hash is below 0.
+        let at = ["demo.r.delivered", "postdate.orders.delivered", "prod.orders.delivered"].map(|group| place(group, 50));
+        assert_eq!(at, [25, 15, 40]);
+        assert_eq!(place("polygenelubricants", 50), 0, "the least of all numbers");
     }
 
     proptest! {

@@ -7,6 +7,7 @@
 use super::catalog;
 use super::health::Health;
 use super::inquiry::Inquiry;
+use super::mending::Memory;
 use super::raw::{Outbound, Sender, Status};
 use super::thread::Thread;
 use super::topics::Topics;
@@ -47,6 +48,7 @@ pub(crate) struct KafkaTransactors {
     health: Health,
     heard: Arc<Heard>,
     alone: Arc<Alone>,
+    memory: Arc<Memory>,
     lines: BTreeMap<u64, Line>,
     /// Connected for names that may be opened soon, and until when each is kept.
     expected: BTreeMap<String, (Instant, Line)>,
@@ -76,8 +78,8 @@ impl KafkaTransactors {
     pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
         let health = Health::new(&cluster.name, part);
         let inquiry = catalog::inquiry(cluster, group, health.clone())?;
-        let (heard, alone, lines, expected, next) = Default::default();
-        Ok(Self { cluster: cluster.clone(), health, heard, alone, lines, expected, next, retired: Vec::new(), inquiry })
+        let (heard, alone, memory, lines, expected, next) = Default::default();
+        Ok(Self { cluster: cluster.clone(), health, heard, alone, memory, lines, expected, next, retired: Vec::new(), inquiry })
     }
 
     fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
@@ -116,6 +118,11 @@ impl KafkaTransactors {
             stop: stop.clone(),
             heard: self.heard.clone(),
             health: self.health.clone(),
+            cluster: self.cluster.clone(),
+            is_open: false,
+            is_cut: false,
+            is_shaken: false,
+            memory: self.memory.clone(),
             asker,
             alone: self.alone.clone(),
             alone_until,

@@ -1,9 +1,11 @@
 //! One transactional producer, and the thread that serves its reports and makes the calls that block. What is in its transactions is the
 //! caller's affair.
 
+use super::Cluster;
 use super::failure;
 use super::health::Health;
 use super::inquiry::Asker;
+use super::mending::Memory;
 use super::namesake::namesake;
 use super::raw::{After, Delivery, Notice, Sender, Undone};
 use crate::broker::{Error, Happened, Marker, Report, Transactional};
@@ -80,21 +82,29 @@ pub(super) struct Desk {
     pub(super) stop: Arc<AtomicBool>,
     pub(super) heard: Arc<Heard>,
     pub(super) health: Health,
+    pub(super) cluster: Cluster,
     pub(super) asker: Asker,
     pub(super) alone: Arc<Alone>,
     /// Its batches hold one record, until then.
     pub(super) alone_until: Option<Instant>,
     /// Some record of a batch was refused.
     pub(super) is_mixed: bool,
+    /// Its opening was told.
+    pub(super) is_open: bool,
+    /// All brokers that it was connected to are gone, or were since it began to be opened.
+    pub(super) is_cut: bool,
+    /// Some broker was out of reach since then.
+    pub(super) is_shaken: bool,
+    pub(super) memory: Arc<Memory>,
 }
 
 /// Why the thread ends.
-enum End {
+pub(super) enum End {
     Asked,
     Lost { is_fenced: bool, reason: String },
 }
 
-fn lost(reason: impl Into<String>) -> End {
+pub(super) fn lost(reason: impl Into<String>) -> End {
     End::Lost { is_fenced: false, reason: reason.into() }
 }
 
@@ -115,13 +125,18 @@ impl Desk {
     fn work(&mut self) -> Result<(), End> {
         self.connect()?;
         self.await_opening()?;
+        (self.is_cut, self.is_shaken) = (false, false);
+        let mending = self.ask_for_last()?;
         self.insist(Sender::init_transactions)?;
+        mending.map_or(Ok(()), |mending| self.end_what_hangs(mending))?;
         self.settle()?;
         let marker = self.marker()?;
         self.begin()?;
+        self.is_open = true;
         self.tell(Happened::Opened(marker));
         loop {
             self.look()?;
+            self.stay()?;
             match self.orders.try_recv() {
                 Ok(Order::Commit(marker)) => self.commit(&marker)?,
                 Ok(Order::Abort) => self.abort()?,
@@ -155,7 +170,7 @@ impl Desk {
     }
 
     /// Whether it can go on.
-    fn look(&self) -> Result<(), End> {
+    pub(super) fn look(&self) -> Result<(), End> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(End::Asked);
         }
@@ -165,6 +180,15 @@ impl Desk {
         if self.is_mixed {
             self.alone.begin(&self.name.id);
             return Err(lost("a batch was refused for one of its records: they are sent one by one for a while, to see which"));
+        }
+        Ok(())
+    }
+
+    /// Whether it can be gone on with. A broker that comes back may have forgotten to end the last transaction: that is to be mended before the next
+    /// one takes part in anything, lest what was committed is undone along with it.
+    fn stay(&self) -> Result<(), End> {
+        if self.is_open && (self.is_cut || self.health.outage().is_some()) {
+            return Err(lost("its brokers are away, or were: what they may have left open is ended before another begins"));
         }
         Ok(())
     }
@@ -180,9 +204,8 @@ impl Desk {
     fn settle(&mut self) -> Result<(), End> {
         self.begin()?;
         let (group, nothing) = (namesake(&self.name.group), Marker { offset: Offset(0), text: String::new() });
-        let Some(refusal) = self.conclude(&group, &nothing)? else { return Ok(()) };
-        self.insist(Sender::abort_transaction)?;
-        Err(lost(format!("an empty transaction with the group {group} is refused: {refusal}")))
+        let refusal = self.conclude(&group, &nothing)?;
+        refusal.map_or(Ok(()), |refusal| Err(lost(format!("an empty transaction with the group {group} is refused: {refusal}"))))
     }
 
     /// What was committed last; waits for what is about to be.
@@ -250,6 +273,12 @@ impl Desk {
     }
 
     fn abort(&mut self) -> Result<(), End> {
+        while self.turn(Duration::ZERO) > 0 {}
+        self.stay()?;
+        if self.is_shaken {
+            // Afterwards nobody could tell it from what a broker forgot to end before; who fences it knows where it has written.
+            return Err(lost("a broker was out of reach: what is under way is undone by the next one"));
+        }
         self.insist(Sender::abort_transaction)?;
         while self.turn(Duration::ZERO) > 0 {}
         self.begin()?;
@@ -274,6 +303,7 @@ impl Desk {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(End::Asked);
                     }
+                    self.stay()?;
                     while self.turn(Duration::ZERO) > 0 {}
                 }
                 Err(undone) => return Err(end(undone)),
@@ -281,10 +311,17 @@ impl Desk {
         }
     }
 
-    fn turn(&mut self, patience: Duration) -> usize {
-        let Self { sender, health, alone_until, is_mixed, .. } = self;
+    pub(super) fn turn(&mut self, patience: Duration) -> usize {
+        let Self { sender, health, alone_until, is_mixed, is_cut, is_shaken, .. } = self;
         let mut reports = Vec::new();
-        let served = sender.serve(patience, &mut |notice: Notice| health.heard(notice), |delivery| {
+        let mut heard = |notice: Notice| {
+            if let Notice::Error { code, .. } = &notice {
+                *is_cut |= *code == Code::AllBrokersDown;
+                *is_shaken |= matches!(code, Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::AllBrokersDown);
+            }
+            health.heard(notice);
+        };
+        let served = sender.serve(patience, &mut heard, |delivery| {
             reports.push(judge(delivery, health, alone_until.is_some(), is_mixed));
         });
         if !reports.is_empty() {

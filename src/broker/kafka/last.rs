@@ -1,0 +1,184 @@
+//! How the last transactions of a name ended, as its coordinator tells before the next producer is made, and what follows from that for one that
+//! is still open in a partition. Pure.
+//!
+//! A producer's number stays with its name; its epoch grows with each producer that is made, and when one is fenced that has a transaction. So
+//! the epoch of what is open in a partition tells whose it is. Of what nobody knows how it was to end, nothing is decided.
+
+use crate::model::Partition;
+use kafka_protocol::messages::ProducerId;
+use std::collections::BTreeSet;
+
+/// What a coordinator tells of a name's last transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Last {
+    pub(super) producer: ProducerId,
+    /// As of the answer: one more than the transaction's own, if it was fenced.
+    pub(super) epoch: i16,
+    pub(super) end: End,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Committed,
+    Aborted,
+    /// It is under way, and is aborted by the next producer, unless its own ends it before. Where it has written.
+    UnderWay(BTreeSet<Partition>),
+    /// There was none since the last producer was made.
+    Unknown,
+}
+
+impl Last {
+    /// `state` in Kafka's words.
+    pub(super) fn new(producer: ProducerId, epoch: i16, state: &str, partitions: BTreeSet<Partition>) -> Self {
+        let end = match state {
+            "CompleteCommit" | "PrepareCommit" => End::Committed,
+            // Of one that is about to be aborted the partitions are forgotten one by one.
+            "CompleteAbort" | "PrepareAbort" | "PrepareEpochFence" => End::Aborted,
+            "Ongoing" => End::UnderWay(partitions),
+            _ => End::Unknown,
+        };
+        Self { producer, epoch, end }
+    }
+
+    /// The next producer has that epoch: fencing one that has a transaction takes one more. So its own had ended it, which almost always commits.
+    pub(super) fn fenced_by(&mut self, epoch: i16) {
+        if epoch <= self.epoch.saturating_add(1) {
+            self.end = End::Committed;
+        }
+    }
+
+    /// Whether what a producer has open in a partition is of one before it, by the same producer.
+    pub(super) fn is_before(&self, producer: ProducerId, epoch: i16, partition: &Partition) -> bool {
+        let is_elsewhere = matches!(&self.end, End::UnderWay(partitions) if !partitions.contains(partition));
+        is_elsewhere && (self.producer, self.epoch) == (producer, epoch)
+    }
+
+    /// Whether what a producer of that epoch has open in a partition is to be committed; `None`: this does not tell.
+    fn judge(&self, partition: &Partition, epoch: i16) -> Option<bool> {
+        match &self.end {
+            End::Committed => (epoch == self.epoch).then_some(true),
+            // By its own producer, or fenced.
+            End::Aborted => (epoch >= self.epoch.saturating_sub(1)).then_some(false),
+            // Elsewhere it is one before it by the same producer, which aborts none while it cannot be sure that those before are complete.
+            End::UnderWay(partitions) => (epoch == self.epoch).then(|| !partitions.contains(partition)),
+            End::Unknown => None,
+        }
+    }
+}
+
+/// All that is known of a name, oldest first: of those before the last only while something may hang of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lasts(Vec<Last>);
+
+impl Lasts {
+    /// Older ones are left to the next transaction that goes where they hang, as everything is of which nobody knows.
+    const MAX: usize = 4;
+
+    pub(super) fn add(&mut self, last: Last) {
+        let tells_nothing = last.end == End::Unknown && !self.0.is_empty();
+        if !tells_nothing && self.0.last() != Some(&last) {
+            self.0.push(last);
+        }
+        let spare = self.0.len().saturating_sub(Self::MAX);
+        self.0.drain(..spare);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The last one, if it was under way.
+    pub(super) fn under_way(&self) -> Option<&Last> {
+        self.0.last().filter(|last| matches!(last.end, End::UnderWay(_)))
+    }
+
+    /// The same.
+    pub(super) fn under_way_mut(&mut self) -> Option<&mut Last> {
+        self.0.last_mut().filter(|last| matches!(last.end, End::UnderWay(_)))
+    }
+
+    /// Whether a producer's transaction of that epoch, open in a partition, is of one of these or of one before: else its producer lives.
+    pub(super) fn is_past(&self, producer: ProducerId, epoch: i16) -> bool {
+        self.of(producer).any(|last| epoch <= last.epoch)
+    }
+
+    /// Whether it is to be committed; `None`: nobody knows.
+    pub(super) fn judge(&self, producer: ProducerId, epoch: i16, partition: &Partition) -> Option<bool> {
+        self.of(producer).filter(|last| epoch <= last.epoch).find_map(|last| last.judge(partition, epoch))
+    }
+
+    fn of(&self, producer: ProducerId) -> impl Iterator<Item = &Last> {
+        self.0.iter().filter(move |last| last.producer == producer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRODUCER: ProducerId = ProducerId(7);
+
+    fn place(index: i32) -> Partition {
+        Partition::new("orders", index)
+    }
+
+    fn after(states: &[(i16, &str)]) -> Lasts {
+        let mut lasts = Lasts::default();
+        let told = |(epoch, state): &(i16, &str)| Last::new(PRODUCER, *epoch, state, BTreeSet::from([place(1)]));
+        states.iter().map(told).for_each(|last| lasts.add(last));
+        lasts
+    }
+
+    #[test]
+    fn what_hangs_ends_as_its_coordinator_had_decided() {
+        for (state, epoch, end) in [
+            ("CompleteCommit", 5, Some(true)),
+            ("PrepareCommit", 5, Some(true)),
+            ("CompleteCommit", 4, None),
+            ("CompleteAbort", 5, Some(false)),
+            ("PrepareAbort", 4, Some(false)),
+            ("CompleteAbort", 3, None),
+            ("Ongoing", 5, Some(true)),
+            ("Ongoing", 4, None),
+            ("Empty", 5, None),
+            ("Dead", 5, None),
+        ] {
+            assert_eq!(after(&[(5, state)]).judge(PRODUCER, epoch, &place(0)), end, "{state}, {epoch}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_under_way_is_aborted_where_it_has_written_unless_its_producer_was_faster() {
+        let mut lasts = after(&[(5, "Ongoing")]);
+        assert_eq!(lasts.judge(PRODUCER, 5, &place(1)), Some(false));
+        let under_way = lasts.under_way().unwrap();
+        assert_eq!(
+            [(5, 0), (5, 1), (4, 0)].map(|(epoch, index)| under_way.is_before(PRODUCER, epoch, &place(index))),
+            [true, false, false]
+        );
+        lasts.under_way_mut().unwrap().fenced_by(7);
+        assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(false)]);
+        lasts.under_way_mut().unwrap().fenced_by(6);
+        assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(true)]);
+        assert_eq!([lasts, after(&[(5, "CompleteAbort")])].each_mut().map(|lasts| lasts.under_way_mut().is_some()), [false, false]);
+    }
+
+    #[test]
+    fn a_producer_that_lives_is_let_alone() {
+        let lasts = after(&[(5, "CompleteCommit")]);
+        assert_eq!([4, 5, 6].map(|epoch| lasts.is_past(PRODUCER, epoch)), [true, true, false]);
+        assert_eq!([lasts.is_past(ProducerId(8), 5), after(&[(5, "Empty")]).is_past(PRODUCER, 5)], [false, true]);
+        assert_eq!((lasts.judge(PRODUCER, 6, &place(0)), lasts.judge(ProducerId(8), 5, &place(0))), (None, None));
+    }
+
+    #[test]
+    fn what_was_known_before_goes_on_to_tell_and_the_oldest_is_forgotten() {
+        let lasts = after(&[(5, "CompleteAbort"), (6, "Empty"), (7, "CompleteCommit"), (7, "CompleteCommit")]);
+        assert_eq!([4, 5, 6, 7].map(|epoch| lasts.judge(PRODUCER, epoch, &place(0))), [Some(false), Some(false), None, Some(true)]);
+        let lasts = after(&[(1, "CompleteCommit"), (3, "CompleteCommit"), (5, "Ongoing"), (8, "CompleteCommit"), (9, "CompleteCommit")]);
+        assert_eq!(
+            [1, 3, 5, 8, 9].map(|epoch| lasts.judge(PRODUCER, epoch, &place(1))),
+            [None, Some(true), Some(false), Some(true), Some(true)]
+        );
+    }
+}

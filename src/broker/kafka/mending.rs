@@ -1,0 +1,218 @@
+//! How an opening looks after what a broker may have left open of the last transactions of its name: see `hanging`.
+
+use super::hanging::{Sight, commit, is_behind_a_forgotten_one, is_of_markers, last};
+use super::last::{End as Ended, Lasts};
+use super::transactor::{Desk, End, lost};
+use super::wire::{Connections, Unmet, is_open};
+use crate::broker::Transactional;
+use crate::limit::{KAFKA_MEND_MAX, KAFKA_MEND_PAUSE, KAFKA_TRANSACTION_TURN};
+use crate::model::Partition;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::time::Instant;
+
+/// What openings of one cluster leave to those that follow.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// By transactional id, for as long as something may hang. A producer that is made lets its coordinator forget it.
+    lasts: Mutex<BTreeMap<String, Lasts>>,
+    /// Some partition was waited for in vain, and until then none is.
+    impatient: Mutex<Option<Instant>>,
+    /// Which broker answered last.
+    first: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    fn lasts(&self, id: &str) -> Lasts {
+        self.lasts.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
+    }
+
+    fn keep(&self, id: &str, lasts: Lasts) {
+        let mut kept = self.lasts.lock().unwrap_or_else(PoisonError::into_inner);
+        if lasts.is_empty() {
+            kept.remove(id)
+        } else {
+            kept.insert(id.to_owned(), lasts)
+        };
+    }
+
+    /// How long may be waited for partitions.
+    fn patience(&self, now: Instant) -> Instant {
+        let impatient = *self.impatient.lock().unwrap_or_else(PoisonError::into_inner);
+        if impatient.is_some_and(|until| now < until) { now } else { now + KAFKA_MEND_MAX }
+    }
+
+    fn lose_patience(&self, now: Instant) {
+        *self.impatient.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + KAFKA_MEND_PAUSE);
+    }
+}
+
+/// What one opening knows of the last transactions, and whom it asks.
+pub(super) struct Mending {
+    lasts: Lasts,
+    connections: Connections,
+}
+
+/// What still hangs after all was tried, or may.
+#[derive(Default)]
+struct Left {
+    untold: BTreeMap<Partition, Unmet>,
+    refused: BTreeMap<Partition, Unmet>,
+    /// Nobody knows how it was to end.
+    undecided: BTreeSet<Partition>,
+    /// It was to be undone, and nobody can tell whether the marker would be, too.
+    kept_back: BTreeSet<Partition>,
+}
+
+impl Left {
+    fn may_pass(&self) -> bool {
+        self.untold.values().chain(self.refused.values()).any(Unmet::is_later)
+    }
+}
+
+impl Desk {
+    /// Before the producer of the last one is fenced: after that its coordinator does not know any more. `None`: nobody can be asked.
+    pub(super) fn ask_for_last(&mut self) -> Result<Option<Mending>, End> {
+        if !is_open(&self.cluster) {
+            return Ok(None);
+        }
+        let mut lasts = self.memory.lasts(&self.name.id);
+        let brokers = self.cluster.brokers.as_slice().into();
+        let mut connections = Connections::new(brokers, self.memory.first.clone(), self.stop.clone());
+        let until = Instant::now() + KAFKA_MEND_MAX;
+        loop {
+            self.look()?;
+            match self.learn_of_last(&mut connections, &mut lasts) {
+                Ok(()) => {
+                    self.memory.keep(&self.name.id, lasts.clone());
+                    return Ok((!lasts.is_empty()).then_some(Mending { lasts, connections }));
+                }
+                Err(Unmet::Never(reason)) => {
+                    tracing::debug!(transactional_id = self.name.id, reason, "how the last transaction ended is not told");
+                    return Ok(None);
+                }
+                Err(Unmet::Later(reason)) if until <= Instant::now() => {
+                    return Err(lost(format!("how the last transaction ended is not known: {reason}")));
+                }
+                Err(Unmet::Later(_)) => _ = self.turn(KAFKA_TRANSACTION_TURN),
+            }
+        }
+    }
+
+    /// And has one that was begun behind a forgotten one committed, lest both are undone.
+    fn learn_of_last(&self, connections: &mut Connections, lasts: &mut Lasts) -> Result<(), Unmet> {
+        let Transactional { id, group, partition, .. } = &self.name;
+        let Some(told) = last(connections, id)? else { return Ok(()) };
+        lasts.add(told);
+        if is_behind_a_forgotten_one(connections, lasts, partition, group)?
+            && let Some(under_way) = lasts.under_way_mut()
+        {
+            // Refused, it is another state by now.
+            commit(connections, id, under_way).map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
+            under_way.end = Ended::Committed;
+            tracing::warn!(
+                transactional_id = id,
+                "a broker had forgotten to end a transaction, and had taken the beginning of another: both are committed"
+            );
+        }
+        Ok(())
+    }
+
+    /// When it is fenced, and before anything of the next one is written anywhere.
+    pub(super) fn end_what_hangs(&mut self, mut mending: Mending) -> Result<(), End> {
+        self.learn_who_ended(&mut mending)?;
+        let until = self.memory.patience(Instant::now());
+        let mut ended = BTreeSet::new();
+        let left = loop {
+            self.look()?;
+            let left = self.end_what_is_seen(&mut mending, &mut ended);
+            if !left.may_pass() || until <= Instant::now() {
+                break left;
+            }
+            self.turn(KAFKA_TRANSACTION_TURN);
+        };
+        self.tell_of(&ended, &left);
+        if left.untold.is_empty() && left.refused.is_empty() {
+            self.memory.keep(&self.name.id, Lasts::default());
+        } else if left.may_pass() {
+            self.memory.lose_patience(Instant::now());
+        }
+        let is_marker_out_of_reach = left.untold.iter().any(|(partition, unmet)| is_of_markers(partition) && unmet.is_later());
+        if is_marker_out_of_reach && !left.kept_back.is_empty() {
+            return Err(lost("what hangs is to be undone, and its marker with it, which is out of reach"));
+        }
+        Ok(())
+    }
+
+    /// Of a transaction that was under way: whether the fence ended it.
+    fn learn_who_ended(&mut self, mending: &mut Mending) -> Result<(), End> {
+        let Some(last_one) = mending.lasts.under_way_mut() else { return Ok(()) };
+        match last(&mut mending.connections, &self.name.id) {
+            Ok(Some(now)) => {
+                last_one.fenced_by(now.epoch);
+                self.memory.keep(&self.name.id, mending.lasts.clone());
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(unmet) => Err(lost(format!("how the last transaction ended is not known: {}", unmet.reason()))),
+        }
+    }
+
+    fn end_what_is_seen(&self, mending: &mut Mending, ended: &mut BTreeSet<Partition>) -> Left {
+        let Mending { lasts, connections } = mending;
+        let mut left = Left::default();
+        let mut sight = match Sight::take(connections, lasts, (&self.name.reach, &self.name.partition), &self.name.group) {
+            Ok(sight) => sight,
+            Err(unmet) => {
+                left.untold.insert(self.name.partition.clone(), unmet);
+                return left;
+            }
+        };
+        left.untold = sight.untold;
+        // The marker comes first: undone elsewhere and not there, messages would count as delivered that are not.
+        sight.hanging.sort_by_key(|hanging| !is_of_markers(&hanging.partition));
+        for hanging in sight.hanging {
+            let is_marker_sure = !left.untold.keys().chain(left.refused.keys()).any(is_of_markers);
+            match hanging.is_committed {
+                None => _ = left.undecided.insert(hanging.partition),
+                Some(false) if !is_marker_sure => _ = left.kept_back.insert(hanging.partition),
+                Some(is_committed) => match hanging.end(connections, is_committed) {
+                    Ok(()) => _ = ended.insert(hanging.partition),
+                    Err(unmet) => _ = left.refused.insert(hanging.partition, unmet),
+                },
+            }
+        }
+        left
+    }
+
+    fn tell_of(&self, ended: &BTreeSet<Partition>, left: &Left) {
+        let id = &self.name.id;
+        if !ended.is_empty() {
+            let partitions = names(ended);
+            tracing::warn!(
+                transactional_id = id,
+                ?partitions,
+                "a broker had forgotten to end the last transaction: it is ended as it was to end"
+            );
+        }
+        let hanging: BTreeSet<_> = left.refused.keys().chain(&left.undecided).chain(&left.kept_back).cloned().collect();
+        if !hanging.is_empty() {
+            let reason = left.refused.values().chain(left.untold.values()).next().map_or("nobody knows how", Unmet::reason);
+            tracing::warn!(
+                transactional_id = id,
+                partitions = ?names(&hanging),
+                reason,
+                "a broker had forgotten to end a transaction, and it is not ended here: who reads what is committed sees nothing behind it \
+                until the next message of the shard goes there (docs/operate.md: a transaction that hangs)"
+            );
+        }
+        for (partition, unmet) in &left.untold {
+            tracing::debug!(transactional_id = id, %partition, reason = unmet.reason(), "not told what hangs there");
+        }
+    }
+}
+
+fn names(partitions: &BTreeSet<Partition>) -> Vec<String> {
+    partitions.iter().map(ToString::to_string).collect()
+}
