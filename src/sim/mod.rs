@@ -112,9 +112,9 @@ mod tests {
     use crate::mutant::Mutant;
     use std::ops::Range;
 
-    /// The tail is read by number, and a store that went back is not noticed; and, beside that, numbers are given out again.
-    const TAIL_BY_NUMBER: &[Mutant] = &[Mutant::TailByNumber, Mutant::IgnoresRollback];
-    const AS_FIRST_WRITTEN: &[Mutant] = &[Mutant::TailByNumber, Mutant::IgnoresRollback, Mutant::ReusesNames];
+    /// The tail is read by number, and a store that went back is noticed neither by its watermark nor by its history; and, beside that, numbers are given out again.
+    const TAIL_BY_NUMBER: &[Mutant] = &[Mutant::TailByNumber, Mutant::IgnoresRollback, Mutant::IgnoresHistory];
+    const AS_FIRST_WRITTEN: &[Mutant] = &[Mutant::TailByNumber, Mutant::IgnoresRollback, Mutant::IgnoresHistory, Mutant::ReusesNames];
 
     fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
         Plan { seed, length: Duration::from_secs(20), faults, delays, manner: Manner::AtLeastOnce }
