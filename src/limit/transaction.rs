@@ -33,7 +33,8 @@ pub(crate) const TRANSACTOR_IDLE: Duration = Duration::from_secs(60);
 pub(crate) const TRANSACTOR_EXPECTED_MAX: Duration = QUICK_FOR;
 pub(crate) const TRANSACTORS_EXPECTED_MAX: usize = 8;
 
-/// How many transactors at a time are opened only to end what was left open under their names, by a worker that has nothing to deliver by them.
+/// How many transactors at a time are opened on a cluster only to end what was left open under their names, by a worker that has nothing to deliver
+/// by them.
 pub(crate) const TRANSACTORS_LOOK_MAX: usize = 8;
 
 /// Brokers forget what a group without members committed, by default after seven days. So it is committed again daily, and the

@@ -69,12 +69,12 @@ impl<'a> Desk<'a> {
         match exact.step(sight, self.now) {
             Step::None => {}
             Step::Open if !may_open => {}
-            Step::Open if !sight.is_wanted && self.outlets.looks() >= TRANSACTORS_LOOK_MAX => exact.put_off(self.now + RESEND_MIN),
+            Step::Open if !sight.is_wanted && self.outlets.looks(route) >= TRANSACTORS_LOOK_MAX => exact.put_off(self.now + RESEND_MIN),
             Step::Open => {
                 let number = self.outlets.open(route, work.slot, &self.name(shard));
                 exact.opening(number, self.now);
                 if !sight.is_wanted {
-                    self.outlets.looking(number);
+                    self.outlets.looking(route, number);
                     exact.looking();
                 }
             }

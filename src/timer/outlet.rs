@@ -6,7 +6,7 @@ use super::flying::Stage;
 use super::queue::Queue;
 use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
 use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all, pending, select_all};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// See the module's page.
 pub(crate) struct Outlets {
@@ -14,8 +14,8 @@ pub(crate) struct Outlets {
     transactors: BTreeMap<String, Box<dyn Transactors>>,
     /// Transactors that were opened.
     opened: u64,
-    /// Those of them that were opened only to end what was left open, and have not.
-    looks: BTreeSet<u64>,
+    /// Those of them that were opened only to end what was left open, and have not; with their cluster.
+    looks: BTreeMap<u64, String>,
 }
 
 /// The targets of one cluster.
@@ -49,7 +49,7 @@ impl Clients {
 impl Outlets {
     /// By the name of their cluster: targets for all clusters that routes name, transactors for those of exactly-once routes.
     pub(crate) fn new(targets: BTreeMap<String, Clients>, transactors: BTreeMap<String, Box<dyn Transactors>>) -> Self {
-        Self { targets, transactors, opened: 0, looks: BTreeSet::new() }
+        Self { targets, transactors, opened: 0, looks: BTreeMap::new() }
     }
 
     pub(super) fn send(&mut self, (route, stage): (&RouteOptions, Stage), by: By, record: &Outgoing<'_>, ticket: u64) -> Sent {
@@ -102,8 +102,8 @@ impl Outlets {
     }
 
     /// That transactor was opened only to end what was left open.
-    pub(super) fn looking(&mut self, number: u64) {
-        self.looks.insert(number);
+    pub(super) fn looking(&mut self, route: &RouteOptions, number: u64) {
+        self.looks.insert(number, route.source_cluster.clone());
     }
 
     /// It has.
@@ -111,8 +111,9 @@ impl Outlets {
         self.looks.remove(&number);
     }
 
-    pub(super) fn looks(&self) -> usize {
-        self.looks.len()
+    /// How many there are on a route's cluster. One that is away keeps its own waiting, and no other's.
+    pub(super) fn looks(&self, route: &RouteOptions) -> usize {
+        self.looks.values().filter(|cluster| **cluster == route.source_cluster).count()
     }
 
     pub(super) fn end(&mut self, route: &RouteOptions, number: u64) {

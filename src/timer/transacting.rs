@@ -272,6 +272,7 @@ impl Transacting {
     /// The message at a place was handed over, or need not be.
     pub(super) fn handed(&mut self, place: Cursor, is_sent: bool, now: Instant) {
         self.begun.get_or_insert(now);
+        self.idle = TRANSACTOR_IDLE;
         self.high = self.high.max(Some(place));
         self.sent += usize::from(is_sent);
     }
@@ -528,6 +529,9 @@ mod tests {
         assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Commit { flights: 0, pair: pair(1) });
         exact.ended(now);
         assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
+        let late = now + MARKER_REFRESH;
+        exact.put_off(late + MOMENT);
+        assert_eq!((exact.step(IDLE, late), exact.wake(false, late)), (Step::None, Some(late + MOMENT)), "others come first");
         let mut none = Transacting::new(Claim::START, now);
         none.opening(7, now);
         none.opened(Claim::START, now);

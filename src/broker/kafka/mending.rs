@@ -107,6 +107,8 @@ impl Desk {
         lasts.add(told);
         if is_behind_a_forgotten_one(connections, lasts, partition, group)?
             && let Some(under_way) = lasts.under_way_mut()
+            // Not one that has come to its own marker in between.
+            && last(connections, id)?.as_ref() == Some(&*under_way)
         {
             // Refused, it is another state by now.
             commit(connections, id, under_way).map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
