@@ -76,7 +76,7 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
     let missing = format!("{}.missing", scene.deployment);
     let config = scene.config_with(redis(), &format!("allow = [\"{missing}\"]"));
     let only = |role: &str| Postdate::start_with(&config, &[("POSTDATE_ROLES", &format!("[\"{role}\"]"))]);
-    let (ingress, mut timer) = (only("ingress"), only("timer"));
+    let (mut ingress, mut timer) = (only("ingress"), only("timer"));
     timer.wait_until_ready();
     eventually("the timer has its shards", LIMIT, || (timer.metrics().sum("postdate_leases_held") as usize == 2).then_some(()));
     let mut recording = Recording::default();
@@ -106,6 +106,13 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
         recording.take(&[("a:8088", &ingress), ("b:8088", &timer)]);
     }
     let refused = recording.moments - 1;
+
+    // Nobody reads.
+    ingress.terminate();
+    for _ in 0..15 {
+        recording.take(&[("a:8088", &ingress), ("b:8088", &timer)]);
+    }
+    let unread = recording.moments - 1;
     recording.judge(&[
         (well, &format!("alertname!~\"{OF_THE_MACHINE}\""), 0),
         (unowned, &format!("alertname=\"PostdateShardWithoutOwner\",namespace=\"shop\",route=\"r\",topic=\"{}\"", scene.source), 2),
@@ -113,6 +120,7 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
         (unowned, "alertname=\"PostdateNotReady\"", 0),
         (refused, "alertname=\"PostdateRetriesGrow\",namespace=\"shop\",route=\"r\",reason=\"unknown_target\"", 1),
         (refused, "alertname=\"PostdateDegraded\",namespace=\"shop\",instance=\"b:8088\"", 1),
-        (refused, "alertname=~\"PostdateShard.*|PostdateDown\"", 0),
+        (refused, "alertname=~\"PostdateShard.*|PostdatePartition.*|PostdateDown\"", 0),
+        (unread, &format!("alertname=\"PostdatePartitionWithoutReader\",namespace=\"shop\",route=\"r\",topic=\"{}\"", scene.source), 2),
     ]);
 }

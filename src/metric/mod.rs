@@ -133,6 +133,9 @@ instruments! {
     LEDGER_UNSURE "postdate_ledger_unsure" Kind::Gauge, ["route", "topic", "partition"]
         "1 while a shard's ledger cannot be exact: the store lost data, or a timer its lease; else 0"
         "After such a loss: expected, until nothing of the shard is pending."
+    PARTITION_ASSIGNED "postdate_partition_assigned" Kind::Gauge, ["route", "topic", "partition"]
+        "1 while this process is the one that reads the partition, else 0"
+        "The sum over all processes is 1 a partition; 0 for minutes: nobody reads it."
     LEASE_HELD "postdate_lease_held" Kind::Gauge, ["route", "topic", "partition"]
         "1 while this process holds the shard's lease, else 0"
         "The sum over all processes is 1 a shard; 0 for longer than the lease: nobody delivers it."
@@ -440,6 +443,7 @@ mod tests {
             "postdate_ledger_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\",count=\"accepted\"} 9",
             "postdate_ledger_difference_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} -1",
             "postdate_ledger_unsure{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0",
+            "postdate_partition_assigned{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 1",
             "postdate_lease_held{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 1",
             "postdate_store_errors_total{operation=\"advance\"} 1",
             "postdate_store_errors_total{operation=\"append\"} 0",

@@ -1,7 +1,8 @@
 //! What is shown of one shard, by the process that reads it and by the one that delivers it.
 
 use super::{
-    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PENDING, QUARANTINED, STORED_BYTES,
+    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PARTITION_ASSIGNED, PENDING,
+    QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
@@ -12,6 +13,7 @@ pub(crate) struct Waiting {
     /// Messages in runs, those that are due soon, those in quarantine, the bytes of the runs, the ledger's difference, and whether it is unsure.
     gauges: [Gauge; 6],
     ingress_lag: Gauge,
+    assigned: Gauge,
     /// By [`COUNTS`].
     ledger: [Gauge; COUNTS.len()],
 }
@@ -24,8 +26,9 @@ impl Waiting {
         let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
         let gauges = [PENDING, DUE_SOON, QUARANTINED, STORED_BYTES, LEDGER_DIFFERENCE, LEDGER_UNSURE];
         let gauges = gauges.map(|instrument| shard_gauge(instrument, shard));
-        let ingress_lag = shard_gauge(INGRESS_LAG, shard);
-        Self { gauges, ingress_lag, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
+        let (ingress_lag, assigned) = (shard_gauge(INGRESS_LAG, shard), shard_gauge(PARTITION_ASSIGNED, shard));
+        assigned.set(1);
+        Self { gauges, ingress_lag, assigned, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
     }
 
     /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`COUNTS`], and the
@@ -47,6 +50,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.set([0; 4], [0; COUNTS.len()], Some(0));
         self.lags(0);
+        self.assigned.set(0);
     }
 }
 
