@@ -4,7 +4,7 @@
 #                          for `make up`, default 9092, 4222 and 6379
 #   FOR                    for `make demo`: how long, default 30s
 #   COUNT                  for `make bench`: over how many messages, default 1000000
-#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, fleet, layout, asynq; and, left out unless
+#   STAGES                 for `make bench`: only these of copy, ingress, drain, embedded, steady, burst, exact, fleet, idle, layout, asynq; and, left out unless
 #                          they stand here, deep, which takes minutes and gigabytes of the disk, and nats, the same from stream to stream
 #   WAITING                for `make bench STAGES=deep`: beside how many messages that wait, default 10000000
 #   WORKLOAD               for `make bench`: a file that describes messages like yours; integration/bench/workload.toml is an example

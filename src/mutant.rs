@@ -23,6 +23,10 @@ pub(crate) enum Mutant {
     NoLookAgain,
     /// Runs of as many messages have one name.
     ReusesNames,
+    /// A timer takes every shard for one that nothing was appended to.
+    TakesForQuiet,
+    /// An ingress takes a shard that was quiet for one that still is.
+    TakesForStill,
     /// A timer does not notice that the store went back.
     IgnoresRollback,
     /// A timer does not notice that the store went back and was filled again.

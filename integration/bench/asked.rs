@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 12] =
-    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "deep", "layout", "asynq", "nats"];
+pub(crate) const STAGES: [&str; 13] =
+    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "deep", "layout", "asynq", "nats"];
 
 /// What takes minutes and gigabytes of the disk, and what needs another server: only for whoever asks for it.
 const NAMED_ONLY: [&str; 2] = ["deep", "nats"];
@@ -108,6 +108,7 @@ impl Asked {
             ("burst", 1),
             ("exact", 5),
             ("fleet", 2),
+            ("idle", 1),
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),

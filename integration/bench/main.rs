@@ -2,7 +2,7 @@
 //! so that figures of different runs say nothing about each other.
 //!
 //! An argument that is a number sets how many messages the rates are measured over; words (`copy`, `ingress`, `drain`, `embedded`, `steady`,
-//! `burst`, `exact`, `fleet`, `deep`, `layout`, `asynq`, `nats`) choose what is measured, for whoever works on one of them: without any, all but
+//! `burst`, `exact`, `fleet`, `idle`, `deep`, `layout`, `asynq`, `nats`) choose what is measured, for whoever works on one of them: without any, all but
 //! `deep`, which takes minutes, and `nats`. `workload=FILE` brings messages of one's own, `waiting=50000000` a depth, `runs=3` answers the median of
 //! three.
 //! Nothing is asserted of a time; but where a message was lost, doubled, early or changed, the exit code is 1.
@@ -30,6 +30,7 @@ mod exact;
 mod feeder;
 mod fleet;
 mod held;
+mod idle;
 mod layout;
 mod ledger;
 mod meter;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
     results.write();
     println!("{}\n", results.conditions());
     table::print(&results.rows, &results.runs);
+    table::print_idle(&results.rows);
     table::print_comparisons(&results.comparisons);
     table::print_strained(&results.rows, &results.held);
     println!("{}\n", report::LEGEND);
@@ -164,6 +166,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     }
     if asked.wants("fleet") {
         note(bench.fleet());
+    }
+    if asked.wants("idle") {
+        note(vec![bench.idle()]);
     }
     if asked.wants("deep") {
         note(bench.deep());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::env::{Redis, cpu_of};
 
 /// The processes that are told apart.
+#[derive(Clone, Copy)]
 pub(crate) struct Meter<'a> {
     pub(crate) broker: &'a dyn Fn() -> Duration,
     pub(crate) redis: &'a Redis,

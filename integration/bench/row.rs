@@ -51,6 +51,8 @@ pub(crate) enum Stage {
     SeenSteady(Delivery, usize),
     /// A steady load seen so, of what was due after that.
     Moved(Delivery, Event),
+    /// So many shards, and nothing to do.
+    Idle(usize),
 }
 
 /// What happens to timers.
@@ -114,6 +116,14 @@ pub(crate) struct Process {
     pub(crate) rewritten_runs: f64,
 }
 
+/// What is taken while nothing is to be done: per cent of a core.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Idle {
+    pub(crate) service: f64,
+    pub(crate) redis: f64,
+    pub(crate) broker: f64,
+}
+
 /// What does not apply is left out.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
@@ -129,6 +139,7 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<f64>,
     pub(crate) lateness_ms: Option<Lateness>,
     pub(crate) process: Option<Process>,
+    pub(crate) idle: Option<Idle>,
     /// The part of all cores that other programs had.
     pub(crate) others: f64,
     pub(crate) verdict: Verdict,
@@ -164,6 +175,7 @@ impl Row {
             bytes: None,
             lateness_ms: None,
             process: None,
+            idle: None,
             others: usage.others,
             verdict,
         }
@@ -181,6 +193,13 @@ impl Row {
         let each = |cpu: std::time::Duration| Some(cpu.as_secs_f64() * 1e6 / verdict.count as f64);
         let row = Row::new(system, stage, usage, verdict);
         Row { cpu_us: each(usage.service), redis_cpu_us: each(usage.redis), ..row }
+    }
+
+    /// Of the service while it has nothing to do.
+    pub(crate) fn at_rest(stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
+        let part = |cpu: std::time::Duration| cpu.as_secs_f64() / usage.wall.as_secs_f64() * 100.0;
+        let idle = Idle { service: part(usage.service), redis: part(usage.redis), broker: part(usage.broker) };
+        Row { broker_cpu_us: None, idle: Some(idle), ..Row::new(System::Postdate, stage, usage, verdict) }
     }
 
     /// Of what runs in this process beside the load, and without a broker.
@@ -204,6 +223,7 @@ impl Row {
             bytes: None,
             lateness_ms: None,
             process: None,
+            idle: None,
             others: self.others.max(other.others),
             verdict: if self.verdict.is_kept() { other.verdict } else { self.verdict },
             ..*self
@@ -248,6 +268,11 @@ impl Row {
             let (start_up_s, rewritten) = (of_process(|process| process.start_up_s), of_process(|process| Some(process.rewritten_runs))?);
             Some(Process { start_up_s, peak_bytes: peak, budget_bytes: budget, rewritten_runs: rewritten })
         };
+        let of_idle = |figure: fn(&Idle) -> f64| median(rows.iter().filter_map(|row| row.idle.as_ref().map(figure)).collect());
+        let idle = || {
+            let (service, redis, broker) = (of_idle(|idle| idle.service)?, of_idle(|idle| idle.redis)?, of_idle(|idle| idle.broker)?);
+            Some(Idle { service, redis, broker })
+        };
         Row {
             rate: of(|row| row.rate),
             cpu_us: of(|row| row.cpu_us),
@@ -256,6 +281,7 @@ impl Row {
             bytes: of(|row| row.bytes),
             lateness_ms: lateness(),
             process: process(),
+            idle: idle(),
             others: of(|row| Some(row.others)).unwrap_or(0.0),
             verdict: rows.iter().find(|row| !row.verdict.is_kept()).unwrap_or(&rows[0]).verdict,
             ..*rows[0]
@@ -298,6 +324,7 @@ impl Stage {
             Stage::Beside(Depth { rate, waiting, settled: true }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
             Stage::SeenDrain(delivery) => format!("seen: out of Redis, {}", delivery.name()),
             Stage::SeenSteady(delivery, rate) => format!("seen: steady {rate}/s, {}", delivery.name()),
+            Stage::Idle(shards) => format!("idle: {shards} shards"),
             Stage::Moved(delivery, event) => format!("timers: {}, {}", event.name(), delivery.name()),
         }
     }

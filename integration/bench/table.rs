@@ -2,14 +2,14 @@
 
 use crate::compare::{Beside, Comparison, Figure, RIVALS, of_the_floor};
 use crate::held::Held;
-use crate::row::{Process, Row};
+use crate::row::{Idle, Process, Row};
 
 /// Prints the rows beside the floor, if it is one of them; the ratios are those of the runs, each by itself.
 pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
     let ratio = |row: &Row, figure: Figure| number(of_the_floor(runs, row.system, row.stage, figure), 2);
     let head = ["stage", "messages/s", "of the floor", "CPU us", "of the floor", "Redis CPU us", "bytes stored", "others' CPU", "arrived"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
-    lines.extend(rows.iter().map(|row| {
+    lines.extend(rows.iter().filter(|row| row.idle.is_none()).map(|row| {
         [
             row.name(),
             number(row.rate, 0),
@@ -36,6 +36,20 @@ fn print_lateness(rows: &[Row]) {
             lines.push([row.name(), p50, p99, p99_9, greatest]);
         }
     }
+    if lines.len() > 2 {
+        print_aligned(&lines);
+    }
+}
+
+/// Of the rows of a service that has nothing to do.
+pub(crate) fn print_idle(rows: &[Row]) {
+    let head = ["nothing to do: per cent of a core", "the service", "Redis", "the broker"];
+    let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
+    lines.extend(rows.iter().filter_map(|row| {
+        let Idle { service, redis, broker } = row.idle?;
+        let [service, redis, broker] = [service, redis, broker].map(|part| format!("{part:.2} %"));
+        Some([row.name(), service, redis, broker])
+    }));
     if lines.len() > 2 {
         print_aligned(&lines);
     }

@@ -30,6 +30,11 @@ impl<'a> Topics<'a> {
         Topics { kafka, asker, partitions }
     }
 
+    /// The same, for topics of so many partitions.
+    pub(crate) fn with(&self, partitions: i32) -> Topics<'a> {
+        Topics::new(self.kafka, partitions)
+    }
+
     pub(crate) fn addr(&self) -> &str {
         self.kafka.addr()
     }

@@ -19,7 +19,7 @@ use crate::metric;
 use crate::model::{Claim, Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer, Thin};
-use crate::store::{self, Appended, State, Store};
+use crate::store::{self, Appended, Glance, State, Store};
 use crate::trace::{Deed, Span, Tracer};
 use entry::enter;
 use intake::{Intake, Next, Phase, Quiet, has_room};
@@ -290,9 +290,12 @@ impl Ingress {
         if !quiet.is_empty() {
             let glances = self.ports.store.glance(&quiet.iter().map(|(_, shard, _)| (*shard).clone()).collect::<Vec<_>>()).await?;
             let looked = quiet.into_iter().zip(glances);
-            still.extend(looked.filter_map(|((partition, _, before), glance)| {
-                glance.is_some_and(|glance| before == (glance.watermark, glance.delivered)).then_some(partition)
-            }));
+            let is_still = |glance: Glance, before| before == (glance.watermark, glance.delivered) || mutant::active(Mutant::TakesForStill);
+            still.extend(
+                looked.filter_map(|((partition, _, before), glance)| {
+                    glance.is_some_and(|glance| is_still(glance, before)).then_some(partition)
+                }),
+            );
         }
         let others = reading().filter(|(partition, _)| !still.contains(partition));
         let (partitions, shards): (Vec<_>, Vec<_>) = others.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();

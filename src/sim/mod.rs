@@ -7,6 +7,8 @@ mod checker;
 mod client;
 mod fault;
 mod fleet;
+#[cfg(test)]
+mod glancing;
 mod halt;
 mod levels;
 mod link;
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn every_planted_fault_is_caught() {
-        let planted: [(&[Mutant], Faults); 11] = [
+        let planted: [(&[Mutant], Faults); 12] = [
             (&[Mutant::NoCompare], Faults::ALL),
             (&[Mutant::BlindWatermark], Faults::ALL),
             (&[Mutant::DeletesEarly], Faults::ALL),
@@ -380,6 +382,7 @@ mod tests {
             (&[Mutant::ClaimsBack], Faults::STORE_KEEPS),
             (&[Mutant::NoLastLook], Faults::ALL),
             (&[Mutant::ReusesNames], Faults::ALL),
+            (&[Mutant::TakesForQuiet], Faults::NONE),
             (&[Mutant::IgnoresRollback], Faults::STORE_LOSES),
             (TAIL_BY_NUMBER, Faults::STORE_LOSES),
             (AS_FIRST_WRITTEN, Faults::STORE_LOSES),

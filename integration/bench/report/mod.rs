@@ -118,6 +118,7 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
 - seen: by a consumer that reads only what is committed, when it has it, by this machine's clock.
 - timers (fleet): 1000/s, and a timer more, one that is asked to end (SIGTERM), one that is killed (kill -9; leases last 5 s), twelve seconds
   apart: of what was due in the twelve seconds after each, how late it is seen.
+- idle: the whole service, 64 partitions that nobody writes to; a minute, after ten seconds.
 - deep (only `STAGES=deep`): a steady load with nothing waiting; then messages that wait for days (usually 10 million over 30 days), through
   the source as fast as they come, the service at work; a restart, and at once the same load beside them, in the same shards, while the
   rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's own count, and by a target that

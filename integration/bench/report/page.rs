@@ -8,7 +8,7 @@ use super::tile::tiles;
 use super::{LEGEND, Results};
 use crate::compare::{Comparison, RIVALS};
 use crate::held::Held;
-use crate::row::{Depth, Process, Row, Stage, System};
+use crate::row::{Depth, Idle, Process, Row, Stage, System};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -32,6 +32,7 @@ pub(super) fn page(results: &Results) -> String {
         cpu("Processor time under a steady load", &steadily, figures.cpu(under_a_load, "%")),
         beside(&results.comparisons),
         strained(results),
+        idle(&results.rows),
         table(&results.rows),
         method(results),
     ];
@@ -159,13 +160,31 @@ fn strained(results: &Results) -> String {
     text + "</section>"
 }
 
+/// What is taken for nothing.
+fn idle(rows: &[Row]) -> String {
+    let rows = rows.iter().filter_map(|row| Some((row.name(), row.idle?)));
+    let lines: String = rows
+        .map(|(name, Idle { service, redis, broker })| {
+            let cells: String = [service, redis, broker].map(|part| format!("<td>{part:.2}</td>")).concat();
+            format!("<tr><td>{}</td>{cells}</tr>", escaped(&name))
+        })
+        .collect();
+    if lines.is_empty() {
+        return lines;
+    }
+    format!(
+        "<section><h2>Nothing to do</h2><p>Per cent of one core.</p><div class=\"wide\"><table><thead><tr><th></th><th>the service</th>\
+         <th>Redis</th><th>the broker</th></tr></thead><tbody>{lines}</tbody></table></div></section>"
+    )
+}
+
 fn table(rows: &[Row]) -> String {
     let head =
         ["", "messages/s", "CPU, µs", "Redis CPU, µs", "broker's CPU, µs", "bytes", "p50 / p99 / p99.9, ms", "others' CPU", "arrived"];
     let mut text = String::from("<section><h2>All figures</h2><div class=\"wide\"><table><thead><tr>");
     head.iter().for_each(|head| text += &format!("<th>{head}</th>"));
     text += "</tr></thead><tbody>";
-    for row in rows {
+    for row in rows.iter().filter(|row| row.idle.is_none()) {
         let late = row.lateness_ms.map(|late| format!("{:.0} / {:.0} / {:.0}", late.p50, late.p99, late.p99_9));
         let fine = |figure: Option<f64>| figure.map(|figure| format!("{figure:.2}"));
         let cells = [
