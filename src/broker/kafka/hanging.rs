@@ -28,8 +28,8 @@ use kafka_protocol::messages::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where brokers keep what groups have committed.
-const OFFSETS: &str = "__consumer_offsets";
+/// Where brokers keep what groups have committed, and so markers.
+pub(super) const OFFSETS: &str = "__consumer_offsets";
 
 /// Whether it is the one that holds markers.
 pub(super) fn is_of_markers(partition: &Partition) -> bool {
@@ -48,7 +48,8 @@ pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Las
     done(state.error_code)?;
     let topics = state.topics.iter();
     let partitions = topics.flat_map(|topic| topic.partitions.iter().map(|index| Partition::new(&**topic.topic, *index))).collect();
-    Ok(Some(Last::new(state.producer_id, state.producer_epoch, &state.transaction_state, partitions)))
+    let producer = (state.producer_id, state.producer_epoch);
+    Ok(Some(Last::new(producer, state.transaction_start_time_ms, &state.transaction_state, partitions)))
 }
 
 /// The address of a name's coordinator.
@@ -113,7 +114,18 @@ impl Hanging {
             .with_topics(vec![topic]);
         let answer = connections.ask(&self.leader, &WriteTxnMarkersRequest::default().with_markers(vec![marker]), 1)?;
         let mut results = answer.markers.iter().flat_map(|marker| &marker.topics).flat_map(|topic| &topic.partitions);
-        results.try_for_each(|result| done(result.error_code))
+        let result = results.next().ok_or_else(|| Unmet::Later("the answer does not tell".to_owned()))?;
+        done(result.error_code)
+    }
+
+    /// A marker of which nobody knows how it was to end: the next commit of the group by the same producer commits it.
+    pub(super) fn is_presumed(&self) -> bool {
+        self.is_committed.is_none() && is_of_markers(&self.partition)
+    }
+
+    /// Whose it is.
+    pub(super) fn of(&self) -> (ProducerId, i16) {
+        (self.producer, self.epoch)
     }
 }
 
@@ -145,10 +157,12 @@ impl Sight {
         };
         let mut sight = Self::default();
         for (leader, partitions) in sight.by_leader(&metadata, is_asked_for) {
-            for some in partitions.chunks(KAFKA_DESCRIBED_MAX) {
-                if let Err(unmet) = sight.look_at(connections, &leader, some, lasts) {
-                    sight.untold.extend(some.iter().map(|partition| (partition.clone(), unmet.clone())));
-                }
+            let mut chunks = partitions.chunks(KAFKA_DESCRIBED_MAX);
+            // Who does not answer once is not waited for again.
+            let silent = chunks.by_ref().find_map(|some| Some((some, sight.look_at(connections, &leader, some, lasts).err()?)));
+            if let Some((some, unmet)) = silent {
+                let untold = [some].into_iter().chain(chunks).flatten();
+                sight.untold.extend(untold.map(|partition| (partition.clone(), unmet.clone())));
             }
         }
         Ok(sight)

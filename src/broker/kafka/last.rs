@@ -14,6 +14,8 @@ pub(super) struct Last {
     pub(super) producer: ProducerId,
     /// As of the answer: one more than the transaction's own, if it was fenced.
     pub(super) epoch: i16,
+    /// When it began, in milliseconds by the coordinator's clock: tells two of one epoch apart.
+    pub(super) since: i64,
     pub(super) end: End,
 }
 
@@ -29,7 +31,7 @@ pub(super) enum End {
 
 impl Last {
     /// `state` in Kafka's words.
-    pub(super) fn new(producer: ProducerId, epoch: i16, state: &str, partitions: BTreeSet<Partition>) -> Self {
+    pub(super) fn new((producer, epoch): (ProducerId, i16), since: i64, state: &str, partitions: BTreeSet<Partition>) -> Self {
         let end = match state {
             "CompleteCommit" | "PrepareCommit" => End::Committed,
             // Of one that is about to be aborted the partitions are forgotten one by one.
@@ -37,14 +39,22 @@ impl Last {
             "Ongoing" => End::UnderWay(partitions),
             _ => End::Unknown,
         };
-        Self { producer, epoch, end }
+        Self { producer, epoch, since, end }
     }
 
-    /// The next producer has that epoch: fencing one that has a transaction takes one more. So its own had ended it, which almost always commits.
-    pub(super) fn fenced_by(&mut self, epoch: i16) {
-        if epoch <= self.epoch.saturating_add(1) {
+    /// What is told when the next producer was made: fencing one that has a transaction takes an epoch more. So its own had ended it, which almost
+    /// always commits. A number whose epochs are used up gives way to another, and nobody can tell.
+    pub(super) fn fenced_by(&mut self, now: &Last) {
+        if now.producer != self.producer {
+            self.end = End::Unknown;
+        } else if now.epoch <= self.epoch.saturating_add(1) {
             self.end = End::Committed;
         }
+    }
+
+    /// Whether it is undone, and has written to a partition.
+    fn is_undone_in(&self, partition: &Partition) -> bool {
+        matches!(&self.end, End::UnderWay(partitions) if partitions.contains(partition))
     }
 
     /// Whether what a producer has open in a partition is of one before it, by the same producer.
@@ -74,11 +84,18 @@ impl Lasts {
     /// Older ones are left to the next transaction that goes where they hang, as everything is of which nobody knows.
     const MAX: usize = 4;
 
-    pub(super) fn add(&mut self, last: Last) {
-        let tells_nothing = last.end == End::Unknown && !self.0.is_empty();
-        if !tells_nothing && self.0.last() != Some(&last) {
-            self.0.push(last);
+    /// What is told later of the same producer takes the place of what was told before. Of one that was under way when the opening before this
+    /// one asked, a new producer tells how it ended.
+    pub(super) fn add(&mut self, told: Last) {
+        let tells_nothing = told.end == End::Unknown && !self.0.is_empty();
+        if tells_nothing {
+            if let Some(under_way) = self.under_way_mut() {
+                under_way.fenced_by(&told);
+            }
+            return;
         }
+        self.0.pop_if(|last| (last.producer, last.epoch) == (told.producer, told.epoch));
+        self.0.push(told);
         let spare = self.0.len().saturating_sub(Self::MAX);
         self.0.drain(..spare);
     }
@@ -95,6 +112,11 @@ impl Lasts {
     /// The same.
     pub(super) fn under_way_mut(&mut self) -> Option<&mut Last> {
         self.0.last_mut().filter(|last| matches!(last.end, End::UnderWay(_)))
+    }
+
+    /// Whether one of them is undone, since it was fenced, that has written to a partition.
+    pub(super) fn is_undone_in(&self, partition: &Partition) -> bool {
+        self.0.iter().any(|last| last.is_undone_in(partition))
     }
 
     /// Whether a producer's transaction of that epoch, open in a partition, is of one of these or of one before: else its producer lives.
@@ -124,9 +146,12 @@ mod tests {
 
     fn after(states: &[(i16, &str)]) -> Lasts {
         let mut lasts = Lasts::default();
-        let told = |(epoch, state): &(i16, &str)| Last::new(PRODUCER, *epoch, state, BTreeSet::from([place(1)]));
-        states.iter().map(told).for_each(|last| lasts.add(last));
+        states.iter().for_each(|(epoch, state)| lasts.add(told(*epoch, state)));
         lasts
+    }
+
+    fn told(epoch: i16, state: &str) -> Last {
+        Last::new((PRODUCER, epoch), 0, state, BTreeSet::from([place(1)]))
     }
 
     #[test]
@@ -156,11 +181,39 @@ mod tests {
             [(5, 0), (5, 1), (4, 0)].map(|(epoch, index)| under_way.is_before(PRODUCER, epoch, &place(index))),
             [true, false, false]
         );
-        lasts.under_way_mut().unwrap().fenced_by(7);
+        assert_eq!([0, 1].map(|index| lasts.is_undone_in(&place(index))), [false, true]);
+        lasts.under_way_mut().unwrap().fenced_by(&told(7, "Empty"));
         assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(false)]);
-        lasts.under_way_mut().unwrap().fenced_by(6);
+        lasts.under_way_mut().unwrap().fenced_by(&told(6, "Empty"));
         assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(true)]);
+        assert!(!lasts.is_undone_in(&place(1)));
         assert_eq!([lasts, after(&[(5, "CompleteAbort")])].each_mut().map(|lasts| lasts.under_way_mut().is_some()), [false, false]);
+    }
+
+    #[test]
+    fn what_is_told_later_of_the_same_producer_takes_the_place_of_what_was_told_before() {
+        for (states, elsewhere, there) in [
+            // Its own ended it after all, before or after the next producer was made.
+            (&[(5, "Ongoing"), (5, "CompleteCommit")][..], Some(true), Some(true)),
+            (&[(5, "Ongoing"), (5, "CompleteAbort")], Some(false), Some(false)),
+            (&[(5, "Ongoing"), (6, "Empty")], Some(true), Some(true)),
+            // It was fenced, by an opening that was given up, and two were made since.
+            (&[(5, "Ongoing"), (7, "Empty"), (8, "Empty")], Some(true), Some(false)),
+            (&[(5, "Ongoing"), (6, "CompleteAbort")], Some(true), Some(false)),
+            // It went on.
+            (&[(5, "CompleteCommit"), (5, "Ongoing")], Some(true), Some(false)),
+        ] {
+            let judged = [0, 1].map(|index| after(states).judge(PRODUCER, 5, &place(index)));
+            assert_eq!(judged, [elsewhere, there], "{states:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_number_that_gave_way_to_another_nothing_is_decided() {
+        let mut lasts = after(&[(i16::MAX - 1, "Ongoing")]);
+        lasts.add(Last::new((ProducerId(8), 0), 0, "Empty", BTreeSet::new()));
+        assert_eq!(lasts.judge(PRODUCER, i16::MAX - 1, &place(1)), None);
+        assert!(lasts.is_past(PRODUCER, i16::MAX - 1));
     }
 
     #[test]

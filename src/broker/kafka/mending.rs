@@ -1,14 +1,14 @@
 //! How an opening looks after what a broker may have left open of the last transactions of its name: see `hanging`.
 
-use super::hanging::{Sight, commit, is_behind_a_forgotten_one, is_of_markers, last};
-use super::last::{End as Ended, Lasts};
+use super::hanging::{Hanging, OFFSETS, Sight, commit, is_behind_a_forgotten_one, is_of_markers, last};
+use super::last::{End as Decision, Lasts};
 use super::transactor::{Desk, End, lost};
 use super::wire::{Connections, Unmet, is_open};
 use crate::broker::Transactional;
 use crate::limit::{KAFKA_MEND_MAX, KAFKA_MEND_PAUSE, KAFKA_TRANSACTION_TURN};
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
@@ -19,6 +19,8 @@ pub(super) struct Memory {
     lasts: Mutex<BTreeMap<String, Lasts>>,
     /// Some partition was waited for in vain, and until then none is.
     impatient: Mutex<Option<Instant>>,
+    /// It was told that nobody can be asked.
+    is_told: AtomicBool,
     /// Which broker answered last.
     first: Arc<AtomicUsize>,
 }
@@ -54,6 +56,14 @@ pub(super) struct Mending {
     connections: Connections,
 }
 
+/// What was ended.
+#[derive(Default)]
+struct Ended {
+    decided: BTreeSet<Partition>,
+    /// As committed, for nobody knows how it was to end, and its marker will be.
+    presumed: BTreeSet<Partition>,
+}
+
 /// What still hangs after all was tried, or may.
 #[derive(Default)]
 struct Left {
@@ -67,7 +77,20 @@ struct Left {
 
 impl Left {
     fn may_pass(&self) -> bool {
-        self.untold.values().chain(self.refused.values()).any(Unmet::is_later)
+        self.out_of_reach().next().is_some()
+    }
+
+    /// What may be told later, or ended.
+    fn out_of_reach(&self) -> impl Iterator<Item = &Partition> {
+        self.untold.iter().chain(&self.refused).filter(|(_, unmet)| unmet.is_later()).map(|(partition, _)| partition)
+    }
+
+    /// Why the next producer must not begin yet: its first commit ends what hangs where it goes, markers and records, in that way and no other.
+    fn forbids(&self, lasts: &Lasts) -> Option<String> {
+        let marker = self.out_of_reach().find(|partition| is_of_markers(partition));
+        let undone = self.out_of_reach().find(|partition| lasts.is_undone_in(partition));
+        let marker = marker.map(|partition| format!("{partition}, where its marker lies, is out of reach"));
+        marker.or_else(|| Some(format!("the last transaction is undone, and {}, where it wrote, is out of reach", undone?)))
     }
 }
 
@@ -89,7 +112,14 @@ impl Desk {
                     return Ok((!lasts.is_empty()).then_some(Mending { lasts, connections }));
                 }
                 Err(Unmet::Never(reason)) => {
-                    tracing::debug!(transactional_id = self.name.id, reason, "how the last transaction ended is not told");
+                    if !self.memory.is_told.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            transactional_id = self.name.id,
+                            reason,
+                            "brokers do not tell how the last transaction ended: what one of them forgets to end hangs until the next message of the \
+                            shard goes there (docs/operate.md: a transaction that hangs); told once"
+                        );
+                    }
                     return Ok(None);
                 }
                 Err(Unmet::Later(reason)) if until <= Instant::now() => {
@@ -112,7 +142,7 @@ impl Desk {
         {
             // Refused, it is another state by now.
             commit(connections, id, under_way).map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
-            under_way.end = Ended::Committed;
+            under_way.end = Decision::Committed;
             tracing::warn!(
                 transactional_id = id,
                 "a broker had forgotten to end a transaction, and had taken the beginning of another: both are committed"
@@ -125,7 +155,7 @@ impl Desk {
     pub(super) fn end_what_hangs(&mut self, mut mending: Mending) -> Result<(), End> {
         self.learn_who_ended(&mut mending)?;
         let until = self.memory.patience(Instant::now());
-        let mut ended = BTreeSet::new();
+        let mut ended = Ended::default();
         let left = loop {
             self.look()?;
             let left = self.end_what_is_seen(&mut mending, &mut ended);
@@ -134,17 +164,14 @@ impl Desk {
             }
             self.turn(KAFKA_TRANSACTION_TURN);
         };
+        self.look()?;
         self.tell_of(&ended, &left);
         if left.untold.is_empty() && left.refused.is_empty() {
             self.memory.keep(&self.name.id, Lasts::default());
         } else if left.may_pass() {
             self.memory.lose_patience(Instant::now());
         }
-        let is_marker_out_of_reach = left.untold.iter().any(|(partition, unmet)| is_of_markers(partition) && unmet.is_later());
-        if is_marker_out_of_reach && !left.kept_back.is_empty() {
-            return Err(lost("what hangs is to be undone, and its marker with it, which is out of reach"));
-        }
-        Ok(())
+        left.forbids(&mending.lasts).map_or(Ok(()), |reason| Err(lost(reason)))
     }
 
     /// Of a transaction that was under way: whether the fence ended it.
@@ -152,7 +179,7 @@ impl Desk {
         let Some(last_one) = mending.lasts.under_way_mut() else { return Ok(()) };
         match last(&mut mending.connections, &self.name.id) {
             Ok(Some(now)) => {
-                last_one.fenced_by(now.epoch);
+                last_one.fenced_by(&now);
                 self.memory.keep(&self.name.id, mending.lasts.clone());
                 Ok(())
             }
@@ -161,26 +188,28 @@ impl Desk {
         }
     }
 
-    fn end_what_is_seen(&self, mending: &mut Mending, ended: &mut BTreeSet<Partition>) -> Left {
+    fn end_what_is_seen(&self, mending: &mut Mending, ended: &mut Ended) -> Left {
         let Mending { lasts, connections } = mending;
         let mut left = Left::default();
         let mut sight = match Sight::take(connections, lasts, (&self.name.reach, &self.name.partition), &self.name.group) {
             Ok(sight) => sight,
             Err(unmet) => {
-                left.untold.insert(self.name.partition.clone(), unmet);
+                left.untold.insert(Partition::new(OFFSETS, 0), unmet);
                 return left;
             }
         };
         left.untold = sight.untold;
         // The marker comes first: undone elsewhere and not there, messages would count as delivered that are not.
         sight.hanging.sort_by_key(|hanging| !is_of_markers(&hanging.partition));
+        let presumed: Vec<_> = sight.hanging.iter().filter(|hanging| hanging.is_presumed()).map(Hanging::of).collect();
         for hanging in sight.hanging {
             let is_marker_sure = !left.untold.keys().chain(left.refused.keys()).any(is_of_markers);
-            match hanging.is_committed {
+            match hanging.is_committed.or(presumed.contains(&hanging.of()).then_some(true)) {
                 None => _ = left.undecided.insert(hanging.partition),
                 Some(false) if !is_marker_sure => _ = left.kept_back.insert(hanging.partition),
                 Some(is_committed) => match hanging.end(connections, is_committed) {
-                    Ok(()) => _ = ended.insert(hanging.partition),
+                    Ok(()) if hanging.is_committed.is_none() => _ = ended.presumed.insert(hanging.partition),
+                    Ok(()) => _ = ended.decided.insert(hanging.partition),
                     Err(unmet) => _ = left.refused.insert(hanging.partition, unmet),
                 },
             }
@@ -188,10 +217,18 @@ impl Desk {
         left
     }
 
-    fn tell_of(&self, ended: &BTreeSet<Partition>, left: &Left) {
+    fn tell_of(&self, ended: &Ended, left: &Left) {
         let id = &self.name.id;
-        if !ended.is_empty() {
-            let partitions = names(ended);
+        if !ended.presumed.is_empty() {
+            tracing::warn!(
+                transactional_id = id,
+                partitions = ?names(&ended.presumed),
+                "a broker had forgotten to end a transaction, and nobody knows any more how it was to end: it is committed, with its marker; \
+                if it was to be undone, and was in other partitions, its messages there are missing"
+            );
+        }
+        if !ended.decided.is_empty() {
+            let partitions = names(&ended.decided);
             tracing::warn!(
                 transactional_id = id,
                 ?partitions,
@@ -217,4 +254,40 @@ impl Desk {
 
 fn names(partitions: &BTreeSet<Partition>) -> Vec<String> {
     partitions.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::last::Last;
+    use super::*;
+    use kafka_protocol::messages::ProducerId;
+
+    fn place(index: i32) -> Partition {
+        Partition::new("orders", index)
+    }
+
+    fn under_way_in(index: i32) -> Lasts {
+        let mut lasts = Lasts::default();
+        lasts.add(Last::new((ProducerId(7), 5), 0, "Ongoing", BTreeSet::from([place(index)])));
+        lasts
+    }
+
+    #[test]
+    fn nothing_begins_while_the_marker_or_what_is_undone_is_out_of_reach() {
+        let (later, never) = (Unmet::Later("it has no leader".to_owned()), Unmet::Never("unknown".to_owned()));
+        for (partition, unmet, forbids) in [
+            (Partition::new(OFFSETS, 3), &later, true),
+            (place(1), &later, true),
+            (place(0), &later, false),
+            // What is never told is not waited for.
+            (Partition::new(OFFSETS, 3), &never, false),
+            (place(1), &never, false),
+        ] {
+            let there = || BTreeMap::from([(partition.clone(), unmet.clone())]);
+            for left in [Left { untold: there(), ..Left::default() }, Left { refused: there(), ..Left::default() }] {
+                assert_eq!(left.forbids(&under_way_in(1)).is_some(), forbids, "{partition}, {unmet:?}");
+                assert_eq!(left.may_pass(), unmet.is_later());
+            }
+        }
+    }
 }
