@@ -21,13 +21,19 @@ impl Bench<'_, Streams> {
     /// All of them, in the order in which they are told.
     pub(crate) fn nats(&self) -> Vec<Row> {
         let mut rows = self.nats_copies();
-        let (ingress, pace) = self.ingress();
-        let drain = self.drain(Some(pace));
+        let (ingress, pace) = self.alone(|| self.ingress());
+        let drain = self.alone(|| self.drain(Some(pace)));
         let both = ingress.and(&drain);
         rows.extend([ingress, drain, both]);
-        rows.extend(self.load.steady.rates.iter().map(|rate| self.steady(*rate)));
+        rows.extend(self.load.steady.rates.iter().map(|rate| self.alone(|| self.steady(*rate))));
         rows.extend(self.schedules());
         rows
+    }
+
+    /// On a server that holds nothing else.
+    fn alone<T>(&self, measure: impl FnOnce() -> T) -> T {
+        self.ends.clear();
+        measure()
     }
 
     /// Merely reading, and the copies.

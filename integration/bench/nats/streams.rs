@@ -47,6 +47,13 @@ impl Streams {
         self.ask(&format!("$JS.API.STREAM.DELETE.{stream}"), &json!({}));
     }
 
+    /// All there are: what one measurement has left on the server is not to burden the next.
+    pub(super) fn clear(&self) {
+        let found = self.ask("$JS.API.STREAM.NAMES", &json!({}));
+        let names = found["streams"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.for_each(|stream| self.remove(stream));
+    }
+
     /// What a stream says of itself.
     pub(super) fn info(&self, stream: &str, asked: &Value) -> Value {
         let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), asked);
