@@ -17,6 +17,11 @@ use crate::workload::{Message, Steady};
 /// The control header and its value, in milliseconds: epoch for `postdate-at`, a delay for `postdate-after`.
 pub(crate) type Control = (&'static str, i64);
 
+/// So many go out by one reading of the clock, some half a millisecond: at full speed, to read it for each was a tenth of all sending.
+const TOGETHER: usize = 256;
+
+const QUEUE_MAX: &str = "20000";
+
 /// Sends messages to one topic, idempotent; of the answers only refusals are remembered.
 pub(crate) struct Feeder<'a> {
     client: BaseProducer<Refusals>,
@@ -41,7 +46,8 @@ impl<'a> Feeder<'a> {
     pub(crate) fn new(addr: &str, topic: &str, message: &'a Message) -> Feeder<'a> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", addr).set("enable.idempotence", "true").set("partitioner", "murmur2_random");
-        config.set("linger.ms", "5").set("queue.buffering.max.messages", "500000");
+        // A queue that its processor's cache can hold, and no reports of what went well: the load shares its cores with what is measured.
+        config.set("linger.ms", "5").set("queue.buffering.max.messages", QUEUE_MAX).set("delivery.report.only.error", "true");
         let client = config.create_with_context(Refusals::default()).expect("a producer of a valid configuration");
         Feeder { client, topic: topic.to_owned(), message }
     }
@@ -57,7 +63,8 @@ impl<'a> Feeder<'a> {
         while let Err((error, back)) = self.client.send(record) {
             assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "the client takes the load");
             record = back;
-            self.client.poll(Duration::from_millis(1));
+            self.serve();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -80,15 +87,19 @@ impl Feed for Feeder<'_> {
 /// Hands out a number and its due, as many as the time that passed demands; every millisecond `pause` is called with how many there were.
 /// Answers when each was due: fewer than the rate times the time, if they could not be sent as fast.
 pub(crate) fn steadily(rate: usize, steady: &Steady, mut send: impl FnMut(usize, i64), mut pause: impl FnMut(usize)) -> Vec<i64> {
-    let (start, mut dues) = (Instant::now(), Vec::new());
+    let (start, mut dues) = (Instant::now(), Vec::with_capacity(rate * steady.lasts.as_secs() as usize));
     while start.elapsed() < steady.lasts {
-        while start.elapsed() < steady.lasts && dues.len() < start.elapsed().as_millis() as usize * rate / 1_000 {
-            let due = now_ms() + steady.delay.of(dues.len());
-            send(dues.len(), due);
-            dues.push(due);
+        let wanted = start.elapsed().as_millis() as usize * rate / 1_000;
+        if dues.len() == wanted {
+            pause(dues.len());
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
         }
-        pause(dues.len());
-        std::thread::sleep(Duration::from_millis(1));
+        let now = now_ms();
+        for number in dues.len()..wanted.min(dues.len() + TOGETHER) {
+            dues.push(now + steady.delay.of(number));
+            send(number, dues[number]);
+        }
     }
     dues
 }

@@ -138,6 +138,8 @@ pub(crate) struct Row {
     /// Of the store, a message that waits.
     pub(crate) bytes: Option<f64>,
     pub(crate) lateness_ms: Option<Lateness>,
+    /// Of what was due while the last fifth of a steady load came: as the load's p50, unless it grows.
+    pub(crate) last_p50_ms: Option<f64>,
     pub(crate) process: Option<Process>,
     pub(crate) idle: Option<Idle>,
     /// The part of all cores that other programs had.
@@ -174,6 +176,7 @@ impl Row {
             broker_cpu_us: Some(usage.broker.as_secs_f64() * 1e6 / verdict.count as f64),
             bytes: None,
             lateness_ms: None,
+            last_p50_ms: None,
             process: None,
             idle: None,
             others: usage.others,
@@ -222,6 +225,7 @@ impl Row {
             broker_cpu_us: add(self.broker_cpu_us, other.broker_cpu_us),
             bytes: None,
             lateness_ms: None,
+            last_p50_ms: None,
             process: None,
             idle: None,
             others: self.others.max(other.others),
@@ -280,6 +284,7 @@ impl Row {
             broker_cpu_us: of(|row| row.broker_cpu_us),
             bytes: of(|row| row.bytes),
             lateness_ms: lateness(),
+            last_p50_ms: of(|row| row.last_p50_ms),
             process: process(),
             idle: idle(),
             others: of(|row| Some(row.others)).unwrap_or(0.0),

@@ -29,6 +29,9 @@ const WARM_UP: usize = 100_000;
 const STEADY_WARM_UP: Duration = Duration::from_secs(30);
 const STEADY_WARM_UP_RATE: usize = 5_000;
 
+/// What was due in that part of a steady load, at its end, tells whether its lateness grows.
+const LAST_PART: u32 = 5;
+
 /// How often is looked whether the target has everything. Each look costs the broker four requests.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
@@ -125,12 +128,15 @@ impl<E: Ends> Bench<'_, E> {
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
         let (memory, mut dues) = (route.stored(self.redis).memory(), Vec::new());
-        let Flow { usage, waiting, memory: full } = self.flow(rate, steady, (&route, &service), &mut dues);
+        let Flow { usage, waiting, memory: full, ended } = self.flow(rate, steady, (&route, &service), &mut dues);
         stop(service);
         let bytes = (waiting > 0).then(|| (full - memory) as f64 / waiting as f64);
         let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
         let row = Row::service(E::SYSTEM, Stage::Steady(rate), &usage, arrivals.verdict);
-        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))), ..row }
+        let last = ended - millis(steady.lasts / LAST_PART)..ended;
+        let lately = arrivals.lateness(|number| Some(dues[number]).filter(|due| last.contains(due)));
+        let last_p50_ms = Lateness::of(&lately).map(|late| late.p50);
+        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))), last_p50_ms, ..row }
     }
 
     /// A steady load into a route that is served, until all of it has arrived. `dues`: those of earlier loads, to which its own are added.
@@ -144,9 +150,9 @@ impl<E: Ends> Bench<'_, E> {
             self.progress.at(sent, all);
         }));
         feeder.finish();
-        let (waiting, memory) = (stored.pending(), stored.memory());
+        let (ended, waiting, memory) = (now_ms(), stored.pending(), stored.memory());
         wait_for(self.progress, dues.len(), LOOK, || route.delivered());
-        Flow { usage: start.until(self.meter.read(service.cpu())), waiting, memory }
+        Flow { usage: start.until(self.meter.read(service.cpu())), waiting, memory, ended }
     }
 
     /// A new route, on a Redis that holds nothing.
@@ -193,6 +199,8 @@ pub(crate) struct Flow {
     pub(crate) usage: Usage,
     waiting: usize,
     memory: usize,
+    /// When the last was sent.
+    ended: i64,
 }
 
 /// Of messages none of which is due yet.

@@ -28,12 +28,12 @@ pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
 
 /// Milliseconds after the due, of the rows that have any.
 fn print_lateness(rows: &[Row]) {
-    let head = ["steady load: after the due", "p50", "p99", "p99.9", "greatest"];
+    let head = ["steady load: after the due", "p50", "p99", "p99.9", "greatest", "p50 in its last fifth"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     for row in rows {
         if let Some(late) = row.lateness_ms {
-            let [p50, p99, p99_9, greatest] = [late.p50, late.p99, late.p99_9, late.greatest].map(|late| format!("{late:.0} ms"));
-            lines.push([row.name(), p50, p99, p99_9, greatest]);
+            let [p50, p99, p99_9, greatest] = [late.p50, late.p99, late.p99_9, late.greatest].map(millis);
+            lines.push([row.name(), p50, p99, p99_9, greatest, row.last_p50_ms.map_or_else(String::new, millis)]);
         }
     }
     if lines.len() > 2 {
@@ -92,6 +92,10 @@ pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
     if lines.len() > 2 {
         print_aligned(&lines);
     }
+}
+
+fn millis(late: f64) -> String {
+    format!("{late:.0} ms")
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
