@@ -1,9 +1,11 @@
 //! Many messages that wait for days, and a steady load beside them: what depth costs those that are due soon, and a service that starts.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::LIMIT;
 use crate::ends::Feed as _;
-use crate::env::Postdate;
+use crate::env::{Postdate, eventually};
 use crate::feeder::Feeder;
 use crate::ledger::Verdict;
 use crate::route::{Route, begun, wait_for};
@@ -43,6 +45,7 @@ impl Bench<'_> {
         let mut served = self.served();
         rows.push(self.sink(&mut served));
         self.progress.step(&format!("deep: {rate}/s beside {waiting}, after a restart"));
+        self.calm();
         served.restart(self);
         rows.push(self.load_beside(&mut served, depth(waiting, false)));
         self.progress.step("deep: until the rewriter rests");
@@ -83,6 +86,14 @@ impl Bench<'_> {
         let row = Row::service(System::Postdate, Stage::Fill(waiting), &usage, verdict).within(began.elapsed().as_secs_f64());
         let bytes = (stored.memory() - served.empty) as f64 / waiting as f64;
         Row { bytes: Some(bytes), process: Some(Process::of(service, Some(served.start_up))), ..row }
+    }
+
+    /// What waits for days was written long ago: nothing of the fill is still on its way to the disk, nor is Redis writing its file anew.
+    fn calm(&self) {
+        self.progress.phase("deep: until all that was stored is on the disk");
+        eventually("Redis has written its file anew", LIMIT, || self.redis.is_calm().then_some(()));
+        let written = Command::new("sync").status();
+        assert!(written.is_ok_and(|status| status.success()), "what was written reaches the disk");
     }
 
     fn load_beside(&self, served: &mut Served<'_>, depth: Depth) -> Row {

@@ -29,6 +29,7 @@ mod env;
 mod exact;
 mod feeder;
 mod fleet;
+mod fresh;
 mod held;
 mod idle;
 mod layout;

@@ -101,7 +101,8 @@ fn machine() -> String {
 }
 
 pub(crate) const LEGEND: &str = "\
-Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run.
+Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run. Before a copy, an ingress and a drain a
+gigabyte of memory is taken and given back: on a virtual machine its host may have to find it first, and that would count as theirs.
 - copy: consume, produce, nothing else, as fast as the client's Rust crate lets (poll and send), and as fast as librdkafka can (batches from
   its queue, a topic's handle, headers unparsed): the floor.
 - ingress: the service as `ingress` alone, dues spread as the workload says (usually over 24 hours); from the birth of the shards until the
@@ -120,8 +121,8 @@ Speeds depend on the machine's day, and on what else it does: compare ratios, an
   apart: of what was due in the twelve seconds after each, how late it is seen.
 - idle: the whole service, 64 partitions that nobody writes to; a minute, after ten seconds.
 - deep (only `STAGES=deep`): a steady load with nothing waiting; then messages that wait for days (usually 10 million over 30 days), through
-  the source as fast as they come, the service at work; a restart, and at once the same load beside them, in the same shards, while the
-  rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's own count, and by a target that
+  the source as fast as they come, the service at work; when all of it is on the disk a restart, and at once the same load beside them, in
+  the same shards, while the rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's own count, and by a target that
   has none of it. Start-up: until it is ready and holds the lease of every shard. Most memory: VmHWM of the process, whose budget bounds only
   what messages that are loaded take of it.
 - per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
