@@ -175,8 +175,8 @@ pub(crate) const IN_FLIGHT_MAX: usize = 100_000;
 
 /// Messages in a client's queue, shared by the shards that have any in flight, and what each may have at least: a client sends in order, so what
 /// one shard has handed over is what the next message of another waits for. The short queue holds some 30 ms at the speed of two cores. With no
-/// more than that a drain took a third longer, so those that have more to hand over have a queue of their own; with 20,000 and more what lies
-/// in it falls out of the processors' caches, and a burst took a third longer.
+/// more than that a drain took a third longer, so those that have more to hand over have a queue of their own; with 32,768 what lies
+/// in it falls out of the processors' caches, and a drain and a burst took a fifth longer.
 pub(crate) const HANDED_SHORT_MAX: usize = 8_192;
 pub(crate) const HANDED_LONG_MAX: usize = 14_336;
 pub(crate) const HANDED_SHARD_LEAST: usize = 256;

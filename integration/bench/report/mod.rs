@@ -112,7 +112,8 @@ gigabyte of memory is taken and given back: on a virtual machine its host may ha
   bytes are those of the folder's files, journal and all.
 - steady: the whole service, delays as the workload says (usually 2 to 10 seconds); its processor time includes all waiting. After its due: by
   the broker's stamp (LogAppendTime of the target) against the due that was sent. Before the first, half a minute of such a load goes
-  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more. The same before the first exactly-once one.
+  unmeasured: until a fresh JVM has compiled what serves it, it takes a core more. The same before the first exactly-once one. In its last
+  fifth: of what was due while the last fifth of the load was sent; far above the p50, the lateness grows.
 - burst: all messages due in the same millisecond, in all partitions but the last, stored while the service runs; from that millisecond to the
   broker's stamp of the last of them. The last partition has 1000/s with the steady load's delays: of those that were due while the burst was
   delivered, their lateness.
@@ -122,8 +123,8 @@ gigabyte of memory is taken and given back: on a virtual machine its host may ha
 - idle: the whole service, 64 partitions that nobody writes to; a minute, after ten seconds.
 - deep (only `STAGES=deep`): a steady load with nothing waiting; then messages that wait for days (usually 10 million over 30 days), through
   the source as fast as they come, the service at work; when all of it is on the disk a restart, and at once the same load beside them, in
-  the same shards, while the rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's own count, and by a target that
-  has none of it. Start-up: until it is ready and holds the lease of every shard. Most memory: VmHWM of the process, whose budget bounds only
+  the same shards, while the rewriter merges what waits; and once more when it has nothing left to do. What waits is judged by the store's
+  own count, and by a target that has none of it. Start-up: until it is ready and holds the lease of every shard. Most memory: VmHWM of the process, whose budget bounds only
   what messages that are loaded take of it.
 - per-message layout: what is built by hand in Redis, as cheaply as it can be: a member of a sorted set and a field of a hash for each message,
   a queue for each partition, written in pipelines of 500 (HSET, ZADD), looked for by ZRANGEBYSCORE of 500 every 5 ms, fetched by HMGET, removed
