@@ -7,7 +7,6 @@ mod fleet;
 mod nats;
 mod record;
 mod rewrite;
-mod run;
 mod transaction;
 
 pub(crate) use demo::*;
@@ -16,7 +15,6 @@ pub(crate) use fleet::*;
 pub(crate) use nats::*;
 pub(crate) use record::*;
 pub(crate) use rewrite::*;
-pub(crate) use run::*;
 use std::time::Duration;
 pub(crate) use transaction::*;
 
@@ -24,6 +22,19 @@ pub(crate) use transaction::*;
 /// has a fault, and every reader of the target would pay for it.
 pub(crate) const HEADERS_MAX: usize = 1_000;
 pub(crate) const HEADER_BYTES_MAX: usize = 256 * 1024;
+
+/// Messages and bytes (before compression) of one batch of one shard; a batch becomes one run a slice.
+pub(crate) const BATCH_MESSAGES_MAX: usize = 16_384;
+pub(crate) const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// An hour has a run of its own if a batch has so many messages of it, or if it ends within so long: a run costs some 300 bytes of Redis and ten
+/// microseconds, whatever it holds. What is thin beyond that lies together, until the rewriter has gathered enough of it.
+pub(crate) const FAR_THIN: usize = 64;
+pub(crate) const FAR_AFTER: Duration = Duration::from_secs(2 * 3600);
+
+/// Raw bytes of a run beyond which a reader takes its header for corrupt instead of allocating for it: one batch and one record of the
+/// greatest size that Kafka clients can be brought to send.
+pub(crate) const RUN_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// How far a claim may lie past the store's own time: the default of `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
@@ -172,9 +183,6 @@ pub(crate) const HANDED_SHARD_LEAST: usize = 256;
 
 /// Messages of one shard that are handed over in one turn: some 1.5 ms.
 pub(crate) const HAND_TURN_MAX: usize = 1_024;
-
-/// Messages that are handed over between two looks at whether the lease still holds: a look costs a twenty-fifth of what handing one over does.
-pub(crate) const HAND_LOOK_EVERY: usize = 16;
 
 /// How far ahead of now messages are claimed, and how often a shard then claims, unless there is a backlog: a claim costs the store almost the same
 /// whatever it holds, and nobody waits for its answer when the message is due. What is claimed can no longer be cancelled.

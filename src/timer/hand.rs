@@ -6,7 +6,7 @@ use super::outlet::{By, Outlets};
 use super::retrier::{self, Next};
 use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
-use crate::limit::{HAND_LOOK_EVERY, RESEND_MAX};
+use crate::limit::RESEND_MAX;
 use crate::model::{CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
 use crate::store::Tally;
@@ -30,8 +30,6 @@ pub(super) struct Hand<'a> {
     pub(super) now: Timestamp,
     /// So many more may be handed over now.
     pub(super) room: usize,
-    /// So many more before the lease's term is looked at again.
-    pub(super) trusted: usize,
 }
 
 /// What became of handing one record over.
@@ -80,7 +78,8 @@ impl Hand<'_> {
     /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
     pub(super) fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
         let place = aloft.place(aloft.next);
-        if place.due > self.now && !mutant::active(Mutant::NoLastLook) || self.has_run_out() {
+        // A process may be frozen between any two messages.
+        if place.due > self.now && !mutant::active(Mutant::NoLastLook) || self.term.has_run_out(Instant::now()) {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
@@ -92,18 +91,6 @@ impl Hand<'_> {
             aloft.note(&self.route.tracer, self.now);
         }
         handed
-    }
-
-    /// A process may be frozen between any two messages. What its client has in hands by then is sent when it thaws, in any case, and that is
-    /// far more than what goes between two looks.
-    fn has_run_out(&mut self) -> bool {
-        if let Some(left) = self.trusted.checked_sub(1) {
-            self.trusted = left;
-            return false;
-        }
-        let has_run_out = self.term.has_run_out(Instant::now());
-        self.trusted = if has_run_out { 0 } else { HAND_LOOK_EVERY - 1 };
-        has_run_out
     }
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.

@@ -33,7 +33,7 @@ impl Dispatcher {
                 let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
                 let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Queue(queue));
                 let room = work.queued.room(share);
-                let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room, trusted: 0 };
+                let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room };
                 let mut is_stuck = false;
                 while let Some((number, until)) = work.next_flight().filter(|_| !is_stuck) {
                     let Some(aloft) = work.flights.get_mut(number) else { break };
@@ -63,7 +63,7 @@ impl Dispatcher {
             let (route, outlets, labels) = (&self.options.routes[&shard.route], &mut self.ports.outlets, &mut self.labels);
             let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Transactor(number));
             let room = share.saturating_sub(exact.in_client());
-            let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room, trusted: 0 };
+            let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room };
             exactly::hand_over(&mut hand, &mut work.flights, exact, asked, Instant::now());
         }
     }
@@ -99,7 +99,7 @@ impl Dispatcher {
         let route = &self.options.routes[&shard.route];
         let (outlets, labels) = (&mut self.ports.outlets, &mut self.labels);
         let (origins, term, slot, by) = (&work.origins, &work.term, work.slot, By::Queue(work.queued.queue()));
-        let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room: 1, trusted: 0 };
+        let mut hand = Hand { shard, origins, route, outlets, by, labels, slot, term, now, room: 1 };
         match hand.send(aloft, ticket.flight, usize::from(ticket.index)) {
             Handed::Taken => work.queued.again(),
             Handed::Settled => {}
