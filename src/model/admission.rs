@@ -318,7 +318,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-    use std::sync::Arc;
 
     const OFFSET: Offset = Offset(43);
     const NOW: i64 = 1_700_000_000_000;
@@ -333,7 +332,7 @@ mod tests {
     fn rules() -> Rules {
         Rules {
             naming: Naming::Topic,
-            default_target: Some(Arc::from("orders")),
+            default_target: Some("orders".into()),
             allow: AllowList::new(["billing.*", "audit", "orders.delayed", "$*", "__*", "..", "* *"]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(30 * 86_400),
@@ -729,7 +728,7 @@ mod tests {
     fn any_rules() -> impl Strategy<Value = Rules> {
         (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(relay, default, max_delay)| Rules {
             naming: Naming::Topic,
-            default_target: default.then(|| Arc::from("orders")),
+            default_target: default.then(|| "orders".into()),
             without_delay: if relay { WithoutDelay::Relay } else { WithoutDelay::DeadLetter },
             max_delay: Duration::from_millis(max_delay),
             retry_max: Duration::from_secs(1),

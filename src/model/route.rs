@@ -10,7 +10,7 @@ use super::subject;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Kafka's own bound on topic names.
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
     /// By which names the target's cluster goes.
     pub(crate) naming: Naming,
     /// Where a message goes that names no target. Of subjects it may be a template: see `subject`.
-    pub(crate) default_target: Option<Arc<str>>,
+    pub(crate) default_target: Option<DefaultTarget>,
     /// What `postdate-to` may name besides the default target.
     pub(crate) allow: AllowList,
     /// Topics, or filter subjects, of the target's cluster that are sources of this deployment: a delivery to one would come back, and a header of the message
@@ -39,6 +39,33 @@ pub(crate) struct Rules {
     /// The other systems whose headers are understood besides the control headers.
     pub(crate) dialects: Dialects,
 }
+
+/// A default target. Most messages go there: whether they may is looked at once, not for each of them.
+#[derive(Clone, Debug)]
+pub(crate) struct DefaultTarget {
+    name: Arc<str>,
+    is_fit: OnceLock<bool>,
+}
+
+impl DefaultTarget {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl From<&str> for DefaultTarget {
+    fn from(name: &str) -> Self {
+        Self { name: name.into(), is_fit: OnceLock::new() }
+    }
+}
+
+impl PartialEq for DefaultTarget {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for DefaultTarget {}
 
 /// What a target's name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +125,11 @@ impl Rules {
     /// 3. [`Reason::TargetIsSource`]: a source of this deployment, though it were on the allow-list or the default.
     /// 4. [`Reason::TargetNotAllowed`]: neither the default target, which is always allowed, nor on the allow-list.
     pub(crate) fn target<'a>(&'a self, named: Option<&'a str>, came_by: CameBy<'_>) -> Result<Cow<'a, str>, Refusal> {
+        if named.is_none()
+            && let Some(default) = self.fit_default()
+        {
+            return Ok(Cow::Borrowed(default));
+        }
         let default = match self.default(came_by) {
             Err(_) if named.is_some() => None,
             default => default?,
@@ -121,10 +153,21 @@ impl Rules {
         }
     }
 
+    /// The default target, if it is the same for all messages and nothing speaks against it.
+    fn fit_default(&self) -> Option<&str> {
+        let default = self.default_target.as_ref()?;
+        let is_fit = || !self.is_template(&default.name) && self.naming.is_name(&default.name) && !self.is_source(&default.name);
+        default.is_fit.get_or_init(is_fit).then_some(&default.name)
+    }
+
+    fn is_template(&self, default: &str) -> bool {
+        self.naming == Naming::Subject && subject::is_template(default)
+    }
+
     /// The default target of a message that came by there.
     fn default(&self, came_by: CameBy<'_>) -> Result<Option<Cow<'_, str>>, Refusal> {
-        let Some(default) = self.default_target.as_deref() else { return Ok(None) };
-        if self.naming == Naming::Topic || !subject::is_template(default) {
+        let Some(default) = self.default_target.as_ref().map(DefaultTarget::name) else { return Ok(None) };
+        if !self.is_template(default) {
             return Ok(Some(Cow::Borrowed(default)));
         }
         let unfilled = || {
@@ -154,7 +197,7 @@ impl Rules {
     fn not_allowed(&self, target: &str) -> String {
         let AllowList(patterns) = &self.allow;
         let mut detail = format!("the target {} is not allowed; allowed:", Quoted(target.as_bytes()));
-        let default = self.default_target.as_deref();
+        let default = self.default_target.as_ref().map(DefaultTarget::name);
         let others = patterns.iter().map(String::as_str).filter(|pattern| Some(*pattern) != default);
         let allowed: Vec<&str> = default.into_iter().chain(others).collect();
         let count = allowed.len();
@@ -219,7 +262,7 @@ mod tests {
     fn rules(default_target: Option<&str>, allow: &[&str]) -> Rules {
         Rules {
             naming: Naming::Topic,
-            default_target: default_target.map(Arc::from),
+            default_target: default_target.map(Into::into),
             allow: AllowList::new(allow.iter().copied()),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(60),
@@ -284,7 +327,8 @@ mod tests {
             (&loops, None, Err(TargetIsSource)),
             (&reserved, None, Err(InvalidTarget)),
         ];
-        for (rules, named, expected) in table {
+        // Asked again, a default is not looked at again.
+        for (rules, named, expected) in table.iter().chain(table) {
             assert_eq!(
                 rules.target(*named, NOWHERE).map_err(|refusal| refusal.reason),
                 expected.map(Cow::Borrowed),

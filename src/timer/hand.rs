@@ -157,7 +157,7 @@ fn target<'m>((route, origins): (&'m RouteOptions, &Origins), message: &Message<
 /// A claim, or what of it went in a transaction, is delivered, the last of it just now.
 pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut Aloft, Tally), end: Timestamp) {
     let Tally { delivered, dead_lettered, sent_back, .. } = tally;
-    let target = route.rules.default_target.as_deref().filter(|_| !aloft.names_target).map(Into::into);
+    let target = route.rules.default_target.as_ref().filter(|_| !aloft.names_target).map(|default| default.name().into());
     route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
         let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
         Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }

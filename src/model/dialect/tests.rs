@@ -12,7 +12,6 @@ use super::*;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
@@ -57,7 +56,7 @@ impl<'a> Is<'a> {
 fn rules(dialects: &[Dialect]) -> Rules {
     Rules {
         naming: Naming::Topic,
-        default_target: Some(Arc::from("orders")),
+        default_target: Some("orders".into()),
         allow: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
         sources: BTreeSet::from(["orders.delayed".to_owned()]),
         max_delay: Duration::from_secs(30 * 86_400),
