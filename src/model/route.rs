@@ -41,7 +41,7 @@ pub(crate) struct Rules {
 }
 
 /// A default target. Most messages go there: whether they may is looked at once, not for each of them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct DefaultTarget {
     name: Arc<str>,
     is_fit: OnceLock<bool>,
@@ -56,6 +56,13 @@ impl DefaultTarget {
 impl From<&str> for DefaultTarget {
     fn from(name: &str) -> Self {
         Self { name: name.into(), is_fit: OnceLock::new() }
+    }
+}
+
+/// What was found holds for the rules that it was found by: those made of a copy may name other sources.
+impl Clone for DefaultTarget {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), is_fit: OnceLock::new() }
     }
 }
 
@@ -137,13 +144,7 @@ impl Rules {
         let Some(target) = named.or(default.as_deref()) else {
             return Err(Refusal::new(Reason::NoTarget, "the record names no target and the route has no default target"));
         };
-        if !self.naming.is_name(target) {
-            return Err(self.invalid(target));
-        }
-        if self.is_source(target) {
-            let detail = format!("the target {} is a source of this deployment", Quoted(target.as_bytes()));
-            return Err(Refusal::new(Reason::TargetIsSource, detail));
-        }
+        self.check(target)?;
         if Some(target) != default.as_deref() && !self.allow.allows(self.naming, target) {
             return Err(Refusal::new(Reason::TargetNotAllowed, self.not_allowed(target)));
         }
@@ -156,8 +157,20 @@ impl Rules {
     /// The default target, if it is the same for all messages and nothing speaks against it.
     fn fit_default(&self) -> Option<&str> {
         let default = self.default_target.as_ref()?;
-        let is_fit = || !self.is_template(&default.name) && self.naming.is_name(&default.name) && !self.is_source(&default.name);
+        let is_fit = || !self.is_template(&default.name) && self.check(&default.name).is_ok();
         default.is_fit.get_or_init(is_fit).then_some(&default.name)
+    }
+
+    /// What no list can allow.
+    fn check(&self, target: &str) -> Result<(), Refusal> {
+        if !self.naming.is_name(target) {
+            return Err(self.invalid(target));
+        }
+        if self.is_source(target) {
+            let detail = format!("the target {} is a source of this deployment", Quoted(target.as_bytes()));
+            return Err(Refusal::new(Reason::TargetIsSource, detail));
+        }
+        Ok(())
     }
 
     fn is_template(&self, default: &str) -> bool {
@@ -335,6 +348,15 @@ mod tests {
                 "{named:?} of {rules:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_was_found_of_a_default_target_does_not_go_into_other_rules() {
+        let asked = rules(Some("orders"), &[]);
+        assert_eq!(asked.target(None, NOWHERE), Ok(Cow::Borrowed("orders")));
+        let others = Rules { sources: BTreeSet::from(["orders".to_owned()]), ..asked.clone() };
+        assert_eq!(others.target(None, NOWHERE).unwrap_err().reason, Reason::TargetIsSource);
+        assert_eq!(asked.target(None, NOWHERE), Ok(Cow::Borrowed("orders")), "nor the other way");
     }
 
     #[test]
