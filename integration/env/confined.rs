@@ -42,7 +42,7 @@ impl Confined {
         command.arg(if is_root { BY_ROOT } else { BY_ANYBODY });
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let mut process = Process::start("confined", &folder, &mut command);
-        process.until("the confined service is ready", || super::postdate::is_ready(port).then_some(()));
+        process.until("the confined service is ready", || super::postdate::is_ready(port, "/readyz").then_some(()));
         Confined { process, root: root.to_owned() }
     }
 

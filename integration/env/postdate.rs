@@ -112,7 +112,7 @@ impl Postdate {
 
     pub(crate) fn wait_until_ready(&mut self) {
         let port = self.port;
-        self.process.until("the service is ready", || is_ready(port).then_some(()));
+        self.process.until("the service is ready", || is_ready(port, "/readyz").then_some(()));
     }
 
     /// What it counts. Waits until it answers: just started, it does not listen yet.
@@ -152,9 +152,9 @@ fn program(folder: &Path, variables: &[(String, String)]) -> Command {
     program
 }
 
-/// Whether the service on this admin port says that it is ready.
-pub(super) fn is_ready(port: u16) -> bool {
-    http_get(port, "/readyz").is_ok_and(|(status, _)| status == 200)
+/// Whether what listens on this port says there that it is ready.
+pub(super) fn is_ready(port: u16, path: &str) -> bool {
+    http_get(port, path).is_ok_and(|(status, _)| status == 200)
 }
 
 fn http_get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
