@@ -23,7 +23,8 @@ pub(crate) trait Transactors {
     /// records was not delivered, a transaction can only be aborted, and reports of the others in it mean nothing.
     fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent;
 
-    /// Commits what was sent since the last commit or abort, all of which was reported as delivered, along with `marker`.
+    /// Commits what was sent since the last commit or abort, all of which was reported as delivered, along with `marker`. So it can be after an
+    /// outage, too, if that does not last: what comes after it may need another transactor.
     /// [`Happened::Committed`], [`Happened::Aborted`] or [`Happened::Lost`] follows: lost, nobody knows whether it was committed.
     fn commit(&mut self, number: u64, marker: Marker);
 

@@ -83,6 +83,9 @@ pub(crate) async fn all(world: &dyn World) {
 pub(crate) async fn outages(world: &dyn World) {
     target::an_outage_loses_nothing_and_keeps_the_order(world).await;
     source::reading_goes_on_after_an_outage(world).await;
+    if world.is_kafka() {
+        transact::what_is_under_way_at_an_outage_is_committed_after_it(world).await;
+    }
 }
 
 /// How long a real broker may take for anything but what a case is about.

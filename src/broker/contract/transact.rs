@@ -20,6 +20,22 @@ pub(super) async fn all(world: &dyn World) {
     what_has_ended_is_heard_of_no_more(world).await;
 }
 
+/// What was written cannot be taken back where a broker forgot to end what was committed before it.
+pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(world: &dyn World) {
+    let topic = topic(world, "outlived", 1).await;
+    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
+    desk.opened(1, &name).await;
+    desk.deliver(1, &topic, 0, &texts(0..10)).await;
+    desk.commit(1, "before").await;
+    desk.deliver(1, &topic, 0, &texts(10..20)).await;
+    if world.outage().await {
+        desk.commit(1, "after").await;
+        assert_eq!(desk.opened(2, &name).await.as_deref(), Some("after"));
+        assert_eq!(read(world, &topic, 0, 1).await, (0..20).collect::<Vec<_>>());
+    }
+    desk.transactors.close().await;
+}
+
 /// Transactors, and what was heard of them and not looked at.
 struct Desk {
     transactors: Box<dyn Transactors>,

@@ -9,8 +9,9 @@
 //! harm: a partition in which nothing is open any more is left alone.
 //!
 //! A broker that is asked to end may still take the beginning of another transaction of the same producer, in the partitions where the forgotten
-//! one hangs, which have no leader by then. Fenced, both would be undone. It shows in the marker, which is in no transaction's hands any more: then
-//! the other one is committed before it is fenced, empty as it is.
+//! one hangs, which have no leader by then, and even its records (seen of 4.3: up to 16). They end in one from there on. So a transactor that has
+//! something under way is given up only when that is committed (`transactor`). Where its process died, too, the fence would undo both. It shows in
+//! the marker, which is in no transaction's hands any more: then the other one is committed before it is fenced, and what it holds comes again.
 
 use super::last::{Last, Lasts};
 use super::namesake::place;

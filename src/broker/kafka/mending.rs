@@ -145,7 +145,8 @@ impl Desk {
             under_way.end = Decision::Committed;
             tracing::warn!(
                 transactional_id = id,
-                "a broker had forgotten to end a transaction, and had taken the beginning of another: both are committed"
+                "a broker had forgotten to end a transaction, and had taken the beginning of another, which nobody came back to commit: both are \
+                committed, and what is in the second is delivered again"
             );
         }
         Ok(())

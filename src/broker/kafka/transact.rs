@@ -67,6 +67,8 @@ struct Line {
     sender: Option<Arc<Sender>>,
     orders: Option<SyncSender<Order>>,
     stop: Arc<AtomicBool>,
+    /// As of its desk.
+    is_used: Arc<AtomicBool>,
     thread: Thread,
     /// Sends each record in a batch of its own.
     is_alone: bool,
@@ -106,7 +108,7 @@ impl KafkaTransactors {
         let alone_until = self.alone.until(&name.id);
         let is_alone = alone_until.is_some();
         let sender = Sender::new(&self.config(&name.id, is_alone)).map_err(|error| unmade(&error))?;
-        let (sender, stop) = (Arc::new(sender), Arc::new(AtomicBool::new(false)));
+        let (sender, stop, is_used) = (Arc::new(sender), Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         // One is asked for at a time; a second of room, so that asking never waits.
         let (orders, asked) = sync_channel(2);
         let asker = self.inquiry.asker().ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
@@ -116,6 +118,7 @@ impl KafkaTransactors {
             sender: sender.clone(),
             orders: asked,
             stop: stop.clone(),
+            is_used: is_used.clone(),
             heard: self.heard.clone(),
             health: self.health.clone(),
             cluster: self.cluster.clone(),
@@ -129,7 +132,7 @@ impl KafkaTransactors {
             is_mixed: false,
         };
         let thread = Thread::start("kafka-transact", move || desk.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Line { topics: Topics::new(), sender: Some(sender), orders: Some(orders), stop, thread, is_alone, in_flight: 0 })
+        Ok(Line { topics: Topics::new(), sender: Some(sender), orders: Some(orders), stop, is_used, thread, is_alone, in_flight: 0 })
     }
 
     /// The one that is ready for the name, if it is still as it should be.
@@ -191,6 +194,8 @@ impl Line {
 
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
         let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
+        // Before it is: nobody gives up meanwhile what is about to be written.
+        self.is_used.store(true, Ordering::Release);
         let outbound = Outbound { partition: record.partition, key: record.key, payload: record.payload, ticket };
         sender.send(self.topics.of_sender(sender, record.topic)?, &outbound, record.out_headers())
     }

@@ -80,6 +80,8 @@ pub(super) struct Desk {
     pub(super) sender: Arc<Sender>,
     pub(super) orders: Receiver<Order>,
     pub(super) stop: Arc<AtomicBool>,
+    /// Something was sent since it was opened, or the last commit or abort was told.
+    pub(super) is_used: Arc<AtomicBool>,
     pub(super) heard: Arc<Heard>,
     pub(super) health: Health,
     pub(super) cluster: Cluster,
@@ -184,13 +186,20 @@ impl Desk {
         Ok(())
     }
 
-    /// Whether it can be gone on with. A broker that comes back may have forgotten to end the last transaction: that is to be mended before the next
-    /// one takes part in anything, lest what was committed is undone along with it.
-    fn stay(&self) -> Result<(), End> {
+    /// Whether it can be gone on with, once what is under way is committed. A broker that comes back may have forgotten to end the last transaction:
+    /// that is to be mended before the next one takes part in anything, lest what was committed is undone along with it.
+    fn go_on(&self) -> Result<(), End> {
         if self.is_open && (self.is_cut || self.health.outage().is_some()) {
             return Err(lost("its brokers are away, or were: what they may have left open is ended before another begins"));
         }
         Ok(())
+    }
+
+    /// The same, while something may be under way. Where the last one was forgotten and this one has written, they end in one: undone, what was
+    /// committed is lost; committed by another, without the marker that only this one has, what is under way is delivered twice. So it has to come to
+    /// its own end.
+    fn stay(&self) -> Result<(), End> {
+        if self.is_used.load(Ordering::Acquire) { Ok(()) } else { self.go_on() }
     }
 
     fn connect(&mut self) -> Result<(), End> {
@@ -259,8 +268,9 @@ impl Desk {
         }
         self.health.answered();
         let has_been_alone = self.alone_until.is_some_and(|until| until <= Instant::now());
-        let begun = if has_been_alone { Err(lost("records are sent in batches again")) } else { self.begin() };
+        let begun = if has_been_alone { Err(lost("records are sent in batches again")) } else { self.go_on().and_then(|()| self.begin()) };
         // Who hears it may send at once.
+        self.is_used.store(false, Ordering::Release);
         self.tell(Happened::Committed);
         begun
     }
@@ -274,7 +284,7 @@ impl Desk {
 
     fn abort(&mut self) -> Result<(), End> {
         while self.turn(Duration::ZERO) > 0 {}
-        self.stay()?;
+        self.go_on()?;
         if self.is_shaken {
             // Afterwards nobody could tell it from what a broker forgot to end before; who fences it knows where it has written.
             return Err(lost("a broker was out of reach: what is under way is undone by the next one"));
@@ -284,6 +294,7 @@ impl Desk {
         self.begin()?;
         // That a batch was refused is told only now: what was in it may have been the least of it.
         self.look()?;
+        self.is_used.store(false, Ordering::Release);
         self.tell(Happened::Aborted);
         Ok(())
     }
