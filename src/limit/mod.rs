@@ -45,8 +45,8 @@ pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 /// Runs that one request can ask the store for, however many its limit names.
 pub(crate) const ROWS_MAX: usize = 1_000_000;
 
-/// Slices that a list looks into with one pipeline; it stops as soon as no later slice can matter.
-pub(crate) const LIST_SLICES_MAX: usize = 32;
+/// Slices that a list looks into with its first pipeline, and at most; it stops as soon as no later slice can matter.
+pub(crate) const LIST_SLICES: std::ops::RangeInclusive<usize> = 4..=32;
 
 /// Keys that a server looks at in one step of a scan for shards: some hundred microseconds.
 pub(crate) const SCAN_ROWS: usize = 1_000;

@@ -1,7 +1,7 @@
 //! Promises of list and fetch.
 
 use super::trial::{Trial, due, listing, named, place, run_of};
-use crate::model::{Offset, Timestamp, Watermark};
+use crate::model::{Level, Offset, Slice, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{Advance, Fetch, Listed, Listing};
 
@@ -82,6 +82,24 @@ pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Trial<'_>)
         let listed = t.list(Timestamp::AT_ONCE, Timestamp::MAX, limit).await;
         let history = t.glance().await.expect("it is there").history;
         assert_eq!(listed, Listed::Runs { watermark: Watermark(101), history, runs: wanted, more: limit < 101 });
+    }
+}
+
+pub(super) async fn a_list_is_cut_at_the_same_run_whatever_slices_the_runs_lie_in(t: &Trial<'_>) {
+    t.born(0).await;
+    let hours = (0..60i64).map(|i| run_of(&format!("h{i}"), &[place(due(i / 3, i), i as u64)]));
+    let far = (0..10i64).map(|i| {
+        let run = run_of(&format!("f{i}"), &[place(due(2 * i, 0), 100 + i as u64)]);
+        Run { slice: Slice::at(Level::Far, run.summary.least_due()), ..run }
+    });
+    let mut runs: Vec<Run> = hours.chain(far).collect();
+    t.appended(0, 200, &runs.iter().collect::<Vec<_>>()).await;
+    runs.sort_by_key(|run| (run.summary.least_due(), run.summary.least_offset));
+    for limit in 0..=runs.len() {
+        let Listed::Runs { runs: listed, more, .. } = t.list(Timestamp::AT_ONCE, Timestamp::MAX, limit).await else {
+            panic!("it is there")
+        };
+        assert_eq!((listed, more), (runs[..limit].iter().map(listing).collect(), limit < runs.len()));
     }
 }
 

@@ -77,6 +77,7 @@ cases! {
         what_is_due_at_once_is_listed_first,
         a_list_that_was_cut_says_so_and_can_be_gone_on_with,
         a_list_reaches_over_more_slices_than_one_look,
+        a_list_is_cut_at_the_same_run_whatever_slices_the_runs_lie_in,
         fetch_answers_bytes_by_name_and_none_for_what_is_gone;
     tail:
         the_tail_tells_what_was_appended_past_a_watermark_oldest_first,

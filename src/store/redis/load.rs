@@ -109,6 +109,8 @@ struct Search<'a> {
     slices: Vec<Slice>,
     /// What was asked for in this round.
     asked: Vec<Slice>,
+    /// Slices that the next round looks into. It doubles: the first few often are all that matters, and a slice may have many rows.
+    width: usize,
     found: Vec<Listing>,
 }
 
@@ -116,7 +118,7 @@ impl<'a> Search<'a> {
     fn new(request: &'a List, keys: Keys, (watermark, history): (Watermark, History), mut slices: Vec<Slice>) -> Self {
         slices.retain(|slice| may_hold(*slice, request));
         slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
-        Self { request, keys, watermark, history, slices, asked: Vec::new(), found: Vec::new() }
+        Self { request, keys, watermark, history, slices, asked: Vec::new(), width: *limit::LIST_SLICES.start(), found: Vec::new() }
     }
 
     /// Whether no slice that is left can hold one of the first `limit` runs.
@@ -130,13 +132,22 @@ impl<'a> Search<'a> {
         if self.is_done() {
             return;
         }
-        self.asked = self.slices.split_off(self.slices.len().saturating_sub(limit::LIST_SLICES_MAX));
+        let rows = self.missing().min(limit::ROWS_MAX + 1);
+        self.asked = self.slices.split_off(self.slices.len().saturating_sub(self.width));
+        self.width = (2 * self.width).min(*limit::LIST_SLICES.end());
         ask_positions(pipeline, &self.keys);
         for slice in &self.asked {
             let (from, until) = (form::score(self.request.from), form::score(self.request.until));
             pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
-            pipeline.arg("LIMIT").arg(0).arg(self.request.limit.min(limit::ROWS_MAX) + 1);
+            pipeline.arg("LIMIT").arg(0).arg(rows);
         }
+    }
+
+    /// Of so many runs at most it matters that they are in one of the slices that are left: what was found before all of them goes before. One
+    /// more than the limit tells whether there are more.
+    fn missing(&self) -> usize {
+        let certain = self.slices.last().map_or(0, |next| self.found.partition_point(|run| run.least_due < next.least_due()));
+        self.request.limit.saturating_add(1) - certain.min(self.request.limit)
     }
 
     /// Reads the answers to [`Search::ask`]. Answers whether the shard is still there.
