@@ -9,10 +9,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
 /// Tells a task to end: it takes nothing new, finishes what it has, and returns.
 pub(crate) type Token = tokio_util::sync::CancellationToken;
+
+/// From now on the calling thread gets a processor when no other wants one (`nice` 19): for work that can wait, and would make others wait
+/// for milliseconds. Where the system refuses, or counts by processes, it stays as it is. Calling it again changes nothing.
+pub(crate) fn give_way() {
+    // Linux sets it for the thread alone, against POSIX.
+    if cfg!(target_os = "linux")
+        && let Err(error) = rustix::process::setpriority_process(None, NICEST)
+    {
+        debug!(%error, "this thread cannot give way to others");
+    }
+}
+
+/// Of Linux' `nice` values, from -20 to 19.
+const NICEST: i32 = 19;
 
 /// Why a group did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +206,23 @@ mod tests {
 
     fn shown(result: Result<(), Error>) -> String {
         result.map_or_else(|error| chain(&error), |()| "well".to_owned())
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_that_gives_way_does_so_alone() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let (before, (tell, told)) = (nice(), sync_channel(1));
+        let mut group = TaskGroup::new();
+        let body = move |token| {
+            give_way();
+            give_way();
+            tell.send(nice()).unwrap();
+            obedient(token)
+        };
+        group.thread("gives way", body).unwrap();
+        assert_eq!((told.recv(), nice()), (Ok(NICEST), before));
+        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
     }
 
     #[test]

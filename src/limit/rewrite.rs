@@ -13,11 +13,17 @@ pub(crate) const REWRITE_FAR_AFTER: Duration = Duration::from_secs(6 * 3600);
 /// store's answer is lost and it does the work some seconds later.
 pub(crate) const REWRITE_MARGIN: Duration = Duration::from_secs(120);
 
+/// What begins within so long is urgent: the rewriter rests less over it.
+pub(crate) const REWRITE_URGENT: Duration = Duration::from_secs(20 * 60);
+
 /// Messages, runs, and bytes in memory (at which no more runs are fetched) of one rewrite: store and dispatcher are busy with it for some
-/// milliseconds.
+/// milliseconds. Two full batches of messages of 256 B fit: days made of one are thinner than [`REWRITE_FULL`], and made anew.
 pub(crate) const REWRITE_MESSAGES_MAX: u64 = 32_768;
 pub(crate) const REWRITE_RUNS_MAX: usize = 256;
-pub(crate) const REWRITE_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const REWRITE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Names of runs in one look at a shard, which costs as much as it reads: many more than one rewrite can have.
+pub(crate) const REWRITE_LIST_MAX: usize = 1_024;
 
 /// Runs that the rewriter fetches with one call, and runs that it remembers to leave alone.
 pub(crate) const REWRITE_FETCH_MAX: usize = 16;
@@ -30,9 +36,10 @@ pub(crate) const REWRITE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const REWRITE_IDLE: Duration = Duration::from_secs(1800);
 pub(crate) const REWRITE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many times as long as it took to look at a shard the rewriter rests then: it takes a fourth of a core, of the service and its store
-/// together, however much there is to do.
-pub(crate) const REWRITE_REST: u32 = 3;
+/// How many times as long as it took to look at a shard the rewriter rests then: it takes a twentieth of a core, of the service and its store
+/// together, however much there is to do; of what is urgent a fourth.
+pub(crate) const REWRITE_REST: u32 = 20;
+pub(crate) const REWRITE_REST_URGENT: u32 = 3;
 
 /// Shards that wait for the rewriter, and rewrites that wait for the dispatcher.
 pub(crate) const CHORES_MAX: usize = 64;

@@ -249,6 +249,7 @@ fn start_timer(
     })?;
     let (here, starting) = (plan.clone(), plan.starting("rewriter"));
     group.thread("rewriter", move |stop| async move {
+        task::give_way();
         let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
         let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: Shape::DEFAULT, writer };
         begun(starting);

@@ -43,6 +43,7 @@ const SHAPE: Shape = Shape {
     full: 16,
     far_least: Duration::from_secs(5),
     far_after: Duration::from_secs(10),
+    urgent: Duration::from_secs(2),
     messages_max: 32,
     margin: Duration::from_secs(4),
 };

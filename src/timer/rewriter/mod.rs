@@ -7,7 +7,10 @@
 mod merge;
 mod plan;
 
-use crate::limit::{LIST_MAX, LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_LEFT_MAX, REWRITE_REST};
+use crate::limit::{
+    LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_INTERVAL, REWRITE_LEFT_MAX, REWRITE_LIST_MAX, REWRITE_REST,
+    REWRITE_REST_URGENT,
+};
 use crate::model::{Claim, ShardId, Slice, Timestamp};
 use crate::run::{Decoder, Loaded, Name, Run, Sealer};
 use crate::store::{Error, Fetch, List, Listed, Store};
@@ -79,13 +82,15 @@ struct Tools {
     sealer: Sealer,
     /// Runs that are left alone until `beyond` has come so far: unreadable, not to be made fewer, or with a message that is due before.
     left: BTreeMap<Name, Timestamp>,
+    /// When something urgent was found last.
+    urgent: Option<Instant>,
 }
 
 impl Rewriter {
     /// Serves until the chores' channel is closed or `stop` is cancelled. A store that does not answer now is asked again with the next chore.
     /// Between two chores it rests in proportion to the work that the first was: the store and the machine have more urgent things to do.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
-        let mut tools = Tools { decoder: Decoder::new(), sealer: Sealer::new(self.writer), left: BTreeMap::new() };
+        let mut tools = Tools::new(self.writer);
         loop {
             // Dropped at any await it has changed nothing: it only reads.
             let chore = tokio::select! {
@@ -111,13 +116,13 @@ impl Rewriter {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(begun.elapsed() * REWRITE_REST) => {}
+                () = tokio::time::sleep(tools.rest(begun, Instant::now())) => {}
             }
         }
     }
 
     async fn work(&self, chore: &Chore, tools: &mut Tools) -> Result<Found, Error> {
-        let list = List { shard: chore.shard.clone(), from: chore.from, until: Timestamp::MAX, limit: LIST_MAX };
+        let list = List { shard: chore.shard.clone(), from: chore.from, until: Timestamp::MAX, limit: REWRITE_LIST_MAX };
         let delivered = self.store.state(std::slice::from_ref(&chore.shard)).await?.pop().flatten().map(|state| state.delivered);
         let (mut runs, is_cut) = match self.store.list(&[list]).await?.pop() {
             Some(Listed::Runs { runs, more, .. }) => (runs, more),
@@ -127,7 +132,10 @@ impl Rewriter {
         let beyond = self.shape.beyond(chore.loaded);
         runs.retain(|run| tools.left.get(&run.name).is_none_or(|until| *until <= beyond));
         match delivered.zip(self.shape.plan(&runs, beyond, chore.hour_max)) {
-            Some((delivered, job)) => self.swap(&chore.shard, job, (delivered, beyond), tools).await,
+            Some((delivered, job)) => {
+                tools.urgent = if job.is_urgent { Some(Instant::now()) } else { tools.urgent };
+                self.swap(&chore.shard, job, (delivered, beyond), tools).await
+            }
             None => Ok(Found::Nothing { more }),
         }
     }
@@ -177,6 +185,17 @@ impl Rewriter {
 }
 
 impl Tools {
+    fn new(writer: u64) -> Self {
+        Self { decoder: Decoder::new(), sealer: Sealer::new(writer), left: BTreeMap::new(), urgent: None }
+    }
+
+    /// How long to rest after a look that began then. Not much where there is something urgent, in whichever shard.
+    fn rest(&self, begun: Instant, now: Instant) -> Duration {
+        let is_urgent = self.urgent.is_some_and(|found| now < found + REWRITE_INTERVAL);
+        let times = if is_urgent { REWRITE_REST_URGENT } else { REWRITE_REST };
+        (now.duration_since(begun) * times).min(REWRITE_INTERVAL)
+    }
+
     fn leave(&mut self, name: Name, until: Timestamp) {
         if self.left.len() >= REWRITE_LEFT_MAX {
             self.left.clear();
@@ -190,4 +209,21 @@ impl Tools {
 fn waits(run: Loaded, delivered: Claim, beyond: Timestamp) -> Result<Loaded, Timestamp> {
     let mut places = (0..run.len()).map(|index| run.place(index)).take_while(|place| place.due <= beyond);
     if places.all(|place| delivered.covers(place)) { Ok(run) } else { Err(beyond.plus(LOOKAHEAD)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_rests_in_proportion_to_its_work_less_while_something_is_urgent_and_never_for_long() {
+        let (begun, mut tools) = (Instant::now(), Tools::new(1));
+        let now = begun + Duration::from_millis(10);
+        assert_eq!(tools.rest(begun, now), Duration::from_millis(10) * REWRITE_REST);
+        assert_eq!(tools.rest(begun, begun + Duration::from_secs(9)), REWRITE_INTERVAL);
+        tools.urgent = Some(begun);
+        assert_eq!(tools.rest(begun, now), Duration::from_millis(10) * REWRITE_REST_URGENT);
+        let later = begun + REWRITE_INTERVAL;
+        assert_eq!(tools.rest(later, later + Duration::from_millis(10)), Duration::from_millis(10) * REWRITE_REST, "it was done");
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub(crate) far_least: Duration,
     /// and hours that end within so long then have runs of their own.
     pub(crate) far_after: Duration,
+    /// To take apart what begins within so long is urgent.
+    pub(crate) urgent: Duration,
     /// Messages in one job.
     pub(crate) messages_max: u64,
     /// What is due within so long after what is loaded is left alone.
@@ -35,6 +37,7 @@ impl Shape {
         full: limit::REWRITE_FULL,
         far_least: limit::REWRITE_FAR_LEAST,
         far_after: limit::REWRITE_FAR_AFTER,
+        urgent: limit::REWRITE_URGENT,
         messages_max: limit::REWRITE_MESSAGES_MAX,
         margin: limit::REWRITE_MARGIN,
     };
@@ -45,6 +48,7 @@ impl Shape {
 pub(crate) struct Job {
     pub(crate) runs: Vec<(Slice, Name)>,
     pub(crate) into: Into,
+    pub(crate) is_urgent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,18 +97,18 @@ impl Shape {
         }
         let of = |level| slices.iter().filter(move |(slice, _)| slice.level == level).map(|(_, runs)| runs);
         if let Some(runs) = of(Level::Hour).find(|runs| messages(runs) > hour_max) {
-            return Some(self.job(runs.clone(), Into::Minutes));
+            return Some(self.job(runs.clone(), Into::Minutes, beyond));
         }
         if let Some(runs) = of(Level::Day).map(|runs| self.begun(runs, beyond)).find(|begun| !begun.is_empty()) {
-            return Some(self.job(runs, Into::Hours));
+            return Some(self.job(runs, Into::Hours, beyond));
         }
         let far: Vec<_> = of(Level::Far).flatten().copied().collect();
         let begun = self.begun(&far, beyond);
         if let Some(runs) = if begun.is_empty() { self.alike(far, u64::MAX) } else { Some(begun) } {
-            return Some(self.job(runs, Into::Days));
+            return Some(self.job(runs, Into::Days, beyond));
         }
         let fine = [Level::Day, Level::Hour, Level::Minute].into_iter().flat_map(of);
-        fine.filter_map(|runs| self.alike(runs.clone(), self.full)).max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer))
+        fine.filter_map(|runs| self.alike(runs.clone(), self.full)).max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer, beyond))
     }
 
     /// Those of the runs that begin soon.
@@ -134,14 +138,17 @@ impl Shape {
     }
 
     /// As many of the runs as one job may have.
-    fn job(&self, runs: Vec<&Listing>, into: Into) -> Job {
+    fn job(&self, mut runs: Vec<&Listing>, into: Into, beyond: Timestamp) -> Job {
         let mut sum = 0;
-        let fits = runs.into_iter().take(limit::REWRITE_RUNS_MAX).take_while(|run| {
+        let fits = |run: &&&Listing| {
             let fits = sum == 0 || sum + size(run) <= self.messages_max;
             sum += size(run);
             fits
-        });
-        Job { runs: fits.map(|run| (run.slice, run.name.clone())).collect(), into }
+        };
+        let most = runs.iter().take(limit::REWRITE_RUNS_MAX).take_while(fits).count();
+        runs.truncate(most);
+        let is_urgent = into != Into::Fewer && runs.iter().any(|run| run.least_due <= beyond.plus(self.urgent));
+        Job { runs: runs.into_iter().map(|run| (run.slice, run.name.clone())).collect(), into, is_urgent }
     }
 }
 
@@ -209,6 +216,23 @@ mod tests {
         let mut days = listings(Level::Day, &[5], 100_000);
         days.push(Listing { slice: Slice { level: Level::Day, start: 1 }, ..listing(Level::Day, 9, 6, 100_000) });
         assert_eq!(sizes(SHAPE.plan(&days, BEYOND, u64::MAX)), Some((Into::Hours, vec![5])), "one day at a time");
+    }
+
+    #[test]
+    fn to_take_apart_what_begins_soon_is_urgent_and_to_merge_is_not() {
+        let shape = Shape { urgent: Duration::from_secs(40), ..SHAPE };
+        let is_urgent = |level, counts, least_due, hour_max| {
+            shape.plan(&listings(level, counts, least_due), BEYOND, hour_max).expect("there is a job").is_urgent
+        };
+        for (level, hour_max) in [(Level::Far, u64::MAX), (Level::Day, u64::MAX), (Level::Hour, 500)] {
+            assert!(is_urgent(level, &[900], 41_000, hour_max), "{level:?}");
+            assert!(!is_urgent(level, &[900], 41_001, hour_max), "{level:?}");
+        }
+        assert!(!is_urgent(Level::Hour, &[1, 1, 1, 1], 5_000, u64::MAX));
+        let mut runs = listings(Level::Far, &[900], 41_000);
+        runs.extend(listings(Level::Far, &[900], 90_000));
+        runs.rotate_left(1);
+        assert!(!shape.plan(&runs, BEYOND, u64::MAX).expect("the first begins").is_urgent, "the urgent one is not in this job");
     }
 
     #[test]
