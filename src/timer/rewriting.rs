@@ -3,7 +3,7 @@
 use super::RouteOptions;
 use super::rewriter::{Chore, Done, Found, Swap};
 use super::work::{Phase, Work};
-use crate::limit::{REWRITE_FIRST, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
+use crate::limit::{REWRITE_FIRST, REWRITE_FRONT, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
 use crate::model::{Lease, ShardId, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -21,6 +21,9 @@ pub(super) struct Rewriting {
     at: Instant,
     /// Where in the list it goes on.
     from: Timestamp,
+    /// When its beginning, where what comes soon is, had nothing to do last; and whether that is what is looked at, though it goes on elsewhere.
+    front: Instant,
+    is_front: bool,
     /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
     begun: Watermark,
     clean: Option<(Watermark, Instant)>,
@@ -36,6 +39,8 @@ impl Rewriting {
             under_way: false,
             at: now + REWRITE_FIRST,
             from: Timestamp::AT_ONCE,
+            front: now,
+            is_front: false,
             begun: Watermark(0),
             clean: None,
             counted: None,
@@ -75,7 +80,9 @@ impl Work {
             lane.begun = seen;
         }
         lane.under_way = true;
-        let (from, hour_max) = (lane.from, self.memory.fits(4));
+        lane.is_front = !lane.from.is_at_once() && now >= lane.front + REWRITE_FRONT;
+        let from = if lane.is_front { Timestamp::AT_ONCE } else { lane.from };
+        let hour_max = self.memory.fits(4);
         let loaded = if mutant::active(Mutant::RewriteRaces) { Timestamp::AT_ONCE } else { self.horizon.max(wall) };
         Some(Chore { shard: self.lease.shard.clone(), tag: self.tag(), loaded, from, hour_max })
     }
@@ -87,8 +94,12 @@ impl Work {
         lane.at = now + REWRITE_INTERVAL;
         match found {
             Found::Swap(swap) => return self.may_swap(&swap, wall).then_some(swap),
+            Found::Nothing { .. } if lane.is_front => (lane.front, lane.at) = (now, now + REWRITE_PAUSE),
             Found::Nothing { more: None } => (lane.from, lane.clean) = (Timestamp::AT_ONCE, Some((lane.begun, now))),
-            Found::Nothing { more: Some(from) } => (lane.from, lane.at) = (from, now + REWRITE_PAUSE),
+            Found::Nothing { more: Some(from) } => {
+                lane.front = if lane.from.is_at_once() { now } else { lane.front };
+                (lane.from, lane.at) = (from, now + REWRITE_PAUSE);
+            }
             Found::Useless => lane.at = now + REWRITE_PAUSE,
             Found::NoAnswer => {}
         }
@@ -273,6 +284,25 @@ mod tests {
     fn a_run_that_is_gone_because_it_was_rewritten_does_not_make_the_shard_load_again() {
         assert!(!is_loaded_again_to_read_on());
         assert!(mutant::with([Mutant::ForgetsReplaced], is_loaded_again_to_read_on), "it seems that the store went back");
+    }
+
+    #[test]
+    fn the_beginning_of_the_list_is_looked_at_every_minute_however_long_the_rest_of_it_takes() {
+        let (mut work, mut now) = (looking(), Instant::now());
+        let page = Timestamp::from_millis(7_000);
+        let mut look = |work: &mut Work, found, after| {
+            work.looked(found, WALL, now);
+            now += after;
+            work.next_chore(WALL, now).map(|chore| chore.from)
+        };
+        let more = |from| Found::Nothing { more: Some(Timestamp::from_millis(from)) };
+        assert_eq!(look(&mut work, more(7_000), REWRITE_INTERVAL), Some(page));
+        assert_eq!(look(&mut work, Found::Useless, REWRITE_FRONT), Some(Timestamp::AT_ONCE));
+        assert_eq!(look(&mut work, Found::Useless, REWRITE_PAUSE), Some(Timestamp::AT_ONCE), "as long as there is something to do");
+        assert_eq!(look(&mut work, more(3_000), REWRITE_PAUSE), Some(page), "it goes on where it was");
+        assert_eq!(look(&mut work, more(9_000), REWRITE_PAUSE), Some(Timestamp::from_millis(9_000)));
+        assert_eq!(look(&mut work, more(11_000), REWRITE_FRONT), Some(Timestamp::AT_ONCE));
+        assert_eq!(look(&mut work, Found::Nothing { more: None }, REWRITE_PAUSE), Some(Timestamp::from_millis(11_000)));
     }
 
     #[test]
