@@ -15,7 +15,8 @@ use tracing::{debug, error, info};
 pub(crate) type Token = tokio_util::sync::CancellationToken;
 
 /// From now on the calling thread gets a processor when no other wants one (`nice` 19): for work that can wait, and would make others wait
-/// for milliseconds. Where the system refuses, or counts by processes, it stays as it is. Calling it again changes nothing.
+/// for milliseconds. Threads that it starts inherit it, and who shares a lock with it may wait for it. Where the system refuses, or counts by
+/// processes, it stays as it is. Calling it again changes nothing.
 pub(crate) fn give_way() {
     // Linux sets it for the thread alone, against POSIX.
     if cfg!(target_os = "linux")
