@@ -111,6 +111,10 @@ struct Search<'a> {
     asked: Vec<Slice>,
     /// Slices that the next round looks into. It doubles: the first few often are all that matters, and a slice may have many rows.
     width: usize,
+    /// Rows that each of them was asked for.
+    rows: usize,
+    /// Rows beyond what matters that the next round asks for, as so many are not ours.
+    spare: usize,
     found: Vec<Listing>,
 }
 
@@ -118,7 +122,8 @@ impl<'a> Search<'a> {
     fn new(request: &'a List, keys: Keys, (watermark, history): (Watermark, History), mut slices: Vec<Slice>) -> Self {
         slices.retain(|slice| may_hold(*slice, request));
         slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
-        Self { request, keys, watermark, history, slices, asked: Vec::new(), width: *limit::LIST_SLICES.start(), found: Vec::new() }
+        let (width, asked, found) = (*limit::LIST_SLICES.start(), Vec::new(), Vec::new());
+        Self { request, keys, watermark, history, slices, asked, width, rows: 0, spare: 0, found }
     }
 
     /// Whether no slice that is left can hold one of the first `limit` runs.
@@ -132,14 +137,14 @@ impl<'a> Search<'a> {
         if self.is_done() {
             return;
         }
-        let rows = self.missing().min(limit::ROWS_MAX + 1);
+        self.rows = self.missing().saturating_add(self.spare).min(limit::ROWS_MAX + 1);
         self.asked = self.slices.split_off(self.slices.len().saturating_sub(self.width));
         self.width = (2 * self.width).min(*limit::LIST_SLICES.end());
         ask_positions(pipeline, &self.keys);
         for slice in &self.asked {
             let (from, until) = (form::score(self.request.from), form::score(self.request.until));
             pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
-            pipeline.arg("LIMIT").arg(0).arg(rows);
+            pipeline.arg("LIMIT").arg(0).arg(self.rows);
         }
     }
 
@@ -161,7 +166,7 @@ impl<'a> Search<'a> {
                 foreign.push(SliceKey { name: self.keys.slice(slice), of_type: key::SLICE_TYPE });
                 continue;
             };
-            self.found.extend(rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])));
+            self.take_in(slice, &rows);
         }
         self.found.sort_by(|a, b| order(a).cmp(&order(b)));
         let Some((watermark, history, _)) = positions else { return false };
@@ -169,6 +174,18 @@ impl<'a> Search<'a> {
         // the last history tells.
         (self.watermark, self.history) = (self.watermark.min(watermark), history);
         true
+    }
+
+    /// Where rows that are not ours took the place of some that were asked for, the slice is looked into once more, for as many more.
+    fn take_in(&mut self, slice: Slice, rows: &[String]) {
+        let ours: Vec<Listing> = rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])).collect();
+        let count = rows.len() / 2;
+        if ours.len() < count && count == self.rows && count <= limit::ROWS_MAX {
+            self.spare += count - ours.len();
+            self.slices.push(slice);
+        } else {
+            self.found.extend(ours);
+        }
     }
 
     fn finish(mut self) -> Listed {

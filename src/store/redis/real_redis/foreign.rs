@@ -173,3 +173,24 @@ async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined()
         assert_eq!(real.redis.append(&[append("bad", 1)]).await.unwrap(), [DONE]);
     }
 }
+
+#[tokio::test]
+async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
+    let real = RealRedis::start().await;
+    real.redis.open(&[birth("bad")]).await.unwrap();
+    let place = |minute: u64| Cursor::new(Timestamp::from_millis(minute as i64 * 60_000), Offset(minute));
+    for minute in 0..6 {
+        assert_eq!(real.redis.append(&[append_at("bad", place(minute))]).await.unwrap(), [DONE]);
+    }
+    // More than a list asks for at once, before the runs and between them.
+    for foreign in 0..20 {
+        let score = -1 + 40_000 * (foreign % 4);
+        real.server.command(&format!("ZADD {} {score} foreign{foreign}", key("bad", "slice:h0"))).await;
+    }
+    for limit in 0..8 {
+        let listed = real.redis.list(&[List { limit, ..everything("bad") }]).await.unwrap().remove(0);
+        let Listed::Runs { runs, more, .. } = listed else { panic!("{listed:?}") };
+        let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
+        assert_eq!((offsets, more), ((0..6).take(limit).collect(), limit < 6));
+    }
+}
