@@ -3,10 +3,12 @@
 //!
 //! Labels have closed lists of values or come from the configuration and the brokers' partitions; never from messages (I6).
 
+mod arrivals;
 mod shard;
 mod store;
 
 use crate::model::{Reason, Timestamp};
+pub(crate) use arrivals::Arrivals;
 use metrics::Label;
 pub(crate) use metrics::{Counter, Gauge, Histogram};
 pub(crate) use shard::{LeaseHeld, Waiting};
@@ -33,7 +35,8 @@ pub(crate) enum Kind {
 }
 
 /// From a tick of the timer to a minute, beyond which only the number of late messages matters.
-const LATENESS: Kind = Kind::Histogram(&[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]);
+const LATENESS_BOUNDS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const LATENESS: Kind = Kind::Histogram(LATENESS_BOUNDS);
 /// From one script on an idle Redis to the longest time that a call is waited for.
 const LATENCY: Kind = Kind::Histogram(&[0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
 
@@ -389,12 +392,12 @@ mod tests {
 
     /// What a scraper reads after `body`, comments included.
     fn scraped(body: impl FnOnce()) -> BTreeSet<String> {
-        let recorder = crate::telemetry::recorder();
+        let recorder = crate::telemetry::Recorder::new();
         metrics::with_local_recorder(&recorder, || {
             describe();
             body();
         });
-        recorder.handle().render().lines().map(str::to_owned).collect()
+        recorder.reading().render().lines().map(str::to_owned).collect()
     }
 
     fn shard() -> ShardId {

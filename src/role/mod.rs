@@ -57,7 +57,7 @@ impl Service {
         let tracer = start_traces(&mut group, config, StdRng::seed_from_u64(random.random()))?;
         let plan = Plan { config: config.clone(), store, health: health.clone(), tracer, give_up: give_up.clone(), timers_done };
         let plan = Arc::new(plan);
-        let (render, upkeep, served) = (telemetry.clone(), telemetry.clone(), health.clone());
+        let (render, served) = (telemetry.clone(), health.clone());
         let (guard, tls) = door(&config.admin)?;
         let (questions, asked) = admin::pending::questions();
         let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
@@ -67,7 +67,7 @@ impl Service {
         };
         group.thread("admin", move |stop| async move {
             let desk = Desk { guard, tls, health: served, render: Arc::new(render), questions };
-            tokio::join!(admin::serve(listener, desk, stop.clone()), upkeep.upkeep(stop)).0
+            admin::serve(listener, desk, stop).await
         })?;
         let here = plan.clone();
         group.thread("survey", move |stop| async move {

@@ -1,26 +1,23 @@
 //! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
 
 mod exporter;
+mod recorder;
 mod span;
 mod wire;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
-use crate::task::Token;
 pub(crate) use exporter::Exporter;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use recorder::Reading;
+pub(crate) use recorder::Recorder;
 pub(crate) use span::{Scribe, Systems};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
-use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
-
-/// Samples of histograms lie in memory until they are put into their buckets; at a million a second this keeps them below 10 MB.
-const UPKEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -31,7 +28,7 @@ pub(crate) enum Error {
 /// What was installed; gives the metrics out.
 #[derive(Clone)]
 pub struct Telemetry {
-    prometheus: PrometheusHandle,
+    metrics: Reading,
 }
 
 impl Telemetry {
@@ -47,26 +44,17 @@ impl Telemetry {
     {
         let layer = layer(log, is_terminal, writer);
         tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)?;
-        let recorder = recorder();
-        let prometheus = recorder.handle();
+        let recorder = Recorder::new();
+        let metrics = recorder.reading();
         metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
         metric::describe();
         std::panic::set_hook(Box::new(log_panic));
-        Ok(Self { prometheus })
+        Ok(Self { metrics })
     }
 
     /// The metrics as Prometheus reads them.
     pub(crate) fn render(&self) -> String {
-        self.prometheus.render()
-    }
-
-    /// Keeps the histograms' samples few, until the token is cancelled.
-    pub(crate) async fn upkeep(&self, token: Token) {
-        let mut tick = tokio::time::interval(UPKEEP);
-        // A tick or a cancellation that is dropped comes again.
-        while token.run_until_cancelled(tick.tick()).await.is_some() {
-            self.prometheus.run_upkeep();
-        }
+        self.metrics.render()
     }
 }
 
@@ -85,18 +73,6 @@ where
     };
     let lines = if is_text { lines.with_ansi(is_terminal).boxed() } else { lines.json().flatten_event(true).boxed() };
     lines.with_filter(filter)
-}
-
-/// The recorder, with the buckets that `metric` wants.
-pub(crate) fn recorder() -> PrometheusRecorder {
-    let buckets = metric::ALL.iter().filter_map(|instrument| match instrument.kind {
-        metric::Kind::Histogram(bounds) => Some((instrument.name, bounds)),
-        _ => None,
-    });
-    let with = |builder: PrometheusBuilder, (name, bounds): (&str, &[f64])| {
-        builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds).expect("every histogram has buckets")
-    };
-    buckets.fold(PrometheusBuilder::new(), with).build_recorder()
 }
 
 /// Puts a panic into the logs with its place: what is written to stderr otherwise is not a log line, and is lost where lines are collected.
@@ -193,14 +169,5 @@ authorization = "Bearer planted-authorization"
         assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
         assert_eq!(logged(LogFormat::Json, "info,rdkafka=warn", false).lines().count(), 1);
         assert_eq!(logged(LogFormat::Json, "off", false), "");
-    }
-
-    #[test]
-    fn samples_are_put_into_the_buckets_of_their_instrument() {
-        let recorder = recorder();
-        metrics::with_local_recorder(&recorder, || metric::Route::new("orders").lateness.record(0.3));
-        let page = recorder.handle().render();
-        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.25\"} 0"), "{page}");
-        assert!(page.contains("postdate_lateness_seconds_bucket{route=\"orders\",le=\"0.5\"} 1"), "{page}");
     }
 }

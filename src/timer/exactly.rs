@@ -11,6 +11,7 @@ use super::transacting::{Sight, Step, Transacting};
 use super::work::{Phase, Work};
 use crate::broker::{Failure, FailureKind, Happened, Marker, Report, Transactional};
 use crate::limit::{RESEND_MAX, RESEND_MIN, TRANSACTOR_AHEAD, TRANSACTORS_LOOK_MAX};
+use crate::metric::Arrivals;
 use crate::model::{Claim, Cursor, Delivered, Reason, ShardId, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::schedule::Flights;
@@ -191,11 +192,13 @@ impl<'a> Desk<'a> {
         }
         route.metric.transactions_committed.increment(1);
         route.metric.commit_time.record(took.as_secs_f64());
+        let mut arrivals = Arrivals::default();
         for aloft in work.flights.iter().take(flights) {
             for index in aloft.in_transaction().filter(|index| !aloft.is_cancelled(aloft.place(*index))) {
-                arrived(route, (shard, &work.origins), (aloft, index), self.wall);
+                arrived((route, &mut arrivals), (shard, &work.origins), (aloft, index), self.wall);
             }
         }
+        arrivals.tell(&route.metric);
         let wall = self.wall;
         work.settle(flights, pair, |aloft, tally| tell(route, shard, (aloft, tally), wall));
     }

@@ -7,6 +7,7 @@ use super::retrier::{self, Next};
 use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
+use crate::metric::Arrivals;
 use crate::model::{CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp};
 use crate::mutant::{self, Mutant};
 use crate::store::Tally;
@@ -164,16 +165,21 @@ pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut 
     });
 }
 
-/// Counts what arrived, by the way it went.
-pub(super) fn arrived(route: &RouteOptions, (shard, origins): (&ShardId, &Origins), (aloft, index): (&Aloft, usize), now: Timestamp) {
+/// Counts one that arrived, by the way it went: what was delivered in `arrivals`, which the caller tells.
+pub(super) fn arrived(
+    (route, arrivals): (&RouteOptions, &mut Arrivals),
+    (shard, origins): (&ShardId, &Origins),
+    (aloft, index): (&Aloft, usize),
+    now: Timestamp,
+) {
     route.outcry.calm(shard, aloft.place(index).offset);
     match aloft.diverted.get(&index) {
         None => {
-            route.metric.delivered.increment(1);
+            arrivals.delivered();
             if let Some(due) = aloft.due_ahead(index) {
-                route.metric.lateness.record(now.since(due).as_secs_f64());
+                arrivals.late(now.since(due).as_secs_f64());
                 if now < due {
-                    route.metric.early.increment(1);
+                    arrivals.early();
                 }
             }
             if route.outcry.is_amiss()

@@ -11,6 +11,7 @@ use super::transacting::Transacting;
 use super::work::Work;
 use crate::broker::Report;
 use crate::limit::RESEND_MIN;
+use crate::metric::Arrivals;
 use crate::model::Timestamp;
 use crate::mutant::{self, Mutant};
 use std::cmp::Reverse;
@@ -118,12 +119,12 @@ impl Dispatcher {
             let Some(work) = self.works.get_mut(shard) else { continue };
             work.queued.reported(reports.len());
             let Some(aloft) = work.flights.get_mut(flight) else { continue };
-            let (route, mut settled) = (&self.options.routes[&shard.route], 0);
+            let (route, mut arrivals, mut settled) = (&self.options.routes[&shard.route], Arrivals::default(), 0);
             for Report { ticket, outcome, .. } in reports {
                 let index = usize::from(Ticket::unpack(*ticket).index);
                 match outcome {
                     Ok(()) => {
-                        arrived(route, (shard, &work.origins), (aloft, index), wall);
+                        arrived((route, &mut arrivals), (shard, &work.origins), (aloft, index), wall);
                         settled += 1;
                     }
                     Err(failure) => {
@@ -132,6 +133,7 @@ impl Dispatcher {
                     }
                 }
             }
+            arrivals.tell(&route.metric);
             work.flights.settle(flight, settled);
             work.land(|aloft, tally| tell(route, shard, (aloft, tally), wall));
         }

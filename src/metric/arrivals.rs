@@ -1,0 +1,87 @@
+//! Messages of one route whose acknowledgements came together: counted apart, and told at once, so that one costs no shared memory.
+
+use super::{LATENESS_BOUNDS, Route};
+
+/// See the module's page.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    delivered: u64,
+    early: u64,
+    /// By bucket of lateness: how many, and their sum in seconds.
+    late: [(u32, f64); LATENESS_BOUNDS.len() + 1],
+}
+
+impl Arrivals {
+    /// One more was delivered.
+    pub(crate) fn delivered(&mut self) {
+        self.delivered += 1;
+    }
+
+    /// It was stored ahead of its due, and came so many seconds after it.
+    pub(crate) fn late(&mut self, seconds: f64) {
+        let (count, sum) = &mut self.late[LATENESS_BOUNDS.partition_point(|bound| *bound < seconds)];
+        *count += 1;
+        *sum += seconds;
+    }
+
+    /// It came before its due.
+    pub(crate) fn early(&mut self) {
+        self.early += 1;
+    }
+
+    /// Counts them, each lateness as the mean of its bucket: neither buckets nor sum are other ones by that.
+    pub(crate) fn tell(self, route: &Route) {
+        if self.delivered > 0 {
+            route.delivered.increment(self.delivered);
+        }
+        if self.early > 0 {
+            route.early.increment(self.early);
+        }
+        for (count, sum) in self.late.into_iter().filter(|(count, _)| *count > 0) {
+            route.lateness.record_many(sum / f64::from(count), count as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Recorder;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// What is read of a route after `body`, in no order, and the sum of lateness.
+    fn read(body: impl FnOnce(&Route)) -> (BTreeSet<String>, f64) {
+        let recorder = Recorder::new();
+        metrics::with_local_recorder(&recorder, || body(&Route::new("orders")));
+        let page = recorder.reading().render();
+        let (sums, lines): (Vec<&str>, Vec<&str>) = page.lines().partition(|line| line.starts_with("postdate_lateness_seconds_sum"));
+        (lines.into_iter().map(str::to_owned).collect(), sums[0].rsplit_once(' ').unwrap().1.parse().unwrap())
+    }
+
+    #[test]
+    fn nothing_that_arrived_counts_nothing() {
+        assert_eq!(read(|route| Arrivals::default().tell(route)), read(|_| ()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_told_at_once_reads_as_what_is_counted_one_by_one(millis in prop::collection::vec(0..70_000u32, 0..40), early in 0..3u64) {
+            let seconds = || millis.iter().map(|millis| f64::from(*millis) / 1_000.0);
+            let (lines, sum) = read(|route| {
+                seconds().for_each(|seconds| route.lateness.record(seconds));
+                route.delivered.increment(millis.len() as u64);
+                route.early.increment(early);
+            });
+            let (other_lines, other_sum) = read(|route| {
+                let mut arrivals = Arrivals::default();
+                seconds().for_each(|seconds| arrivals.late(seconds));
+                millis.iter().for_each(|_| arrivals.delivered());
+                (0..early).for_each(|_| arrivals.early());
+                arrivals.tell(route);
+            });
+            prop_assert_eq!(lines, other_lines);
+            prop_assert!((sum - other_sum).abs() < 1e-6, "{} is not {}", sum, other_sum);
+        }
+    }
+}
