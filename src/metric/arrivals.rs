@@ -29,7 +29,8 @@ impl Arrivals {
         self.early += 1;
     }
 
-    /// Counts them, each lateness as the mean of its bucket: neither buckets nor sum are other ones by that.
+    /// Counts them, each lateness as the mean of its bucket: neither buckets nor sum are other ones by that, but for what is rounded. A mean
+    /// that is rounded up beyond its bucket is the bucket's bound.
     pub(crate) fn tell(self, route: &Route) {
         if self.delivered > 0 {
             route.delivered.increment(self.delivered);
@@ -37,8 +38,9 @@ impl Arrivals {
         if self.early > 0 {
             route.early.increment(self.early);
         }
-        for (count, sum) in self.late.into_iter().filter(|(count, _)| *count > 0) {
-            route.lateness.record_many(sum / f64::from(count), count as usize);
+        let bounds = LATENESS_BOUNDS.iter().copied().chain([f64::INFINITY]);
+        for ((count, sum), bound) in self.late.into_iter().zip(bounds).filter(|((count, _), _)| *count > 0) {
+            route.lateness.record_many((sum / f64::from(count)).min(bound), count as usize);
         }
     }
 }
@@ -64,9 +66,16 @@ mod tests {
         assert_eq!(read(|route| Arrivals::default().tell(route)), read(|_| ()));
     }
 
+    /// Mostly many of the same, as of one due that are acknowledged together, and often at a bucket's bound.
+    fn millis() -> impl Strategy<Value = Vec<u32>> {
+        let bound = prop::sample::select(LATENESS_BOUNDS).prop_map(|seconds| (seconds * 1_000.0).round() as u32);
+        let alike = (prop_oneof![bound, 0..70_000u32], 1..40usize).prop_map(|(millis, count)| vec![millis; count]);
+        prop::collection::vec(alike, 0..6).prop_map(|groups| groups.concat())
+    }
+
     proptest! {
         #[test]
-        fn what_is_told_at_once_reads_as_what_is_counted_one_by_one(millis in prop::collection::vec(0..70_000u32, 0..40), early in 0..3u64) {
+        fn what_is_told_at_once_reads_as_what_is_counted_one_by_one(millis in millis(), early in 0..3u64) {
             let seconds = || millis.iter().map(|millis| f64::from(*millis) / 1_000.0);
             let (lines, sum) = read(|route| {
                 seconds().for_each(|seconds| route.lateness.record(seconds));

@@ -72,9 +72,13 @@ impl<'a> View<'a> {
         let range = key::order_range(meta.number, request.from, request.until);
         let mut runs = Vec::new();
         if !range.is_empty() {
-            for row in self.snapshot.range(&self.rows.index, range).take(limit + 1) {
+            for row in self.snapshot.range(&self.rows.index, range) {
                 let (key, value) = row.into_inner()?;
                 runs.extend(listing(&key, &value));
+                // One more tells that there are more; rows that cannot be named do not count.
+                if runs.len() > limit {
+                    break;
+                }
             }
         }
         let more = runs.len() > limit;

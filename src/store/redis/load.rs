@@ -111,9 +111,10 @@ struct Search<'a> {
     asked: Vec<Slice>,
     /// Slices that the next round looks into. It doubles: the first few often are all that matters, and a slice may have many rows.
     width: usize,
-    /// Rows that each of them was asked for.
+    /// Runs of each of them that matter, and the rows that it was asked for.
+    wanted: usize,
     rows: usize,
-    /// Rows beyond what matters that the next round asks for, as so many are not ours.
+    /// Rows beyond what matters that are asked for, as so many are not ours.
     spare: usize,
     found: Vec<Listing>,
 }
@@ -123,7 +124,7 @@ impl<'a> Search<'a> {
         slices.retain(|slice| may_hold(*slice, request));
         slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
         let (width, asked, found) = (*limit::LIST_SLICES.start(), Vec::new(), Vec::new());
-        Self { request, keys, watermark, history, slices, asked, width, rows: 0, spare: 0, found }
+        Self { request, keys, watermark, history, slices, asked, width, wanted: 0, rows: 0, spare: 0, found }
     }
 
     /// Whether no slice that is left can hold one of the first `limit` runs.
@@ -137,7 +138,8 @@ impl<'a> Search<'a> {
         if self.is_done() {
             return;
         }
-        self.rows = self.missing().saturating_add(self.spare).min(limit::ROWS_MAX + 1);
+        self.wanted = self.missing().min(limit::ROWS_MAX + 1);
+        self.rows = (self.wanted + self.spare).min(limit::ROWS_MAX + 1);
         self.asked = self.slices.split_off(self.slices.len().saturating_sub(self.width));
         self.width = (2 * self.width).min(*limit::LIST_SLICES.end());
         ask_positions(pipeline, &self.keys);
@@ -176,11 +178,12 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Where rows that are not ours took the place of some that were asked for, the slice is looked into once more, for as many more.
+    /// Where rows that are not ours took the place of runs that matter, the slice is looked into once more, for as many more: at least twice
+    /// as many beyond what matters as before.
     fn take_in(&mut self, slice: Slice, rows: &[String]) {
         let ours: Vec<Listing> = rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])).collect();
         let count = rows.len() / 2;
-        if ours.len() < count && count == self.rows && count <= limit::ROWS_MAX {
+        if ours.len() < self.wanted && count == self.rows && count <= limit::ROWS_MAX {
             self.spare += count - ours.len();
             self.slices.push(slice);
         } else {
@@ -277,5 +280,29 @@ mod tests {
         search.ask(&mut Pipeline::new());
         let gone = Value::Array(vec![Value::Nil, Value::Nil, Value::Nil]);
         assert!(!search.read(&mut [gone, Value::Array(vec![])].into_iter(), &mut Vec::new()), "the shard was lost meanwhile");
+    }
+
+    #[test]
+    fn rows_that_are_not_ours_cost_few_rounds_however_many_runs_come_after_them() {
+        let shard = ShardId::new("route", Partition::new("topic", 0));
+        let (keys, slice) = (Keyspace::new("test").of(&shard), Slice { level: Level::Hour, start: 0 });
+        let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 3 };
+        let string = |text: &str| Value::BulkString(text.into());
+        let meta = || Value::Array(vec![string(key::LAYOUT), string("0000000000000005"), Value::Nil]);
+        for (foreign, most) in [(0, 1), (1, 2), (2, 2), (40, 6), (1_000, 10)] {
+            let member = |row: usize| if row < foreign { format!("foreign{row}") } else { format!("{row:016x} 1-{row:x}-1-{row:x}") };
+            let mut search = Search::new(&request, keys.clone(), (Watermark(5), History::default()), vec![slice]);
+            let mut rounds = 0;
+            while !search.is_done() {
+                search.ask(&mut Pipeline::new());
+                let rows = (0..search.rows.min(foreign + 10_000)).flat_map(|row| [string(&member(row)), string(&row.to_string())]);
+                assert!(search.read(&mut [meta(), Value::Array(rows.collect())].into_iter(), &mut Vec::new()));
+                rounds += 1;
+            }
+            let Listed::Runs { runs, more, .. } = search.finish() else { panic!("the shard is there") };
+            let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
+            assert_eq!((offsets, more), ((foreign as u64..).take(3).collect(), true));
+            assert!(rounds <= most, "{rounds} rounds for {foreign} rows that are not ours");
+        }
     }
 }

@@ -52,6 +52,26 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
 }
 
 #[tokio::test]
+async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
+    let mut kept = Kept::new(Sizes::DEFAULT);
+    kept.store().open(&[birth("bad")]).await.unwrap();
+    for offset in 0..4 {
+        assert_eq!(kept.store().append(&[append("bad", offset)]).await.unwrap(), [DONE]);
+    }
+    with_rows(&mut kept, |rows| {
+        for run in [append("bad", 0), append("bad", 2)].map(|append| append.runs[0].clone()) {
+            rows.index.insert(Key::Order(1, run.summary.least_due(), &run.name).to_bytes(), "no slice").unwrap();
+        }
+    });
+    for limit in 0..4 {
+        let listed = kept.store().list(&[List { limit, ..everything("bad") }]).await.unwrap().remove(0);
+        let Listed::Runs { runs, more, .. } = listed else { panic!("{listed:?}") };
+        let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
+        assert_eq!((offsets, more), ([1, 3].into_iter().take(limit).collect(), limit < 2));
+    }
+}
+
+#[tokio::test]
 async fn counts_that_cannot_be_read_stop_their_shard() {
     let mut kept = two_shards().await;
     with_rows(&mut kept, |rows| {
