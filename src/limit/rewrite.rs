@@ -39,9 +39,9 @@ pub(crate) const REWRITE_PAUSE: Duration = Duration::from_millis(100);
 /// How often the beginning of the list of a shard's runs, where what comes soon is, is looked at while there is work further on.
 pub(crate) const REWRITE_FRONT: Duration = Duration::from_secs(60);
 
-/// How many times as long as it took to look at a shard the rewriter rests then: it takes a twentieth of a core, of the service and its store
+/// How many times as long as it took to look at a shard the rewriter rests then: it takes a sixtieth of a core, of the service and its store
 /// together, however much there is to do; of what is urgent a fourth.
-pub(crate) const REWRITE_REST: u32 = 20;
+pub(crate) const REWRITE_REST: u32 = 60;
 pub(crate) const REWRITE_REST_URGENT: u32 = 3;
 
 /// Shards that wait for the rewriter, and rewrites that wait for the dispatcher.
