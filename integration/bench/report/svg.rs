@@ -59,6 +59,8 @@ pub(super) struct Axes {
 }
 
 const PANEL: (f64, f64) = (300.0, 270.0);
+/// How wide a sign of a tick's label is.
+const SIGN: f64 = 6.5;
 /// Room for what stands beside the axes: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (48.0, 12.0, 18.0, 44.0);
 
@@ -75,8 +77,8 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
         line(&mut svg, "grid", (left, y(tick)), (right, y(tick)));
         text(&mut svg, "tick end", (left - 6.0, y(tick) + 4.0), &short(tick));
     }
-    for tick in &axes.x {
-        text(&mut svg, "tick middle", (x(*tick), bottom + 16.0), &short(*tick));
+    for tick in apart(&axes.x, x) {
+        text(&mut svg, "tick middle", (x(tick), bottom + 16.0), &short(tick));
     }
     line(&mut svg, "axis", (left, bottom), (right, bottom));
     text(&mut svg, "tick middle", (f64::midpoint(left, right), PANEL.1 - 8.0), x_title);
@@ -97,6 +99,18 @@ pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -
         }
     }
     svg + "</svg>"
+}
+
+/// Of these ticks, which rise, those whose labels have room: the greatest, and others that do not touch it or each other.
+fn apart(ticks: &[f64], x: impl Fn(f64) -> f64) -> Vec<f64> {
+    let half = |tick: f64| short(tick).len() as f64 * SIGN / 2.0;
+    let mut kept: Vec<f64> = Vec::new();
+    for tick in ticks.iter().copied().rev() {
+        if kept.last().is_none_or(|next| x(tick) + half(tick) + SIGN <= x(*next) - half(*next)) {
+            kept.push(tick);
+        }
+    }
+    kept
 }
 
 /// The powers of ten within a range.
