@@ -138,6 +138,19 @@ mod tests {
         }
     }
 
+    /// What a test with real workers, whose names are random, may expect.
+    #[test]
+    fn when_one_of_four_workers_leaves_at_most_six_of_thirty_two_shards_move_beside_its_own() {
+        let (shards, mut more_than_three) = (shards(32), 0);
+        for seed in 0..1_000 {
+            let workers = workers(4, seed);
+            let (moved, must) = moves(&workers, &workers[1..], &shards);
+            assert!(moved - must <= 6, "{moved} moved, {must} must, seed {seed}");
+            more_than_three += usize::from(moved - must > 3);
+        }
+        assert!((20..80).contains(&more_than_three), "{more_than_three} of 1000");
+    }
+
     #[test]
     fn thirty_two_shards_are_even_on_one_two_four_and_three_workers() {
         let (shards, workers) = (shards(32), workers(4, 7));
