@@ -8,6 +8,7 @@ use crate::LIMIT;
 use crate::ends::Feed as _;
 use crate::env::{Postdate, eventually, now_ms};
 use crate::feeder::{Feeder, steadily};
+use crate::fresh::Fresh;
 use crate::route::{Route, wait_for};
 use crate::row::{Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, PACE, millis, stop};
@@ -19,6 +20,10 @@ const BESIDE: usize = 1_000;
 /// How long that load is under way before the burst, so that some of it is due all the time; and how long it goes on.
 const LEAD: Duration = Duration::from_secs(22);
 const REST: Duration = Duration::from_secs(15);
+
+/// How long before the burst memory is taken for it, which may take seconds, and given.
+const TAKEN_AHEAD: Duration = Duration::from_secs(6);
+const GIVEN_AHEAD: Duration = Duration::from_millis(500);
 
 impl Bench<'_> {
     /// The burst, and the other shard's messages that were due while it was delivered.
@@ -33,7 +38,10 @@ impl Bench<'_> {
         self.progress.phase(&format!("burst: until it is due, and out of the store{how}"));
         eventually("the burst is due soon", LIMIT, || (now_ms() >= due - millis(LEAD)).then_some(()));
         let start = self.meter.read(service.cpu());
-        let dues = self.beside(&route);
+        let dues = std::thread::scope(|scope| {
+            scope.spawn(|| freshly(due));
+            self.beside(&route)
+        });
         wait_for(self.progress, count + dues.len(), LOOK, || route.delivered());
         let usage = start.until(self.meter.read(service.cpu()));
         let process = Process::of(&service, None);
@@ -75,6 +83,15 @@ impl Bench<'_> {
         feeder.finish();
         dues
     }
+}
+
+/// The burst finds memory, as the drain does that it is held against.
+fn freshly(due: i64) {
+    let until = |ahead| std::thread::sleep(Duration::from_millis((due - millis(ahead) - now_ms()).max(0) as u64));
+    until(TAKEN_AHEAD);
+    let fresh = Fresh::take();
+    until(GIVEN_AHEAD);
+    fresh.give();
 }
 
 impl Process {

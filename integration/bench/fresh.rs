@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use crate::env::folder;
 
@@ -10,13 +11,21 @@ use crate::env::folder;
 const SIZE: usize = 1 << 30;
 const PART: usize = 1 << 20;
 
-/// Takes memory as a file's pages and gives it back: what is wanted in the next seconds comes from there.
-pub(crate) fn find_memory() {
-    let path = folder("fresh").join("pages");
-    let (mut file, part) = (File::create(&path).expect("a file can be made"), vec![1; PART]);
-    for _ in 0..SIZE / PART {
-        file.write_all(&part).expect("there is room for a gigabyte");
+/// Memory taken as a file's pages, for a broker takes its own as such.
+pub(crate) struct Fresh(PathBuf);
+
+impl Fresh {
+    pub(crate) fn take() -> Fresh {
+        let path = folder("fresh").join("pages");
+        let (mut file, part) = (File::create(&path).expect("a file can be made"), vec![1; PART]);
+        for _ in 0..SIZE / PART {
+            file.write_all(&part).expect("there is room for a gigabyte");
+        }
+        Fresh(path)
     }
-    drop(file);
-    std::fs::remove_file(&path).expect("it is ours");
+
+    /// What is wanted in the next second comes from there; later the host has it again.
+    pub(crate) fn give(self) {
+        std::fs::remove_file(self.0).expect("it is ours");
+    }
 }

@@ -101,8 +101,9 @@ fn machine() -> String {
 }
 
 pub(crate) const LEGEND: &str = "\
-Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run. Before a copy, an ingress and a drain a
-gigabyte of memory is taken and given back: on a virtual machine its host may have to find it first, and that would count as theirs.
+Speeds depend on the machine's day, and on what else it does: compare ratios, and only of one run. Before a copy, an ingress, a drain, a
+burst and what a rival stores a gigabyte of memory is taken and given back: on a virtual machine its host may have to find it first, and that
+would count as theirs.
 - copy: consume, produce, nothing else, as fast as the client's Rust crate lets (poll and send), and as fast as librdkafka can (batches from
   its queue, a topic's handle, headers unparsed): the floor.
 - ingress: the service as `ingress` alone, dues spread as the workload says (usually over 24 hours); from the birth of the shards until the
