@@ -8,7 +8,7 @@ use crate::LIMIT;
 use crate::ends::Feed as _;
 use crate::env::{Postdate, eventually, now_ms};
 use crate::feeder::{Feeder, steadily};
-use crate::fresh::Fresh;
+use crate::fresh::hold_memory;
 use crate::route::{Route, wait_for};
 use crate::row::{Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, PACE, millis, stop};
@@ -39,7 +39,7 @@ impl Bench<'_> {
         eventually("the burst is due soon", LIMIT, || (now_ms() >= due - millis(LEAD)).then_some(()));
         let start = self.meter.read(service.cpu());
         let dues = std::thread::scope(|scope| {
-            scope.spawn(|| freshly(due));
+            scope.spawn(|| give_memory(due));
             self.beside(&route)
         });
         wait_for(self.progress, count + dues.len(), LOOK, || route.delivered());
@@ -85,13 +85,14 @@ impl Bench<'_> {
     }
 }
 
-/// The burst finds memory, as the drain does that it is held against.
-fn freshly(due: i64) {
-    let until = |ahead| std::thread::sleep(Duration::from_millis((due - millis(ahead) - now_ms()).max(0) as u64));
-    until(TAKEN_AHEAD);
-    let fresh = Fresh::take();
-    until(GIVEN_AHEAD);
-    fresh.give();
+/// The burst finds memory, as the drain does that it is held against; unless it is due too soon, for taking it would be in its way.
+fn give_memory(due: i64) {
+    let left = |ahead| u64::try_from(due - millis(ahead) - now_ms()).map(Duration::from_millis);
+    let Ok(pause) = left(TAKEN_AHEAD) else { return };
+    std::thread::sleep(pause);
+    let held = hold_memory();
+    std::thread::sleep(left(GIVEN_AHEAD).unwrap_or_default());
+    drop(held);
 }
 
 impl Process {

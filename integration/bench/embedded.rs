@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::env::{Postdate, now_ms};
-use crate::fresh::Fresh;
+use crate::fresh::find_memory;
 use crate::route::{Route, begun, wait_for};
 use crate::row::{Row, Stage, System};
 use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, judge_waiting, millis, stop};
@@ -22,7 +22,7 @@ impl Bench<'_> {
         let (route, count) = (Route::embedded(self.ends, folder.path()), self.load.count);
         self.fill(&route.source, count, |number| ("postdate-after", self.load.delay.of(number)));
         self.progress.phase("embedded store: into the folder");
-        Fresh::take().give();
+        find_memory();
         let mut service = route.serve(ROLES);
         begun(&mut service, "the shards are born", |service| self.told(service, "shard born"));
         let start = self.meter.read(service.cpu());
@@ -49,7 +49,7 @@ impl Bench<'_> {
         self.wait_until_due(first);
         let how = if ahead { "" } else { ", though some of it was due before it was stored" };
         self.progress.phase(&format!("embedded store: out of the folder{how}"));
-        Fresh::take().give();
+        find_memory();
         let mut service = route.serve(ROLES);
         begun(&mut service, "the shards are leased", |service| self.told(service, "lease acquired"));
         let (start, since) = (self.meter.read(service.cpu()), now_ms());

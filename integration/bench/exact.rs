@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ends::Feed as _;
 use crate::env::now_ms;
 use crate::feeder::{Feeder, steadily};
-use crate::fresh::Fresh;
+use crate::fresh::find_memory;
 use crate::route::{begun, wait_for};
 use crate::row::{Delivery, Lateness, Process, Row, Stage, System};
 use crate::stage::{Bench, LOOK, OVERDUE_SPAN, PACE, millis, stop};
@@ -38,7 +38,7 @@ impl Bench<'_> {
         stop(ingress);
         self.wait_until_due(first);
         self.progress.phase("out of the store");
-        Fresh::take().give();
+        find_memory();
         let watch = Watch::start(self.ends, &route.target);
         let mut service = route.serve(&["timer"]);
         begun(&mut service, "the shards are leased", |_| stored.is_leased());

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::PathBuf;
 
 use crate::env::folder;
 
@@ -11,21 +10,17 @@ use crate::env::folder;
 const SIZE: usize = 1 << 30;
 const PART: usize = 1 << 20;
 
-/// Memory taken as a file's pages, for a broker takes its own as such.
-pub(crate) struct Fresh(PathBuf);
+/// What is wanted in the next second comes from memory that is taken and given back here; later the host has it again.
+pub(crate) fn find_memory() {
+    drop(hold_memory());
+}
 
-impl Fresh {
-    pub(crate) fn take() -> Fresh {
-        let path = folder("fresh").join("pages");
-        let (mut file, part) = (File::create(&path).expect("a file can be made"), vec![1; PART]);
-        for _ in 0..SIZE / PART {
-            file.write_all(&part).expect("there is room for a gigabyte");
-        }
-        Fresh(path)
+/// The same, given back when what it answers is dropped. It is taken as a file's pages, as a broker's log is; the file has no name, so that
+/// nothing stays of it.
+pub(crate) fn hold_memory() -> File {
+    let (mut file, part) = (tempfile::tempfile_in(folder("fresh")).expect("a file can be made"), vec![1; PART]);
+    for _ in 0..SIZE / PART {
+        file.write_all(&part).expect("there is room for a gigabyte");
     }
-
-    /// What is wanted in the next second comes from there; later the host has it again.
-    pub(crate) fn give(self) {
-        std::fs::remove_file(self.0).expect("it is ours");
-    }
+    file
 }

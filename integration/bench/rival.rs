@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::asynq::{Asynq, Job};
 use crate::env::now_ms;
 use crate::feeder::steadily;
-use crate::fresh::Fresh;
+use crate::fresh::find_memory;
 use crate::layout::{Taker, Writer};
 use crate::ledger::Verdict;
 use crate::route::memory;
@@ -52,7 +52,7 @@ impl Bench<'_> {
         self.progress.step("per-message layout: into Redis");
         self.empty_redis();
         let (mut writer, mut connection) = (self.layout_writer(), self.redis.client());
-        Fresh::take().give();
+        find_memory();
         let (before, start) = (memory(&mut connection), self.meter.read(Duration::ZERO));
         let now = now_ms();
         self.layout_fill(&mut writer, |number| now + self.load.delay.of(number));
@@ -131,7 +131,7 @@ impl Bench<'_> {
         let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
         let mut connection = self.redis.client();
         let before = memory(&mut connection);
-        Fresh::take().give();
+        find_memory();
         let start = self.meter.read(asynq.cpu());
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::ends::{Ends, Feed as _};
 use crate::env::{Postdate, Redis, eventually, now_ms};
 use crate::feeder::{Control, steadily};
-use crate::fresh::Fresh;
+use crate::fresh::find_memory;
 use crate::ledger::{Arrivals, Sent, Verdict, judge};
 use crate::meter::{Meter, Usage};
 use crate::progress::Progress;
@@ -56,7 +56,7 @@ impl Bench<'_> {
             copy(self.ends, &warm, &self.ends.make("warmed"), WARM_UP);
             self.progress.phase(if system == System::Floor { "copy, in batches" } else { "copy, poll and send" });
             let target = self.ends.make("copy");
-            Fresh::take().give();
+            find_memory();
             let start = self.meter.read(Duration::ZERO);
             copy(self.ends, &source, &target, self.load.count);
             let usage = start.until(self.meter.read(Duration::ZERO));
@@ -75,7 +75,7 @@ impl<E: Ends> Bench<'_, E> {
         let (mut stored, filled) = (route.stored(self.redis), began.elapsed());
         let memory = stored.memory();
         self.progress.phase("ingress: into the store");
-        Fresh::take().give();
+        find_memory();
         let mut service = route.serve(&["ingress"]);
         begun(&mut service, "the shards are born", |_| stored.records().is_some());
         let start = self.meter.read(service.cpu());
@@ -103,7 +103,7 @@ impl<E: Ends> Bench<'_, E> {
         stop(ingress);
         self.wait_until_due(first);
         self.progress.phase(if ahead { "drain: out of the store" } else { "drain, though some of it was due before it was stored" });
-        Fresh::take().give();
+        find_memory();
         let mut service = route.serve(&["timer"]);
         begun(&mut service, "the shards are leased", |_| stored.is_leased());
         let (start, since) = (self.meter.read(service.cpu()), now_ms());

@@ -12,7 +12,7 @@ pub(crate) use streams::Streams;
 use std::time::Duration;
 
 use crate::ends::Ends as _;
-use crate::fresh::Fresh;
+use crate::fresh::find_memory;
 use crate::ledger::{Verdict, judge};
 use crate::meter::Usage;
 use crate::row::{Row, Stage, System};
@@ -58,7 +58,7 @@ impl Bench<'_, Streams> {
     }
 
     fn used(&self, work: impl FnOnce()) -> Usage {
-        Fresh::take().give();
+        find_memory();
         let start = self.meter.read(Duration::ZERO);
         work();
         start.until(self.meter.read(Duration::ZERO))
