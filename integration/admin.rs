@@ -10,22 +10,49 @@ const TOKEN: &str = "3f9c1c7e-of-this-test";
 #[test]
 fn with_a_token_the_endpoint_tells_a_stranger_only_that_the_process_lives() {
     let scene = Scene::new(kafka(), "guarded", 1);
-    let mut postdate = Postdate::start_with(&scene.config_stored("", ""), &[("POSTDATE_ADMIN__TOKEN", TOKEN)]);
+    let mut postdate = Postdate::start_with(
+        &scene.config_stored("", ""),
+        &[("POSTDATE_ADMIN__TOKEN", TOKEN)],
+    );
     postdate.wait_until_ready();
-    assert_eq!(postdate.get("/healthz").map(|(status, _)| status), Some(200));
-    for path in ["/metrics", "/pending", "/pending?route=r", "/ledger", "/nothing"] {
+    assert_eq!(
+        postdate.get("/healthz").map(|(status, _)| status),
+        Some(200)
+    );
+    for path in [
+        "/metrics",
+        "/pending",
+        "/pending?route=r",
+        "/ledger",
+        "/nothing",
+    ] {
         let (status, body) = postdate.get(path).expect("it answers");
         assert_eq!(status, 401, "{path}: {body}");
-        assert!(!body.contains(TOKEN) && !body.contains(&scene.source), "{path}: {body}");
-        let (status, _) = postdate.get_with(path, "Authorization: Bearer 3f9c1c7e-of-this-tesT").expect("it answers");
+        assert!(
+            !body.contains(TOKEN) && !body.contains(&scene.source),
+            "{path}: {body}"
+        );
+        let (status, _) = postdate
+            .get_with(path, "Authorization: Bearer 3f9c1c7e-of-this-tesT")
+            .expect("it answers");
         assert_eq!(status, 401, "{path}: one letter is wrong");
-        let (status, body) = postdate.get_with(path, &format!("Authorization: Bearer {TOKEN}")).expect("it answers");
-        assert_eq!(status, if path == "/nothing" { 404 } else { 200 }, "{path}: {body}");
+        let (status, body) = postdate
+            .get_with(path, &format!("Authorization: Bearer {TOKEN}"))
+            .expect("it answers");
+        assert_eq!(
+            status,
+            if path == "/nothing" { 404 } else { 200 },
+            "{path}: {body}"
+        );
     }
     // A command beside it has the same configuration, and so the token.
     for command in ["pending", "ledger"] {
         let said = postdate.command(&[command]);
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        assert!(
+            said.status.success(),
+            "{}",
+            String::from_utf8_lossy(&said.stderr)
+        );
     }
     assert!(!postdate.logs().contains(TOKEN));
 }
@@ -33,33 +60,68 @@ fn with_a_token_the_endpoint_tells_a_stranger_only_that_the_process_lives() {
 #[test]
 fn an_address_that_others_reach_is_refused_without_a_token_and_taken_with_one() {
     let scene = Scene::new(kafka(), "open", 1);
-    let mut open = Postdate::start_with(&scene.config(redis()), &[("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0")]);
+    let mut open = Postdate::start_with(
+        &scene.config(redis()),
+        &[("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0")],
+    );
     assert_eq!(open.wait_until_ended().code(), Some(2));
     let said = open.logs();
     assert!(
-        said.contains("key:  admin.listen") && said.contains("can be reached from other machines") && said.contains("token_file"),
+        said.contains("key:  admin.listen")
+            && said.contains("can be reached from other machines")
+            && said.contains("token_file"),
         "{said}"
     );
     let token = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(token.path(), format!("{TOKEN}\n")).unwrap();
-    let variables = [("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0"), ("POSTDATE_ADMIN__TOKEN_FILE", token.path().to_str().unwrap())];
+    let variables = [
+        ("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0"),
+        ("POSTDATE_ADMIN__TOKEN_FILE", token.path().to_str().unwrap()),
+    ];
     let mut guarded = Postdate::start_with(&scene.config(redis()), &variables);
-    eventually("it listens", PATIENCE, || guarded.logs().contains("admin endpoint listens").then_some(()));
+    eventually("it listens", PATIENCE, || {
+        guarded
+            .logs()
+            .contains("admin endpoint listens")
+            .then_some(())
+    });
     assert!(guarded.runs(), "{}", guarded.logs());
 }
 
 /// With the authority `ca` to ask for.
 fn start(papers: &Papers, config: &str, more: &[(&str, &str)]) -> Postdate {
-    let files = [("CERTIFICATE", "service.crt"), ("CERTIFICATE_KEY", "service.key"), ("CLIENT_CA", "ca.crt")];
+    let files = [
+        ("CERTIFICATE", "service.crt"),
+        ("CERTIFICATE_KEY", "service.key"),
+        ("CLIENT_CA", "ca.crt"),
+    ];
     let files = files.map(|(key, file)| (format!("POSTDATE_ADMIN__{key}"), papers.path(file)));
-    let variables: Vec<_> = files.iter().map(|(key, path)| (key.as_str(), path.as_str())).chain(more.iter().copied()).collect();
+    let variables: Vec<_> = files
+        .iter()
+        .map(|(key, path)| (key.as_str(), path.as_str()))
+        .chain(more.iter().copied())
+        .collect();
     Postdate::start_with(config, &variables)
 }
 
 /// As a kubelet asks: by TLS, believing whatever the other end shows, and with nothing to show itself.
 const PROBE: [&str; 1] = ["--insecure"];
-const SCRAPER: [&str; 6] = ["--cacert", "ca.crt", "--cert", "scraper.crt", "--key", "scraper.key"];
-const STRANGER: [&str; 6] = ["--cacert", "ca.crt", "--cert", "stranger.crt", "--key", "stranger.key"];
+const SCRAPER: [&str; 6] = [
+    "--cacert",
+    "ca.crt",
+    "--cert",
+    "scraper.crt",
+    "--key",
+    "scraper.key",
+];
+const STRANGER: [&str; 6] = [
+    "--cacert",
+    "ca.crt",
+    "--cert",
+    "stranger.crt",
+    "--key",
+    "stranger.key",
+];
 
 #[test]
 fn with_client_certificates_only_their_holders_are_told_more_than_that_the_process_lives() {
@@ -67,33 +129,71 @@ fn with_client_certificates_only_their_holders_are_told_more_than_that_the_proce
     let mut postdate = start(&papers, &scene.config_stored("", ""), &[]);
     let url = |path: &str| format!("https://127.0.0.1:{}{path}", postdate.port());
     // Who connects and says nothing holds nobody up.
-    let _silent: Vec<_> = (0..20).filter_map(|_| TcpStream::connect(("127.0.0.1", postdate.port())).ok()).collect();
-    eventually("it is ready", PATIENCE, || (papers.curl(&PROBE, &url("/readyz")).0 == 200).then_some(()));
+    let _silent: Vec<_> = (0..20)
+        .filter_map(|_| TcpStream::connect(("127.0.0.1", postdate.port())).ok())
+        .collect();
+    eventually("it is ready", PATIENCE, || {
+        (papers.curl(&PROBE, &url("/readyz")).0 == 200).then_some(())
+    });
     assert_eq!(papers.curl(&PROBE, &url("/healthz")).0, 200);
     for path in ["/metrics", "/pending", "/ledger", "/nothing"] {
         let (status, body) = papers.curl(&["--cacert", "ca.crt"], &url(path));
-        assert!(status == 403 && body.contains("client certificate") && !body.contains(&scene.source), "{path}: {status} {body}");
+        assert!(
+            status == 403 && body.contains("client certificate") && !body.contains(&scene.source),
+            "{path}: {status} {body}"
+        );
         let (status, body) = papers.curl(&SCRAPER, &url(path));
-        assert_eq!(status, if path == "/nothing" { 404 } else { 200 }, "{path}: {body}");
-        assert_eq!(papers.curl(&STRANGER, &url(path)), (0, String::new()), "{path}: another authority's certificate is no certificate");
+        assert_eq!(
+            status,
+            if path == "/nothing" { 404 } else { 200 },
+            "{path}: {body}"
+        );
+        assert_eq!(
+            papers.curl(&STRANGER, &url(path)),
+            (0, String::new()),
+            "{path}: another authority's certificate is no certificate"
+        );
     }
-    assert!(papers.curl(&SCRAPER, &url("/metrics")).1.contains("postdate_ready 1"));
+    assert!(
+        papers
+            .curl(&SCRAPER, &url("/metrics"))
+            .1
+            .contains("postdate_ready 1")
+    );
     let plain = format!("http://127.0.0.1:{}/metrics", postdate.port());
-    assert_eq!(papers.curl(&[], &plain), (0, String::new()), "nothing is answered in plain text");
+    assert_eq!(
+        papers.curl(&[], &plain),
+        (0, String::new()),
+        "nothing is answered in plain text"
+    );
     // The command beside it says what to do instead.
     let said = String::from_utf8(postdate.command(&["pending"]).stderr).unwrap();
-    assert!(said.contains("it speaks TLS (admin.certificate)") && said.contains(&url("/pending")), "{said}");
-    assert_eq!(postdate.terminate().0.code(), Some(0), "{}", postdate.logs());
+    assert!(
+        said.contains("it speaks TLS (admin.certificate)") && said.contains(&url("/pending")),
+        "{said}"
+    );
+    assert_eq!(
+        postdate.terminate().0.code(),
+        Some(0),
+        "{}",
+        postdate.logs()
+    );
 }
 
 #[test]
 fn a_token_and_certificates_are_both_asked_for_where_both_are_set() {
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "doubly", 1));
-    let postdate = start(&papers, &scene.config_stored("", ""), &[("POSTDATE_ADMIN__TOKEN", TOKEN)]);
+    let postdate = start(
+        &papers,
+        &scene.config_stored("", ""),
+        &[("POSTDATE_ADMIN__TOKEN", TOKEN)],
+    );
     let url = format!("https://127.0.0.1:{}/metrics", postdate.port());
     let login = format!("Authorization: Bearer {TOKEN}");
     let status = |arguments: &[&str]| papers.curl(arguments, &url).0;
-    eventually("it answers", PATIENCE, || (status(&SCRAPER) == 401).then_some(()));
+    eventually("it answers", PATIENCE, || {
+        (status(&SCRAPER) == 401).then_some(())
+    });
     assert_eq!(status(&["--cacert", "ca.crt", "--header", &login]), 403);
     assert_eq!(status(&[&SCRAPER[..], &["--header", &login]].concat()), 200);
 }
@@ -103,10 +203,16 @@ fn an_address_that_others_reach_is_taken_with_an_authority_and_files_that_are_no
     let (papers, scene) = (Papers::new(), Scene::new(kafka(), "files", 1));
     let config = scene.config_stored("", "");
     let open = start(&papers, &config, &[("POSTDATE_ADMIN__LISTEN", "0.0.0.0:0")]);
-    eventually("it listens", PATIENCE, || open.logs().contains("admin endpoint listens").then_some(()));
+    eventually("it listens", PATIENCE, || {
+        open.logs().contains("admin endpoint listens").then_some(())
+    });
     for (key, file, words) in [
         ("CERTIFICATE", "none.crt", "cannot be used"),
-        ("CERTIFICATE", "service.key", "it holds no certificate in PEM"),
+        (
+            "CERTIFICATE",
+            "service.key",
+            "it holds no certificate in PEM",
+        ),
         ("CERTIFICATE_KEY", "service.crt", "cannot be used"),
         ("CERTIFICATE_KEY", "stranger.key", "make no pair"),
         ("CLIENT_CA", "openssl.cnf", "it holds no certificate in PEM"),
@@ -116,6 +222,9 @@ fn an_address_that_others_reach_is_taken_with_an_authority_and_files_that_are_no
         assert_eq!(refused.wait_until_ended().code(), Some(2), "{key}={file}");
         let said = refused.logs();
         let at = format!("key:  admin.{}", key.to_lowercase());
-        assert!(said.contains(&at) && said.contains(words), "{key}={file}: {said}");
+        assert!(
+            said.contains(&at) && said.contains(words),
+            "{key}={file}: {said}"
+        );
     }
 }

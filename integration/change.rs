@@ -43,15 +43,24 @@ fn service() -> Attended {
 
 /// A message of partition 0, whose key says which it is.
 fn schedule(topic: &str, key: &str, due: i64) -> Outgoing {
-    Outgoing::to(topic).partition(0).key(key).header("postdate-at", due.to_string())
+    Outgoing::to(topic)
+        .partition(0)
+        .key(key)
+        .header("postdate-at", due.to_string())
 }
 
 fn cancel(topic: &str, id: &str) -> Outgoing {
-    Outgoing::to(topic).partition(0).header("postdate-op", "cancel").header("postdate-id", id)
+    Outgoing::to(topic)
+        .partition(0)
+        .header("postdate-op", "cancel")
+        .header("postdate-id", id)
 }
 
 fn keys(records: &[Record]) -> Vec<&str> {
-    records.iter().map(|record| std::str::from_utf8(record.key.as_deref().expect("a key")).expect("text")).collect()
+    records
+        .iter()
+        .map(|record| std::str::from_utf8(record.key.as_deref().expect("a key")).expect("text"))
+        .collect()
 }
 
 #[test]
@@ -65,7 +74,9 @@ fn what_is_cancelled_while_it_waits_is_never_delivered() {
         schedule(&source, "kept", due).header("postdate-id", "b"),
         schedule(&source, "without an id", due),
         // An id is known on its own partition alone.
-        schedule(&source, "elsewhere", due).header("postdate-id", "a").partition(1),
+        schedule(&source, "elsewhere", due)
+            .header("postdate-id", "a")
+            .partition(1),
         // Most likely of one batch with what it cancels.
         schedule(&source, "in one breath", due).header("postdate-id", "c"),
         cancel(&source, "c"),
@@ -73,17 +84,28 @@ fn what_is_cancelled_while_it_waits_is_never_delivered() {
     service.wait_until_waiting(&source, 5);
     send_all(&[
         // A cancel is its op and its id: whatever else is on it must not save the message.
-        cancel(&source, "a").header("postdate-after", "nonsense").header("postdate-to", "nowhere").key("k").payload("p"),
+        cancel(&source, "a")
+            .header("postdate-after", "nonsense")
+            .header("postdate-to", "nowhere")
+            .key("k")
+            .payload("p"),
         cancel(&source, &longest),
         schedule(&source, "marker", due + 1),
     ]);
 
-    let arrived = Sink::start(kafka().addr(), &[&service.topic("cancel.out")]).wait_for(4, PATIENCE);
+    let arrived =
+        Sink::start(kafka().addr(), &[&service.topic("cancel.out")]).wait_for(4, PATIENCE);
     let mut of_partition_0 = keys(&arrived);
     of_partition_0.retain(|key| *key != "elsewhere");
     assert_eq!(of_partition_0, ["kept", "without an id", "marker"]);
     service.wait_for_metric("postdate_cancelled_total", &[("route", "cancel")], 3);
-    assert!(service.postdate.metrics().sum_where("postdate_cancel_missed_total", &[("route", "cancel")]) < 1.0);
+    assert!(
+        service
+            .postdate
+            .metrics()
+            .sum_where("postdate_cancel_missed_total", &[("route", "cancel")])
+            < 1.0
+    );
 }
 
 #[test]
@@ -91,10 +113,22 @@ fn of_what_is_replaced_only_the_last_is_delivered() {
     let service = service();
     let (source, due) = (service.topic("replace"), now_ms() + LEAD);
     let first = |id: &str| schedule(&source, "old", due).header("postdate-id", id);
-    let ids = ["later", "earlier", "thrice", "relayed", "forgotten", "in-one-breath"];
+    let ids = [
+        "later",
+        "earlier",
+        "thrice",
+        "relayed",
+        "forgotten",
+        "in-one-breath",
+    ];
     // In one batch with what it replaces, most likely.
     let at_once = schedule(&source, "in one breath", due).header("postdate-id", "in-one-breath");
-    send_all(&ids.iter().map(|id| first(id)).chain([at_once]).collect::<Vec<_>>());
+    send_all(
+        &ids.iter()
+            .map(|id| first(id))
+            .chain([at_once])
+            .collect::<Vec<_>>(),
+    );
     service.wait_until_waiting(&source, 6);
     send_all(&[
         schedule(&source, "later", due + 2).header("postdate-id", "later"),
@@ -104,15 +138,41 @@ fn of_what_is_replaced_only_the_last_is_delivered() {
         schedule(&source, "old", due + 1).header("postdate-id", "forgotten"),
         cancel(&source, "forgotten"),
         // A record that need not wait replaces as well.
-        Outgoing::to(&source).partition(0).key("relayed").header("postdate-id", "relayed"),
+        Outgoing::to(&source)
+            .partition(0)
+            .key("relayed")
+            .header("postdate-id", "relayed"),
         schedule(&source, "marker", due + 3),
     ]);
 
-    let arrived = Sink::start(kafka().addr(), &[&service.topic("replace.out")])
-        .wait_until("the marker", PATIENCE, |records| records.iter().any(|record| record.key.as_deref() == Some(b"marker")));
-    assert_eq!(keys(&arrived), ["relayed", "earlier", "in one breath", "thrice", "later", "marker"]);
+    let arrived = Sink::start(kafka().addr(), &[&service.topic("replace.out")]).wait_until(
+        "the marker",
+        PATIENCE,
+        |records| {
+            records
+                .iter()
+                .any(|record| record.key.as_deref() == Some(b"marker"))
+        },
+    );
+    assert_eq!(
+        keys(&arrived),
+        [
+            "relayed",
+            "earlier",
+            "in one breath",
+            "thrice",
+            "later",
+            "marker"
+        ]
+    );
     service.wait_for_metric("postdate_cancelled_total", &[("route", "replace")], 8);
-    assert!(service.postdate.metrics().sum_where("postdate_cancel_missed_total", &[("route", "replace")]) < 1.0);
+    assert!(
+        service
+            .postdate
+            .metrics()
+            .sum_where("postdate_cancel_missed_total", &[("route", "replace")])
+            < 1.0
+    );
 }
 
 #[test]
@@ -122,10 +182,20 @@ fn a_cancel_that_comes_too_late_or_finds_nothing_is_counted_as_missed() {
     let sink = Sink::start(kafka().addr(), &[&service.topic("missed.out")]);
     send_all(&[
         schedule(&source, "a", now).header("postdate-id", "a"),
-        schedule(&source, "elsewhere", now + LEAD / 2).header("postdate-id", "elsewhere").partition(1),
+        schedule(&source, "elsewhere", now + LEAD / 2)
+            .header("postdate-id", "elsewhere")
+            .partition(1),
     ]);
-    sink.wait_until("a", PATIENCE, |records| records.iter().any(|record| record.key.as_deref() == Some(b"a")));
-    send_all(&[cancel(&source, "a"), cancel(&source, "never-heard-of"), cancel(&source, "elsewhere")]);
+    sink.wait_until("a", PATIENCE, |records| {
+        records
+            .iter()
+            .any(|record| record.key.as_deref() == Some(b"a"))
+    });
+    send_all(&[
+        cancel(&source, "a"),
+        cancel(&source, "never-heard-of"),
+        cancel(&source, "elsewhere"),
+    ]);
 
     service.wait_for_metric("postdate_cancel_missed_total", &[("route", "missed")], 3);
     // The id is free again, and what it cancels next is what waits under it now.

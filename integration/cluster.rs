@@ -1,6 +1,8 @@
 //! Several clusters in one process: what is wrong with one concerns the messages that go there, and no others.
 
-use crate::env::{Kafka, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, eventually, kafka, redis, unique};
+use crate::env::{
+    Kafka, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, eventually, kafka, redis, unique,
+};
 use crate::verdict::{LIMIT, Scene, ledger, number};
 
 /// Where nobody listens.
@@ -26,14 +28,24 @@ dead_letter = {{ kafka = "main", topic = "{}.dead" }}
     );
     let postdate = Postdate::start(&scene.config_with(redis(), &away));
     let producer = Producer::start(kafka().addr());
-    (0..BACKLOG)
-        .for_each(|index| producer.send(&Outgoing::to(&delayed).partition((index % 8) as i32).key("k").header("postdate-after", "0")));
+    (0..BACKLOG).for_each(|index| {
+        producer.send(
+            &Outgoing::to(&delayed)
+                .partition((index % 8) as i32)
+                .key("k")
+                .header("postdate-after", "0"),
+        )
+    });
     producer.flush();
     eventually("the backlog is stored", LIMIT, || {
-        let stored = postdate.metrics().sum_where("postdate_stored_total", &[("route", "away")]);
+        let stored = postdate
+            .metrics()
+            .sum_where("postdate_stored_total", &[("route", "away")]);
         (stored >= BACKLOG as f64).then_some(())
     });
-    eventually("much of it is under way", LIMIT, || (postdate.metrics().sum("postdate_in_flight_messages") >= 70_000.0).then_some(()));
+    eventually("much of it is under way", LIMIT, || {
+        (postdate.metrics().sum("postdate_in_flight_messages") >= 70_000.0).then_some(())
+    });
     let sink = scene.sink();
     scene.send(300, 0..5_000);
     assert_eq!(scene.all_arrive(&sink), 0);
@@ -45,7 +57,11 @@ dead_letter = {{ kafka = "main", topic = "{}.dead" }}
 fn what_a_lost_shard_left_under_way_settles_nothing_that_is_claimed_after() {
     let (silent, mut redis) = (Kafka::start(), Redis::start());
     let deployment = unique("left_behind");
-    let (source, target, dead) = (format!("{deployment}.delayed"), format!("{deployment}.target"), format!("{deployment}.dead"));
+    let (source, target, dead) = (
+        format!("{deployment}.delayed"),
+        format!("{deployment}.target"),
+        format!("{deployment}.dead"),
+    );
     kafka().create_topic(&source, 1, &[]);
     kafka().create_topic(&dead, 1, &[]);
     silent.create_topic(&target, 1, &[("max.message.bytes", "4000")]);
@@ -67,26 +83,58 @@ dead_letter = {{ kafka = "main", topic = "{dead}" }}
         kafka().addr(),
         silent.addr()
     ));
-    let under_way = |what: &str| eventually(what, LIMIT, || (postdate.metrics().sum("postdate_in_flight_messages") == 1.0).then_some(()));
+    let under_way = |what: &str| {
+        eventually(what, LIMIT, || {
+            (postdate.metrics().sum("postdate_in_flight_messages") == 1.0).then_some(())
+        })
+    };
     let send = |uid: &str, record: Outgoing| {
         let producer = Producer::start(kafka().addr());
         producer.send(&record.key("k").header("uid", uid));
         producer.flush();
     };
-    eventually("the shard is taken", LIMIT, || postdate.logs().contains("lease acquired").then_some(()));
+    eventually("the shard is taken", LIMIT, || {
+        postdate.logs().contains("lease acquired").then_some(())
+    });
     silent.pause();
-    send("1", Outgoing::to(&source).header("postdate-after", "0").header("postdate-id", "a"));
+    send(
+        "1",
+        Outgoing::to(&source)
+            .header("postdate-after", "0")
+            .header("postdate-id", "a"),
+    );
     under_way("the first is under way");
     // Too late for the first as it is; but not when it is read again.
-    send("0", Outgoing::to(&source).header("postdate-op", "cancel").header("postdate-id", "a"));
-    eventually("the cancel came too late", LIMIT, || (postdate.metrics().sum("postdate_cancel_missed_total") == 1.0).then_some(()));
+    send(
+        "0",
+        Outgoing::to(&source)
+            .header("postdate-op", "cancel")
+            .header("postdate-id", "a"),
+    );
+    eventually("the cancel came too late", LIMIT, || {
+        (postdate.metrics().sum("postdate_cancel_missed_total") == 1.0).then_some(())
+    });
     redis.flush_all();
-    send("2", Outgoing::to(&source).header("postdate-after", "0").payload(vec![0; 20_000]));
-    eventually("the shard is taken again", LIMIT, || (postdate.logs().matches("lease acquired").count() == 2).then_some(()));
+    send(
+        "2",
+        Outgoing::to(&source)
+            .header("postdate-after", "0")
+            .payload(vec![0; 20_000]),
+    );
+    eventually("the shard is taken again", LIMIT, || {
+        (postdate.logs().matches("lease acquired").count() == 2).then_some(())
+    });
     under_way("the second is under way");
     silent.resume();
-    let letter = Sink::start(kafka().addr(), &[&dead]).wait_for(1, PATIENCE).remove(0);
-    assert_eq!((number(&letter), letter.header("postdate-error")), (2, Some("too_large")));
-    let total = ledger(&deployment, &postdate, |total| total["pending"] == 0 && total["unsure"] == false);
+    let letter = Sink::start(kafka().addr(), &[&dead])
+        .wait_for(1, PATIENCE)
+        .remove(0);
+    assert_eq!(
+        (number(&letter), letter.header("postdate-error")),
+        (2, Some("too_large"))
+    );
+    let total = ledger(&deployment, &postdate, |total| {
+        total["pending"] == 0 && total["unsure"] == false
+    });
     assert_eq!(total["dead_lettered"], 1, "{total}");
 }

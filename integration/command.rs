@@ -22,19 +22,41 @@ fn run_with(service: &Postdate, config: &str, arguments: &[&str], input: &str) -
 
 fn run_in(folder: &Path, config: &str, arguments: &[&str], input: &str) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_"))
+    {
         program.env_remove(name);
     }
-    program.arg(arguments[0]).args(["--config", config]).args(&arguments[1..]).current_dir(folder);
-    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    program
+        .arg(arguments[0])
+        .args(["--config", config])
+        .args(&arguments[1..])
+        .current_dir(folder);
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
     child.wait_with_output().unwrap()
 }
 
 fn told(output: &Output, code: i32) -> String {
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
-    assert!(code > 0 || err.is_empty(), "nothing but the answer is said: {err}");
+    assert!(
+        code > 0 || err.is_empty(),
+        "nothing but the answer is said: {err}"
+    );
     format!("{out}{err}")
 }
 
@@ -45,20 +67,44 @@ fn document(output: &Output, code: i32) -> Value {
 
 /// Verdict and finding by subject.
 fn item<'d>(check: &'d Value, subject: &str) -> (&'d str, &'d str) {
-    let item = check["items"].as_array().unwrap().iter().find(|item| item["subject"] == subject);
+    let item = check["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["subject"] == subject);
     let item = item.unwrap_or_else(|| panic!("no item {subject}: {check:#}"));
-    (item["verdict"].as_str().unwrap(), item["found"].as_str().unwrap())
+    (
+        item["verdict"].as_str().unwrap(),
+        item["found"].as_str().unwrap(),
+    )
 }
 
 fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
     let sink = scene.sink();
     let send = |id, partition, [when, due]: [&str; 2]| {
-        let line = ["send", "--route", "r", "--key", "k", "--partition", partition, when, due, "--id", id, "--json", "later"];
+        let line = [
+            "send",
+            "--route",
+            "r",
+            "--key",
+            "k",
+            "--partition",
+            partition,
+            when,
+            due,
+            "--id",
+            id,
+            "--json",
+            "later",
+        ];
         document(&run(postdate, &line), 0)
     };
     let sent = send("a:1", "0", ["--in", "1h"]);
     let origin = sent["origin"].as_str().unwrap().to_owned();
-    assert!(origin.starts_with(&format!("{}/r/{}/", scene.deployment, scene.source)), "{origin}");
+    assert!(
+        origin.starts_with(&format!("{}/r/{}/", scene.deployment, scene.source)),
+        "{origin}"
+    );
     let found = eventually("the message waits under its id", PATIENCE, || {
         let output = run(postdate, &["pending", "--id", "a:1", "--json"]);
         (output.status.code() == Some(0)).then(|| document(&output, 0))
@@ -71,29 +117,60 @@ fn sends_and_looks(postdate: &Postdate, scene: &Scene) {
 
     let is_found = |id| run(postdate, &["pending", "--id", id]).status.code() == Some(0);
     send("b:1", "1", ["--at", &sent["due_ms"].to_string()]);
-    eventually("the second message waits under its id", PATIENCE, || is_found("b:1").then_some(()));
+    eventually("the second message waits under its id", PATIENCE, || {
+        is_found("b:1").then_some(())
+    });
     let report = document(&run(postdate, &["pending", "--json"]), 0);
-    assert_eq!((&report["total"]["messages"], &report["routes"][0]["route"]), (&Value::from(2), &Value::from("r")));
+    assert_eq!(
+        (&report["total"]["messages"], &report["routes"][0]["route"]),
+        (&Value::from(2), &Value::from("r"))
+    );
     let hours = report["hours"].as_array().unwrap();
     let hour = sent["due_ms"].as_i64().unwrap() / 3_600_000 * 3_600_000;
-    assert_eq!((hours.len(), hours[0]["start_ms"].as_i64()), (1, Some(hour)));
+    assert_eq!(
+        (hours.len(), hours[0]["start_ms"].as_i64()),
+        (1, Some(hour))
+    );
     let text = told(&run(postdate, &["pending"]), 0);
-    assert!(text.contains("DUE, BY HOUR (UTC)") && text.contains(" 2  ####") && !text.contains('\u{1b}'), "{text}");
+    assert!(
+        text.contains("DUE, BY HOUR (UTC)")
+            && text.contains(" 2  ####")
+            && !text.contains('\u{1b}'),
+        "{text}"
+    );
 
     // The key leads to one of the two partitions, the id to that on which it waits.
     for (id, partition) in [("a:1", 0), ("b:1", 1)] {
-        let cancel = ["send", "--route", "r", "--key", "k", "--cancel", "--id", id, "--json"];
+        let cancel = [
+            "send", "--route", "r", "--key", "k", "--cancel", "--id", id, "--json",
+        ];
         assert_eq!(document(&run(postdate, &cancel), 0)["partition"], partition);
-        eventually("the cancelled message is gone", PATIENCE, || (!is_found(id)).then_some(()));
+        eventually("the cancelled message is gone", PATIENCE, || {
+            (!is_found(id)).then_some(())
+        });
     }
 
-    let line = ["send", "--route", "r", "--key", "k", "--header", "h=v", "--in", "500ms", "--json", "-"];
+    let line = [
+        "send", "--route", "r", "--key", "k", "--header", "h=v", "--in", "500ms", "--json", "-",
+    ];
     let sent = document(&run_with(postdate, "config.toml", &line, "from a pipe"), 0);
     let arrived = sink.wait_for(1, LIMIT).remove(0);
-    assert_eq!((arrived.payload.as_deref(), arrived.key.as_deref()), (Some(&b"from a pipe"[..]), Some(&b"k"[..])));
-    assert_eq!((arrived.header("h"), arrived.header("postdate-origin")), (Some("v"), sent["origin"].as_str()));
-    assert_eq!(arrived.header("postdate-due"), Some(&*sent["due_ms"].to_string()));
-    assert!(arrived.timestamp >= sent["due_ms"].as_i64().unwrap(), "early");
+    assert_eq!(
+        (arrived.payload.as_deref(), arrived.key.as_deref()),
+        (Some(&b"from a pipe"[..]), Some(&b"k"[..]))
+    );
+    assert_eq!(
+        (arrived.header("h"), arrived.header("postdate-origin")),
+        (Some("v"), sent["origin"].as_str())
+    );
+    assert_eq!(
+        arrived.header("postdate-due"),
+        Some(&*sent["due_ms"].to_string())
+    );
+    assert!(
+        arrived.timestamp >= sent["due_ms"].as_i64().unwrap(),
+        "early"
+    );
 }
 
 #[test]
@@ -109,35 +186,69 @@ fn a_service_that_has_the_store_to_itself_is_asked_what_waits() {
     let mut postdate = Postdate::start(&scene.config_stored("", ""));
     postdate.wait_until_ready();
     sends_and_looks(&postdate, &scene);
-    told(&run(&postdate, &["send", "--route", "r", "--in", "1h", "--id", "stays", "later"]), 0);
-    eventually("it waits", PATIENCE, || (run(&postdate, &["pending", "--id", "stays"]).status.code() == Some(0)).then_some(()));
+    told(
+        &run(
+            &postdate,
+            &[
+                "send", "--route", "r", "--in", "1h", "--id", "stays", "later",
+            ],
+        ),
+        0,
+    );
+    eventually("it waits", PATIENCE, || {
+        (run(&postdate, &["pending", "--id", "stays"]).status.code() == Some(0)).then_some(())
+    });
     // What was delivered leaves a while later; what was cancelled is counted until it would have been due.
-    let served = || -> Value { serde_json::from_str(&postdate.get("/pending").unwrap().1).unwrap() };
-    eventually("it waits, beside what was cancelled", PATIENCE, || (served()["total"]["messages"] == 3).then_some(()));
+    let served =
+        || -> Value { serde_json::from_str(&postdate.get("/pending").unwrap().1).unwrap() };
+    eventually("it waits, beside what was cancelled", PATIENCE, || {
+        (served()["total"]["messages"] == 3).then_some(())
+    });
     let (status, body) = postdate.get("/pending").unwrap();
-    let (served, mut printed): (Value, Value) =
-        (serde_json::from_str(&body).unwrap(), document(&run(&postdate, &["pending", "--json"]), 0));
+    let (served, mut printed): (Value, Value) = (
+        serde_json::from_str(&body).unwrap(),
+        document(&run(&postdate, &["pending", "--json"]), 0),
+    );
     printed["at_ms"] = served["at_ms"].clone();
     assert_eq!((status, &served), (200, &printed), "the same document");
     assert_eq!(postdate.get("/pending?nonsense=1").unwrap().0, 400);
     let check = document(&run(&postdate, &["check", "--json"]), 0);
-    assert!(item(&check, "folder").1.ends_with("a service runs"), "{check:#}");
+    assert!(
+        item(&check, "folder").1.ends_with("a service runs"),
+        "{check:#}"
+    );
 
     let ledger = document(&run(&postdate, &["ledger", "--json"]), 0);
     let accepted = ledger["total"]["accepted"].as_u64().unwrap();
     assert!(ledger["balances"] == true && accepted >= 3, "{ledger:#}");
     let (_, served) = postdate.get("/ledger").unwrap();
     let served: Value = serde_json::from_str(&served).unwrap();
-    assert_eq!((&served["total"], postdate.get("/ledger?id=x").unwrap().0), (&ledger["total"], 400));
-    let shown = || postdate.metrics().sum_where("postdate_ledger_messages", &[("count", "accepted")]) as u64;
-    eventually("the metrics show the ledger", PATIENCE, || (shown() == accepted).then_some(()));
-    assert!(postdate.metrics().contains("postdate_ledger_difference_messages"));
+    assert_eq!(
+        (&served["total"], postdate.get("/ledger?id=x").unwrap().0),
+        (&ledger["total"], 400)
+    );
+    let shown = || {
+        postdate
+            .metrics()
+            .sum_where("postdate_ledger_messages", &[("count", "accepted")]) as u64
+    };
+    eventually("the metrics show the ledger", PATIENCE, || {
+        (shown() == accepted).then_some(())
+    });
+    assert!(
+        postdate
+            .metrics()
+            .contains("postdate_ledger_difference_messages")
+    );
 
     // Nobody has it any more: it is looked into.
     postdate.terminate();
     assert!(told(&run(&postdate, &["ledger"]), 0).contains(&format!("r {}/0", scene.source)));
     told(&run(&postdate, &["ledger", "--route", "nobody"]), 2);
-    assert_eq!(document(&run(&postdate, &["pending", "--json"]), 0)["total"], printed["total"]);
+    assert_eq!(
+        document(&run(&postdate, &["pending", "--json"]), 0)["total"],
+        printed["total"]
+    );
     told(&run(&postdate, &["pending", "--id", "stays"]), 0);
 }
 
@@ -147,11 +258,37 @@ fn what_would_be_a_dead_letter_is_not_sent() {
     let postdate = Postdate::start(&scene.config(redis()));
     let before = kafka().offsets(&scene.source, 0);
     for (line, words) in [
-        (&["send", "--route", "r", "--in", "1 hour", "x"][..], "(invalid_after): postdate-after is \"1 hour\""),
-        (&["send", "--route", "r", "--in", "99d", "x"], "(delay_above_max): "),
-        (&["send", "--route", "r", "--in", "1s", "--to", "elsewhere", "x"], "(target_not_allowed): "),
-        (&["send", "--route", "s", "--in", "1s", "x"], "choose from: r"),
-        (&["send", "--route", "r", "--topic", "other", "--in", "1s", "x"], "does not read a topic"),
+        (
+            &["send", "--route", "r", "--in", "1 hour", "x"][..],
+            "(invalid_after): postdate-after is \"1 hour\"",
+        ),
+        (
+            &["send", "--route", "r", "--in", "99d", "x"],
+            "(delay_above_max): ",
+        ),
+        (
+            &[
+                "send",
+                "--route",
+                "r",
+                "--in",
+                "1s",
+                "--to",
+                "elsewhere",
+                "x",
+            ],
+            "(target_not_allowed): ",
+        ),
+        (
+            &["send", "--route", "s", "--in", "1s", "x"],
+            "choose from: r",
+        ),
+        (
+            &[
+                "send", "--route", "r", "--topic", "other", "--in", "1s", "x",
+            ],
+            "does not read a topic",
+        ),
         (&["send", "--route", "r", "--in", "1s"], "required"),
     ] {
         let text = told(&run(&postdate, line), 2);
@@ -166,8 +303,18 @@ fn brokers_and_stores_that_are_away_are_told_of_within_half_a_minute() {
     // A property that the service goes by, and nobody would wait for.
     let properties = "properties = { \"delivery.timeout.ms\" = 600000 }";
     for (file, cluster, source, target) in [
-        ("kafka.toml", format!("[kafka.main]\nbrokers = [\"127.0.0.1:1\"]\n{properties}"), "topics = [\"a\"]", "topic"),
-        ("nats.toml", "[nats.main]\nurl = \"nats://127.0.0.1:1\"".to_owned(), "stream = \"S\", subjects = [\"a\"]", "subject"),
+        (
+            "kafka.toml",
+            format!("[kafka.main]\nbrokers = [\"127.0.0.1:1\"]\n{properties}"),
+            "topics = [\"a\"]",
+            "topic",
+        ),
+        (
+            "nats.toml",
+            "[nats.main]\nurl = \"nats://127.0.0.1:1\"".to_owned(),
+            "stream = \"S\", subjects = [\"a\"]",
+            "subject",
+        ),
     ] {
         let kind = file.trim_end_matches(".toml");
         let config = format!(
@@ -181,10 +328,29 @@ fn brokers_and_stores_that_are_away_are_told_of_within_half_a_minute() {
             let folder = folder.path();
             scope.spawn(move || {
                 let begun = Instant::now();
-                let said = told(&run_in(folder, file, &["send", "--route", "r", "--in", "1h", "--id", "x", "later"], ""), 1);
-                assert!(begun.elapsed() < Duration::from_secs(30), "{file}: {:?}", begun.elapsed());
-                assert!(said.contains("main has not confirmed it within 10 s: ") && said.contains("Connection refused"), "{file}: {said}");
-                assert!(said.contains("look before you send it again"), "{file}: {said}");
+                let said = told(
+                    &run_in(
+                        folder,
+                        file,
+                        &["send", "--route", "r", "--in", "1h", "--id", "x", "later"],
+                        "",
+                    ),
+                    1,
+                );
+                assert!(
+                    begun.elapsed() < Duration::from_secs(30),
+                    "{file}: {:?}",
+                    begun.elapsed()
+                );
+                assert!(
+                    said.contains("main has not confirmed it within 10 s: ")
+                        && said.contains("Connection refused"),
+                    "{file}: {said}"
+                );
+                assert!(
+                    said.contains("look before you send it again"),
+                    "{file}: {said}"
+                );
             });
         }
     });
@@ -195,12 +361,33 @@ fn a_good_set_up_passes_its_check() {
     let scene = Scene::new(kafka(), "command_good", 3);
     let postdate = Postdate::ready_with(&scene.config(redis()));
     let check = document(&run(&postdate, &["check", "--json"]), 0);
-    assert_eq!((check["fail"].as_u64(), item(&check, "reachable").0, item(&check, "scripts").0), (Some(0), "ok", "ok"), "{check:#}");
-    assert_eq!(item(&check, &scene.source), ("ok", "source of r: 3 partitions"));
+    assert_eq!(
+        (
+            check["fail"].as_u64(),
+            item(&check, "reachable").0,
+            item(&check, "scripts").0
+        ),
+        (Some(0), "ok", "ok"),
+        "{check:#}"
+    );
+    assert_eq!(
+        item(&check, &scene.source),
+        ("ok", "source of r: 3 partitions")
+    );
     // The default of seven days against a max_delay of thirty.
     let (verdict, found) = item(&check, &format!("{} retention", scene.source));
-    assert!(verdict == "warn" && found.contains("kept for 7d, less than route.r.max_delay 30d"), "{found}");
-    assert_eq!((item(&check, "maxmemory").0, item(&check, "persistence").0, item(&check, "clock").0), ("warn", "ok", "ok"));
+    assert!(
+        verdict == "warn" && found.contains("kept for 7d, less than route.r.max_delay 30d"),
+        "{found}"
+    );
+    assert_eq!(
+        (
+            item(&check, "maxmemory").0,
+            item(&check, "persistence").0,
+            item(&check, "clock").0
+        ),
+        ("warn", "ok", "ok")
+    );
     let text = told(&run(&postdate, &["check"]), 0);
     assert!(text.contains(" ok, 2 warnings, 0 failed\n"), "{text}");
 }
@@ -209,34 +396,82 @@ fn a_good_set_up_passes_its_check() {
 fn a_check_names_what_is_missing_and_what_nobody_delivers() {
     let scene = Scene::new(kafka(), "command_missing", 2);
     let postdate = Postdate::ready_with(&scene.config(redis()));
-    told(&run(&postdate, &["send", "--route", "r", "--key", "k", "--in", "1h", "--id", "left", "x"]), 0);
-    eventually("it waits", PATIENCE, || (run(&postdate, &["pending", "--id", "left"]).status.code() == Some(0)).then_some(()));
-    let renamed =
-        scene.config(redis()).replace("[route.r]", "[route.renamed]").replace(&format!("{}.dead", scene.deployment), "command.no.such");
+    told(
+        &run(
+            &postdate,
+            &[
+                "send", "--route", "r", "--key", "k", "--in", "1h", "--id", "left", "x",
+            ],
+        ),
+        0,
+    );
+    eventually("it waits", PATIENCE, || {
+        (run(&postdate, &["pending", "--id", "left"]).status.code() == Some(0)).then_some(())
+    });
+    let renamed = scene
+        .config(redis())
+        .replace("[route.r]", "[route.renamed]")
+        .replace(&format!("{}.dead", scene.deployment), "command.no.such");
     std::fs::write(postdate.folder().join("renamed.toml"), renamed).unwrap();
-    let check = document(&run_with(&postdate, "renamed.toml", &["check", "--json"], ""), 1);
-    assert_eq!(item(&check, "command.no.such"), ("fail", "dead-letter topic of renamed does not exist"));
+    let check = document(
+        &run_with(&postdate, "renamed.toml", &["check", "--json"], ""),
+        1,
+    );
+    assert_eq!(
+        item(&check, "command.no.such"),
+        ("fail", "dead-letter topic of renamed does not exist")
+    );
     assert_eq!(item(&check, &scene.target).0, "ok");
     let (verdict, found) = item(&check, "route r");
-    assert!(verdict == "warn" && found.starts_with("1 message under it, which the configuration no longer has"), "{found}");
+    assert!(
+        verdict == "warn"
+            && found.starts_with("1 message under it, which the configuration no longer has"),
+        "{found}"
+    );
     let text = told(&run_with(&postdate, "renamed.toml", &["pending"], ""), 0);
-    assert!(text.contains("r (!)") && text.contains("(!) route r: not in the configuration"), "{text}");
-    told(&run_with(&postdate, "renamed.toml", &["pending", "--route", "never"], ""), 2);
+    assert!(
+        text.contains("r (!)") && text.contains("(!) route r: not in the configuration"),
+        "{text}"
+    );
+    told(
+        &run_with(
+            &postdate,
+            "renamed.toml",
+            &["pending", "--route", "never"],
+            "",
+        ),
+        2,
+    );
 }
 
 #[test]
 fn a_check_of_servers_that_will_not_do_fails_in_time_and_says_why() {
     let scene = Scene::new(kafka(), "command_bad", 1);
     let evicting = Redis::start();
-    ::redis::cmd("CONFIG").arg("SET").arg("maxmemory-policy").arg("allkeys-lru").exec(&mut evicting.client()).unwrap();
-    let postdate = Postdate::start(&scene.config(&evicting).replace(kafka().addr(), "127.0.0.1:1"));
+    ::redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory-policy")
+        .arg("allkeys-lru")
+        .exec(&mut evicting.client())
+        .unwrap();
+    let postdate = Postdate::start(
+        &scene
+            .config(&evicting)
+            .replace(kafka().addr(), "127.0.0.1:1"),
+    );
     let start = now_ms();
     let check = document(&run(&postdate, &["check", "--json"]), 1);
     assert!(now_ms() - start < 60_000, "it is bounded");
     let (verdict, found) = item(&check, "reachable");
-    assert!(verdict == "fail" && found.contains("127.0.0.1:1"), "{found}");
+    assert!(
+        verdict == "fail" && found.contains("127.0.0.1:1"),
+        "{found}"
+    );
     let (verdict, found) = item(&check, "maxmemory-policy");
-    assert!(verdict == "fail" && found.starts_with("allkeys-lru"), "{found}");
+    assert!(
+        verdict == "fail" && found.starts_with("allkeys-lru"),
+        "{found}"
+    );
     told(&run(&postdate, &["pending"]), 1);
     std::fs::write(postdate.folder().join("broken.toml"), "deployment = 7\n").unwrap();
     told(&run_with(&postdate, "broken.toml", &["check"], ""), 2);

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use postdate::test_support::{kafka_contract, kafka_outage_contract, nats_contract, nats_outage_contract};
+use postdate::test_support::{
+    kafka_contract, kafka_outage_contract, nats_contract, nats_outage_contract,
+};
 
 use crate::env::{Kafka, Nats, kafka, nats};
 
@@ -20,7 +22,13 @@ async fn kafka_keeps_the_contract_over_an_outage() {
         kafka.borrow_mut().kill();
         kafka.borrow_mut().restart();
     };
-    let pause = |pause| if pause { silent.borrow().pause() } else { silent.borrow().resume() };
+    let pause = |pause| {
+        if pause {
+            silent.borrow().pause()
+        } else {
+            silent.borrow().resume()
+        }
+    };
     kafka_outage_contract(&addr, outage, pause).await;
 }
 

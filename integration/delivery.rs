@@ -71,23 +71,43 @@ fn service() -> Attended {
 
 fn by_origin(records: Vec<Record>) -> BTreeMap<String, Record> {
     let count = records.len();
-    let map: BTreeMap<_, _> =
-        records.into_iter().map(|record| (record.header("postdate-origin").expect("every record has one").to_owned(), record)).collect();
+    let map: BTreeMap<_, _> = records
+        .into_iter()
+        .map(|record| {
+            (
+                record
+                    .header("postdate-origin")
+                    .expect("every record has one")
+                    .to_owned(),
+                record,
+            )
+        })
+        .collect();
     assert_eq!(map.len(), count, "no origin arrives twice");
     map
 }
 
 fn keys(records: &[Record]) -> Vec<String> {
-    records.iter().map(|record| String::from_utf8(record.key.clone().expect("a key")).expect("text")).collect()
+    records
+        .iter()
+        .map(|record| String::from_utf8(record.key.clone().expect("a key")).expect("text"))
+        .collect()
 }
 
 /// By the system's `date`, so that it is not ours which is tested against ours. The zone is in POSIX' notation: `IST-5:30` is east of UTC.
 fn rfc3339(millis: i64, zone: &str) -> String {
     let (seconds, fraction) = (millis.div_euclid(1_000), millis.rem_euclid(1_000));
     let mut date = Command::new("date");
-    date.env("TZ", zone).args(["-d", &format!("@{seconds}.{fraction:03}"), "+%Y-%m-%dT%H:%M:%S.%3N%:z"]);
+    date.env("TZ", zone).args([
+        "-d",
+        &format!("@{seconds}.{fraction:03}"),
+        "+%Y-%m-%dT%H:%M:%S.%3N%:z",
+    ]);
     let output = date.output().expect("date runs");
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -100,36 +120,97 @@ fn a_message_arrives_after_its_due_time_and_never_before() {
     let table: Vec<(i64, &str, String, i64)> = vec![
         (now, "postdate-after", "3000".to_owned(), now + 3_000),
         (now, "postdate-after", "3s50ms".to_owned(), now + 3_050),
-        (now - hour, "postdate-after", "1h3s100ms".to_owned(), now + 3_100),
-        (now - 49 * hour, "postdate-after", "2d60m3s150ms".to_owned(), now + 3_150),
-        (now + 2_000, "postdate-after", "1200ms".to_owned(), now + 3_200),
-        (now - hour, "postdate-at", (now + 3_250).to_string(), now + 3_250),
-        (now, "postdate-at", rfc3339(now + 3_300, "UTC0"), now + 3_300),
-        (now, "postdate-at", rfc3339(now + 3_350, "IST-5:30"), now + 3_350),
-        (now, "postdate-at", rfc3339(now + 3_400, "NST3:30"), now + 3_400),
-        (now, "postdate-at", rfc3339(now + 3_450, "UTC0").replace("+00:00", "Z"), now + 3_450),
+        (
+            now - hour,
+            "postdate-after",
+            "1h3s100ms".to_owned(),
+            now + 3_100,
+        ),
+        (
+            now - 49 * hour,
+            "postdate-after",
+            "2d60m3s150ms".to_owned(),
+            now + 3_150,
+        ),
+        (
+            now + 2_000,
+            "postdate-after",
+            "1200ms".to_owned(),
+            now + 3_200,
+        ),
+        (
+            now - hour,
+            "postdate-at",
+            (now + 3_250).to_string(),
+            now + 3_250,
+        ),
+        (
+            now,
+            "postdate-at",
+            rfc3339(now + 3_300, "UTC0"),
+            now + 3_300,
+        ),
+        (
+            now,
+            "postdate-at",
+            rfc3339(now + 3_350, "IST-5:30"),
+            now + 3_350,
+        ),
+        (
+            now,
+            "postdate-at",
+            rfc3339(now + 3_400, "NST3:30"),
+            now + 3_400,
+        ),
+        (
+            now,
+            "postdate-at",
+            rfc3339(now + 3_450, "UTC0").replace("+00:00", "Z"),
+            now + 3_450,
+        ),
     ];
     let targets = [None, Some("to.due"), Some("exact")];
-    let sinks = ["target", "to.due", "exact"].map(|target| Sink::start(kafka().addr(), &[&service.topic(target)]));
+    let sinks = ["target", "to.due", "exact"]
+        .map(|target| Sink::start(kafka().addr(), &[&service.topic(target)]));
     let records: Vec<_> = (table.iter().enumerate())
         .flat_map(|(index, row)| targets.iter().map(move |target| (index, row, target)))
         .map(|(index, (timestamp, name, value, _), target)| {
-            let record = Outgoing::to(&source).partition(i32::from(index % 2 == 1)).timestamp(*timestamp).key(index.to_string());
+            let record = Outgoing::to(&source)
+                .partition(i32::from(index % 2 == 1))
+                .timestamp(*timestamp)
+                .key(index.to_string());
             let record = record.header(name, value);
-            target.map_or(record.clone(), |target| record.header("postdate-to", service.topic(target)))
+            target.map_or(record.clone(), |target| {
+                record.header("postdate-to", service.topic(target))
+            })
         })
         .collect();
     let places = send_all(&records);
 
-    let arrived = sinks.each_ref().map(|sink| by_origin(sink.wait_for(table.len(), PATIENCE)));
+    let arrived = sinks
+        .each_ref()
+        .map(|sink| by_origin(sink.wait_for(table.len(), PATIENCE)));
     for (at, place) in places.into_iter().enumerate() {
         let (row, target) = (at / targets.len(), at % targets.len());
         let (_, _, value, due) = &table[row];
         let origin = service.origin("main", &source, place);
-        let record = arrived[target].get(&origin).unwrap_or_else(|| panic!("{origin} ({value}) is at {:?}", targets[target]));
+        let record = arrived[target]
+            .get(&origin)
+            .unwrap_or_else(|| panic!("{origin} ({value}) is at {:?}", targets[target]));
         assert_eq!(record.key.as_deref(), Some(row.to_string().as_bytes()));
-        assert_eq!(lines(&record.headers), lines(&[text("postdate-due", &due.to_string()), text("postdate-origin", &origin)]), "{value}");
-        assert!(record.timestamp >= *due, "{value}: {} ms early", due - record.timestamp);
+        assert_eq!(
+            lines(&record.headers),
+            lines(&[
+                text("postdate-due", &due.to_string()),
+                text("postdate-origin", &origin)
+            ]),
+            "{value}"
+        );
+        assert!(
+            record.timestamp >= *due,
+            "{value}: {} ms early",
+            due - record.timestamp
+        );
     }
 }
 
@@ -161,28 +242,61 @@ fn a_record_arrives_as_it_was_sent_but_for_the_control_headers() {
         (Some(&every_byte), Some(&every_byte), &headers[3..]),
         (Some(b"key"), Some(&[0; 100_000]), &headers[4..5]),
     ];
-    let controls = |at: &str| [text("postdate-at", at), text("postdate-to", &service.topic("to.whole")), text("postdate-op", "schedule")];
-    let forged =
-        [text("postdate-origin", "forged"), text("postdate-due", "1"), text("postdate-error", "x"), text("postdate-error-detail", "y")];
+    let controls = |at: &str| {
+        [
+            text("postdate-at", at),
+            text("postdate-to", &service.topic("to.whole")),
+            text("postdate-op", "schedule"),
+        ]
+    };
+    let forged = [
+        text("postdate-origin", "forged"),
+        text("postdate-due", "1"),
+        text("postdate-error", "x"),
+        text("postdate-error-detail", "y"),
+    ];
     let due = (now_ms() + 500).to_string();
     let sent: Vec<_> = (table.iter().enumerate())
         .map(|(index, (key, payload, headers))| {
             // Ours stand before, among and behind those of others.
             let (front, back) = headers.split_at(headers.len() / 2);
-            let record = with(Outgoing::to(&source), &[text("postdate-id", &format!("whole-{index}"))]);
-            let record = with(with(with(with(record, front), &controls(&due)), back), &forged);
-            let record = if let Some(key) = key { record.key(key) } else { record };
-            if let Some(payload) = payload { record.payload(payload) } else { record }
+            let record = with(
+                Outgoing::to(&source),
+                &[text("postdate-id", &format!("whole-{index}"))],
+            );
+            let record = with(
+                with(with(with(record, front), &controls(&due)), back),
+                &forged,
+            );
+            let record = if let Some(key) = key {
+                record.key(key)
+            } else {
+                record
+            };
+            if let Some(payload) = payload {
+                record.payload(payload)
+            } else {
+                record
+            }
         })
         .collect();
     let places = send_all(&sent);
 
-    let arrived = by_origin(Sink::start(kafka().addr(), &[&service.topic("to.whole")]).wait_for(table.len(), PATIENCE));
+    let arrived = by_origin(
+        Sink::start(kafka().addr(), &[&service.topic("to.whole")]).wait_for(table.len(), PATIENCE),
+    );
     for ((key, payload, headers), place) in table.iter().zip(places) {
         let origin = service.origin("main", &source, place);
         let record = &arrived[&origin];
-        let expected: Vec<Header> = headers.iter().cloned().chain([text("postdate-due", &due), text("postdate-origin", &origin)]).collect();
-        assert_eq!((record.key.as_deref(), record.payload.as_deref()), (*key, *payload));
+        let expected: Vec<Header> = headers
+            .iter()
+            .cloned()
+            .chain([text("postdate-due", &due), text("postdate-origin", &origin)])
+            .collect();
+        assert_eq!(
+            (record.key.as_deref(), record.payload.as_deref()),
+            (*key, *payload)
+        );
         assert_eq!(lines(&record.headers), lines(&expected));
     }
 }
@@ -197,20 +311,34 @@ fn a_key_lands_where_the_java_client_would_put_it() {
         (b"foobar", -790_332_482),
         (b"a-little-bit-long-string", -985_981_536),
         (b"a-little-bit-longer-string", -1_486_304_829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+        (
+            b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+            -58_897_971,
+        ),
         (b"abc", 479_470_107),
     ];
     let records = table.iter().flat_map(|(key, _)| {
-        let record = Outgoing::to(&service.topic("keys")).key(key).header("postdate-to", service.topic("to.keys"));
+        let record = Outgoing::to(&service.topic("keys"))
+            .key(key)
+            .header("postdate-to", service.topic("to.keys"));
         [record.clone(), record.header("postdate-after", "300")]
     });
     send_all(&records.collect::<Vec<_>>());
 
-    let arrived = Sink::start(kafka().addr(), &[&service.topic("to.keys")]).wait_for(2 * table.len(), PATIENCE);
+    let arrived = Sink::start(kafka().addr(), &[&service.topic("to.keys")])
+        .wait_for(2 * table.len(), PATIENCE);
     for (key, hash) in table {
-        let partitions: Vec<_> =
-            arrived.iter().filter(|record| record.key.as_deref() == Some(key)).map(|record| record.partition).collect();
-        assert_eq!(partitions, [(hash & i32::MAX) % SPREAD; 2], "of {}", key.escape_ascii());
+        let partitions: Vec<_> = arrived
+            .iter()
+            .filter(|record| record.key.as_deref() == Some(key))
+            .map(|record| record.partition)
+            .collect();
+        assert_eq!(
+            partitions,
+            [(hash & i32::MAX) % SPREAD; 2],
+            "of {}",
+            key.escape_ascii()
+        );
     }
 }
 
@@ -219,16 +347,34 @@ fn what_need_not_wait_arrives_in_the_order_of_its_source_past_what_waits() {
     let service = service();
     let source = service.topic("relays");
     let start = now_ms();
-    let record = |key: &str| Outgoing::to(&source).key(key).timestamp(start).header("postdate-to", service.topic("to.relays"));
+    let record = |key: &str| {
+        Outgoing::to(&source)
+            .key(key)
+            .timestamp(start)
+            .header("postdate-to", service.topic("to.relays"))
+    };
     let mut records = vec![record("waits").header("postdate-after", "1h")];
     records.extend((0..2_000).map(|index| record(&index.to_string())));
     let places = send_all(&records);
 
-    let arrived = Sink::start(kafka().addr(), &[&service.topic("to.relays")]).wait_for(2_000, PATIENCE);
-    assert_eq!(keys(&arrived), (0..2_000).map(|index| index.to_string()).collect::<Vec<_>>());
+    let arrived =
+        Sink::start(kafka().addr(), &[&service.topic("to.relays")]).wait_for(2_000, PATIENCE);
+    assert_eq!(
+        keys(&arrived),
+        (0..2_000)
+            .map(|index| index.to_string())
+            .collect::<Vec<_>>()
+    );
     let (first, place) = (&arrived[0], places[1]);
-    let expected = [text("postdate-due", &start.to_string()), text("postdate-origin", &service.origin("main", &source, place))];
-    assert_eq!(lines(&first.headers), lines(&expected), "a relay is due when it was sent");
+    let expected = [
+        text("postdate-due", &start.to_string()),
+        text("postdate-origin", &service.origin("main", &source, place)),
+    ];
+    assert_eq!(
+        lines(&first.headers),
+        lines(&expected),
+        "a relay is due when it was sent"
+    );
 }
 
 /// The promise is for what is stored before it is due, so a machine too slow for that is given more time.
@@ -244,17 +390,24 @@ fn what_waits_arrives_in_the_order_of_due_and_offset() {
         let first = now_ms() + lead;
         let due = |index: u32| first + i64::from(index * 7 % 20) * 50;
         let records = (0..COUNT).map(|index| {
-            let record = Outgoing::to(&source).key(index.to_string()).header("postdate-at", due(index).to_string());
+            let record = Outgoing::to(&source)
+                .key(index.to_string())
+                .header("postdate-at", due(index).to_string());
             record.header("postdate-to", service.topic("to.order"))
         });
         send_all(&records.collect::<Vec<_>>());
         let in_time = service.wait_before(first, &source, COUNT);
 
-        let arrived = sink.wait_for(before + COUNT as usize, PATIENCE).split_off(before);
+        let arrived = sink
+            .wait_for(before + COUNT as usize, PATIENCE)
+            .split_off(before);
         if in_time {
             let mut expected: Vec<u32> = (0..COUNT).collect();
             expected.sort_by_key(|index| (due(*index), *index));
-            assert_eq!(keys(&arrived), expected.iter().map(u32::to_string).collect::<Vec<_>>());
+            assert_eq!(
+                keys(&arrived),
+                expected.iter().map(u32::to_string).collect::<Vec<_>>()
+            );
             return;
         }
         before += COUNT as usize;
@@ -268,13 +421,20 @@ fn a_hundred_thousand_due_in_one_millisecond_arrive_once_each_and_starve_no_othe
     let service = service();
     let sink = Sink::start(kafka().addr(), &[&service.topic("to.many")]);
     let due = now_ms() + 8_000;
-    let record =
-        Outgoing::to(&service.topic("many")).header("postdate-at", due.to_string()).header("postdate-to", service.topic("to.many"));
+    let record = Outgoing::to(&service.topic("many"))
+        .header("postdate-at", due.to_string())
+        .header("postdate-to", service.topic("to.many"));
     let producer = Producer::start(kafka().addr());
     // Of the other partition one every 20 ms, three seconds before that millisecond and three after it.
     for (index, due) in (due - 3_000..due + 3_000).step_by(20).enumerate() {
-        let record = Outgoing::to(&service.topic("many")).header("postdate-to", service.topic("to.many"));
-        producer.send(&record.partition(1).key(format!("other {index}")).header("postdate-at", due.to_string()));
+        let record =
+            Outgoing::to(&service.topic("many")).header("postdate-to", service.topic("to.many"));
+        producer.send(
+            &record
+                .partition(1)
+                .key(format!("other {index}"))
+                .header("postdate-at", due.to_string()),
+        );
     }
     for index in 0..COUNT {
         producer.send(&record.clone().partition(0).key(index.to_string()));
@@ -283,29 +443,70 @@ fn a_hundred_thousand_due_in_one_millisecond_arrive_once_each_and_starve_no_othe
     assert_eq!(producer.flush().len(), all);
 
     let arrived = sink.wait_for(all, 2 * PATIENCE);
-    let due_of = |record: &Record| record.header("postdate-due").and_then(|due| due.parse::<i64>().ok()).expect("a due");
-    let early = arrived.iter().filter(|record| record.timestamp < due_of(record)).count();
+    let due_of = |record: &Record| {
+        record
+            .header("postdate-due")
+            .and_then(|due| due.parse::<i64>().ok())
+            .expect("a due")
+    };
+    let early = arrived
+        .iter()
+        .filter(|record| record.timestamp < due_of(record))
+        .count();
     assert_eq!((arrived.len(), early), (all, 0));
-    assert_eq!(keys(&arrived).iter().collect::<BTreeSet<_>>().len(), all, "no message arrives twice");
-    let (other, many): (Vec<_>, Vec<_>) =
-        arrived.iter().partition(|record| record.key.as_deref().is_some_and(|key| key.starts_with(b"other")));
-    let last = many.iter().map(|record| record.timestamp).max().expect("they arrived");
-    let before = Lateness::of("before a hundred thousand are due", other.iter().copied(), due - 3_000..due - 500);
-    let during = Lateness::of("of another partition meanwhile", other.iter().copied(), due..last.max(due + 100));
-    assert!(during.greatest() <= before.greatest() + ROOM, "a hundred thousand took {} ms", last - due);
+    assert_eq!(
+        keys(&arrived).iter().collect::<BTreeSet<_>>().len(),
+        all,
+        "no message arrives twice"
+    );
+    let (other, many): (Vec<_>, Vec<_>) = arrived.iter().partition(|record| {
+        record
+            .key
+            .as_deref()
+            .is_some_and(|key| key.starts_with(b"other"))
+    });
+    let last = many
+        .iter()
+        .map(|record| record.timestamp)
+        .max()
+        .expect("they arrived");
+    let before = Lateness::of(
+        "before a hundred thousand are due",
+        other.iter().copied(),
+        due - 3_000..due - 500,
+    );
+    let during = Lateness::of(
+        "of another partition meanwhile",
+        other.iter().copied(),
+        due..last.max(due + 100),
+    );
+    assert!(
+        during.greatest() <= before.greatest() + ROOM,
+        "a hundred thousand took {} ms",
+        last - due
+    );
 }
 
 #[test]
 fn what_a_producer_aborts_is_not_delivered_and_stops_nothing() {
     let service = service();
     let source = service.topic("aborted");
-    let record = |key: &str| Outgoing::to(&source).key(key).header("postdate-to", service.topic("to.aborted"));
+    let record = |key: &str| {
+        Outgoing::to(&source)
+            .key(key)
+            .header("postdate-to", service.topic("to.aborted"))
+    };
     let producer = Producer::transactional(kafka().addr(), &source);
     let transaction = |keys: &[&str], delay: &str, commit: bool| {
         producer.begin();
-        keys.iter().for_each(|key| producer.send(&record(key).header("postdate-after", delay)));
+        keys.iter()
+            .for_each(|key| producer.send(&record(key).header("postdate-after", delay)));
         producer.flush();
-        if commit { producer.commit() } else { producer.abort() }
+        if commit {
+            producer.commit()
+        } else {
+            producer.abort()
+        }
     };
     transaction(&["no"], "0", false);
     transaction(&["a", "b"], "1", true);
@@ -327,7 +528,11 @@ fn largest_payload(topic: &str, key: &str, headers: &[Header]) -> usize {
         let middle = usize::midpoint(fits, refused);
         producer.send(&with(Outgoing::to(topic).key(key), headers).payload(vec![b'x'; middle]));
         let receipt = producer.receipts().remove(0);
-        *(if receipt.is_ok() { &mut fits } else { &mut refused }) = middle;
+        *(if receipt.is_ok() {
+            &mut fits
+        } else {
+            &mut refused
+        }) = middle;
     }
     fits
 }
@@ -341,28 +546,59 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
     let labels = [text("postdate-due", &due), text("postdate-origin", &origin)];
     let largest = largest_payload(&service.topic("limit.probe"), "1", &labels);
     // The other route's names are as long: `main/...limit` and `tight/...tight` differ by one letter.
-    for (route, source, dead, exact) in [("main", "limit", "dead", largest), ("tight", "tight", "tight.dead", largest - 1)] {
+    for (route, source, dead, exact) in [
+        ("main", "limit", "dead", largest),
+        ("tight", "tight", "tight.dead", largest - 1),
+    ] {
         let source = service.topic(source);
-        let target = service.topic(if route == "main" { "to.limit" } else { "to.tight" });
+        let target = service.topic(if route == "main" {
+            "to.limit"
+        } else {
+            "to.tight"
+        });
         let sizes = [10, exact, 10, exact + 1, 10, 50_000, exact, 10];
         let records = sizes.iter().enumerate().map(|(index, size)| {
-            let record = Outgoing::to(&source).key(index.to_string()).payload(vec![b'x'; *size]).header("postdate-at", &due);
-            if route == "main" { record.header("postdate-to", &target) } else { record }
+            let record = Outgoing::to(&source)
+                .key(index.to_string())
+                .payload(vec![b'x'; *size])
+                .header("postdate-at", &due);
+            if route == "main" {
+                record.header("postdate-to", &target)
+            } else {
+                record
+            }
         });
         send_all(&records.collect::<Vec<_>>());
 
-        let is_here = |record: &&Record| record.header("postdate-origin").is_some_and(|origin| origin.contains(&source));
-        let dead = Sink::start(kafka().addr(), &[&service.topic(dead)])
-            .wait_until("two dead letters", PATIENCE, |records| records.iter().filter(is_here).count() >= 2);
+        let is_here = |record: &&Record| {
+            record
+                .header("postdate-origin")
+                .is_some_and(|origin| origin.contains(&source))
+        };
+        let dead = Sink::start(kafka().addr(), &[&service.topic(dead)]).wait_until(
+            "two dead letters",
+            PATIENCE,
+            |records| records.iter().filter(is_here).count() >= 2,
+        );
         let mut dead: Vec<_> = dead.iter().filter(is_here).collect();
         dead.sort_by_key(|record| &record.key);
         let mut arrived = Sink::start(kafka().addr(), &[&target]).wait_for(6, PATIENCE);
         arrived.sort_by_key(|record| record.key.clone());
-        let got: Vec<_> = arrived.iter().map(|record| record.payload.as_ref().map_or(0, Vec::len)).collect();
-        assert_eq!((keys(&arrived).concat(), got), ("012467".to_owned(), vec![10, exact, 10, 10, exact, 10]), "{route}");
+        let got: Vec<_> = arrived
+            .iter()
+            .map(|record| record.payload.as_ref().map_or(0, Vec::len))
+            .collect();
+        assert_eq!(
+            (keys(&arrived).concat(), got),
+            ("012467".to_owned(), vec![10, exact, 10, 10, exact, 10]),
+            "{route}"
+        );
         for (letter, index) in dead.iter().zip([3, 5]) {
             let origin = service.origin(route, &source, (0, index));
-            let detail = letter.header("postdate-error-detail").expect("a detail").to_owned();
+            let detail = letter
+                .header("postdate-error-detail")
+                .expect("a detail")
+                .to_owned();
             let size = sizes[usize::try_from(index).unwrap()];
             let labels = [
                 text("postdate-due", &due),
@@ -372,7 +608,11 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
             ];
             assert_eq!(letter.key.as_deref(), Some(index.to_string().as_bytes()));
             if route == "main" {
-                assert_eq!(letter.payload.as_ref().map(Vec::len), Some(size), "whole, where there is room for it");
+                assert_eq!(
+                    letter.payload.as_ref().map(Vec::len),
+                    Some(size),
+                    "whole, where there is room for it"
+                );
                 let own = [text("postdate-at", &due), text("postdate-to", &target)];
                 assert_eq!(lines(&letter.headers), lines(&[&own[..], &labels].concat()));
             } else {
@@ -383,7 +623,11 @@ fn a_record_at_the_targets_limit_is_delivered_and_one_above_is_set_aside_without
         }
     }
     for route in ["main", "tight"] {
-        service.wait_for_metric("postdate_dead_lettered_total", &[("route", route), ("reason", "too_large")], 2);
+        service.wait_for_metric(
+            "postdate_dead_lettered_total",
+            &[("route", route), ("reason", "too_large")],
+            2,
+        );
     }
 }
 
@@ -392,14 +636,33 @@ fn a_record_whose_key_alone_is_too_large_is_set_aside_without_it_and_holds_up_no
     const SIZE: usize = 5_000;
     let service = service();
     let source = service.topic("keyed");
-    let record = |key: &str| Outgoing::to(&source).key(key).payload(b"payload").header("postdate-after", "10");
+    let record = |key: &str| {
+        Outgoing::to(&source)
+            .key(key)
+            .payload(b"payload")
+            .header("postdate-after", "10")
+    };
     let place = send_all(&[record(&"k".repeat(SIZE)), record("next")])[0];
 
-    let letter = Sink::start(kafka().addr(), &[&service.topic("keyed.dead")]).wait_for(1, PATIENCE).remove(0);
+    let letter = Sink::start(kafka().addr(), &[&service.topic("keyed.dead")])
+        .wait_for(1, PATIENCE)
+        .remove(0);
     assert_eq!((&letter.key, &letter.payload), (&None, &None));
     assert_eq!(letter.header("postdate-error"), Some("too_large"));
-    assert_eq!(letter.header("postdate-origin"), Some(service.origin("keyed", &source, place).as_str()));
-    assert!(letter.header("postdate-error-detail").is_some_and(|detail| detail.contains(&SIZE.to_string())), "{:?}", letter.headers);
-    assert_eq!(keys(&Sink::start(kafka().addr(), &[&service.topic("to.keyed")]).wait_for(1, PATIENCE)), ["next"]);
+    assert_eq!(
+        letter.header("postdate-origin"),
+        Some(service.origin("keyed", &source, place).as_str())
+    );
+    assert!(
+        letter
+            .header("postdate-error-detail")
+            .is_some_and(|detail| detail.contains(&SIZE.to_string())),
+        "{:?}",
+        letter.headers
+    );
+    assert_eq!(
+        keys(&Sink::start(kafka().addr(), &[&service.topic("to.keyed")]).wait_for(1, PATIENCE)),
+        ["next"]
+    );
     service.wait_until_none_waits(&source);
 }

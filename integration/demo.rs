@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::env::{Outgoing, PATIENCE, Producer, Record, Sink, eventually, free_port, kafka, nats, unique};
+use crate::env::{
+    Outgoing, PATIENCE, Producer, Record, Sink, eventually, free_port, kafka, nats, unique,
+};
 
 const SOURCE: &str = "orders.delayed";
 const TARGET: &str = "orders";
@@ -31,24 +33,46 @@ impl Demo {
 
     /// In a terminal of 90 by 30 that answers where its cursor is, and says what was left of it.
     fn in_a_terminal() -> Demo {
-        let line = format!("stty rows 30 cols 90; {} demo --for 1m; echo code $?; stty -a", env!("CARGO_BIN_EXE_postdate"));
+        let line = format!(
+            "stty rows 30 cols 90; {} demo --for 1m; echo code $?; stty -a",
+            env!("CARGO_BIN_EXE_postdate")
+        );
         let mut script = Command::new("script");
-        script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::piped());
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh")
+            .stdin(Stdio::piped());
         let mut demo = Demo::spawn(&mut script);
-        demo.wait_for("the question where the cursor is", |said| said.contains("\x1b[6n").then_some(()));
+        demo.wait_for("the question where the cursor is", |said| {
+            said.contains("\x1b[6n").then_some(())
+        });
         demo.press("\x1b[1;1R");
-        demo.wait_for("the picture", |said| said.contains("by the second in which").then_some(()));
+        demo.wait_for("the picture", |said| {
+            said.contains("by the second in which").then_some(())
+        });
         demo
     }
 
     fn spawn(program: &mut Command) -> Demo {
         let folder = tempfile::tempdir().unwrap();
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_"))
+        {
             program.env_remove(name);
         }
-        program.env("TMPDIR", folder.path()).current_dir(folder.path());
-        let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (said, mut output) = (Arc::new(Mutex::new(String::new())), child.stdout.take().unwrap());
+        program
+            .env("TMPDIR", folder.path())
+            .current_dir(folder.path());
+        let mut child = program
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (said, mut output) = (
+            Arc::new(Mutex::new(String::new())),
+            child.stdout.take().unwrap(),
+        );
         let theirs = said.clone();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -56,11 +80,21 @@ impl Demo {
                 *theirs.lock().unwrap() += &String::from_utf8_lossy(&bytes[..count]);
             }
         });
-        Demo { child, said, reader: Some(reader), folder }
+        Demo {
+            child,
+            said,
+            reader: Some(reader),
+            folder,
+        }
     }
 
     fn press(&mut self, keys: &str) {
-        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(keys.as_bytes())
+            .unwrap();
     }
 
     fn said(&self) -> String {
@@ -74,7 +108,9 @@ impl Demo {
     /// The address in the first example that it prints.
     fn address(&self) -> String {
         let address = regex_lite::Regex::new(r"kcat -Pb (127\.0\.0\.1:\d+) ").unwrap();
-        self.wait_for("the broker's address", |said| address.captures(said).map(|found| found[1].to_owned()))
+        self.wait_for("the broker's address", |said| {
+            address.captures(said).map(|found| found[1].to_owned())
+        })
     }
 
     fn signal(&self) {
@@ -86,13 +122,23 @@ impl Demo {
         let status = eventually("the demo ends", PATIENCE, || self.child.try_wait().unwrap());
         self.reader.take().unwrap().join().unwrap();
         let mut errors = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut errors)
+            .unwrap();
         (status, self.said(), errors)
     }
 
     fn leaves_nothing_behind(&self, but: &[&str]) {
-        let left = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
-        let left: BTreeSet<String> = std::fs::read_dir(self.folder.path()).unwrap().map(left).collect();
+        let left = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().file_name().into_string().unwrap()
+        };
+        let left: BTreeSet<String> = std::fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(left)
+            .collect();
         assert_eq!(left, but.iter().map(|&name| name.to_owned()).collect());
     }
 }
@@ -114,8 +160,13 @@ fn counted(said: &str, name: &str) -> Option<usize> {
 fn own(records: &[Record]) -> BTreeSet<usize> {
     let mut numbers = BTreeSet::new();
     for record in records {
-        let Some((_, number)) = record.header("demo").and_then(|own| own.split_once('/')) else { continue };
-        assert!(numbers.insert(number.parse().unwrap()), "{record:?} came twice");
+        let Some((_, number)) = record.header("demo").and_then(|own| own.split_once('/')) else {
+            continue;
+        };
+        assert!(
+            numbers.insert(number.parse().unwrap()),
+            "{record:?} came twice"
+        );
         let due: i64 = record.header("postdate-due").unwrap().parse().unwrap();
         assert!(record.timestamp >= due, "{record:?} came early");
     }
@@ -124,7 +175,10 @@ fn own(records: &[Record]) -> BTreeSet<usize> {
 
 fn assert_all_arrived(said: &str) -> usize {
     let sent = counted(said, "sent").unwrap_or_else(|| panic!("no summary: {said}"));
-    assert!(sent > 0 && said.contains("All that was sent has arrived: each once, none early."), "{said}");
+    assert!(
+        sent > 0 && said.contains("All that was sent has arrived: each once, none early."),
+        "{said}"
+    );
     let counts = ["delivered", "lost", "early", "duplicates"].map(|name| counted(said, name));
     assert_eq!(counts, [Some(sent), Some(0), Some(0), Some(0)], "{said}");
     sent
@@ -135,27 +189,61 @@ fn the_demo_delivers_all_it_sent_and_what_a_foreign_client_sends_to_its_broker()
     let mut demo = Demo::start(&["--for", "8s"]);
     let address = demo.address();
     let (sink, producer) = (Sink::start(&address, &[TARGET]), Producer::start(&address));
-    producer.send(&Outgoing::to(SOURCE).key("stranger").payload("hello").header("postdate-after", "1s").header("kept", "as it is"));
-    producer.send(&Outgoing::to(SOURCE).key("stranger").payload("oops").header("postdate-after", "10x"));
+    producer.send(
+        &Outgoing::to(SOURCE)
+            .key("stranger")
+            .payload("hello")
+            .header("postdate-after", "1s")
+            .header("kept", "as it is"),
+    );
+    producer.send(
+        &Outgoing::to(SOURCE)
+            .key("stranger")
+            .payload("oops")
+            .header("postdate-after", "10x"),
+    );
     producer.flush();
-    let records =
-        sink.wait_until("the stranger's message", PATIENCE, |records| records.iter().any(|record| record.header("kept").is_some()));
-    let guest = records.iter().find(|record| record.header("kept").is_some()).unwrap();
+    let records = sink.wait_until("the stranger's message", PATIENCE, |records| {
+        records.iter().any(|record| record.header("kept").is_some())
+    });
+    let guest = records
+        .iter()
+        .find(|record| record.header("kept").is_some())
+        .unwrap();
     assert_eq!(
-        (guest.payload.as_deref(), guest.header("kept"), guest.header("postdate-after")),
+        (
+            guest.payload.as_deref(),
+            guest.header("kept"),
+            guest.header("postdate-after")
+        ),
         (Some(&b"hello"[..]), Some("as it is"), None)
     );
 
     let (status, said, errors) = demo.end();
     assert_eq!(status.code(), Some(0), "{said}{errors}");
     let sent = assert_all_arrived(&said);
-    assert!(said.contains("yours has arrived: key \"stranger\", \"hello\""), "{said}");
-    assert!(said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""), "{said}");
+    assert!(
+        said.contains("yours has arrived: key \"stranger\", \"hello\""),
+        "{said}"
+    );
+    assert!(
+        said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""),
+        "{said}"
+    );
     assert_eq!(counted(&said, "yours"), Some(2), "{said}");
     // Its last moments may be missed, for the broker ends with it.
     let seen = own(&sink.records());
-    assert!(seen.len() > sent / 2 && seen.iter().all(|number| *number < sent), "{} of {sent}", seen.len());
-    assert!(errors.lines().all(|line| line.contains("a message goes to the dead letters")), "{errors}");
+    assert!(
+        seen.len() > sent / 2 && seen.iter().all(|number| *number < sent),
+        "{} of {sent}",
+        seen.len()
+    );
+    assert!(
+        errors
+            .lines()
+            .all(|line| line.contains("a message goes to the dead letters")),
+        "{errors}"
+    );
     assert!(!said.contains('\u{1b}'), "colours are for terminals");
     demo.leaves_nothing_behind(&[]);
 }
@@ -165,15 +253,26 @@ fn the_demo_ends_early_when_asked_and_at_once_when_asked_twice() {
     let mut patient = Demo::start(&["--for", "1m"]);
     let mut hasty = Demo::start(&["--for", "1m"]);
     for demo in [&patient, &hasty] {
-        demo.wait_for("messages that wait", |said| said.contains(" s  sent").then_some(()));
+        demo.wait_for("messages that wait", |said| {
+            said.contains(" s  sent").then_some(())
+        });
         demo.signal();
     }
-    hasty.wait_for("the first signal's effect", |said| said.contains("  end  sent").then_some(()));
+    hasty.wait_for("the first signal's effect", |said| {
+        said.contains("  end  sent").then_some(())
+    });
     hasty.signal();
     let (status, said, errors) = hasty.end();
     assert_eq!(status.code(), Some(1), "{said}{errors}");
-    assert!(counted(&said, "not awaited").is_some_and(|left| left > 0) && counted(&said, "lost") == Some(0), "{said}");
-    assert!(errors.contains("not every message that was sent has arrived"), "{errors}");
+    assert!(
+        counted(&said, "not awaited").is_some_and(|left| left > 0)
+            && counted(&said, "lost") == Some(0),
+        "{said}"
+    );
+    assert!(
+        errors.contains("not every message that was sent has arrived"),
+        "{errors}"
+    );
     let (status, said, errors) = patient.end();
     assert_eq!((status.code(), errors.as_str()), (Some(0), ""), "{said}");
     assert_all_arrived(&said);
@@ -188,24 +287,36 @@ fn the_demo_gives_the_terminal_back_and_ends_with_it() {
     for keys in ["q", "\u{3}"] {
         left.press(keys);
     }
-    let said = left.wait_for("the end of the demo", |said| said.contains("extproc").then(|| said.to_owned()));
+    let said = left.wait_for("the end of the demo", |said| {
+        said.contains("extproc").then(|| said.to_owned())
+    });
     let after = &said[said.find("code 1").unwrap_or_else(|| panic!("{said}"))..];
     let settings: BTreeSet<&str> = after.split_whitespace().collect();
-    assert!(["icanon", "isig", "echo"].iter().all(|set| settings.contains(set)) && said.contains("\x1b[?25h"), "{after}");
+    assert!(
+        ["icanon", "isig", "echo"]
+            .iter()
+            .all(|set| settings.contains(set))
+            && said.contains("\x1b[?25h"),
+        "{after}"
+    );
     left.leaves_nothing_behind(&[]);
 
     // Its folder is gone when it has ended.
     let folder = abandoned.folder.path().to_owned();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     kill_process(Pid::from_child(&abandoned.child), Signal::KILL).unwrap();
-    eventually("it ends with its terminal", PATIENCE, || (std::fs::read_dir(&folder).unwrap().count() == 0).then_some(()));
+    eventually("it ends with its terminal", PATIENCE, || {
+        (std::fs::read_dir(&folder).unwrap().count() == 0).then_some(())
+    });
 }
 
 #[test]
 fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
     let name = unique("demo");
     let topics = ["in", "out", "dead"].map(|topic| format!("{name}.{topic}"));
-    topics.iter().for_each(|topic| kafka().create_topic(topic, 2, &[]));
+    topics
+        .iter()
+        .for_each(|topic| kafka().create_topic(topic, 2, &[]));
     let [source, target, dead] = &topics;
     let config = format!(
         "deployment = \"{name}\"\n[kafka.main]\nbrokers = [\"{}\"]\n[route.first]\nsource = {{ kafka = \"main\", topics = [\"{source}\"] }}\n\
@@ -216,25 +327,37 @@ fn the_demo_on_a_real_kafka_says_where_it_writes_and_counts_its_own_only() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
     std::fs::write(&file, config).unwrap();
-    let demo = |arguments: &[&str]| Demo::start(&[&["--config", as_text(&file)], arguments].concat());
+    let demo =
+        |arguments: &[&str]| Demo::start(&[&["--config", as_text(&file)], arguments].concat());
 
     let (status, said, errors) = demo(&["--route", "frist"]).end();
     assert_eq!(status.code(), Some(2), "{said}");
-    assert!(errors.contains("there is no route \"frist\"") && errors.contains("choose from: first"), "{errors}");
+    assert!(
+        errors.contains("there is no route \"frist\"") && errors.contains("choose from: first"),
+        "{errors}"
+    );
 
     let producer = Producer::start(kafka().addr());
-    producer.send(&Outgoing::to(source).payload("somebody else's").header("postdate-after", "1ms"));
+    producer.send(
+        &Outgoing::to(source)
+            .payload("somebody else's")
+            .header("postdate-after", "1ms"),
+    );
     producer.flush();
     let mut demo = demo(&["--for", "6s"]);
     demo.wait_for("where it writes", |said| {
-        (said.contains(&format!("to {source}:")) && said.contains(&format!("to {target}:"))).then_some(())
+        (said.contains(&format!("to {source}:")) && said.contains(&format!("to {target}:")))
+            .then_some(())
     });
     let (status, said, errors) = demo.end();
     assert_eq!(status.code(), Some(0), "{said}{errors}");
     let sent = assert_all_arrived(&said);
     assert_eq!(counted(&said, "yours"), None, "{said}");
     let records = Sink::read_to_end(kafka().addr(), target);
-    assert_eq!((own(&records), records.len()), ((0..sent).collect(), sent + 1));
+    assert_eq!(
+        (own(&records), records.len()),
+        ((0..sent).collect(), sent + 1)
+    );
     demo.leaves_nothing_behind(&["postdate-data"]);
 }
 
@@ -243,19 +366,43 @@ fn the_demo_on_a_nats_server_delivers_all_it_sent_and_leaves_nothing_there() {
     let server = nats().url();
     let mut demo = Demo::start(&["--for", "8s", "--nats", &server]);
     let subject = regex_lite::Regex::new(r"-s \S+ (demo\.([0-9a-f]{8})\.delayed) hi").unwrap();
-    let found = |said: &str| subject.captures(said).map(|found| (found[1].to_owned(), found[2].to_owned()));
+    let found = |said: &str| {
+        subject
+            .captures(said)
+            .map(|found| (found[1].to_owned(), found[2].to_owned()))
+    };
     let (subject, run) = demo.wait_for("the subject", found);
-    demo.wait_for("messages that wait", |said| said.contains(" s  sent").then_some(()));
-    nats().publish(&subject, &[("postdate-after", "1s"), ("postdate-key", "stranger")], "hello");
-    nats().publish(&subject, &[("postdate-after", "10x"), ("postdate-key", "stranger")], "oops");
+    demo.wait_for("messages that wait", |said| {
+        said.contains(" s  sent").then_some(())
+    });
+    nats().publish(
+        &subject,
+        &[("postdate-after", "1s"), ("postdate-key", "stranger")],
+        "hello",
+    );
+    nats().publish(
+        &subject,
+        &[("postdate-after", "10x"), ("postdate-key", "stranger")],
+        "oops",
+    );
 
     let (status, said, errors) = demo.end();
     assert_eq!(status.code(), Some(0), "{said}{errors}");
     assert_all_arrived(&said);
-    assert!(said.contains("yours has arrived: key \"stranger\", \"hello\""), "{said}");
-    assert!(said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""), "{said}");
+    assert!(
+        said.contains("yours has arrived: key \"stranger\", \"hello\""),
+        "{said}"
+    );
+    assert!(
+        said.contains("yours, refused: key \"stranger\", \"oops\": postdate-after is \"10x\""),
+        "{said}"
+    );
     assert_eq!(counted(&said, "yours"), Some(2), "{said}");
-    let left: Vec<_> = nats().streams().into_iter().filter(|name| name.contains(&run)).collect();
+    let left: Vec<_> = nats()
+        .streams()
+        .into_iter()
+        .filter(|name| name.contains(&run))
+        .collect();
     assert_eq!(left, [""; 0]);
     demo.leaves_nothing_behind(&[]);
 }
@@ -265,7 +412,10 @@ fn the_demo_says_that_no_nats_server_answers() {
     let url = format!("nats://user:secret@127.0.0.1:{}", free_port());
     let (status, said, errors) = Demo::start(&["--nats", &url]).end();
     assert_eq!((status.code(), said.as_str()), (Some(1), ""));
-    assert!(errors.contains("--nats") && !errors.contains("secret"), "{errors}");
+    assert!(
+        errors.contains("--nats") && !errors.contains("secret"),
+        "{errors}"
+    );
 }
 
 fn as_text(path: &Path) -> &str {

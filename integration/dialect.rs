@@ -58,8 +58,16 @@ struct Spoken {
 }
 
 fn spoken(headers: &[(&str, &str)], due: i64) -> Spoken {
-    let headers = headers.iter().map(|(name, value)| text(name, value)).collect();
-    Spoken { headers, due, key: Some(b"key"), names_target: false }
+    let headers = headers
+        .iter()
+        .map(|(name, value)| text(name, value))
+        .collect();
+    Spoken {
+        headers,
+        due,
+        key: Some(b"key"),
+        names_target: false,
+    }
 }
 
 /// Whole seconds after `now`, as due times in seconds are.
@@ -68,36 +76,104 @@ fn table(service: &Service, now: i64) -> Vec<Spoken> {
     let second = now / 1_000 + 4;
     let (seconds, due) = (second.to_string(), second * 1_000);
     let at = format!("@at {}", rfc3339(second));
-    let named = |key, spoken: Spoken| Spoken { key, names_target: true, ..spoken };
-    let envelope = [("schedule_schema_version", "1.0.0"), ("schedule_target_epoch", &seconds), ("schedule_source_type", "schedule")];
-    let schedule = [("scheduler-epoch", seconds.as_str()), ("scheduler-target-topic", &target)];
+    let named = |key, spoken: Spoken| Spoken {
+        key,
+        names_target: true,
+        ..spoken
+    };
+    let envelope = [
+        ("schedule_schema_version", "1.0.0"),
+        ("schedule_target_epoch", &seconds),
+        ("schedule_source_type", "schedule"),
+    ];
+    let schedule = [
+        ("scheduler-epoch", seconds.as_str()),
+        ("scheduler-target-topic", &target),
+    ];
     vec![
         spoken(&[("x-delay", "3001")], now + 3_001),
-        spoken(&[("AMQ_SCHEDULED_DELAY", "3002"), ("AMQ_SCHEDULED_REPEAT", "0")], now + 3_002),
-        spoken(&[("TIMER_DELIVER_MS", &(now + 3_003).to_string())], now + 3_003),
+        spoken(
+            &[
+                ("AMQ_SCHEDULED_DELAY", "3002"),
+                ("AMQ_SCHEDULED_REPEAT", "0"),
+            ],
+            now + 3_002,
+        ),
+        spoken(
+            &[("TIMER_DELIVER_MS", &(now + 3_003).to_string())],
+            now + 3_003,
+        ),
         spoken(&[("TIMER_DELAY_MS", "3004")], now + 3_004),
         spoken(&[("TIMER_DELAY_SEC", "3")], now + 3_000),
-        spoken(&[("__STARTDELIVERTIME", &(now + 3_005).to_string())], now + 3_005),
+        spoken(
+            &[("__STARTDELIVERTIME", &(now + 3_005).to_string())],
+            now + 3_005,
+        ),
         spoken(&[("deliverAt", &(now + 3_006).to_string())], now + 3_006),
         spoken(&[("deliverAfter", "3007")], now + 3_007),
-        named(Some(b"key"), spoken(&[("Nats-Schedule", &at), ("Nats-Schedule-Target", &target)], due)),
+        named(
+            Some(b"key"),
+            spoken(
+                &[("Nats-Schedule", &at), ("Nats-Schedule-Target", &target)],
+                due,
+            ),
+        ),
         spoken(&[("Upstash-Delay", "3s")], now + 3_000),
         spoken(&[("Upstash-Not-Before", &seconds)], due),
-        named(Some(b"own"), spoken(&[&envelope[..], &[("schedule_target_topic", &target), ("schedule_target_key", "own")]].concat(), due)),
-        named(None, spoken(&[&envelope[..], &[("schedule_target_topic", &target)]].concat(), due)),
-        named(Some(b"own"), spoken(&[&schedule[..], &[("scheduler-target-key", "own")]].concat(), due)),
-        named(Some(b""), spoken(&[&schedule[..], &[("scheduler-target-key", "")]].concat(), due)),
+        named(
+            Some(b"own"),
+            spoken(
+                &[
+                    &envelope[..],
+                    &[
+                        ("schedule_target_topic", &target),
+                        ("schedule_target_key", "own"),
+                    ],
+                ]
+                .concat(),
+                due,
+            ),
+        ),
+        named(
+            None,
+            spoken(
+                &[&envelope[..], &[("schedule_target_topic", &target)]].concat(),
+                due,
+            ),
+        ),
+        named(
+            Some(b"own"),
+            spoken(
+                &[&schedule[..], &[("scheduler-target-key", "own")]].concat(),
+                due,
+            ),
+        ),
+        named(
+            Some(b""),
+            spoken(
+                &[&schedule[..], &[("scheduler-target-key", "")]].concat(),
+                due,
+            ),
+        ),
     ]
 }
 
 /// By the system's `date`.
 fn rfc3339(second: i64) -> String {
-    let output = std::process::Command::new("date").args(["-u", "-d", &format!("@{second}"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
-    String::from_utf8(output.expect("date runs").stdout).expect("text").trim().to_owned()
+    let output = std::process::Command::new("date")
+        .args(["-u", "-d", &format!("@{second}"), "+%Y-%m-%dT%H:%M:%SZ"])
+        .output();
+    String::from_utf8(output.expect("date runs").stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
 }
 
 fn find<'r>(records: &'r [Record], origin: &str) -> &'r Record {
-    records.iter().find(|record| record.header("postdate-origin") == Some(origin)).unwrap_or_else(|| panic!("{origin} has arrived"))
+    records
+        .iter()
+        .find(|record| record.header("postdate-origin") == Some(origin))
+        .unwrap_or_else(|| panic!("{origin} has arrived"))
 }
 
 #[test]
@@ -105,26 +181,65 @@ fn each_systems_record_arrives_when_and_where_it_says_without_its_headers() {
     let service = service();
     let (source, now) = (service.topic("spoken"), now_ms());
     let table = table(&service, now);
-    let sinks = ["out", "to.named"].map(|topic| Sink::start(kafka().addr(), &[&service.topic(topic)]));
+    let sinks =
+        ["out", "to.named"].map(|topic| Sink::start(kafka().addr(), &[&service.topic(topic)]));
     let records = table.iter().enumerate().map(|(index, spoken)| {
         // In some systems a later record with the same key replaces an earlier one.
-        let key = if spoken.names_target { format!("id-{index}") } else { "key".to_owned() };
-        let key = if spoken.key == Some(b"key") { "key".to_owned() } else { key };
-        let record = Outgoing::to(&source).timestamp(now).key(key).payload("p").header("own", "1").null_header("own");
+        let key = if spoken.names_target {
+            format!("id-{index}")
+        } else {
+            "key".to_owned()
+        };
+        let key = if spoken.key == Some(b"key") {
+            "key".to_owned()
+        } else {
+            key
+        };
+        let record = Outgoing::to(&source)
+            .timestamp(now)
+            .key(key)
+            .payload("p")
+            .header("own", "1")
+            .null_header("own");
         with(record, &spoken.headers).header("own", "last")
     });
     let places = send_all(&records.collect::<Vec<_>>());
 
     let named = table.iter().filter(|spoken| spoken.names_target).count();
-    let arrived = [sinks[0].wait_for(table.len() - named, PATIENCE), sinks[1].wait_for(named, PATIENCE)];
+    let arrived = [
+        sinks[0].wait_for(table.len() - named, PATIENCE),
+        sinks[1].wait_for(named, PATIENCE),
+    ];
     for (spoken, place) in table.iter().zip(places) {
         let origin = service.origin("spoken", &source, place);
         let record = find(&arrived[usize::from(spoken.names_target)], &origin);
-        let own = [text("own", "1"), ("own".to_owned(), None), text("own", "last")];
-        let labels = [text("postdate-due", &spoken.due.to_string()), text("postdate-origin", &origin)];
-        assert_eq!(lines(&record.headers), lines(&[&own[..], &labels].concat()), "{:?}", spoken.headers);
-        assert_eq!((record.key.as_deref(), record.payload.as_deref()), (spoken.key, Some(b"p".as_slice())), "{:?}", spoken.headers);
-        assert!(record.timestamp >= spoken.due, "{:?} came {} ms early", spoken.headers, spoken.due - record.timestamp);
+        let own = [
+            text("own", "1"),
+            ("own".to_owned(), None),
+            text("own", "last"),
+        ];
+        let labels = [
+            text("postdate-due", &spoken.due.to_string()),
+            text("postdate-origin", &origin),
+        ];
+        assert_eq!(
+            lines(&record.headers),
+            lines(&[&own[..], &labels].concat()),
+            "{:?}",
+            spoken.headers
+        );
+        assert_eq!(
+            (record.key.as_deref(), record.payload.as_deref()),
+            (spoken.key, Some(b"p".as_slice())),
+            "{:?}",
+            spoken.headers
+        );
+        assert!(
+            record.timestamp >= spoken.due,
+            "{:?} came {} ms early",
+            spoken.headers,
+            spoken.due - record.timestamp
+        );
     }
 }
 
@@ -132,19 +247,49 @@ fn each_systems_record_arrives_when_and_where_it_says_without_its_headers() {
 fn what_a_route_does_not_understand_passes_through_and_what_cannot_be_kept_is_a_dead_letter() {
     let service = service();
     let now = now_ms();
-    let unknown: Vec<Header> = table(&service, now).into_iter().flat_map(|spoken| spoken.headers).collect();
-    let passing = with(Outgoing::to(&service.topic("unknown")).key("key").payload("p"), &unknown);
+    let unknown: Vec<Header> = table(&service, now)
+        .into_iter()
+        .flat_map(|spoken| spoken.headers)
+        .collect();
+    let passing = with(
+        Outgoing::to(&service.topic("unknown"))
+            .key("key")
+            .payload("p"),
+        &unknown,
+    );
     let refused: &[(&str, &[(&str, &str)])] = &[
-        ("dialect_conflict", &[("x-delay", "5"), ("deliverAfter", "5")]),
-        ("dialect_unsupported", &[("AMQ_SCHEDULED_DELAY", "5"), ("AMQ_SCHEDULED_REPEAT", "9")]),
+        (
+            "dialect_conflict",
+            &[("x-delay", "5"), ("deliverAfter", "5")],
+        ),
+        (
+            "dialect_unsupported",
+            &[("AMQ_SCHEDULED_DELAY", "5"), ("AMQ_SCHEDULED_REPEAT", "9")],
+        ),
         ("dialect_unsupported", &[("Nats-Schedule", "@every 5m")]),
         ("delay_above_max", &[("x-delay", "4294967295")]),
-        ("target_not_allowed", &[("scheduler-epoch", "1"), ("scheduler-target-topic", "other"), ("scheduler-target-key", "own")]),
+        (
+            "target_not_allowed",
+            &[
+                ("scheduler-epoch", "1"),
+                ("scheduler-target-topic", "other"),
+                ("scheduler-target-key", "own"),
+            ],
+        ),
     ];
-    let sinks = ["unknown.out", "dead"].map(|topic| Sink::start(kafka().addr(), &[&service.topic(topic)]));
+    let sinks =
+        ["unknown.out", "dead"].map(|topic| Sink::start(kafka().addr(), &[&service.topic(topic)]));
     let dead = refused.iter().map(|(_, headers)| {
-        let headers: Vec<_> = headers.iter().map(|(name, value)| text(name, value)).collect();
-        with(Outgoing::to(&service.topic("spoken")).key("key").payload("p"), &headers)
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| text(name, value))
+            .collect();
+        with(
+            Outgoing::to(&service.topic("spoken"))
+                .key("key")
+                .payload("p"),
+            &headers,
+        )
     });
     let places = send_all(&[passing].into_iter().chain(dead).collect::<Vec<_>>());
 
@@ -152,12 +297,21 @@ fn what_a_route_does_not_understand_passes_through_and_what_cannot_be_kept_is_a_
     let out = sinks[0].wait_for(1, PATIENCE);
     let record = find(&out, &origin);
     assert_eq!(lines(&record.headers[..unknown.len()]), lines(&unknown));
-    assert_eq!((record.headers.len(), record.key.as_deref()), (unknown.len() + 2, Some(b"key".as_slice())));
+    assert_eq!(
+        (record.headers.len(), record.key.as_deref()),
+        (unknown.len() + 2, Some(b"key".as_slice()))
+    );
 
     let letters = sinks[1].wait_for(refused.len(), PATIENCE);
     for ((code, headers), place) in refused.iter().zip(&places[1..]) {
-        let letter = find(&letters, &service.origin("spoken", &service.topic("spoken"), *place));
-        let own: Vec<_> = headers.iter().map(|(name, value)| text(name, value)).collect();
+        let letter = find(
+            &letters,
+            &service.origin("spoken", &service.topic("spoken"), *place),
+        );
+        let own: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| text(name, value))
+            .collect();
         assert_eq!(letter.header("postdate-error"), Some(*code), "{headers:?}");
         assert_eq!(lines(&letter.headers[..own.len()]), lines(&own));
         assert_eq!(letter.key.as_deref(), Some(b"key".as_slice()));
@@ -169,10 +323,17 @@ fn a_schedule_is_replaced_and_cancelled_by_its_key() {
     let service = service();
     let (source, due) = (service.topic("changed"), now_ms() / 1_000 + 8);
     let etf1 = |key: &str, payload: &str, second: i64| {
-        Outgoing::to(&source).key(key).payload(payload).header("scheduler-epoch", second.to_string()).header("scheduler-target-key", "k")
+        Outgoing::to(&source)
+            .key(key)
+            .payload(payload)
+            .header("scheduler-epoch", second.to_string())
+            .header("scheduler-target-key", "k")
     };
     let karafka = |key: &str, kind: &str| {
-        let record = Outgoing::to(&source).key(key).header("schedule_schema_version", "1.0.0").header("schedule_source_type", kind);
+        let record = Outgoing::to(&source)
+            .key(key)
+            .header("schedule_schema_version", "1.0.0")
+            .header("schedule_source_type", kind);
         record.header("schedule_target_epoch", due.to_string())
     };
     send_all(&[
@@ -187,14 +348,20 @@ fn a_schedule_is_replaced_and_cancelled_by_its_key() {
         etf1("replaced", "new", due),
         Outgoing::to(&source).key("deleted"),
         // As the scheduler itself writes them: with the headers of what it sent.
-        Outgoing::to(&source).key("tombstoned").header("scheduler-epoch", due.to_string()),
+        Outgoing::to(&source)
+            .key("tombstoned")
+            .header("scheduler-epoch", due.to_string()),
         karafka("cancelled", "cancel"),
         karafka("dispatched", "tombstone"),
         etf1("marker", "marker", due + 1),
     ]);
 
-    let arrived = Sink::start(kafka().addr(), &[&service.topic("changed.out")]).wait_for(2, PATIENCE);
-    let payloads: Vec<_> = arrived.iter().map(|record| record.payload.as_deref().expect("a payload")).collect();
+    let arrived =
+        Sink::start(kafka().addr(), &[&service.topic("changed.out")]).wait_for(2, PATIENCE);
+    let payloads: Vec<_> = arrived
+        .iter()
+        .map(|record| record.payload.as_deref().expect("a payload"))
+        .collect();
     assert_eq!(payloads, [b"new".as_slice(), b"marker"]);
     service.wait_for_metric("postdate_cancelled_total", &[("route", "changed")], 5);
 }
@@ -204,14 +371,36 @@ fn a_message_that_is_tried_again_still_has_the_key_and_loses_the_headers_of_its_
     let service = service();
     let (source, target) = (service.topic("tried"), service.topic("to.later"));
     let second = now_ms() / 1_000 + 1;
-    let record = Outgoing::to(&source).key("id").payload("p").header("own", "1").header("scheduler-epoch", second.to_string());
-    let places = send_all(&[record.header("scheduler-target-topic", &target).header("scheduler-target-key", "k")]);
-    let retried = || service.postdate.metrics().sum_where("postdate_retried_total", &[("route", "tried")]);
-    eventually("delivery fails for a while", PATIENCE, || (retried() >= 3.0).then_some(()));
+    let record = Outgoing::to(&source)
+        .key("id")
+        .payload("p")
+        .header("own", "1")
+        .header("scheduler-epoch", second.to_string());
+    let places = send_all(&[record
+        .header("scheduler-target-topic", &target)
+        .header("scheduler-target-key", "k")]);
+    let retried = || {
+        service
+            .postdate
+            .metrics()
+            .sum_where("postdate_retried_total", &[("route", "tried")])
+    };
+    eventually("delivery fails for a while", PATIENCE, || {
+        (retried() >= 3.0).then_some(())
+    });
     kafka().create_topic(&target, 1, &[]);
 
-    let record = Sink::start(kafka().addr(), &[&target]).wait_for(1, PATIENCE).remove(0);
+    let record = Sink::start(kafka().addr(), &[&target])
+        .wait_for(1, PATIENCE)
+        .remove(0);
     let origin = service.origin("tried", &source, places[0]);
-    let expected = [text("own", "1"), text("postdate-due", &(second * 1_000).to_string()), text("postdate-origin", &origin)];
-    assert_eq!((lines(&record.headers), record.key.as_deref()), (lines(&expected), Some(b"k".as_slice())));
+    let expected = [
+        text("own", "1"),
+        text("postdate-due", &(second * 1_000).to_string()),
+        text("postdate-origin", &origin),
+    ];
+    assert_eq!(
+        (lines(&record.headers), record.key.as_deref()),
+        (lines(&expected), Some(b"k".as_slice()))
+    );
 }

@@ -22,8 +22,15 @@ fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
     scene.wait_until_stored(&postdate, 2_000);
     postdate.kill();
     postdate.restart();
-    assert_eq!(scene.all_arrive(&sink), 0, "nothing had been handed over before the kill");
-    assert!(postdate.metrics().sum("postdate_stored_total") < 1.0, "nothing was read a second time");
+    assert_eq!(
+        scene.all_arrive(&sink),
+        0,
+        "nothing had been handed over before the kill"
+    );
+    assert!(
+        postdate.metrics().sum("postdate_stored_total") < 1.0,
+        "nothing was read a second time"
+    );
     scene.ledger_says_all_once(&postdate);
 }
 
@@ -31,7 +38,8 @@ fn what_waits_in_a_folder_is_delivered_after_a_kill_without_reading_it_again() {
 fn a_process_that_ends_gives_its_folder_back_with_all_that_waits() {
     let mut scene = Scene::new(kafka(), "folder_ended", 2);
     let sink = scene.sink();
-    let mut postdate = Postdate::ready_with(&scene.config_stored("[store.embedded]\npath = \"waiting/here\"", ""));
+    let mut postdate =
+        Postdate::ready_with(&scene.config_stored("[store.embedded]\npath = \"waiting/here\"", ""));
     for _ in 0..3 {
         let arrived = sink.records().len();
         scene.send(1_000, 0..2_000);
@@ -53,12 +61,22 @@ fn a_second_process_on_the_same_folder_is_refused_and_told_who_has_it() {
     let scene = Scene::new(kafka(), "folder_shared", 1);
     let mut first = Postdate::ready_with(&scene.config_stored("", ""));
     let path = first.folder().join("postdate-data");
-    let config = scene.config_stored(&format!("[store.embedded]\npath = \"{}\"", path.display()), "");
+    let config = scene.config_stored(
+        &format!("[store.embedded]\npath = \"{}\"", path.display()),
+        "",
+    );
     let mut second = Postdate::start(&config);
     assert_eq!(second.wait_until_ended().code(), Some(1));
     let said = second.logs();
-    assert!(said.contains("postdate: store.embedded: the store cannot be used: ") && said.contains("is in use by process "), "{said}");
-    assert!(said.contains("only one process can have an embedded store at a time"), "{said}");
+    assert!(
+        said.contains("postdate: store.embedded: the store cannot be used: ")
+            && said.contains("is in use by process "),
+        "{said}"
+    );
+    assert!(
+        said.contains("only one process can have an embedded store at a time"),
+        "{said}"
+    );
     assert!(first.runs() && first.ready());
     // Free again, whatever became of the one that had it.
     first.kill();
@@ -71,7 +89,11 @@ fn a_folder_of_another_format_is_refused_with_what_to_do() {
     let scene = Scene::new(kafka(), "folder_format", 1);
     let mut postdate = Postdate::ready_with(&scene.config_stored("", ""));
     postdate.terminate();
-    std::fs::write(postdate.folder().join("postdate-data").join("format"), "postdate embedded store, format 7\n").unwrap();
+    std::fs::write(
+        postdate.folder().join("postdate-data").join("format"),
+        "postdate embedded store, format 7\n",
+    )
+    .unwrap();
     postdate.restart();
     assert_eq!(postdate.wait_until_ended().code(), Some(1));
     let said = postdate.logs();
@@ -99,5 +121,9 @@ fn what_waits_moves_from_the_folder_to_redis_and_back_by_way_of_the_log() {
     scene.all_arrive(&sink);
     scene.ledger_says_none_twice(&in_folder);
     in_folder.terminate();
-    assert_eq!(scene.duplicates_at_the_end(), 0, "each of them ended well, and had committed what was delivered");
+    assert_eq!(
+        scene.duplicates_at_the_end(),
+        0,
+        "each of them ended well, and had committed what was delivered"
+    );
 }

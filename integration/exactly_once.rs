@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms, redis};
+use crate::env::{
+    Kafka, Outgoing, Postdate, Producer, Record, Redis, Sink, Wire, eventually, kafka, now_ms,
+    redis,
+};
 use crate::verdict::{LIMIT, Scene, number, wait_for_complaint, wait_until_ready};
 
 const EXACTLY_ONCE: &str = "delivery = \"exactly-once\"\n";
@@ -24,16 +27,22 @@ fn a_worker_that_wakes_up_past_its_lease_commits_nothing_that_another_has_delive
     let config = scene.config_with(redis(), &format!("{EXACTLY_ONCE}[timer]\nlease = \"2s\""));
     let (first, second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
     let held = |postdate: &Postdate| postdate.metrics().sum("postdate_leases_held");
-    eventually("both have their part", LIMIT, || (held(&first) == 4.0 && held(&second) == 4.0).then_some(()));
+    eventually("both have their part", LIMIT, || {
+        (held(&first) == 4.0 && held(&second) == 4.0).then_some(())
+    });
     for _ in 0..2 {
         let arrived = sink.records().len();
         scene.send(4_000, 1_000..9_000);
         sink.wait_for(arrived + 400, LIMIT);
         second.pause();
-        eventually("its shards are taken", LIMIT, || (held(&first) == 8.0).then_some(()));
+        eventually("its shards are taken", LIMIT, || {
+            (held(&first) == 8.0).then_some(())
+        });
         sink.wait_for(arrived + 2_000, LIMIT);
         second.resume();
-        eventually("it has its part again", LIMIT, || (held(&second) == 4.0).then_some(()));
+        eventually("it has its part again", LIMIT, || {
+            (held(&second) == 4.0).then_some(())
+        });
         assert_eq!(scene.all_arrive(&sink), 0);
     }
     assert_eq!(scene.duplicates_at_the_end(), 0);
@@ -117,11 +126,17 @@ fn forget(name: &str, begins_another: bool) {
     let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
     let mut scene = Scene::new(&kafka, name, 1);
     let sink = scene.sink();
-    let (id, group) = (format!("{}.r.{}.0", scene.deployment, scene.source), format!("{}.r.delivered", scene.deployment));
+    let (id, group) = (
+        format!("{}.r.{}.0", scene.deployment, scene.source),
+        format!("{}.r.delivered", scene.deployment),
+    );
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
     scene.send(1, 0..1);
     sink.wait_for(1, LIMIT);
-    let marker = eventually("the first is marked", LIMIT, || Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)).1;
+    let marker = eventually("the first is marked", LIMIT, || {
+        Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)
+    })
+    .1;
     // The store has been told of it, so that the next marker counts from there.
     scene.ledger_says_all_once(&postdate);
     scene.send(1, 3_000..3_001);
@@ -134,11 +149,19 @@ fn forget(name: &str, begins_another: bool) {
     let mut wire = Wire::connect(kafka.addr());
     let producing = wire.init_producer(&id);
     wire.produce(&id, producing, &scene.target, ("uid", "1"));
-    wire.commit_offset(&id, producing, &group, (&scene.source, 2, &beyond(&marker, due, 1)));
+    wire.commit_offset(
+        &id,
+        producing,
+        &group,
+        (&scene.source, 2, &beyond(&marker, due, 1)),
+    );
     wire.add_partition(&id, producing, &scene.source);
     wire.end(&id, producing, true);
     if begins_another {
-        eventually("the coordinator is done with it", LIMIT, || wire.may_add_partition(&id, producing, &scene.target).then_some(()));
+        eventually("the coordinator is done with it", LIMIT, || {
+            wire.may_add_partition(&id, producing, &scene.target)
+                .then_some(())
+        });
     }
     postdate.restart();
     assert_eq!(scene.all_arrive(&sink), 0);
@@ -166,11 +189,17 @@ fn a_transaction_that_the_broker_forgot_to_undo_is_undone_before_the_next() {
     let kafka = Kafka::start_with(&[("transaction.partition.verification.enable", "false")]);
     let mut scene = Scene::new(&kafka, "exact_undone", 1);
     let sink = scene.sink();
-    let (id, group) = (format!("{}.r.{}.0", scene.deployment, scene.source), format!("{}.r.delivered", scene.deployment));
+    let (id, group) = (
+        format!("{}.r.{}.0", scene.deployment, scene.source),
+        format!("{}.r.delivered", scene.deployment),
+    );
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), EXACTLY_ONCE));
     scene.send(1, 0..1);
     sink.wait_for(1, LIMIT);
-    let marker = eventually("the first is marked", LIMIT, || Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)).1;
+    let marker = eventually("the first is marked", LIMIT, || {
+        Some(scene.marker(0)).filter(|(offset, _)| *offset == 1)
+    })
+    .1;
     scene.ledger_says_all_once(&postdate);
     scene.send(1, 3_000..3_001);
     scene.wait_until_stored(&postdate, 2);
@@ -179,7 +208,12 @@ fn a_transaction_that_the_broker_forgot_to_undo_is_undone_before_the_next() {
     let mut wire = Wire::connect(kafka.addr());
     let producing = wire.init_producer(&id);
     wire.produce(&id, producing, &scene.target, ("uid", "1"));
-    wire.commit_offset(&id, producing, &group, (&scene.source, 2, &beyond(&marker, due, 1)));
+    wire.commit_offset(
+        &id,
+        producing,
+        &group,
+        (&scene.source, 2, &beyond(&marker, due, 1)),
+    );
     wire.add_partition(&id, producing, &scene.source);
     wire.end(&id, producing, false);
     postdate.restart();
@@ -192,9 +226,15 @@ fn a_transaction_that_the_broker_forgot_to_undo_is_undone_before_the_next() {
 /// watermark as 16 hex digits each.
 fn beyond(marker: &str, due: i64, offset: u64) -> String {
     let words: Vec<&str> = marker.split(' ').collect();
-    let [version, done, id, ..] = words[..] else { panic!("not a marker: {marker}") };
+    let [version, done, id, ..] = words[..] else {
+        panic!("not a marker: {marker}")
+    };
     let since = done.replace("done=", "since=");
-    let pair = format!("{:016x}{offset:016x}{:016x}", due.cast_unsigned() ^ (1 << 63), offset + 1);
+    let pair = format!(
+        "{:016x}{offset:016x}{:016x}",
+        due.cast_unsigned() ^ (1 << 63),
+        offset + 1
+    );
     format!("{version} done={pair} {id} {since} tally=1,0,0,0")
 }
 
@@ -203,7 +243,12 @@ fn produce_in_vain(scene: &Scene, addr: &str) {
     let producer = Producer::transactional(addr, &format!("{}-in-vain", scene.deployment));
     producer.begin();
     for _ in 0..10 {
-        producer.send(&Outgoing::to(&scene.source).partition(0).header("uid", "never").header("postdate-after", "100ms"));
+        producer.send(
+            &Outgoing::to(&scene.source)
+                .partition(0)
+                .header("uid", "never")
+                .header("postdate-after", "100ms"),
+        );
     }
     producer.flush();
     producer.abort();
@@ -215,9 +260,16 @@ fn a_producer_that_is_fenced_in_a_transaction_costs_one_epoch_more_than_one_that
     let kafka = kafka();
     kafka.create_topic("epochs", 1, &[]);
     let mut wire = Wire::connect(kafka.addr());
-    let first = eventually("the coordinator is there", LIMIT, || wire.may_init_producer("epochs"));
-    eventually("the topic is there", LIMIT, || wire.may_add_partition("epochs", first, "epochs").then_some(()));
-    let second = eventually("the transaction is undone", LIMIT, || wire.may_init_producer("epochs"));
+    let first = eventually("the coordinator is there", LIMIT, || {
+        wire.may_init_producer("epochs")
+    });
+    eventually("the topic is there", LIMIT, || {
+        wire.may_add_partition("epochs", first, "epochs")
+            .then_some(())
+    });
+    let second = eventually("the transaction is undone", LIMIT, || {
+        wire.may_init_producer("epochs")
+    });
     assert_eq!((second.id, second.epoch), (first.id, first.epoch + 2));
     wire.add_partition("epochs", second, "epochs");
     wire.end("epochs", second, true);
@@ -229,17 +281,24 @@ fn a_producer_that_is_fenced_in_a_transaction_costs_one_epoch_more_than_one_that
 fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhere() {
     let mut scene = Scene::new(kafka(), "exact_refused", 2);
     let sink = scene.sink();
-    let (small, missing, dead) =
-        (format!("{}.small", scene.deployment), format!("{}.missing", scene.deployment), format!("{}.dead", scene.deployment));
+    let (small, missing, dead) = (
+        format!("{}.small", scene.deployment),
+        format!("{}.missing", scene.deployment),
+        format!("{}.dead", scene.deployment),
+    );
     kafka().create_topic(&small, 1, &[("max.message.bytes", "2000")]);
-    let more = format!("{EXACTLY_ONCE}allow = [\"{small}\", \"{missing}\"]\nretry = {{ max_attempts = 2, backoff = \"200ms\" }}");
+    let more = format!(
+        "{EXACTLY_ONCE}allow = [\"{small}\", \"{missing}\"]\nretry = {{ max_attempts = 2, backoff = \"200ms\" }}"
+    );
     let postdate = Postdate::ready_with(&scene.config_with(redis(), &more));
     let producer = Producer::start(kafka().addr());
     let due = now_ms() + 3_000;
     let wanted = 200;
     for index in 0..wanted {
-        let record =
-            Outgoing::to(&scene.source).partition(index % 2).header("uid", index.to_string()).header("postdate-at", due.to_string());
+        let record = Outgoing::to(&scene.source)
+            .partition(index % 2)
+            .header("uid", index.to_string())
+            .header("postdate-at", due.to_string());
         let record = match index % 20 {
             7 => record.header("postdate-to", &small).payload([b'x'; 4_000]),
             13 => record.header("postdate-to", &missing),
@@ -256,33 +315,58 @@ fn what_is_refused_goes_another_way_once_and_aborted_records_of_the_source_nowhe
     assert_eq!(scene.all_arrive(&sink), 0);
     let count = |topic: &str| {
         let mut times: BTreeMap<usize, usize> = BTreeMap::new();
-        Sink::read_to_end(kafka().addr(), topic).iter().for_each(|record| *times.entry(number(record)).or_default() += 1);
+        Sink::read_to_end(kafka().addr(), topic)
+            .iter()
+            .for_each(|record| *times.entry(number(record)).or_default() += 1);
         times
     };
-    let expected = |goes: fn(usize) -> bool| (0..wanted as usize).filter(|index| goes(index % 20)).map(|index| (index, 1)).collect();
-    let (taken, refused): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        (expected(|kind| kind != 7 && kind != 13), expected(|kind| kind == 7 || kind == 13));
-    eventually("all went their way", LIMIT, || (count(&small).len() >= taken.len() && count(&dead).len() >= refused.len()).then_some(()));
+    let expected = |goes: fn(usize) -> bool| {
+        (0..wanted as usize)
+            .filter(|index| goes(index % 20))
+            .map(|index| (index, 1))
+            .collect()
+    };
+    let (taken, refused): (BTreeMap<_, _>, BTreeMap<_, _>) = (
+        expected(|kind| kind != 7 && kind != 13),
+        expected(|kind| kind == 7 || kind == 13),
+    );
+    eventually("all went their way", LIMIT, || {
+        (count(&small).len() >= taken.len() && count(&dead).len() >= refused.len()).then_some(())
+    });
     assert_eq!((count(&small), count(&dead)), (taken, refused));
     assert_eq!(scene.duplicates_at_the_end(), 0);
     let total = scene.ledger(&postdate);
     // Of the missing topic each came back once, and was accepted again.
-    let told = ["accepted", "delivered", "dead_lettered", "sent_back"].map(|count| total[count].as_u64().unwrap());
+    let told = ["accepted", "delivered", "dead_lettered", "sent_back"]
+        .map(|count| total[count].as_u64().unwrap());
     assert_eq!(told, [610, 580, 20, 10], "{total}");
     let metrics = postdate.metrics();
-    assert!(metrics.sum("postdate_transactions_aborted_total") > 0.0 && metrics.sum("postdate_transactions_committed_total") > 0.0);
+    assert!(
+        metrics.sum("postdate_transactions_aborted_total") > 0.0
+            && metrics.sum("postdate_transactions_committed_total") > 0.0
+    );
 }
 
 #[test]
 fn a_route_over_two_clusters_is_refused_at_start() {
     let scene = Scene::new(kafka(), "exact_two", 1);
-    let config = scene.config_with(redis(), &format!("{EXACTLY_ONCE}[kafka.other]\nbrokers = [\"127.0.0.1:1\"]"));
-    let target = format!("target = {{ kafka = \"main\", topic = \"{}\" }}", scene.target);
+    let config = scene.config_with(
+        redis(),
+        &format!("{EXACTLY_ONCE}[kafka.other]\nbrokers = [\"127.0.0.1:1\"]"),
+    );
+    let target = format!(
+        "target = {{ kafka = \"main\", topic = \"{}\" }}",
+        scene.target
+    );
     assert!(config.contains(&target));
     let mut postdate = Postdate::start(&config.replace(&target, &target.replace("main", "other")));
     assert!(!postdate.wait_until_ended().success());
     let logs = postdate.logs();
-    assert!(logs.contains("exactly-once needs one cluster") && logs.contains("no transaction spans both"), "{logs}");
+    assert!(
+        logs.contains("exactly-once needs one cluster")
+            && logs.contains("no transaction spans both"),
+        "{logs}"
+    );
 }
 
 #[test]
@@ -303,12 +387,15 @@ fn an_idle_shard_costs_no_producer_and_one_that_ends_leaves_nothing_under_way() 
 
 /// What was behind, and what was too late: both by (due, offset), each once, and all of it at the rate that the route allows.
 #[test]
-fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to_the_catch_up_rate() {
+fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to_the_catch_up_rate()
+{
     const RATE: usize = 100;
     const OVERDUE: i64 = 10_000;
     let mut scene = Scene::new(kafka(), "exact_overdue", 1);
     let dead = format!("{}.dead", scene.deployment);
-    let late = format!("{EXACTLY_ONCE}overdue = \"dead-letter\"\noverdue_after = \"{OVERDUE}ms\"\ncatch_up_rate = {RATE}");
+    let late = format!(
+        "{EXACTLY_ONCE}overdue = \"dead-letter\"\noverdue_after = \"{OVERDUE}ms\"\ncatch_up_rate = {RATE}"
+    );
     let mut postdate = Postdate::ready_with(&scene.config_with(redis(), &late));
     // The dues of each second half lie between those of the first.
     (0..2).for_each(|_| scene.send(50, 2_000..2_100));
@@ -316,29 +403,64 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_once_and_the_rest_keeps_to
     scene.wait_until_stored(&postdate, 400);
     postdate.kill();
     let all_behind = scene.due(399).max(scene.due(99) + OVERDUE);
-    eventually("some are overdue, the others behind", LIMIT, || (now_ms() > all_behind + 1_000).then_some(()));
+    eventually("some are overdue, the others behind", LIMIT, || {
+        (now_ms() > all_behind + 1_000).then_some(())
+    });
     postdate.restart();
     let total = scene.ledger(&postdate);
-    let [accepted, delivered, dead_lettered] = ["accepted", "delivered", "dead_lettered"].map(|count| total[count].as_u64().unwrap());
+    let [accepted, delivered, dead_lettered] =
+        ["accepted", "delivered", "dead_lettered"].map(|count| total[count].as_u64().unwrap());
     assert_eq!((accepted, delivered + dead_lettered), (400, 400), "{total}");
 
-    let [arrived, letters] = [&scene.target, &dead].map(|topic| Sink::read_to_end(kafka().addr(), topic));
+    let [arrived, letters] =
+        [&scene.target, &dead].map(|topic| Sink::read_to_end(kafka().addr(), topic));
     let mut all: Vec<_> = arrived.iter().chain(&letters).map(number).collect();
     all.sort_unstable();
     assert!(all.into_iter().eq(0..400), "each comes once");
-    assert!(letters.len() >= 100 && arrived.len() >= 100, "{} dead letters", letters.len());
-    assert!(letters.iter().all(|letter| letter.header("postdate-error") == Some("overdue")), "{letters:?}");
+    assert!(
+        letters.len() >= 100 && arrived.len() >= 100,
+        "{} dead letters",
+        letters.len()
+    );
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter.header("postdate-error") == Some("overdue")),
+        "{letters:?}"
+    );
     let lateness = |record: &Record| record.timestamp - scene.due(number(record));
-    assert!(letters.iter().all(|letter| lateness(letter) >= OVERDUE), "{letters:?}");
+    assert!(
+        letters.iter().all(|letter| lateness(letter) >= OVERDUE),
+        "{letters:?}"
+    );
     // It is judged when it is first handed over, and there in the end some transactions later.
-    assert!(arrived.iter().all(|record| lateness(record) < OVERDUE + 2_000), "{arrived:?}");
+    assert!(
+        arrived
+            .iter()
+            .all(|record| lateness(record) < OVERDUE + 2_000),
+        "{arrived:?}"
+    );
     for records in [&arrived, &letters] {
-        assert!(records.iter().map(|record| (scene.due(number(record)), number(record))).is_sorted(), "by due and offset");
+        assert!(
+            records
+                .iter()
+                .map(|record| (scene.due(number(record)), number(record)))
+                .is_sorted(),
+            "by due and offset"
+        );
     }
-    let times = || arrived.iter().chain(&letters).map(|record| record.timestamp);
+    let times = || {
+        arrived
+            .iter()
+            .chain(&letters)
+            .map(|record| record.timestamp)
+    };
     let took = times().max().unwrap() - times().min().unwrap();
     eprintln!("{delivered} delivered and {dead_lettered} dead letters in {took} ms");
-    assert!((3_200..12_000).contains(&took), "{took} ms for 400 at {RATE} a second");
+    assert!(
+        (3_200..12_000).contains(&took),
+        "{took} ms for 400 at {RATE} a second"
+    );
 }
 
 /// A transaction is under way when it happens, and its client cannot end it.
@@ -365,7 +487,9 @@ fn a_process_ends_in_time_and_well_whatever_becomes_of_its_broker() {
             if what == "starting" {
                 let addr = kafka.addr().to_owned();
                 scope.spawn(|| kafka.restart());
-                eventually("it accepts connections", LIMIT, || std::net::TcpStream::connect(&addr).ok());
+                eventually("it accepts connections", LIMIT, || {
+                    std::net::TcpStream::connect(&addr).ok()
+                });
             }
             postdate.terminate()
         });

@@ -21,8 +21,14 @@ const SPARE: usize = 3;
 
 /// The greatest lateness of each shard's messages that are due within `dues`, ascending.
 fn waits(records: &[Record], dues: &Range<i64>) -> Vec<i64> {
-    let of = |shard| records.iter().filter(move |record| number(record) % PARTITIONS as usize == shard);
-    let mut waits: Vec<_> = (0..PARTITIONS as usize).map(|shard| Lateness::quietly(of(shard), dues.clone()).greatest()).collect();
+    let of = |shard| {
+        records
+            .iter()
+            .filter(move |record| number(record) % PARTITIONS as usize == shard)
+    };
+    let mut waits: Vec<_> = (0..PARTITIONS as usize)
+        .map(|shard| Lateness::quietly(of(shard), dues.clone()).greatest())
+        .collect();
     waits.sort_unstable();
     waits
 }
@@ -30,7 +36,9 @@ fn waits(records: &[Record], dues: &Range<i64>) -> Vec<i64> {
 /// How late the machine makes messages: those that were due before a change, and those of the shards that stay where they are, when `moved` of them do
 /// not.
 fn noise(before: &Lateness, waits: &[i64], moved: usize) -> i64 {
-    before.greatest().max(waits[PARTITIONS as usize - moved - SPARE - 1])
+    before
+        .greatest()
+        .max(waits[PARTITIONS as usize - moved - SPARE - 1])
 }
 
 /// Within the lease and a second all shards of a worker that is gone are taken, but for what the machine is late by.
@@ -74,17 +82,28 @@ fn even(timers: &[&Postdate]) -> Duration {
 
 /// Leases that these workers took, in all their time.
 fn taken(timers: &[&Postdate]) -> usize {
-    timers.iter().map(|timer| timer.metrics().sum("postdate_leases_taken_total") as usize).sum()
+    timers
+        .iter()
+        .map(|timer| timer.metrics().sum("postdate_leases_taken_total") as usize)
+        .sum()
 }
 
 /// Only those shards change hands that have to, but for so many more.
 fn hardly_more_moved(what: &str, moved: usize, must: usize, more: usize) {
     eprintln!("{what}: {moved} of {PARTITIONS} shards moved, and {must} had to");
-    assert!((must..=must + more).contains(&moved), "{what}: {moved} shards moved, and {must} had to");
+    assert!(
+        (must..=must + more).contains(&moved),
+        "{what}: {moved} shards moved, and {must} had to"
+    );
 }
 
 /// Makes a change, by which so many shards must move, under a steady load that began some seconds before it: what is due meanwhile is hardly later than what was due before.
-fn meanwhile<T>((what, must): (&str, usize), scene: &mut Scene, sink: &Sink, change: impl FnOnce() -> T) -> T {
+fn meanwhile<T>(
+    (what, must): (&str, usize),
+    scene: &mut Scene,
+    sink: &Sink,
+    change: impl FnOnce() -> T,
+) -> T {
     let arrived = sink.records().len();
     let start = now_ms();
     scene.send(6_000, 2_000..14_000);
@@ -92,13 +111,20 @@ fn meanwhile<T>((what, must): (&str, usize), scene: &mut Scene, sink: &Sink, cha
     let began = now_ms();
     let changed = change();
     let ended = now_ms() + 500;
-    assert_eq!(scene.all_arrive(sink), 0, "nothing comes twice as long as nobody dies");
+    assert_eq!(
+        scene.all_arrive(sink),
+        0,
+        "nothing comes twice as long as nobody dies"
+    );
     let records = sink.records();
     let before = Lateness::of(&format!("before {what}"), &records, start + 2_000..began);
     Lateness::of(what, &records, began..ended);
     let waits = waits(&records, &(began..ended));
     let bound = noise(&before, &waits, must) + ROOM;
-    assert!(waits[PARTITIONS as usize - 1] <= bound, "{what}: messages wait for it, by shard: {waits:?}");
+    assert!(
+        waits[PARTITIONS as usize - 1] <= bound,
+        "{what}: messages wait for it, by shard: {waits:?}"
+    );
     changed
 }
 
@@ -126,25 +152,53 @@ fn workers_that_come_and_go_share_the_shards_evenly_and_messages_hardly_wait_for
         let (mut third, mut fourth) = (start_timer(&config), start_timer(&config));
         third.wait_until_ready();
         fourth.wait_until_ready();
-        eprintln!("{what}: even after {:?}", even(&[&first, &second, &third, &fourth]));
+        eprintln!(
+            "{what}: even after {:?}",
+            even(&[&first, &second, &third, &fourth])
+        );
         (third, fourth)
     });
     // Of two that come at once one is seen first: some shards go by way of it.
-    hardly_more_moved(what, taken(&[&first, &second, &third, &fourth]) - before, 16, SPARE + 6);
+    hardly_more_moved(
+        what,
+        taken(&[&first, &second, &third, &fourth]) - before,
+        16,
+        SPARE + 6,
+    );
 
     let what = "4 -> 3 workers, asked to end";
     let (before, part) = (taken(&[&first, &second, &third]), held(&fourth));
     meanwhile((what, part), &mut scene, &sink, || {
         let (status, took) = fourth.terminate();
         assert_eq!(status.code(), Some(0), "{}", fourth.logs());
-        eprintln!("{what}: ended after {took:?}, even after {:?} more", even(&[&first, &second, &third]));
+        eprintln!(
+            "{what}: ended after {took:?}, even after {:?} more",
+            even(&[&first, &second, &third])
+        );
     });
     // Which of those who stay exchange some depends on the workers' names, which are random: in four of a hundred fleets it is four to six shards.
-    hardly_more_moved(what, taken(&[&first, &second, &third]) - before, part, SPARE + 3);
-    assert!(fourth.logs().contains("shard handed over"), "{}", fourth.logs());
+    hardly_more_moved(
+        what,
+        taken(&[&first, &second, &third]) - before,
+        part,
+        SPARE + 3,
+    );
+    assert!(
+        fourth.logs().contains("shard handed over"),
+        "{}",
+        fourth.logs()
+    );
 
-    let moved = |name: &str| [&first, &second, &third].iter().map(|timer| timer.metrics().sum(name) as usize).sum::<usize>();
-    let (taken, given) = (moved("postdate_leases_taken_total"), moved("postdate_leases_handed_over_total"));
+    let moved = |name: &str| {
+        [&first, &second, &third]
+            .iter()
+            .map(|timer| timer.metrics().sum(name) as usize)
+            .sum::<usize>()
+    };
+    let (taken, given) = (
+        moved("postdate_leases_taken_total"),
+        moved("postdate_leases_handed_over_total"),
+    );
     eprintln!("{taken} leases taken and {given} handed over by the three that are left");
     assert!(taken >= given && moved("postdate_leases_lost_total") == 0);
     assert_eq!(moved("postdate_timer_workers"), 9, "each knows of three");
@@ -169,13 +223,26 @@ fn the_shards_of_a_killed_worker_are_taken_when_its_leases_end() {
     let duplicates = scene.all_arrive(&sink);
     eprintln!("{duplicates} duplicates");
     let records = sink.records();
-    let before = Lateness::of("before a worker is killed", &records, start + 3_000..killed - 500);
+    let before = Lateness::of(
+        "before a worker is killed",
+        &records,
+        start + 3_000..killed - 500,
+    );
     Lateness::of("a worker killed", &records, killed - 500..i64::MAX);
     let waits = waits(&records, &(killed - 500..i64::MAX));
     let bound = within(LEASE, noise(&before, &waits, part));
-    assert!(took <= bound, "{took:?}, and it should be {bound:?} at most");
-    assert!(waits.last() <= Some(&(bound.as_millis() as i64)), "messages wait longer than {bound:?}: {waits:?}");
-    assert!(duplicates < 1_000, "{duplicates} duplicates: more than was in flight");
+    assert!(
+        took <= bound,
+        "{took:?}, and it should be {bound:?} at most"
+    );
+    assert!(
+        waits.last() <= Some(&(bound.as_millis() as i64)),
+        "messages wait longer than {bound:?}: {waits:?}"
+    );
+    assert!(
+        duplicates < 1_000,
+        "{duplicates} duplicates: more than was in flight"
+    );
     scene.ledger_says_all_once(&first);
 }
 
@@ -195,16 +262,34 @@ fn a_worker_that_was_frozen_past_its_lease_notices_and_hands_nothing_over_that_a
     let took = even(&[&first]);
     eprintln!("all shards of a frozen worker were taken after {took:?}");
     second.resume();
-    eventually("it notices", LIMIT, || second.logs().contains("lease lost").then_some(()));
+    eventually("it notices", LIMIT, || {
+        second.logs().contains("lease lost").then_some(())
+    });
     eprintln!("even again after {:?}", even(&[&first, &second]));
     let duplicates = scene.all_arrive(&sink);
     let records = sink.records();
-    let before = Lateness::of("before a worker is frozen", &records, start + 2_000..frozen - 500);
-    let bound = within(Duration::from_secs(2), noise(&before, &waits(&records, &(frozen - 500..i64::MAX)), 16));
-    assert!(took <= bound, "{took:?}, and it should be {bound:?} at most");
-    eprintln!("{duplicates} duplicates; leases run out: {}", second.metrics().sum("postdate_leases_run_out_total"));
+    let before = Lateness::of(
+        "before a worker is frozen",
+        &records,
+        start + 2_000..frozen - 500,
+    );
+    let bound = within(
+        Duration::from_secs(2),
+        noise(&before, &waits(&records, &(frozen - 500..i64::MAX)), 16),
+    );
+    assert!(
+        took <= bound,
+        "{took:?}, and it should be {bound:?} at most"
+    );
+    eprintln!(
+        "{duplicates} duplicates; leases run out: {}",
+        second.metrics().sum("postdate_leases_run_out_total")
+    );
     // Half of what falls due within a moment, and what its client had when it was frozen.
-    assert!(duplicates < 600, "{duplicates} duplicates: more than was in flight");
+    assert!(
+        duplicates < 600,
+        "{duplicates} duplicates: more than was in flight"
+    );
     assert!(second.metrics().sum("postdate_leases_lost_total") > 0.0);
     scene.ledger_says_none_twice(&first);
 }
@@ -225,7 +310,11 @@ fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
     let (status, _) = second.terminate();
     assert_eq!(status.code(), Some(0));
     scene.send(500, 0..2_000);
-    assert_eq!(scene.all_arrive(&sink), 0, "what one stored the other does not store again");
+    assert_eq!(
+        scene.all_arrive(&sink),
+        0,
+        "what one stored the other does not store again"
+    );
     second.restart();
     let before = stored(&first);
     second.wait_until_ready();
@@ -235,7 +324,11 @@ fn several_ingresses_share_a_source_and_one_that_goes_leaves_nothing_behind() {
     });
     second.kill();
     scene.send(300, 0..2_000);
-    assert_eq!(scene.all_arrive(&sink), 0, "what was read and not stored is read again, and nothing is stored twice");
+    assert_eq!(
+        scene.all_arrive(&sink),
+        0,
+        "what was read and not stored is read again, and nothing is stored twice"
+    );
     scene.ledger_says_all_once(&first);
 }
 
@@ -246,21 +339,37 @@ fn workers_catch_up_at_their_route_s_rate_together() {
     const BEHIND: usize = 2_000;
     let mut scene = Scene::new(kafka(), "catches_up", PARTITIONS);
     let sink = scene.sink();
-    let config = scene.config(redis()).replace("source =", &format!("catch_up_rate = {RATE}\nsource ="));
+    let config = scene
+        .config(redis())
+        .replace("source =", &format!("catch_up_rate = {RATE}\nsource ="));
     let ingress = ingress(&config);
     scene.send(BEHIND, 0..1_000);
     scene.wait_until_stored(&ingress, BEHIND);
-    eventually("all of it is behind", LIMIT, || (scene.overdue() == BEHIND).then_some(()));
+    eventually("all of it is behind", LIMIT, || {
+        (scene.overdue() == BEHIND).then_some(())
+    });
     let timers = [start_timer(&config), start_timer(&config)];
     assert_eq!(scene.all_arrive(&sink), 0);
     even(&[&timers[0], &timers[1]]);
-    let mut times: Vec<i64> = sink.records().iter().map(|record| record.timestamp).collect();
+    let mut times: Vec<i64> = sink
+        .records()
+        .iter()
+        .map(|record| record.timestamp)
+        .collect();
     times.sort_unstable();
     // What a worker takes at once, and the moment in which both are to learn of each other.
     let took = times[BEHIND - 1] - times[0];
     eprintln!("{took} ms for {BEHIND} at {RATE} a second");
-    assert!(took >= BEHIND as i64 * 1_000 / RATE * 3 / 4, "{took} ms: each went at the rate of both");
-    let parts = timers.each_ref().map(|timer| timer.metrics().sum("postdate_delivered_total"));
-    assert!(parts.iter().all(|part| *part > BEHIND as f64 / 4.0), "{parts:?}: one of them did it all");
+    assert!(
+        took >= BEHIND as i64 * 1_000 / RATE * 3 / 4,
+        "{took} ms: each went at the rate of both"
+    );
+    let parts = timers
+        .each_ref()
+        .map(|timer| timer.metrics().sum("postdate_delivered_total"));
+    assert!(
+        parts.iter().all(|part| *part > BEHIND as f64 / 4.0),
+        "{parts:?}: one of them did it all"
+    );
     scene.ledger_says_all_once(&timers[0]);
 }

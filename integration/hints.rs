@@ -23,10 +23,18 @@ fn what_is_due_soon_goes_out_in_time_though_another_process_took_it_in() {
         scene.send(1, 150..151);
         sink.wait_for(sent + 1, LIMIT);
     }
-    let mut late: Vec<i64> = sink.records()[1..].iter().map(|record| record.timestamp - scene.due(number(record))).collect();
+    let mut late: Vec<i64> = sink.records()[1..]
+        .iter()
+        .map(|record| record.timestamp - scene.due(number(record)))
+        .collect();
     late.sort_unstable();
     // Found by looking they would be some hundred milliseconds late.
-    assert!(late[MESSAGES / 2] < 60, "{late:?}\n{}\n{}", timer.logs(), ingress.logs());
+    assert!(
+        late[MESSAGES / 2] < 60,
+        "{late:?}\n{}\n{}",
+        timer.logs(),
+        ingress.logs()
+    );
     assert_eq!(scene.all_arrive(&sink), 0);
     scene.ledger_says_all_once(&timer);
 }

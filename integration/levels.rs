@@ -15,7 +15,10 @@ const BATCH: usize = 10;
 fn runs(shard: &str, level: char) -> u64 {
     let mut client = redis().client();
     let pools: Vec<String> = client.keys(format!("{shard}pool:{level}*")).unwrap();
-    pools.iter().map(|pool| client.hlen::<_, u64>(pool).unwrap()).sum()
+    pools
+        .iter()
+        .map(|pool| client.hlen::<_, u64>(pool).unwrap())
+        .sum()
 }
 
 #[test]
@@ -29,7 +32,9 @@ fn what_is_thin_over_days_is_gathered_and_comes_at_its_time() {
         std::thread::sleep(Duration::from_millis(150));
     }
     scene.wait_until_stored(&postdate, BATCHES * BATCH);
-    eventually("few runs are left", LIMIT, || (runs(&scene.shard(0), 'f') <= 20).then_some(()));
+    eventually("few runs are left", LIMIT, || {
+        (runs(&scene.shard(0), 'f') <= 20).then_some(())
+    });
     assert!(postdate.metrics().sum("postdate_rewritten_runs_total") > 0.0);
 
     for batch in 0..BATCHES {
@@ -37,5 +42,7 @@ fn what_is_thin_over_days_is_gathered_and_comes_at_its_time() {
     }
     assert_eq!(scene.all_arrive(&sink), 0, "none twice");
     let pending = || postdate.metrics().sum("postdate_pending_messages");
-    eventually("the rest waits", LIMIT, || (pending() as usize == BATCHES * (BATCH - 1)).then_some(()));
+    eventually("the rest waits", LIMIT, || {
+        (pending() as usize == BATCHES * (BATCH - 1)).then_some(())
+    });
 }

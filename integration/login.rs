@@ -27,7 +27,9 @@ pub(crate) fn config(
          \"sasl.username\" = \"{user}\", \"sasl.password\" = \"{password}\", \"ssl.ca.location\" = \"{}\" }}",
         authority.display()
     );
-    config.replace(&open, &format!("brokers = [\"{}\"]", kafka.secure_addr())).replace(plain, &properties)
+    config
+        .replace(&open, &format!("brokers = [\"{}\"]", kafka.secure_addr()))
+        .replace(plain, &properties)
 }
 
 #[test]
@@ -36,18 +38,43 @@ fn a_kafka_that_asks_for_tls_and_a_login_is_used_and_what_is_wrong_is_said_once(
     for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
         let mut scene = Scene::new(&kafka, "login", 1);
         let sink = scene.sink();
-        let postdate = Postdate::ready_with(&config(&kafka, &scene, (MASTER, mechanism, PASSWORD), &kafka.authority(), ""));
+        let postdate = Postdate::ready_with(&config(
+            &kafka,
+            &scene,
+            (MASTER, mechanism, PASSWORD),
+            &kafka.authority(),
+            "",
+        ));
         scene.send(20, 0..500);
         assert_eq!(scene.all_arrive(&sink), 0, "{mechanism}");
         let check = postdate.command(&["check"]);
-        assert!(check.status.success(), "{mechanism}: {}", String::from_utf8_lossy(&check.stdout));
+        assert!(
+            check.status.success(),
+            "{mechanism}: {}",
+            String::from_utf8_lossy(&check.stdout)
+        );
         assert!(!postdate.logs().contains(PASSWORD));
     }
     let wrong = "shut-sesame-of-this-test";
     for (mechanism, password, authority, reason) in [
-        ("PLAIN", wrong, kafka.authority(), "Authentication failed: Invalid username or password"),
-        ("SCRAM-SHA-512", wrong, kafka.authority(), "Authentication failed during authentication due to invalid credentials"),
-        ("SCRAM-SHA-512", PASSWORD, kafka.stranger(), "certificate verify failed"),
+        (
+            "PLAIN",
+            wrong,
+            kafka.authority(),
+            "Authentication failed: Invalid username or password",
+        ),
+        (
+            "SCRAM-SHA-512",
+            wrong,
+            kafka.authority(),
+            "Authentication failed during authentication due to invalid credentials",
+        ),
+        (
+            "SCRAM-SHA-512",
+            PASSWORD,
+            kafka.stranger(),
+            "certificate verify failed",
+        ),
     ] {
         refuses(&kafka, (mechanism, password), &authority, reason);
     }
@@ -56,25 +83,59 @@ fn a_kafka_that_asks_for_tls_and_a_login_is_used_and_what_is_wrong_is_said_once(
 /// A process with the wrong login or the wrong authority goes on trying, and says why; so does the command that looks.
 fn refuses(kafka: &Guarded, (mechanism, password): (&str, &str), authority: &Path, reason: &str) {
     let scene = Scene::new(kafka, "refused", 1);
-    let mut postdate = Postdate::start(&config(kafka, &scene, (MASTER, mechanism, password), authority, ""));
-    let told = |postdate: &Postdate| postdate.get("/readyz").filter(|(status, body)| *status == 503 && body.contains(reason));
+    let mut postdate = Postdate::start(&config(
+        kafka,
+        &scene,
+        (MASTER, mechanism, password),
+        authority,
+        "",
+    ));
+    let told = |postdate: &Postdate| {
+        postdate
+            .get("/readyz")
+            .filter(|(status, body)| *status == 503 && body.contains(reason))
+    };
     let (_, body) = eventually(reason, LIMIT, || told(&postdate));
-    assert!(body.contains("kafka.main does not answer") && body.contains(kafka.secure_addr()), "{body}");
+    assert!(
+        body.contains("kafka.main does not answer") && body.contains(kafka.secure_addr()),
+        "{body}"
+    );
     let check = postdate.command(&["check"]);
     let said = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(!check.status.success() && said.contains(reason), "{said}");
-    assert!(said.contains("check the user, the password and the certificates in kafka.main.properties"), "{said}");
+    assert!(
+        said.contains("check the user, the password and the certificates in kafka.main.properties"),
+        "{said}"
+    );
     // It goes on trying, and does not go on talking.
     std::thread::sleep(Duration::from_secs(5));
     let logs = postdate.logs();
     let lines: Vec<_> = logs.lines().filter(|line| line.contains(reason)).collect();
-    let mut parts: Vec<_> = lines.iter().filter_map(|line| line.split("\"part\":\"").nth(1)?.split('"').next()).collect();
+    let mut parts: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.split("\"part\":\"").nth(1)?.split('"').next())
+        .collect();
     parts.sort_unstable();
     parts.dedup();
-    eprintln!("told by {} clients, as {}", lines.len(), lines.first().unwrap_or(&""));
-    assert!(!parts.is_empty() && parts.len() == lines.len() && lines.len() <= CLIENTS_MAX, "each client once: {lines:#?}");
+    eprintln!(
+        "told by {} clients, as {}",
+        lines.len(),
+        lines.first().unwrap_or(&"")
+    );
+    assert!(
+        !parts.is_empty() && parts.len() == lines.len() && lines.len() <= CLIENTS_MAX,
+        "each client once: {lines:#?}"
+    );
     for text in [&logs, &said, &body] {
-        assert!(!text.contains(PASSWORD) && !text.contains(password), "{text}");
+        assert!(
+            !text.contains(PASSWORD) && !text.contains(password),
+            "{text}"
+        );
     }
-    assert_eq!(postdate.terminate().0.code(), Some(0), "{}", postdate.logs());
+    assert_eq!(
+        postdate.terminate().0.code(),
+        Some(0),
+        "{}",
+        postdate.logs()
+    );
 }

@@ -10,7 +10,10 @@
 )]
 
 mod admin;
-#[allow(dead_code, reason = "the bench's own: only what it refuses is looked at here")]
+#[allow(
+    dead_code,
+    reason = "the bench's own: only what it refuses is looked at here"
+)]
 #[path = "bench/asked.rs"]
 mod asked;
 mod bad_input;
@@ -48,6 +51,10 @@ mod source;
 mod traces;
 mod verdict;
 mod window;
-#[allow(dead_code, unused_imports, reason = "the bench's own, like what is asked for")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the bench's own, like what is asked for"
+)]
 #[path = "bench/workload/mod.rs"]
 mod workload;

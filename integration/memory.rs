@@ -26,23 +26,42 @@ fn a_timer_keeps_to_its_budget_while_many_shards_with_messages_of_all_sizes_are_
         let payload = vec![b'x'; size];
         for number in 0..messages {
             let due = from + number * 1_000 / messages;
-            producer.send(&Outgoing::to(&scene.source).partition(partition).header("postdate-at", due.to_string()).payload(&payload));
+            producer.send(
+                &Outgoing::to(&scene.source)
+                    .partition(partition)
+                    .header("postdate-at", due.to_string())
+                    .payload(&payload),
+            );
         }
         count += messages;
     }
     producer.flush();
-    eventually("all is stored", LIMIT, || (ingress.metrics().sum("postdate_stored_total") >= count as f64).then_some(()));
+    eventually("all is stored", LIMIT, || {
+        (ingress.metrics().sum("postdate_stored_total") >= count as f64).then_some(())
+    });
     ingress.terminate();
-    eventually("all is due", LIMIT, || (now_ms() > from + 1_000).then_some(()));
+    eventually("all is due", LIMIT, || {
+        (now_ms() > from + 1_000).then_some(())
+    });
 
     let timer = Postdate::start_with(&config, &[("POSTDATE_ROLES", r#"["timer"]"#)]);
-    eventually("all is delivered", LIMIT, || (timer.metrics().sum("postdate_delivered_total") >= count as f64).then_some(()));
+    eventually("all is delivered", LIMIT, || {
+        (timer.metrics().sum("postdate_delivered_total") >= count as f64).then_some(())
+    });
     let peak = timer.peak_memory() >> 20;
-    eprintln!("at most {peak} MiB, with a budget of {BUDGET_MIB} MiB and {} MiB that waited", waiting() >> 20);
+    eprintln!(
+        "at most {peak} MiB, with a budget of {BUDGET_MIB} MiB and {} MiB that waited",
+        waiting() >> 20
+    );
     assert!(peak <= BUDGET_MIB + BESIDE_MIB, "{peak} MiB");
-    [&scene.source, &scene.target].into_iter().for_each(|topic| kafka().delete_topic(topic));
+    [&scene.source, &scene.target]
+        .into_iter()
+        .for_each(|topic| kafka().delete_topic(topic));
 }
 
 fn waiting() -> usize {
-    SIZES.iter().map(|(messages, size)| *messages as usize * size * PARTITIONS as usize / SIZES.len()).sum()
+    SIZES
+        .iter()
+        .map(|(messages, size)| *messages as usize * size * PARTITIONS as usize / SIZES.len())
+        .sum()
 }

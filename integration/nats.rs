@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
 
-use crate::env::{Nats, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, Stored, eventually, kafka, nats, redis, rfc3339_in, unique};
+use crate::env::{
+    Nats, Outgoing, PATIENCE, Postdate, Producer, Redis, Sink, Stored, eventually, kafka, nats,
+    redis, rfc3339_in, unique,
+};
 
 /// A deployment of one route each way, on streams and topics of its own.
 pub(crate) struct Bridge {
@@ -50,7 +53,9 @@ retry = { max_attempts = 2, backoff = "100ms" }
 pub(crate) fn config(name: &str, redis: &str, nats: &str, routes: &str) -> String {
     let store = format!("deployment = \"{name}\"\n[store.redis]\nurl = \"{redis}\"\n");
     let routes = routes.replace('@', name);
-    (store + &routes).replace("KAFKA", kafka().addr()).replace("NATS", nats)
+    (store + &routes)
+        .replace("KAFKA", kafka().addr())
+        .replace("NATS", nats)
 }
 
 /// A stream that is read, one that is delivered to, and one of dead letters.
@@ -81,36 +86,91 @@ impl Bridge {
 }
 
 pub(crate) fn due(stored: &Stored) -> i64 {
-    stored.header("postdate-due").expect("a due").parse().expect("a number")
+    stored
+        .header("postdate-due")
+        .expect("a due")
+        .parse()
+        .expect("a number")
 }
 
 /// All but what differs from run to run.
 pub(crate) fn plain(stored: &Stored) -> Vec<(&str, &str)> {
     let own = ["postdate-due", "postdate-origin", "Nats-Msg-Id"];
-    let headers = stored.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let headers = stored
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
     headers.filter(|(name, _)| !own.contains(name)).collect()
 }
 
 #[test]
 fn messages_go_from_subject_to_subject_at_their_due_time() {
     let bridge = Bridge::start();
-    let headers = [("postdate-after", "1500ms"), ("b", "2"), ("a", "1"), ("b", "1"), ("Nats-Msg-Id", "mine")];
+    let headers = [
+        ("postdate-after", "1500ms"),
+        ("b", "2"),
+        ("a", "1"),
+        ("b", "1"),
+        ("Nats-Msg-Id", "mine"),
+    ];
     let sequence = nats().publish(&bridge.called("in.orders.eu"), &headers, "one");
-    nats().publish(&bridge.called("in.other"), &[("postdate-after", "1s"), ("postdate-to", &bridge.called("out.x.y"))], "two");
+    nats().publish(
+        &bridge.called("in.other"),
+        &[
+            ("postdate-after", "1s"),
+            ("postdate-to", &bridge.called("out.x.y")),
+        ],
+        "two",
+    );
     nats().publish(&bridge.called("in.other"), &[], "at once");
-    nats().publish(&bridge.called("in.mapped.a.b"), &[("postdate-after", "2s")], "mapped");
+    nats().publish(
+        &bridge.called("in.mapped.a.b"),
+        &[("postdate-after", "2s")],
+        "mapped",
+    );
     let stored = nats().wait_for(&bridge.stream("OUT"), 4, PATIENCE);
-    let found: Vec<_> = stored.iter().map(|stored| (stored.subject.clone(), String::from_utf8(stored.payload.clone()).unwrap())).collect();
+    let found: Vec<_> = stored
+        .iter()
+        .map(|stored| {
+            (
+                stored.subject.clone(),
+                String::from_utf8(stored.payload.clone()).unwrap(),
+            )
+        })
+        .collect();
     let called = |name: &str, payload: &str| (bridge.called(name), payload.to_owned());
-    assert_eq!(found, [called("out.all", "at once"), called("out.x.y", "two"), called("out.all", "one"), called("out.b.a", "mapped")]);
+    assert_eq!(
+        found,
+        [
+            called("out.all", "at once"),
+            called("out.x.y", "two"),
+            called("out.all", "one"),
+            called("out.b.a", "mapped")
+        ]
+    );
     for stored in &stored[1..] {
-        assert!((0..1_000).contains(&(stored.stored - due(stored))), "{} ms after its due", stored.stored - due(stored));
+        assert!(
+            (0..1_000).contains(&(stored.stored - due(stored))),
+            "{} ms after its due",
+            stored.stored - due(stored)
+        );
     }
     let one = &stored[2];
     let subject = bridge.called("in.orders.eu");
-    assert_eq!(plain(one), [("a", "1"), ("b", "2"), ("b", "1"), ("postdate-subject", subject.as_str())]);
+    assert_eq!(
+        plain(one),
+        [
+            ("a", "1"),
+            ("b", "2"),
+            ("b", "1"),
+            ("postdate-subject", subject.as_str())
+        ]
+    );
     let origin = format!("{0}/there/{0}_IN:{0}.in.orders.*/0/{sequence}", bridge.name);
-    assert_eq!((one.header("postdate-origin"), one.header("Nats-Msg-Id")), (Some(origin.as_str()), Some(origin.as_str())));
+    assert_eq!(
+        (one.header("postdate-origin"), one.header("Nats-Msg-Id")),
+        (Some(origin.as_str()), Some(origin.as_str()))
+    );
 }
 
 #[test]
@@ -119,20 +179,62 @@ fn the_commands_know_subjects() {
     let (subject, dead) = (bridge.called("in.mapped.x.y"), bridge.called("dead"));
     let said = |arguments: &[&str]| {
         let output = bridge.postdate.command(arguments);
-        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+        )
     };
-    let (sent, text) = said(&["send", "--route", "mapped", "--subject", &subject, "--in", "1h", "--id", "later", "payload"]);
-    assert!(sent && text.contains(&bridge.called("out.y.x")) && text.contains(" offset 1"), "{text}");
+    let (sent, text) = said(&[
+        "send",
+        "--route",
+        "mapped",
+        "--subject",
+        &subject,
+        "--in",
+        "1h",
+        "--id",
+        "later",
+        "payload",
+    ]);
+    assert!(
+        sent && text.contains(&bridge.called("out.y.x")) && text.contains(" offset 1"),
+        "{text}"
+    );
     let (sent, text) = said(&["send", "--route", "mapped", "--in", "1s", "payload"]);
     assert!(!sent && text.contains("--subject"), "{text}");
-    let (sent, text) = said(&["send", "--route", "there", "--subject", &dead, "--in", "1s", "payload"]);
-    assert!(!sent && text.contains("does not read the subject"), "{text}");
-    eventually("it waits", PATIENCE, || said(&["pending", "--id", "later"]).0.then_some(()));
+    let (sent, text) = said(&[
+        "send",
+        "--route",
+        "there",
+        "--subject",
+        &dead,
+        "--in",
+        "1s",
+        "payload",
+    ]);
+    assert!(
+        !sent && text.contains("does not read the subject"),
+        "{text}"
+    );
+    eventually("it waits", PATIENCE, || {
+        said(&["pending", "--id", "later"]).0.then_some(())
+    });
     let (fine, text) = said(&["check"]);
     assert!(fine && text.contains("limits retention"), "{text}");
-    let (sent, text) = said(&["send", "--route", "mapped", "--subject", &subject, "--id", "later", "--cancel"]);
+    let (sent, text) = said(&[
+        "send",
+        "--route",
+        "mapped",
+        "--subject",
+        &subject,
+        "--id",
+        "later",
+        "--cancel",
+    ]);
     assert!(sent, "{text}");
-    eventually("it waits no more", PATIENCE, || (!said(&["pending", "--id", "later"]).0).then_some(()));
+    eventually("it waits no more", PATIENCE, || {
+        (!said(&["pending", "--id", "later"]).0).then_some(())
+    });
 }
 
 #[test]
@@ -140,26 +242,69 @@ fn what_is_refused_goes_to_the_dead_letters_with_its_reason() {
     let bridge = Bridge::start();
     let wrong = [
         (&[("postdate-after", "soon")][..], "invalid_after"),
-        (&[("postdate-after", "1s"), ("postdate-to", "elsewhere")], "target_not_allowed"),
-        (&[("postdate-after", "1s"), ("postdate-to", "out.*")], "invalid_target"),
-        (&[("postdate-after", "1s"), ("postdate-to", "$JS.API.INFO")], "invalid_target"),
+        (
+            &[("postdate-after", "1s"), ("postdate-to", "elsewhere")],
+            "target_not_allowed",
+        ),
+        (
+            &[("postdate-after", "1s"), ("postdate-to", "out.*")],
+            "invalid_target",
+        ),
+        (
+            &[("postdate-after", "1s"), ("postdate-to", "$JS.API.INFO")],
+            "invalid_target",
+        ),
     ];
     for (headers, _) in &wrong {
         nats().publish(&bridge.called("in.other"), headers, "x");
     }
     let looped = bridge.called("in.orders.eu");
-    nats().publish(&bridge.called("in.other"), &[("postdate-after", "1s"), ("postdate-to", &looped)], "x");
+    nats().publish(
+        &bridge.called("in.other"),
+        &[("postdate-after", "1s"), ("postdate-to", &looped)],
+        "x",
+    );
     let stored = nats().wait_for(&bridge.stream("DEAD"), 5, PATIENCE);
-    let found: Vec<_> = stored.iter().map(|stored| stored.header("postdate-error").expect("a reason")).collect();
-    let expected: Vec<_> = wrong.iter().map(|(_, reason)| *reason).chain(["target_is_source"]).collect();
+    let found: Vec<_> = stored
+        .iter()
+        .map(|stored| stored.header("postdate-error").expect("a reason"))
+        .collect();
+    let expected: Vec<_> = wrong
+        .iter()
+        .map(|(_, reason)| *reason)
+        .chain(["target_is_source"])
+        .collect();
     assert_eq!(found, expected);
-    assert_eq!(stored[0].header("postdate-after"), Some("soon"), "what it brought stays on it");
-    let sequence =
-        nats().publish(&bridge.called("in.orders.eu"), &[("postdate-after", "1s"), ("postdate-to", &bridge.called("nobody"))], "x");
-    let dead = nats().wait_for(&bridge.stream("DEAD"), 6, PATIENCE).pop().unwrap();
+    assert_eq!(
+        stored[0].header("postdate-after"),
+        Some("soon"),
+        "what it brought stays on it"
+    );
+    let sequence = nats().publish(
+        &bridge.called("in.orders.eu"),
+        &[
+            ("postdate-after", "1s"),
+            ("postdate-to", &bridge.called("nobody")),
+        ],
+        "x",
+    );
+    let dead = nats()
+        .wait_for(&bridge.stream("DEAD"), 6, PATIENCE)
+        .pop()
+        .unwrap();
     let origin = format!("{0}/there/{0}_IN:{0}.in.orders.*/0/{sequence}", bridge.name);
-    assert_eq!((dead.header("postdate-error"), dead.header("postdate-origin")), (Some("unknown_target"), Some(origin.as_str())));
-    assert_eq!(nats().count(&bridge.stream("IN")), 7, "it went back through its source once");
+    assert_eq!(
+        (
+            dead.header("postdate-error"),
+            dead.header("postdate-origin")
+        ),
+        (Some("unknown_target"), Some(origin.as_str()))
+    );
+    assert_eq!(
+        nats().count(&bridge.stream("IN")),
+        7,
+        "it went back through its source once"
+    );
 }
 
 #[test]
@@ -168,30 +313,64 @@ fn kafka_records_arrive_on_a_subject_to_the_last_byte() {
     let to = bridge.called("delayed");
     let producer = Producer::start(kafka().addr());
     let sent = [
-        Outgoing::to(&to).key("text").payload([0, 255]).header("postdate-after", "1s").header("h", "1").header("Nats-Msg-Id", "x"),
-        Outgoing::to(&to).key([255, 0]).payload("").header("postdate-after", "1s"),
-        Outgoing::to(&to).header("postdate-after", "1s").header("empty", ""),
-        Outgoing::to(&to).payload("bad").header("postdate-after", "1s").header("binary", [255]),
-        Outgoing::to(&to).payload("null").header("postdate-after", "1s").null_header("null"),
-        Outgoing::to(&to).payload("nobody").header("postdate-after", "1s").header("postdate-to", bridge.called("nobody")),
+        Outgoing::to(&to)
+            .key("text")
+            .payload([0, 255])
+            .header("postdate-after", "1s")
+            .header("h", "1")
+            .header("Nats-Msg-Id", "x"),
+        Outgoing::to(&to)
+            .key([255, 0])
+            .payload("")
+            .header("postdate-after", "1s"),
+        Outgoing::to(&to)
+            .header("postdate-after", "1s")
+            .header("empty", ""),
+        Outgoing::to(&to)
+            .payload("bad")
+            .header("postdate-after", "1s")
+            .header("binary", [255]),
+        Outgoing::to(&to)
+            .payload("null")
+            .header("postdate-after", "1s")
+            .null_header("null"),
+        Outgoing::to(&to)
+            .payload("nobody")
+            .header("postdate-after", "1s")
+            .header("postdate-to", bridge.called("nobody")),
     ];
     let dead = Sink::start(kafka().addr(), &[&bridge.called("dead")]);
     sent.iter().for_each(|outgoing| producer.send(outgoing));
     producer.flush();
     let stored = nats().wait_for(&bridge.stream("OUT"), 3, PATIENCE);
-    let found: Vec<_> = stored.iter().map(|stored| (plain(stored), stored.payload.as_slice())).collect();
+    let found: Vec<_> = stored
+        .iter()
+        .map(|stored| (plain(stored), stored.payload.as_slice()))
+        .collect();
     assert_eq!(
         found,
         [
-            (vec![("h", "1"), ("postdate-key", "text")], [0, 255].as_slice()),
+            (
+                vec![("h", "1"), ("postdate-key", "text")],
+                [0, 255].as_slice()
+            ),
             (vec![("postdate-key-base64", "/wA=")], b"".as_slice()),
-            (vec![("empty", ""), ("postdate-null-payload", "true")], b"".as_slice()),
+            (
+                vec![("empty", ""), ("postdate-null-payload", "true")],
+                b"".as_slice()
+            ),
         ]
     );
     let dead = dead.wait_for(3, PATIENCE);
-    let mut found: Vec<_> = dead.iter().map(|record| record.header("postdate-error").expect("a reason")).collect();
+    let mut found: Vec<_> = dead
+        .iter()
+        .map(|record| record.header("postdate-error").expect("a reason"))
+        .collect();
     found.sort_unstable();
-    assert_eq!(found, ["invalid_header", "invalid_header", "unknown_target"]);
+    assert_eq!(
+        found,
+        ["invalid_header", "invalid_header", "unknown_target"]
+    );
 }
 
 #[test]
@@ -199,28 +378,67 @@ fn messages_arrive_on_a_topic_to_the_last_byte() {
     let bridge = Bridge::start();
     let target = Sink::start(kafka().addr(), &[&bridge.called("target")]);
     let subject = bridge.called("in.kafka.eu.berlin");
-    nats().publish(&subject, &[("postdate-after", "1s"), ("postdate-key", "k"), ("h", "1")], [0, 255]);
-    nats().publish(&subject, &[("postdate-after", "1100ms"), ("postdate-key-base64", "/wA=")], "");
-    nats().publish(&subject, &[("postdate-after", "1200ms"), ("postdate-null-payload", "true")], "");
+    nats().publish(
+        &subject,
+        &[("postdate-after", "1s"), ("postdate-key", "k"), ("h", "1")],
+        [0, 255],
+    );
+    nats().publish(
+        &subject,
+        &[
+            ("postdate-after", "1100ms"),
+            ("postdate-key-base64", "/wA="),
+        ],
+        "",
+    );
+    nats().publish(
+        &subject,
+        &[
+            ("postdate-after", "1200ms"),
+            ("postdate-null-payload", "true"),
+        ],
+        "",
+    );
     let records = target.wait_for(3, PATIENCE);
     let header = |name: &str, value: &str| (name.to_owned(), Some(value.as_bytes().to_vec()));
-    let parts: Vec<_> = records.iter().map(|record| (record.key.as_deref(), record.payload.as_deref())).collect();
-    let expected: [(Option<&[u8]>, Option<&[u8]>); 3] = [(Some(b"k"), Some(&[0, 255])), (Some(&[255, 0]), Some(b"")), (None, None)];
+    let parts: Vec<_> = records
+        .iter()
+        .map(|record| (record.key.as_deref(), record.payload.as_deref()))
+        .collect();
+    let expected: [(Option<&[u8]>, Option<&[u8]>); 3] = [
+        (Some(b"k"), Some(&[0, 255])),
+        (Some(&[255, 0]), Some(b"")),
+        (None, None),
+    ];
     assert_eq!(parts, expected);
-    assert_eq!(records[0].headers[..2], [header("postdate-subject", &subject), header("h", "1")]);
+    assert_eq!(
+        records[0].headers[..2],
+        [header("postdate-subject", &subject), header("h", "1")]
+    );
 }
 
 /// A producer that was written for the server's own schedules, on a broker that lets its headers through.
 #[test]
 fn the_servers_own_schedule_headers_are_understood_and_never_passed_on() {
     let bridge = Bridge::start();
-    let (at, to) = (format!("@at {}", rfc3339_in(2)), bridge.called("out.scheduled"));
+    let (at, to) = (
+        format!("@at {}", rfc3339_in(2)),
+        bridge.called("out.scheduled"),
+    );
     let producer = Producer::start(kafka().addr());
     let source = bridge.called("delayed");
-    producer.send(&Outgoing::to(&source).payload("x").header("Nats-Schedule", &*at).header("Nats-Schedule-Target", &*to));
+    producer.send(
+        &Outgoing::to(&source)
+            .payload("x")
+            .header("Nats-Schedule", &*at)
+            .header("Nats-Schedule-Target", &*to),
+    );
     producer.flush();
     let stored = nats().wait_for(&bridge.stream("OUT"), 1, PATIENCE);
-    assert_eq!((stored[0].subject.as_str(), plain(&stored[0])), (to.as_str(), vec![]));
+    assert_eq!(
+        (stored[0].subject.as_str(), plain(&stored[0])),
+        (to.as_str(), vec![])
+    );
 }
 
 /// One route from stream to stream, whose servers a test may harm.
@@ -240,14 +458,28 @@ pub(crate) fn publish_many(nats: &Nats, name: &str, from: u64, delay: &str) {
     for (place, subject) in [(0, "in.a"), (1, "in.b")] {
         let headers: &[(&str, &str)] = &[("postdate-after", delay)];
         let mine = (from..from + MANY).filter(|number| number % 2 == place);
-        nats.publish_all(&format!("{name}.{subject}"), mine.map(|number| (headers, number.to_string())));
+        nats.publish_all(
+            &format!("{name}.{subject}"),
+            mine.map(|number| (headers, number.to_string())),
+        );
     }
 }
 
 /// Each of them is there, and once.
 pub(crate) fn assert_each_once(stored: &[Stored], count: u64) {
-    let numbers: Vec<u64> = stored.iter().map(|stored| std::str::from_utf8(&stored.payload).unwrap().parse().unwrap()).collect();
-    assert_eq!(numbers.iter().copied().collect::<BTreeSet<_>>(), (0..count).collect());
+    let numbers: Vec<u64> = stored
+        .iter()
+        .map(|stored| {
+            std::str::from_utf8(&stored.payload)
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(
+        numbers.iter().copied().collect::<BTreeSet<_>>(),
+        (0..count).collect()
+    );
     assert_eq!(numbers.len() as u64, count, "none twice");
 }
 
@@ -258,7 +490,9 @@ fn a_killed_service_delivers_each_message_once_within_the_duplicate_window() {
     let mut postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
     publish_many(nats(), &name, 0, "3s");
     let out = format!("{name}_OUT");
-    eventually("some are delivered", PATIENCE, || (nats().count(&out) > 0).then_some(()));
+    eventually("some are delivered", PATIENCE, || {
+        (nats().count(&out) > 0).then_some(())
+    });
     postdate.kill();
     postdate.restart();
     publish_many(nats(), &name, MANY, "1s");
@@ -275,13 +509,17 @@ fn a_restarted_server_loses_and_repeats_nothing() {
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), ALONE));
     publish_many(&own, &name, 0, "3s");
     let out = format!("{name}_OUT");
-    eventually("some are delivered", PATIENCE, || (own.count(&out) > 0).then_some(()));
+    eventually("some are delivered", PATIENCE, || {
+        (own.count(&out) > 0).then_some(())
+    });
     own.kill();
     eventually("it says so", PATIENCE, || (!postdate.ready()).then_some(()));
     own.restart();
     publish_many(&own, &name, MANY, "1s");
     own.wait_for(&out, 2 * MANY, PATIENCE);
-    eventually("it is ready again", PATIENCE, || postdate.ready().then_some(()));
+    eventually("it is ready again", PATIENCE, || {
+        postdate.ready().then_some(())
+    });
     assert_each_once(&own.stored(&out), 2 * MANY);
 }
 
@@ -324,16 +562,23 @@ fn purged_and_recreated_streams_are_noticed_and_said() {
     nats().publish(&subject, &[], "first");
     nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE);
     postdate.terminate();
-    let last = (0..3).map(|_| nats().publish(&subject, &[], "unseen")).max().unwrap();
+    let last = (0..3)
+        .map(|_| nats().publish(&subject, &[], "unseen"))
+        .max()
+        .unwrap();
     nats().purge(&source, last + 1);
     postdate.restart();
-    eventually("the gap is said", PATIENCE, || postdate.logs().contains("no longer retained").then_some(()));
+    eventually("the gap is said", PATIENCE, || {
+        postdate.logs().contains("no longer retained").then_some(())
+    });
     nats().publish(&subject, &[], "second");
     nats().wait_for(&format!("{name}_OUT"), 2, PATIENCE);
     nats().delete_stream(&source);
     nats().create_stream(&source, &[&format!("{name}.in.>")]);
     nats().publish(&subject, &[], "of another stream");
-    eventually("the other stream is told from the first", PATIENCE, || postdate.logs().contains("was recreated").then_some(()));
+    eventually("the other stream is told from the first", PATIENCE, || {
+        postdate.logs().contains("was recreated").then_some(())
+    });
     assert!(!postdate.ready());
     assert_eq!(nats().count(&format!("{name}_OUT")), 2);
 }
@@ -346,21 +591,37 @@ fn messages_that_are_purged_while_they_are_read_are_counted() {
     create_streams(nats(), &name);
     let routes = ALONE.replace(", \"@.in.b\"", "");
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), &routes));
-    let (source, subject, out) = (format!("{name}_IN"), format!("{name}.in.a"), format!("{name}_OUT"));
+    let (source, subject, out) = (
+        format!("{name}_IN"),
+        format!("{name}.in.a"),
+        format!("{name}_OUT"),
+    );
     nats().publish(&subject, &[], "0");
     nats().wait_for(&out, 1, PATIENCE);
     // What the server has on its way to the process is read; what it has not is gone before the process asks for it.
     postdate.pause();
-    nats().publish_all(&subject, (1..SENT).map(|number| (&[][..], number.to_string())));
+    nats().publish_all(
+        &subject,
+        (1..SENT).map(|number| (&[][..], number.to_string())),
+    );
     nats().purge(&source, SENT);
     postdate.resume();
     let gone = |postdate: &Postdate| postdate.metrics().sum("postdate_source_gap_messages_total");
-    eventually("all are accounted for", PATIENCE, || (nats().count(&out) as f64 + gone(&postdate) >= SENT as f64).then_some(()));
+    eventually("all are accounted for", PATIENCE, || {
+        (nats().count(&out) as f64 + gone(&postdate) >= SENT as f64).then_some(())
+    });
     assert!(gone(&postdate) > 0.0);
     assert_eq!(nats().count(&out) + gone(&postdate) as u64, SENT);
     // Found out behind them, or by a look at the stream that comes first.
-    let words = ["while they were being read", "no longer retained by the source"];
-    assert!(words.iter().any(|words| postdate.logs().contains(words)), "{}", postdate.logs());
+    let words = [
+        "while they were being read",
+        "no longer retained by the source",
+    ];
+    assert!(
+        words.iter().any(|words| postdate.logs().contains(words)),
+        "{}",
+        postdate.logs()
+    );
 }
 
 /// Its headers end every connection on which the client library is handed it.
@@ -372,9 +633,16 @@ fn a_message_that_no_client_can_read_holds_nobody_up() {
     let subject = format!("{name}.in.a");
     nats().publish_raw(&subject, b"h: \xff", b"bad");
     nats().publish(&subject, &[], "good");
-    assert_eq!(nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    assert_eq!(
+        nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload,
+        b"good"
+    );
     let dead = nats().wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.len()), (Some("invalid_header"), 0), "by reference");
+    assert_eq!(
+        (dead[0].header("postdate-error"), dead[0].payload.len()),
+        (Some("invalid_header"), 0),
+        "by reference"
+    );
 }
 
 #[test]
@@ -386,9 +654,16 @@ fn a_message_that_is_larger_than_what_the_server_takes_by_now_holds_nobody_up() 
     own.publish(&subject, &[], "good");
     own.restart_with("max_payload: 1MB");
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), ALONE));
-    assert_eq!(own.wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    assert_eq!(
+        own.wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload,
+        b"good"
+    );
     let dead = own.wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.len()), (Some("too_large"), 0), "by reference");
+    assert_eq!(
+        (dead[0].header("postdate-error"), dead[0].payload.len()),
+        (Some("too_large"), 0),
+        "by reference"
+    );
 }
 
 #[test]
@@ -404,8 +679,15 @@ fn a_stream_that_gives_its_messages_away_is_refused() {
     });
     let mut postdate = Postdate::start(&config(&name, &redis().url(), &nats().url(), ALONE));
     assert!(!postdate.wait_until_ended().success());
-    assert!(postdate.logs().contains("work-queue retention"), "{}", postdate.logs());
+    assert!(
+        postdate.logs().contains("work-queue retention"),
+        "{}",
+        postdate.logs()
+    );
     let check = postdate.command(&["check"]);
     let text = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(!check.status.success() && text.contains("work-queue retention"), "{text}");
+    assert!(
+        !check.status.success() && text.contains("work-queue retention"),
+        "{text}"
+    );
 }

@@ -4,7 +4,10 @@
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use futures_util::StreamExt as _;
 
-use crate::env::{Metrics, Nats, Outgoing, PATIENCE, Postdate, Producer, Sink, Stored, eventually, kafka, nats, now_ms, redis, unique};
+use crate::env::{
+    Metrics, Nats, Outgoing, PATIENCE, Postdate, Producer, Sink, Stored, eventually, kafka, nats,
+    now_ms, redis, unique,
+};
 use crate::nats::{ALONE, assert_each_once, config, create_streams};
 
 /// More than what is under way with a target at a time, and than the client library takes off its hands by itself.
@@ -18,18 +21,29 @@ fn a_target_that_takes_nothing_for_a_while_has_each_message_once_afterwards() {
     let headers: &[(&str, &str)] = &[("postdate-at", &at)];
     // A plain client waits for answers when some thousand are outstanding.
     for from in (0..LARGE).step_by(1_000) {
-        own.publish_all(&format!("{name}.in.a"), (from..from + 1_000).map(|number| (headers, format!("{number:020000}"))));
+        own.publish_all(
+            &format!("{name}.in.a"),
+            (from..from + 1_000).map(|number| (headers, format!("{number:020000}"))),
+        );
     }
     assert!(now_ms() < at.parse().unwrap(), "all are to be due at once");
     let out = format!("{name}_OUT");
-    eventually("some are delivered", PATIENCE, || (own.count(&out) > 0).then_some(()));
+    eventually("some are delivered", PATIENCE, || {
+        (own.count(&out) > 0).then_some(())
+    });
     own.pause();
-    let says = || postdate.get("/readyz").filter(|(status, body)| *status == 503 && body.contains("nats.edge does not answer"));
+    let says = || {
+        postdate
+            .get("/readyz")
+            .filter(|(status, body)| *status == 503 && body.contains("nats.edge does not answer"))
+    };
     eventually("it says so", PATIENCE, says);
     own.kill();
     own.restart();
     own.wait_for(&out, LARGE, PATIENCE);
-    eventually("it is ready again", PATIENCE, || postdate.ready().then_some(()));
+    eventually("it is ready again", PATIENCE, || {
+        postdate.ready().then_some(())
+    });
     assert_each_once(&own.stored(&out), LARGE);
 }
 
@@ -70,11 +84,25 @@ fn more_headers_than_a_stream_keeps_are_a_dead_letter_and_hold_nobody_up() {
     create_streams(nats(), &name);
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), ALONE));
     let (subject, large) = (format!("{name}.in.a"), "h".repeat(65_400));
-    nats().publish(&subject, &[("postdate-after", "1s"), ("h", &large)], "its own headers fit, and no more");
+    nats().publish(
+        &subject,
+        &[("postdate-after", "1s"), ("h", &large)],
+        "its own headers fit, and no more",
+    );
     nats().publish(&subject, &[("postdate-after", "1s")], "good");
-    assert_eq!(nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    assert_eq!(
+        nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload,
+        b"good"
+    );
     let dead = nats().wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.len(), dead[0].header("h")), (Some("too_large"), 0, None));
+    assert_eq!(
+        (
+            dead[0].header("postdate-error"),
+            dead[0].payload.len(),
+            dead[0].header("h")
+        ),
+        (Some("too_large"), 0, None)
+    );
 }
 
 #[test]
@@ -84,14 +112,34 @@ fn more_headers_from_kafka_than_a_stream_keeps_are_a_dead_letter_even_without_ro
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), FROM_KAFKA));
     let to = || Outgoing::to(&format!("{name}.delayed")).header("postdate-after", "1s");
     send(&[
-        to().key("k").payload("wide").header("h", "h".repeat(100_000)),
+        to().key("k")
+            .payload("wide")
+            .header("h", "h".repeat(100_000)),
         to().key("k".repeat(70_000)).payload("long"),
         to().key("k").payload("good"),
     ]);
-    assert_eq!(nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"good");
+    assert_eq!(
+        nats().wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload,
+        b"good"
+    );
     let dead = nats().wait_for(&format!("{name}_DEAD"), 2, PATIENCE);
-    let found: Vec<_> = dead.iter().map(|dead| (dead.header("postdate-error"), dead.header("postdate-key"), dead.payload.len())).collect();
-    assert_eq!(found, [(Some("too_large"), Some("k"), 0), (Some("too_large"), None, 0)]);
+    let found: Vec<_> = dead
+        .iter()
+        .map(|dead| {
+            (
+                dead.header("postdate-error"),
+                dead.header("postdate-key"),
+                dead.payload.len(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (Some("too_large"), Some("k"), 0),
+            (Some("too_large"), None, 0)
+        ]
+    );
 }
 
 fn retried(metrics: &Metrics, reason: &str) -> f64 {
@@ -105,7 +153,13 @@ fn origin(stored: &Stored) -> &str {
 /// A stream that has all it may have, and takes no more until it may have more.
 fn bounded(name: &str, max: i64) -> Config {
     let (name, subjects) = (format!("{name}_OUT"), vec![format!("{name}.out.>")]);
-    Config { name, subjects, max_messages: max, discard: DiscardPolicy::New, ..Config::default() }
+    Config {
+        name,
+        subjects,
+        max_messages: max,
+        discard: DiscardPolicy::New,
+        ..Config::default()
+    }
 }
 
 #[test]
@@ -116,14 +170,23 @@ fn what_a_full_stream_does_not_take_arrives_once_when_it_has_room() {
     nats().create_stream_with(bounded(&name, 1));
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), FROM_KAFKA));
     let to = || Outgoing::to(&format!("{name}.delayed"));
-    send(&[to().payload("0").header("postdate-after", "1s"), to().payload("1").header("postdate-after", "1500ms")]);
-    eventually("it is tried again, and again", PATIENCE, || (retried(&postdate.metrics(), "target_full") > 1.0).then_some(()));
+    send(&[
+        to().payload("0").header("postdate-after", "1s"),
+        to().payload("1").header("postdate-after", "1500ms"),
+    ]);
+    eventually("it is tried again, and again", PATIENCE, || {
+        (retried(&postdate.metrics(), "target_full") > 1.0).then_some(())
+    });
     assert_eq!(nats().count(&format!("{name}_OUT")), 1);
     nats().update_stream(bounded(&name, 10));
     let stored = nats().wait_for(&format!("{name}_OUT"), 2, PATIENCE);
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_each_once(&nats().stored(&format!("{name}_OUT")), 2);
-    assert_eq!(origin(&stored[1]), format!("{name}/orders/{name}.delayed/0/1"), "of the first record, through all attempts");
+    assert_eq!(
+        origin(&stored[1]),
+        format!("{name}/orders/{name}.delayed/0/1"),
+        "of the first record, through all attempts"
+    );
     assert_eq!(nats().count(&format!("{name}_DEAD")), 0);
 }
 
@@ -136,10 +199,19 @@ fn what_a_full_stream_does_not_take_through_all_attempts_is_a_dead_letter() {
     let routes = FROM_KAFKA.replace("max_attempts = 1000", "max_attempts = 2");
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), &routes));
     let to = || Outgoing::to(&format!("{name}.delayed"));
-    send(&[to().payload("0").header("postdate-after", "1s"), to().payload("1").header("postdate-after", "1500ms")]);
+    send(&[
+        to().payload("0").header("postdate-after", "1s"),
+        to().payload("1").header("postdate-after", "1500ms"),
+    ]);
     let dead = nats().wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.as_slice()), (Some("target_full"), &b"1"[..]));
-    assert_eq!(origin(&dead[0]), format!("{name}/orders/{name}.delayed/0/1"));
+    assert_eq!(
+        (dead[0].header("postdate-error"), dead[0].payload.as_slice()),
+        (Some("target_full"), &b"1"[..])
+    );
+    assert_eq!(
+        origin(&dead[0]),
+        format!("{name}/orders/{name}.delayed/0/1")
+    );
 }
 
 /// The limits of an account are the same to a message as those of a stream.
@@ -152,14 +224,21 @@ fn what_an_account_has_no_room_for_arrives_once_when_it_has() {
     };
     let (mut own, name) = (Nats::start_with(&limited("1MB"), None), unique("account"));
     create(&own, &name);
-    let routes = FROM_KAFKA.replace("dead_letter = { nats = \"edge\", subject", "dead_letter = { kafka = \"main\", topic");
+    let routes = FROM_KAFKA.replace(
+        "dead_letter = { nats = \"edge\", subject",
+        "dead_letter = { kafka = \"main\", topic",
+    );
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), &routes));
     let dead = Sink::start(kafka().addr(), &[&format!("{name}.dead")]);
     let to = |number| {
-        Outgoing::to(&format!("{name}.delayed")).payload(format!("{}{number}", "0".repeat(400_000))).header("postdate-after", "1s")
+        Outgoing::to(&format!("{name}.delayed"))
+            .payload(format!("{}{number}", "0".repeat(400_000)))
+            .header("postdate-after", "1s")
     };
     send(&[to(0), to(1), to(2)]);
-    eventually("they are tried again", PATIENCE, || (retried(&postdate.metrics(), "target_full") > 1.0).then_some(()));
+    eventually("they are tried again", PATIENCE, || {
+        (retried(&postdate.metrics(), "target_full") > 1.0).then_some(())
+    });
     own.restart_with(&limited("100MB"));
     own.wait_for(&format!("{name}_OUT"), 3, PATIENCE);
     assert_each_once(&own.stored(&format!("{name}_OUT")), 3);
@@ -172,42 +251,74 @@ fn a_subject_that_this_client_may_not_publish_to_makes_dead_letters_that_say_so(
     let users = format!(
         "{{ user: postdate, password: secret, permissions: {{ publish: {{ deny: [\"{name}.out.locked\"] }} }} }}, {{ user: test, password: test }}"
     );
-    let own = Nats::start_with(&format!("authorization {{ users: [{users}] }}"), Some(("test", "test")));
+    let own = Nats::start_with(
+        &format!("authorization {{ users: [{users}] }}"),
+        Some(("test", "test")),
+    );
     create(&own, &name);
-    let login = FROM_KAFKA.replace("url = \"NATS\"", "url = \"NATS\"\nusername = \"postdate\"\npassword = \"secret\"");
+    let login = FROM_KAFKA.replace(
+        "url = \"NATS\"",
+        "url = \"NATS\"\nusername = \"postdate\"\npassword = \"secret\"",
+    );
     let _postdate = Postdate::ready_with(&config(&name, &redis().url(), &own.url(), &login));
     let to = || Outgoing::to(&format!("{name}.delayed")).header("postdate-after", "1s");
-    send(&[to().payload("locked").header("postdate-to", format!("{name}.out.locked")), to().payload("open")]);
-    assert_eq!(own.wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload, b"open");
+    send(&[
+        to().payload("locked")
+            .header("postdate-to", format!("{name}.out.locked")),
+        to().payload("open"),
+    ]);
+    assert_eq!(
+        own.wait_for(&format!("{name}_OUT"), 1, PATIENCE)[0].payload,
+        b"open"
+    );
     let dead = own.wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.as_slice()), (Some("unauthorized"), &b"locked"[..]));
+    assert_eq!(
+        (dead[0].header("postdate-error"), dead[0].payload.as_slice()),
+        (Some("unauthorized"), &b"locked"[..])
+    );
     let detail = dead[0].header("postdate-error-detail").unwrap();
-    assert!(detail.contains("may not publish to") && detail.contains(&format!("{name}.out.locked")), "{detail}");
+    assert!(
+        detail.contains("may not publish to") && detail.contains(&format!("{name}.out.locked")),
+        "{detail}"
+    );
 }
 
 /// A program that answers to all that is sent to a subject, and is no stream.
-struct Answerer(Option<(tokio::sync::oneshot::Sender<()>, std::thread::JoinHandle<()>)>);
+struct Answerer(
+    Option<(
+        tokio::sync::oneshot::Sender<()>,
+        std::thread::JoinHandle<()>,
+    )>,
+);
 
 impl Answerer {
     fn start(nats: &Nats, subject: String) -> Answerer {
-        let (url, (stop, mut stopped), (ready, is_ready)) = (nats.url(), tokio::sync::oneshot::channel(), std::sync::mpsc::channel());
+        let (url, (stop, mut stopped), (ready, is_ready)) = (
+            nats.url(),
+            tokio::sync::oneshot::channel(),
+            std::sync::mpsc::channel(),
+        );
         let thread = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async move {
-                let client = async_nats::connect(url).await.unwrap();
-                let mut asked = client.subscribe(subject).await.unwrap();
-                client.flush().await.unwrap();
-                ready.send(()).unwrap();
-                loop {
-                    tokio::select! {
-                        _ = &mut stopped => return,
-                        Some(message) = asked.next() => {
-                            let Some(reply) = message.reply else { continue };
-                            client.publish(reply, "hello".into()).await.unwrap();
-                            client.flush().await.unwrap();
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(async move {
+                    let client = async_nats::connect(url).await.unwrap();
+                    let mut asked = client.subscribe(subject).await.unwrap();
+                    client.flush().await.unwrap();
+                    ready.send(()).unwrap();
+                    loop {
+                        tokio::select! {
+                            _ = &mut stopped => return,
+                            Some(message) = asked.next() => {
+                                let Some(reply) = message.reply else { continue };
+                                client.publish(reply, "hello".into()).await.unwrap();
+                                client.flush().await.unwrap();
+                            }
                         }
                     }
-                }
-            });
+                });
         });
         is_ready.recv().unwrap();
         Answerer(Some((stop, thread)))
@@ -227,13 +338,32 @@ impl Drop for Answerer {
 fn a_program_that_answers_in_the_place_of_a_stream_is_not_taken_for_one() {
     let name = unique("foreign");
     create(nats(), &name);
-    let routes = FROM_KAFKA.replace("allow = [", "allow = [\"@.alone\", ").replace("max_attempts = 1000", "max_attempts = 2");
+    let routes = FROM_KAFKA
+        .replace("allow = [", "allow = [\"@.alone\", ")
+        .replace("max_attempts = 1000", "max_attempts = 2");
     let postdate = Postdate::ready_with(&config(&name, &redis().url(), &nats().url(), &routes));
-    let _answers = [format!("{name}.out.>"), format!("{name}.alone")].map(|subject| Answerer::start(nats(), subject));
+    let _answers = [format!("{name}.out.>"), format!("{name}.alone")]
+        .map(|subject| Answerer::start(nats(), subject));
     let to = || Outgoing::to(&format!("{name}.delayed")).header("postdate-after", "1s");
-    send(&[to().payload("stored"), to().payload("alone").header("postdate-to", format!("{name}.alone"))]);
+    send(&[
+        to().payload("stored"),
+        to().payload("alone")
+            .header("postdate-to", format!("{name}.alone")),
+    ]);
     let dead = nats().wait_for(&format!("{name}_DEAD"), 1, PATIENCE);
-    assert_eq!((dead[0].header("postdate-error"), dead[0].payload.as_slice()), (Some("unknown_target"), &b"alone"[..]));
-    assert_eq!(dead[0].header("postdate-error-detail"), Some("what answers is not a stream"));
-    assert_eq!((nats().count(&format!("{name}_OUT")), retried(&postdate.metrics(), "unknown_target") as u64), (1, 1));
+    assert_eq!(
+        (dead[0].header("postdate-error"), dead[0].payload.as_slice()),
+        (Some("unknown_target"), &b"alone"[..])
+    );
+    assert_eq!(
+        dead[0].header("postdate-error-detail"),
+        Some("what answers is not a stream")
+    );
+    assert_eq!(
+        (
+            nats().count(&format!("{name}_OUT")),
+            retried(&postdate.metrics(), "unknown_target") as u64
+        ),
+        (1, 1)
+    );
 }

@@ -3,8 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::env::{Kafka, Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms, redis};
-use crate::verdict::{LIMIT, Lateness, Scene, ledger, number, wait_for_complaint, wait_until_ready};
+use crate::env::{
+    Kafka, Outgoing, Postdate, Producer, Redis, Sink, eventually, kafka, now_ms, redis,
+};
+use crate::verdict::{
+    LIMIT, Lateness, Scene, ledger, number, wait_for_complaint, wait_until_ready,
+};
 
 /// Milliseconds that messages may be later than before, while others fail.
 const ROOM: i64 = 200;
@@ -46,7 +50,10 @@ fn a_redis_that_went_back_in_time_is_filled_again_from_the_log() {
     redis.roll_back_to(&snapshot);
     let duplicates = scene.all_arrive(&sink);
     // The timer is the same, and knows what it delivered since.
-    assert!(duplicates <= delivered, "{duplicates} duplicates, more than the {delivered} that had been delivered");
+    assert!(
+        duplicates <= delivered,
+        "{duplicates} duplicates, more than the {delivered} that had been delivered"
+    );
     wait_until_ready(&postdate);
     scene.ledger_says_none_twice(&postdate);
 }
@@ -78,7 +85,11 @@ fn a_redis_that_was_emptied_while_nobody_was_there_is_filled_from_what_was_commi
     scene.send(400, 10_000..12_000);
     let delivered = sink.wait_for(400, LIMIT).len();
     // What waits lies before what is committed: only the metadata tells where to begin.
-    eventually("all is committed", LIMIT, || (0..2).all(|partition| scene.committed(partition).0 == 400).then_some(()));
+    eventually("all is committed", LIMIT, || {
+        (0..2)
+            .all(|partition| scene.committed(partition).0 == 400)
+            .then_some(())
+    });
     postdate.kill();
     redis.flush_all();
     scene.send(200, 0..1_000);
@@ -124,7 +135,10 @@ fn kafka_killed_and_started_again_costs_nothing() {
     scene.load(600, 0..8_000);
     wait_for_complaint(&postdate, &["kafka.main does not answer", kafka.addr()]);
     let took = killed.elapsed();
-    assert!(took < NOTICED, "it took {took:?} to notice that the broker is dead");
+    assert!(
+        took < NOTICED,
+        "it took {took:?} to notice that the broker is dead"
+    );
     kafka.restart();
     scene.flush();
     let duplicates = scene.all_arrive(&sink);
@@ -139,7 +153,10 @@ fn an_outage_longer_than_a_send_may_take_diverts_nothing() {
     let kafka = Kafka::start();
     let mut scene = Scene::new(&kafka, "kafka_long", 2);
     let sink = scene.sink();
-    let config = scene.config(redis()).replace("properties = {", "properties = { \"message.timeout.ms\" = 11000,");
+    let config = scene.config(redis()).replace(
+        "properties = {",
+        "properties = { \"message.timeout.ms\" = 11000,",
+    );
     let postdate = Postdate::ready_with(&config);
     scene.send(600, 0..6_000);
     scene.wait_until_stored(&postdate, 600);
@@ -171,7 +188,10 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
         let (status, took) = postdate.terminate();
         assert!(status.success(), "{status}");
         eprintln!("in flight: {in_flight}; ended after {took:?}");
-        assert!(took < Duration::from_secs(10), "it took {took:?} to end without a broker");
+        assert!(
+            took < Duration::from_secs(10),
+            "it took {took:?} to end without a broker"
+        );
         let logs = postdate.logs();
         assert!(!logs.contains("left behind"), "a client does not end");
         kafka.restart();
@@ -181,8 +201,14 @@ fn a_process_ends_in_time_and_well_though_its_broker_is_away() {
             scene.ledger_says_all_once(&postdate);
         }
     }
-    let total = ledger(&scene.deployment, &postdate, |total| total["accepted"] == 2_000);
-    assert_eq!((&total["pending"], &total["unsure"]), (&1_000.into(), &false.into()), "{total}");
+    let total = ledger(&scene.deployment, &postdate, |total| {
+        total["accepted"] == 2_000
+    });
+    assert_eq!(
+        (&total["pending"], &total["unsure"]),
+        (&1_000.into(), &false.into()),
+        "{total}"
+    );
 }
 
 #[test]
@@ -197,20 +223,34 @@ fn a_broker_that_falls_silent_is_noticed_soon_and_what_it_took_away_is_waited_fo
     kafka.pause();
     wait_for_complaint(&postdate, &["kafka.main does not answer"]);
     let took = paused.elapsed();
-    assert!(took < NOTICED, "it took {took:?} to notice that the broker is silent");
-    eventually("the group has given the process up", LIMIT, || postdate.logs().contains("partition lost").then_some(()));
+    assert!(
+        took < NOTICED,
+        "it took {took:?} to notice that the broker is silent"
+    );
+    eventually("the group has given the process up", LIMIT, || {
+        postdate.logs().contains("partition lost").then_some(())
+    });
     let stalled = || postdate.metrics().sum("postdate_stalled_seconds");
-    eventually("what was handed over is told to stand still", LIMIT, || (stalled() >= 3.0).then_some(()));
+    eventually("what was handed over is told to stand still", LIMIT, || {
+        (stalled() >= 3.0).then_some(())
+    });
     kafka.resume();
     wait_until_ready(&postdate);
     let logs = postdate.logs();
-    assert!(logs.rfind("partition lost") < logs.rfind("partition gained"), "ready without its partitions");
+    assert!(
+        logs.rfind("partition lost") < logs.rfind("partition gained"),
+        "ready without its partitions"
+    );
     let part = "route r source client";
-    let outages = logs.lines().filter(|line| line.contains(part) && line.contains("not ready: kafka.main does not answer"));
+    let outages = logs.lines().filter(|line| {
+        line.contains(part) && line.contains("not ready: kafka.main does not answer")
+    });
     assert_eq!(outages.count(), 1, "an outage is said once");
     let duplicates = scene.all_arrive(&sink);
     assert!(duplicates <= 600, "{duplicates} duplicates");
-    eventually("nothing stands still", LIMIT, || (stalled() == 0.0).then_some(()));
+    eventually("nothing stands still", LIMIT, || {
+        (stalled() == 0.0).then_some(())
+    });
     scene.ledger_says_all_once(&postdate);
 }
 
@@ -219,7 +259,9 @@ fn a_process_for_which_the_group_has_no_partition_is_ready() {
     let mut scene = Scene::new(kafka(), "spare", 1);
     let config = scene.config(redis());
     let (mut first, mut second) = (Postdate::ready_with(&config), Postdate::ready_with(&config));
-    assert!(first.logs().contains("partition gained") && !second.logs().contains("partition gained"));
+    assert!(
+        first.logs().contains("partition gained") && !second.logs().contains("partition gained")
+    );
     let (status, _) = first.terminate();
     assert!(status.success(), "{status}");
     let sink = scene.sink();
@@ -237,16 +279,31 @@ fn a_target_topic_that_is_missing_is_named_while_other_work_goes_on() {
     kafka().delete_topic(&scene.target);
     scene.send(20, 0..500);
     let named = format!("`{}` (unknown_target)", scene.target);
-    let degraded = || postdate.get("/readyz").filter(|(_, body)| body.contains("degraded"));
+    let degraded = || {
+        postdate
+            .get("/readyz")
+            .filter(|(_, body)| body.contains("degraded"))
+    };
     let (status, body) = eventually("the topic is named", LIMIT, degraded);
     assert_eq!(status, 200, "{body}");
     assert!(body.contains(&named), "{body}");
     let logs = postdate.logs();
-    assert!(logs.lines().any(|line| line.contains("WARN") && line.contains(&scene.target) && line.contains("unknown_target")), "{logs}");
-    kafka().create_topic(&scene.target, 1, &[("message.timestamp.type", "LogAppendTime")]);
+    assert!(
+        logs.lines().any(|line| line.contains("WARN")
+            && line.contains(&scene.target)
+            && line.contains("unknown_target")),
+        "{logs}"
+    );
+    kafka().create_topic(
+        &scene.target,
+        1,
+        &[("message.timestamp.type", "LogAppendTime")],
+    );
     let sink = scene.sink();
     assert_eq!(scene.all_arrive(&sink), 0);
-    eventually("nothing is amiss any more", LIMIT, || degraded().is_none().then_some(()));
+    eventually("nothing is amiss any more", LIMIT, || {
+        degraded().is_none().then_some(())
+    });
     scene.ledger(&postdate);
 }
 
@@ -268,26 +325,60 @@ fn what_goes_to_a_target_that_fails_makes_nothing_else_late() {
     let producer = Producer::start(kafka().addr());
     for index in 0..FAILING {
         let due = start + 6_000 + 10 * index as i64;
-        let record = Outgoing::to(&scene.source).partition(0).key("k").header("uid", index.to_string());
-        producer.send(&record.header("postdate-at", due.to_string()).header("postdate-to", &missing));
+        let record = Outgoing::to(&scene.source)
+            .partition(0)
+            .key("k")
+            .header("uid", index.to_string());
+        producer.send(
+            &record
+                .header("postdate-at", due.to_string())
+                .header("postdate-to", &missing),
+        );
     }
     producer.flush();
     assert_eq!(scene.all_arrive(&sink), 0);
     let retried = postdate.metrics().sum("postdate_retried_total");
     assert!(retried >= FAILING as f64, "only {retried} failed");
     let records = sink.records();
-    for (partition, words) in ["of the same partition", "of the other partition"].into_iter().enumerate() {
-        let of = || records.iter().filter(|record| number(record) % 2 == partition);
-        let before = Lateness::of(&format!("{words} before a target fails"), of(), start + 2_000..start + 6_000);
-        let during = Lateness::of(&format!("{words} meanwhile"), of(), start + 6_000..start + 17_000);
-        assert!(during.at(990) <= before.at(990) + ROOM && during.greatest() <= before.greatest() + 4 * ROOM, "{words}");
+    for (partition, words) in ["of the same partition", "of the other partition"]
+        .into_iter()
+        .enumerate()
+    {
+        let of = || {
+            records
+                .iter()
+                .filter(|record| number(record) % 2 == partition)
+        };
+        let before = Lateness::of(
+            &format!("{words} before a target fails"),
+            of(),
+            start + 2_000..start + 6_000,
+        );
+        let during = Lateness::of(
+            &format!("{words} meanwhile"),
+            of(),
+            start + 6_000..start + 17_000,
+        );
+        assert!(
+            during.at(990) <= before.at(990) + ROOM
+                && during.greatest() <= before.greatest() + 4 * ROOM,
+            "{words}"
+        );
     }
     kafka().create_topic(&missing, 1, &[]);
-    let mut late: Vec<_> = Sink::start(kafka().addr(), &[&missing]).wait_for(FAILING, LIMIT).iter().map(number).collect();
+    let mut late: Vec<_> = Sink::start(kafka().addr(), &[&missing])
+        .wait_for(FAILING, LIMIT)
+        .iter()
+        .map(number)
+        .collect();
     late.sort_unstable();
-    assert!(late.into_iter().eq(0..FAILING), "each arrives when it can, and once");
+    assert!(
+        late.into_iter().eq(0..FAILING),
+        "each arrives when it can, and once"
+    );
     let total = scene.ledger(&postdate);
-    let told = ["delivered", "dead_lettered", "quarantined", "cancelled"].map(|count| total[count].as_u64().unwrap());
+    let told = ["delivered", "dead_lettered", "quarantined", "cancelled"]
+        .map(|count| total[count].as_u64().unwrap());
     assert_eq!(told, [5_000 + FAILING as u64, 0, 0, 0], "{total}");
 }
 

@@ -11,7 +11,9 @@ fn a_process_that_is_killed_again_and_again_loses_nothing() {
     let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
     let mut scene = Scene::new(&kafka, "killed", 2);
     let sink = scene.sink();
-    let config = scene.config_with(redis(), "[timer]\nlease = \"1s\"").replace("6000", "1000");
+    let config = scene
+        .config_with(redis(), "[timer]\nlease = \"1s\"")
+        .replace("6000", "1000");
     let mut postdate = Postdate::ready_with(&config);
     scene.survives_kills(&sink, &mut postdate);
 }
@@ -26,11 +28,16 @@ fn a_process_that_starts_after_a_long_stop_delivers_the_backlog() {
     postdate.kill();
     // Some of these fall due while nobody is there, some later, and none of them was read.
     scene.send(500, 0..4_000);
-    eventually("the backlog is overdue", LIMIT, || (scene.overdue() >= 700).then_some(()));
+    eventually("the backlog is overdue", LIMIT, || {
+        (scene.overdue() >= 700).then_some(())
+    });
     let already = sink.records().len();
     postdate.restart();
     let duplicates = scene.all_arrive(&sink);
-    assert!(duplicates <= already, "{duplicates} duplicates, though only {already} had been handed over");
+    assert!(
+        duplicates <= already,
+        "{duplicates} duplicates, though only {already} had been handed over"
+    );
     scene.ledger_says_all_once(&postdate);
 }
 
@@ -45,20 +52,42 @@ fn after_a_long_stop_what_is_overdue_is_a_dead_letter_and_the_rest_keeps_to_the_
     scene.wait_until_stored(&postdate, 100);
     postdate.kill();
     // The first hundred become overdue while nobody is there; some of these are behind then, and some are not due yet.
-    eventually("they are overdue", LIMIT, || (scene.overdue() == 100).then_some(()));
+    eventually("they are overdue", LIMIT, || {
+        (scene.overdue() == 100).then_some(())
+    });
     let overdue_at = Instant::now() + Duration::from_secs(7);
     scene.send(100, 5_000..5_100);
-    eventually("they are overdue by far", LIMIT, || (Instant::now() > overdue_at).then_some(()));
+    eventually("they are overdue by far", LIMIT, || {
+        (Instant::now() > overdue_at).then_some(())
+    });
     postdate.restart();
     let records = dead.wait_for(100, LIMIT);
-    assert!(records.iter().all(|record| record.header("postdate-error") == Some("overdue")), "{records:?}");
+    assert!(
+        records
+            .iter()
+            .all(|record| record.header("postdate-error") == Some("overdue")),
+        "{records:?}"
+    );
     let total = scene.ledger(&postdate);
     assert_eq!(total["accepted"], 200, "{total}");
-    let (delivered, dead_lettered) = (total["delivered"].as_u64().unwrap(), total["dead_lettered"].as_u64().unwrap());
-    assert_eq!((delivered + dead_lettered, sink.wait_for(delivered as usize, LIMIT).len()), (200, delivered as usize), "{total}");
+    let (delivered, dead_lettered) = (
+        total["delivered"].as_u64().unwrap(),
+        total["dead_lettered"].as_u64().unwrap(),
+    );
+    assert_eq!(
+        (
+            delivered + dead_lettered,
+            sink.wait_for(delivered as usize, LIMIT).len()
+        ),
+        (200, delivered as usize),
+        "{total}"
+    );
     assert!(dead_lettered >= 100, "{total}");
     // Dead letters are caught up with at the same rate.
-    let (first, last) = (records.iter().map(|record| record.timestamp).min(), records.iter().map(|record| record.timestamp).max());
+    let (first, last) = (
+        records.iter().map(|record| record.timestamp).min(),
+        records.iter().map(|record| record.timestamp).max(),
+    );
     let took = last.unwrap() - first.unwrap();
     assert!(took >= 1_500, "{took} ms for a hundred at fifty a second");
 }

@@ -44,7 +44,11 @@ impl Office<'_> {
     /// Runs the script for routes of that delivery, with only those of its lines that grant something and are chosen, by number.
     fn run(&self, delivery: &str, action: &str, chosen: impl Fn(usize) -> bool) {
         let output = self.ran(delivery, action, chosen);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     fn ran(&self, delivery: &str, action: &str, chosen: impl Fn(usize) -> bool) -> Output {
@@ -55,12 +59,24 @@ impl Office<'_> {
             !grants || chosen(number - 1)
         };
         let script: Vec<&str> = SCRIPT.lines().filter(&mut keep).collect();
-        assert_eq!(number, MISSED.len(), "a line of the script is not known here");
+        assert_eq!(
+            number,
+            MISSED.len(),
+            "a line of the script is not known here"
+        );
         let deployment = &self.scene.deployment;
         let mut sh = Command::new("sh");
-        sh.arg("-c").arg(script.join("\n")).env("ACTION", action).env("KAFKA_ACLS", &self.tool).env("BOOTSTRAP", self.kafka.addr());
-        sh.env("PRINCIPAL", format!("User:{TENANT}")).env("DEPLOYMENT", deployment).env("ROUTE", "r");
-        sh.env("SOURCE", &self.scene.source).env("TARGET", &self.scene.target).env("DEAD_LETTER", format!("{deployment}.dead"));
+        sh.arg("-c")
+            .arg(script.join("\n"))
+            .env("ACTION", action)
+            .env("KAFKA_ACLS", &self.tool)
+            .env("BOOTSTRAP", self.kafka.addr());
+        sh.env("PRINCIPAL", format!("User:{TENANT}"))
+            .env("DEPLOYMENT", deployment)
+            .env("ROUTE", "r");
+        sh.env("SOURCE", &self.scene.source)
+            .env("TARGET", &self.scene.target)
+            .env("DEAD_LETTER", format!("{deployment}.dead"));
         sh.env("DELIVERY", delivery).output().unwrap()
     }
 }
@@ -68,9 +84,17 @@ impl Office<'_> {
 /// What a check says that is not in order.
 fn complaints(postdate: &Postdate) -> String {
     let said = String::from_utf8_lossy(&postdate.command(&["check", "--json"]).stdout).into_owned();
-    let document: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-    let items = document["items"].as_array().unwrap_or_else(|| panic!("{said}")).clone();
-    items.into_iter().filter(|item| item["area"] == "kafka.main" && item["verdict"] != "ok").map(|item| format!("{item}\n")).collect()
+    let document: serde_json::Value =
+        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
+    let items = document["items"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{said}"))
+        .clone();
+    items
+        .into_iter()
+        .filter(|item| item["area"] == "kafka.main" && item["verdict"] != "ok")
+        .map(|item| format!("{item}\n"))
+        .collect()
 }
 
 #[test]
@@ -79,9 +103,24 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     let mut scene = Scene::new(&kafka, "rights", 1);
     let (sink, tool) = (scene.sink(), kafka.acl_tool());
     let user = (TENANT, "SCRAM-SHA-512", PASSWORD);
-    let start = |scene: &Scene, more: &str| Postdate::start(&login::config(&kafka, scene, user, &kafka.authority(), more));
-    let office = Office { kafka: &kafka, scene: &scene, tool: tool.clone() };
-    assert_eq!(office.ran("twice", "--add", |_| true).status.code(), Some(2));
+    let start = |scene: &Scene, more: &str| {
+        Postdate::start(&login::config(
+            &kafka,
+            scene,
+            user,
+            &kafka.authority(),
+            more,
+        ))
+    };
+    let office = Office {
+        kafka: &kafka,
+        scene: &scene,
+        tool: tool.clone(),
+    };
+    assert_eq!(
+        office.ran("twice", "--add", |_| true).status.code(),
+        Some(2)
+    );
     office.run(PLAIN, "--add", |_| true);
     let mut plain = start(&scene, "max_delay = \"1h\"");
     plain.wait_until_ready();
@@ -93,11 +132,27 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     let exact = "max_delay = \"1h\"\ndelivery = \"exactly-once\"";
     let mut without = start(&scene, exact);
     scene.send(20, 0..500);
-    let refused = || ["Transactional Id", "Group"].iter().any(|what| without.logs().contains(&format!("{what} authorization failed")));
-    eventually("transactions are refused", LIMIT, || refused().then_some(()));
+    let refused = || {
+        ["Transactional Id", "Group"].iter().any(|what| {
+            without
+                .logs()
+                .contains(&format!("{what} authorization failed"))
+        })
+    };
+    eventually("transactions are refused", LIMIT, || {
+        refused().then_some(())
+    });
     without.kill();
-    assert_eq!(sink.records().len(), 20, "nothing is delivered without them");
-    let office = Office { kafka: &kafka, scene: &scene, tool: tool.clone() };
+    assert_eq!(
+        sink.records().len(),
+        20,
+        "nothing is delivered without them"
+    );
+    let office = Office {
+        kafka: &kafka,
+        scene: &scene,
+        tool: tool.clone(),
+    };
     office.run(EXACT, "--add", |_| true);
     let mut postdate = start(&scene, exact);
     postdate.wait_until_ready();
@@ -105,17 +160,27 @@ fn the_rights_of_the_script_are_enough_and_each_is_needed() {
     scene.all_arrive(&sink);
     postdate.kill();
     for (line, missed) in MISSED.iter().enumerate() {
-        let office = Office { kafka: &kafka, scene: &scene, tool: tool.clone() };
+        let office = Office {
+            kafka: &kafka,
+            scene: &scene,
+            tool: tool.clone(),
+        };
         office.run(EXACT, "--remove --force", |each| each == line);
         match *missed {
             Missed::ByCheck(words) => {
                 let said = complaints(&postdate);
-                assert!(said.lines().count() >= 1 && said.contains(words), "without line {line}: {said}");
+                assert!(
+                    said.lines().count() >= 1 && said.contains(words),
+                    "without line {line}: {said}"
+                );
             }
             Missed::ByService(words) => {
                 let mut without = start(&scene, exact);
-                let told = |without: &Postdate| words.iter().any(|words| without.logs().contains(words));
-                eventually(&format!("without line {line}: {words:?}"), LIMIT, || told(&without).then_some(()));
+                let told =
+                    |without: &Postdate| words.iter().any(|words| without.logs().contains(words));
+                eventually(&format!("without line {line}: {words:?}"), LIMIT, || {
+                    told(&without).then_some(())
+                });
                 without.kill();
             }
         }

@@ -33,7 +33,9 @@ fn assert_silent(what: &str, postdate: &Postdate) {
     for path in ["/healthz", "/readyz", "/metrics", "/pending", "/ledger"] {
         let (_, body) = eventually("it answers", LIMIT, || postdate.get(path));
         assert_untold(&format!("{what}, {path}"), &body);
-        let (_, body) = eventually("it answers", LIMIT, || postdate.get_with(path, "Authorization: Bearer planted-admin-token"));
+        let (_, body) = eventually("it answers", LIMIT, || {
+            postdate.get_with(path, "Authorization: Bearer planted-admin-token")
+        });
         assert_untold(&format!("{what}, {path} with the token"), &body);
     }
     // Side by side, for each waits for servers that do not come.
@@ -42,7 +44,10 @@ fn assert_silent(what: &str, postdate: &Postdate) {
             scope.spawn(move || {
                 let output = postdate.command(arguments);
                 for said in [&output.stdout, &output.stderr] {
-                    assert_untold(&format!("{what}, {arguments:?}"), &String::from_utf8_lossy(said));
+                    assert_untold(
+                        &format!("{what}, {arguments:?}"),
+                        &String::from_utf8_lossy(said),
+                    );
                 }
             });
         }
@@ -56,10 +61,16 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
         ("POSTDATE_LOG__LEVEL", "trace"),
         ("POSTDATE_STORE__REDIS__URL", redis),
         ("POSTDATE_KAFKA__MAIN__PROPERTIES__DEBUG", "all"),
-        ("POSTDATE_KAFKA__MAIN__PROPERTIES__SSL__KEY__PASSWORD", "planted-key-password"),
+        (
+            "POSTDATE_KAFKA__MAIN__PROPERTIES__SSL__KEY__PASSWORD",
+            "planted-key-password",
+        ),
         ("POSTDATE_ADMIN__TOKEN", "planted-admin-token"),
         ("POSTDATE_TRACES__ENDPOINT", collector),
-        ("POSTDATE_TRACES__AUTHORIZATION", "Bearer planted-authorization"),
+        (
+            "POSTDATE_TRACES__AUTHORIZATION",
+            "Bearer planted-authorization",
+        ),
     ]
 }
 
@@ -67,12 +78,27 @@ fn planted<'a>(redis: &'a str, collector: &'a str) -> Vec<(&'a str, &'a str)> {
 fn no_secret_is_told_by_what_works_what_is_refused_and_what_is_away() {
     let (kafka, redis, collector) = (Guarded::start(KAFKA), Redis::start(), Collector::start());
     let allow = format!(">{REDIS}");
-    redis::cmd("ACL").arg(&["SETUSER", "tenant", "on", &allow, "~*", "+@all"]).exec(&mut redis.client()).unwrap();
-    let login = |password: &str| redis.url().replace("redis://", &format!("redis://tenant:{password}@"));
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "tenant", "on", &allow, "~*", "+@all"])
+        .exec(&mut redis.client())
+        .unwrap();
+    let login = |password: &str| {
+        redis
+            .url()
+            .replace("redis://", &format!("redis://tenant:{password}@"))
+    };
     let (right, wrong) = (login(REDIS), login("planted-wrong-password"));
     let mut scene = Scene::new(&kafka, "secrets", 1);
     let sink = scene.sink();
-    let config = |password: &str| login::config(&kafka, &scene, (MASTER, "SCRAM-SHA-512", password), &kafka.authority(), "");
+    let config = |password: &str| {
+        login::config(
+            &kafka,
+            &scene,
+            (MASTER, "SCRAM-SHA-512", password),
+            &kafka.authority(),
+            "",
+        )
+    };
 
     let (works, refused) = (config(KAFKA), config("planted-wrong-password"));
     let mut postdate = Postdate::start_with(&works, &planted(&right, &collector.url()));
@@ -83,24 +109,49 @@ fn no_secret_is_told_by_what_works_what_is_refused_and_what_is_away() {
     // Not among the others: where Kafka is away it waits for minutes.
     let sent = postdate.command(&["send", "--route", "r", "--in", "1h", "x"]);
     assert!(sent.status.success());
-    assert_untold("send", &format!("{}{}", String::from_utf8_lossy(&sent.stdout), String::from_utf8_lossy(&sent.stderr)));
-    assert!(postdate.logs().contains("\"target\":\"librdkafka\""), "it is not as talkative as it should be");
+    assert_untold(
+        "send",
+        &format!(
+            "{}{}",
+            String::from_utf8_lossy(&sent.stdout),
+            String::from_utf8_lossy(&sent.stderr)
+        ),
+    );
+    assert!(
+        postdate.logs().contains("\"target\":\"librdkafka\""),
+        "it is not as talkative as it should be"
+    );
     postdate.terminate();
     assert_untold("what ended", &postdate.logs());
 
     let postdate = Postdate::start_with(&refused, &planted(&right, &collector.url()));
-    eventually("Kafka refuses it", LIMIT, || postdate.logs().contains("Authentication failed").then_some(()));
+    eventually("Kafka refuses it", LIMIT, || {
+        postdate
+            .logs()
+            .contains("Authentication failed")
+            .then_some(())
+    });
     assert_silent("a login that Kafka refuses", &postdate);
 
     let mut postdate = Postdate::start_with(&works, &planted(&wrong, &collector.url()));
-    assert_eq!(postdate.wait_until_ended().code(), Some(1), "a wrong password does not become right by waiting");
-    assert!(postdate.logs().contains("refuses the user or the password"), "{}", postdate.logs());
+    assert_eq!(
+        postdate.wait_until_ended().code(),
+        Some(1),
+        "a wrong password does not become right by waiting"
+    );
+    assert!(
+        postdate.logs().contains("refuses the user or the password"),
+        "{}",
+        postdate.logs()
+    );
     assert_untold("a login that Redis refuses", &postdate.logs());
 
     let nobody = "redis://tenant:planted-password-in-url@127.0.0.1:1";
     let away = works.replace(kafka.secure_addr(), "127.0.0.1:1");
     let postdate = Postdate::start_with(&away, &planted(nobody, "http://127.0.0.1:1"));
-    eventually("nobody is there", LIMIT, || postdate.logs().contains("Connection refused").then_some(()));
+    eventually("nobody is there", LIMIT, || {
+        postdate.logs().contains("Connection refused").then_some(())
+    });
     std::thread::sleep(Duration::from_secs(3));
     assert_silent("servers that are away", &postdate);
 }
@@ -111,7 +162,11 @@ fn said_of(folder: &Path, lines: &str) -> String {
                 dead_letter = { kafka = \"main\", topic = \"c\" }\n";
     std::fs::write(folder.join("broken.toml"), format!("{head}{lines}\n")).unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    let output = program.args(["check", "--config", "broken.toml"]).current_dir(folder).output().unwrap();
+    let output = program
+        .args(["check", "--config", "broken.toml"])
+        .current_dir(folder)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2), "{lines}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -119,7 +174,11 @@ fn said_of(folder: &Path, lines: &str) -> String {
 #[test]
 fn no_mistake_in_a_configuration_brings_a_secret_to_light() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("secret"), "planted in a file\nplanted in its second line\n").unwrap();
+    std::fs::write(
+        folder.path().join("secret"),
+        "planted in a file\nplanted in its second line\n",
+    )
+    .unwrap();
     let kafka = "[kafka.main]\nbrokers = [\"127.0.0.1:1\"]\n";
     for lines in [
         "[store.redis]\nurl = \"planted\"",

@@ -4,7 +4,9 @@
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-use crate::env::{Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, now_ms, redis, unique};
+use crate::env::{
+    Outgoing, PATIENCE, Postdate, Producer, eventually, kafka, now_ms, redis, unique,
+};
 
 /// A topic: what its name ends with, its partitions and its configuration.
 pub(crate) type Topic = (&'static str, i32, &'static [(&'static str, &'static str)]);
@@ -22,7 +24,12 @@ pub(crate) struct Attended(&'static Service);
 
 impl Service {
     /// The service of a file: started by whichever test asks first. In `routes`, an `@` stands for the deployment.
-    pub(crate) fn attend(shared: &'static OnceLock<Service>, area: &str, topics: &[Topic], routes: &str) -> Attended {
+    pub(crate) fn attend(
+        shared: &'static OnceLock<Service>,
+        area: &str,
+        topics: &[Topic],
+        routes: &str,
+    ) -> Attended {
         Attended(shared.get_or_init(|| Service::start(area, topics, routes)))
     }
 
@@ -34,8 +41,12 @@ impl Service {
                 scope.spawn(move || kafka().create_topic(&name, *partitions, config));
             }
         });
-        let postdate = Postdate::ready_with(&config(&deployment, &routes.replace('@', &deployment)));
-        Service { postdate, deployment }
+        let postdate =
+            Postdate::ready_with(&config(&deployment, &routes.replace('@', &deployment)));
+        Service {
+            postdate,
+            deployment,
+        }
     }
 
     pub(crate) fn topic(&self, name: &str) -> String {
@@ -43,31 +54,48 @@ impl Service {
     }
 
     /// What `postdate-origin` is to say of a record: it was sent to `topic`, and the broker put it there.
-    pub(crate) fn origin(&self, route: &str, topic: &str, (partition, offset): (i32, i64)) -> String {
+    pub(crate) fn origin(
+        &self,
+        route: &str,
+        topic: &str,
+        (partition, offset): (i32, i64),
+    ) -> String {
         format!("{}/{route}/{topic}/{partition}/{offset}", self.deployment)
     }
 
     /// Waits until so many messages of a source topic are stored.
     pub(crate) fn wait_until_waiting(&self, topic: &str, count: u32) {
-        eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || (self.waiting(topic) >= count).then_some(()));
+        eventually(
+            &format!("{count} messages of {topic} wait"),
+            PATIENCE,
+            || (self.waiting(topic) >= count).then_some(()),
+        );
     }
 
     /// Waits until the last message of a source topic is delivered or set aside.
     pub(crate) fn wait_until_none_waits(&self, topic: &str) {
-        eventually(&format!("no message of {topic} waits"), PATIENCE, || (self.waiting(topic) == 0).then_some(()));
+        eventually(&format!("no message of {topic} waits"), PATIENCE, || {
+            (self.waiting(topic) == 0).then_some(())
+        });
     }
 
     /// Whether so many messages of a source topic are stored before the instant, in epoch milliseconds.
     pub(crate) fn wait_before(&self, instant: i64, topic: &str, count: u32) -> bool {
-        eventually(&format!("{count} messages of {topic} wait"), PATIENCE, || {
-            let all = self.waiting(topic) >= count;
-            let in_time = now_ms() < instant;
-            (all || !in_time).then_some(in_time)
-        })
+        eventually(
+            &format!("{count} messages of {topic} wait"),
+            PATIENCE,
+            || {
+                let all = self.waiting(topic) >= count;
+                let in_time = now_ms() < instant;
+                (all || !in_time).then_some(in_time)
+            },
+        )
     }
 
     fn waiting(&self, topic: &str) -> u32 {
-        self.postdate.metrics().sum_where("postdate_pending_messages", &[("topic", topic)]) as u32
+        self.postdate
+            .metrics()
+            .sum_where("postdate_pending_messages", &[("topic", topic)]) as u32
     }
 
     /// Waits until a counter of a route has reached `count`; it must never pass it.
@@ -94,7 +122,11 @@ impl Drop for Attended {
         if std::thread::panicking() {
             let logs = self.postdate.logs();
             let lines: Vec<&str> = logs.lines().collect();
-            eprintln!("--- the last lines of {}\n{}", self.deployment, lines[lines.len().saturating_sub(40)..].join("\n"));
+            eprintln!(
+                "--- the last lines of {}\n{}",
+                self.deployment,
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            );
         }
     }
 }
@@ -126,14 +158,23 @@ pub(crate) fn text(name: &str, value: &str) -> Header {
 
 /// Adds headers behind those that the record has.
 pub(crate) fn with(record: Outgoing, headers: &[Header]) -> Outgoing {
-    headers.iter().fold(record, |record, (name, value)| match value {
-        Some(value) => record.header(name, value),
-        None => record.null_header(name),
-    })
+    headers
+        .iter()
+        .fold(record, |record, (name, value)| match value {
+            Some(value) => record.header(name, value),
+            None => record.null_header(name),
+        })
 }
 
 /// Headers as a person can compare them: nulls, and bytes that are no text, still differ from all others.
 pub(crate) fn lines(headers: &[Header]) -> Vec<String> {
-    let value = |value: &Option<Vec<u8>>| value.as_ref().map_or("null".to_owned(), |value| format!("\"{}\"", value.escape_ascii()));
-    headers.iter().map(|(name, bytes)| format!("{name:?} = {}", value(bytes))).collect()
+    let value = |value: &Option<Vec<u8>>| {
+        value.as_ref().map_or("null".to_owned(), |value| {
+            format!("\"{}\"", value.escape_ascii())
+        })
+    };
+    headers
+        .iter()
+        .map(|(name, bytes)| format!("{name:?} = {}", value(bytes)))
+        .collect()
 }

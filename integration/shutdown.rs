@@ -51,7 +51,10 @@ fn a_process_that_ends_has_committed_what_it_read_and_what_it_delivered() {
     assert_eq!(offset, 120);
     // Behind the delivered ones: those that wait are read again if the store is lost, and what was delivered is known by the pair.
     assert!(metadata.starts_with("v1 low=100 done="), "{metadata}");
-    let meta: Vec<String> = cmd("HKEYS").arg(format!("{}meta", scene.shard(0))).query(&mut redis().client()).unwrap();
+    let meta: Vec<String> = cmd("HKEYS")
+        .arg(format!("{}meta", scene.shard(0)))
+        .query(&mut redis().client())
+        .unwrap();
     assert!(
         meta.iter().any(|field| field == "watermark") && meta.iter().all(|field| field != "token"),
         "the lease is not given back: {meta:?}"
@@ -63,29 +66,60 @@ fn a_process_tells_that_it_lives_that_it_is_ready_and_what_it_did() {
     let mut scene = Scene::new(kafka(), "observed", 1);
     let sink = scene.sink();
     let postdate = Postdate::ready_with(&scene.config(redis()));
-    assert_eq!(postdate.get("/healthz"), Some((200, r#"{"alive":true,"reasons":[]}"#.to_owned())));
-    assert_eq!(postdate.get("/readyz"), Some((200, r#"{"ready":true,"reasons":[]}"#.to_owned())));
+    assert_eq!(
+        postdate.get("/healthz"),
+        Some((200, r#"{"alive":true,"reasons":[]}"#.to_owned()))
+    );
+    assert_eq!(
+        postdate.get("/readyz"),
+        Some((200, r#"{"ready":true,"reasons":[]}"#.to_owned()))
+    );
     scene.send(50, 0..500);
     scene.all_arrive(&sink);
-    for name in ["postdate_accepted_total", "postdate_stored_total", "postdate_delivered_total"] {
-        eventually(name, LIMIT, || (postdate.metrics().sum_where(name, &[("route", "r")]) as usize == 50).then_some(()));
+    for name in [
+        "postdate_accepted_total",
+        "postdate_stored_total",
+        "postdate_delivered_total",
+    ] {
+        eventually(name, LIMIT, || {
+            (postdate.metrics().sum_where(name, &[("route", "r")]) as usize == 50).then_some(())
+        });
     }
-    assert!(postdate.metrics().contains("postdate_lateness_seconds_bucket"));
+    assert!(
+        postdate
+            .metrics()
+            .contains("postdate_lateness_seconds_bucket")
+    );
 }
 
 #[test]
 fn a_redis_that_may_drop_messages_is_refused_with_the_way_to_mend_it() {
     let evicting = Redis::start();
-    cmd("CONFIG").arg("SET").arg("maxmemory-policy").arg("allkeys-lru").exec(&mut evicting.client()).unwrap();
+    cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory-policy")
+        .arg("allkeys-lru")
+        .exec(&mut evicting.client())
+        .unwrap();
     let scene = Scene::new(kafka(), "evicting", 1);
     let mut postdate = Postdate::start(&scene.config(&evicting));
     assert_eq!(postdate.wait_until_ended().code(), Some(1));
     let logs = postdate.logs();
-    assert!(logs.contains("maxmemory-policy allkeys-lru") && logs.contains("CONFIG SET maxmemory-policy noeviction"), "{logs}");
+    assert!(
+        logs.contains("maxmemory-policy allkeys-lru")
+            && logs.contains("CONFIG SET maxmemory-policy noeviction"),
+        "{logs}"
+    );
     // Once in the log, however many loops use the store, and as the program's last word.
-    let said: Vec<&str> = logs.lines().filter(|line| line.contains("maxmemory-policy allkeys-lru")).collect();
+    let said: Vec<&str> = logs
+        .lines()
+        .filter(|line| line.contains("maxmemory-policy allkeys-lru"))
+        .collect();
     assert_eq!(said.len(), 2, "{said:#?}");
-    assert!(said[0].contains("stopping: a task failed") && said[1].starts_with("postdate: "), "{said:#?}");
+    assert!(
+        said[0].contains("stopping: a task failed") && said[1].starts_with("postdate: "),
+        "{said:#?}"
+    );
 }
 
 #[test]
@@ -93,10 +127,16 @@ fn a_taken_admin_port_is_named_with_its_key() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let scene = Scene::new(kafka(), "taken", 1);
-    let mut postdate = Postdate::start_with(&scene.config(redis()), &[("POSTDATE_ADMIN__LISTEN", &address)]);
+    let mut postdate = Postdate::start_with(
+        &scene.config(redis()),
+        &[("POSTDATE_ADMIN__LISTEN", &address)],
+    );
     assert_eq!(postdate.wait_until_ended().code(), Some(1));
     let logs = postdate.logs();
-    assert!(logs.contains(&format!("cannot listen on {address} (admin.listen)")), "{logs}");
+    assert!(
+        logs.contains(&format!("cannot listen on {address} (admin.listen)")),
+        "{logs}"
+    );
 }
 
 #[test]
@@ -112,7 +152,11 @@ fn a_process_ends_in_time_though_its_store_is_away() {
     let (status, took) = postdate.terminate();
     assert_eq!(status.code(), Some(0), "{}", postdate.logs());
     assert!(took < STOP, "it took {took:?} to end");
-    assert!(postdate.logs().contains("leases not released"), "{}", postdate.logs());
+    assert!(
+        postdate.logs().contains("leases not released"),
+        "{}",
+        postdate.logs()
+    );
     away.restart();
     postdate.restart();
     scene.all_arrive(&sink);

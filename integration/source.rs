@@ -17,29 +17,52 @@ fn a_source_topic_that_was_made_again_waits_for_its_reset_and_goes_on_without_a_
     sink.wait_for(100, LIMIT);
     kafka().delete_topic(&scene.source);
     kafka().create_topic(&scene.source, 2, &[]);
-    wait_for_complaint(&postdate, &["recreated", "postdate reset --config", "--route r", &format!("--topic {}", scene.source)]);
+    wait_for_complaint(
+        &postdate,
+        &[
+            "recreated",
+            "postdate reset --config",
+            "--route r",
+            &format!("--topic {}", scene.source),
+        ],
+    );
     scene.all_arrive(&sink);
 
     scene.renew_producer(2);
     scene.send(50, -1_000..0);
     scene.send_without_delay();
-    eventually("the shards are drained", LIMIT, || reset(&postdate, &scene.source));
+    eventually("the shards are drained", LIMIT, || {
+        reset(&postdate, &scene.source)
+    });
     scene.send(50, 0..2_000);
     let duplicates = scene.all_arrive(&sink);
     assert_eq!(duplicates, 0);
     wait_until_ready(&postdate);
     let logs = postdate.logs();
-    let said: Vec<&str> = logs.lines().filter(|line| line.contains("shard stopped")).collect();
-    assert_eq!(said.len(), 1, "it concerns the topic, not each of its partitions: {said:#?}");
+    let said: Vec<&str> = logs
+        .lines()
+        .filter(|line| line.contains("shard stopped"))
+        .collect();
+    assert_eq!(
+        said.len(),
+        1,
+        "it concerns the topic, not each of its partitions: {said:#?}"
+    );
 }
 
 /// Whether it was done; it is refused while messages wait.
 fn reset(postdate: &Postdate, topic: &str) -> Option<()> {
     let mut reset = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    reset.args(["reset", "--config"]).arg(postdate.folder().join("config.toml")).args(["--route", "r", "--topic", topic]);
+    reset
+        .args(["reset", "--config"])
+        .arg(postdate.folder().join("config.toml"))
+        .args(["--route", "r", "--topic", topic]);
     let output = reset.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() || said.contains("still wait"), "{said}");
+    assert!(
+        output.status.success() || said.contains("still wait"),
+        "{said}"
+    );
     output.status.success().then_some(())
 }
 
@@ -75,7 +98,11 @@ fn records_deleted_before_they_were_read_are_counted_and_the_rest_is_delivered()
     assert_eq!(duplicates, 0);
     let gap = postdate.metrics().sum("postdate_source_gap_messages_total");
     assert!((gap - 70.0).abs() < f64::EPSILON, "{gap} of 70");
-    assert!(postdate.logs().contains("are no longer retained by the source"));
+    assert!(
+        postdate
+            .logs()
+            .contains("are no longer retained by the source")
+    );
     wait_until_ready(&postdate);
     scene.ledger_says_all_once(&postdate);
 }

@@ -10,7 +10,9 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 
-use crate::env::{Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique};
+use crate::env::{
+    Kafka, Outgoing, PATIENCE, Postdate, Producer, Record, Redis, Sink, eventually, now_ms, unique,
+};
 
 /// How long anything may take that does happen in the end. Generous: two cores, and other tests beside this one.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
@@ -30,13 +32,28 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new(kafka: &Kafka, name: &str, partitions: i32) -> Scene {
         let deployment = unique(name);
-        let (source, target) = (format!("{deployment}.delayed"), format!("{deployment}.target"));
+        let (source, target) = (
+            format!("{deployment}.delayed"),
+            format!("{deployment}.target"),
+        );
         kafka.create_topic(&source, partitions, &[]);
         // The broker's own clock tells when a message arrived; it is this machine's.
-        kafka.create_topic(&target, partitions, &[("message.timestamp.type", "LogAppendTime")]);
+        kafka.create_topic(
+            &target,
+            partitions,
+            &[("message.timestamp.type", "LogAppendTime")],
+        );
         kafka.create_topic(&format!("{deployment}.dead"), 1, &[]);
         let producer = Producer::start(kafka.addr());
-        Scene { addr: kafka.addr().to_owned(), deployment, source, target, partitions, producer, sent: BTreeMap::new() }
+        Scene {
+            addr: kafka.addr().to_owned(),
+            deployment,
+            source,
+            target,
+            partitions,
+            producer,
+            sent: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn config(&self, redis: &Redis) -> String {
@@ -50,7 +67,13 @@ impl Scene {
 
     /// `store` is the table that says where messages wait; none at all is the embedded store.
     pub(crate) fn config_stored(&self, store: &str, more: &str) -> String {
-        let Scene { addr, deployment, source, target, .. } = self;
+        let Scene {
+            addr,
+            deployment,
+            source,
+            target,
+            ..
+        } = self;
         format!(
             r#"
 deployment = "{deployment}"
@@ -78,10 +101,12 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
         let start = now_ms();
         for index in 0..count {
             let number = self.sent.len();
-            let share = i64::try_from(index).unwrap() * (dues.end - dues.start) / i64::try_from(count).unwrap();
+            let share = i64::try_from(index).unwrap() * (dues.end - dues.start)
+                / i64::try_from(count).unwrap();
             let due = start + dues.start + share;
             let partition = i32::try_from(number).unwrap() % self.partitions;
-            self.producer.send(&message(&self.source, partition, number, due));
+            self.producer
+                .send(&message(&self.source, partition, number, due));
             self.sent.insert(number, due);
         }
     }
@@ -95,7 +120,12 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     /// A message that names no due.
     pub(crate) fn send_without_delay(&mut self) {
         let number = self.sent.len();
-        self.producer.send(&Outgoing::to(&self.source).partition(0).header("uid", number.to_string()).key("k"));
+        self.producer.send(
+            &Outgoing::to(&self.source)
+                .partition(0)
+                .header("uid", number.to_string())
+                .key("k"),
+        );
         self.sent.insert(number, 0);
         self.flush();
     }
@@ -143,12 +173,19 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     }
 
     fn committed_by(&self, group: &str, partition: i32) -> (i64, String) {
-        let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", &self.addr).set("group.id", group).create().unwrap();
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", &self.addr)
+            .set("group.id", group)
+            .create()
+            .unwrap();
         let mut asked = TopicPartitionList::new();
         asked.add_partition(&self.source, partition);
         let committed = consumer.committed_offsets(asked, PATIENCE).unwrap();
         let element = &committed.elements()[0];
-        (element.offset().to_raw().unwrap_or(-1), element.metadata().to_owned())
+        (
+            element.offset().to_raw().unwrap_or(-1),
+            element.metadata().to_owned(),
+        )
     }
 
     pub(crate) fn sink(&self) -> Sink {
@@ -166,32 +203,45 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     pub(crate) fn all_arrive(&self, sink: &Sink) -> usize {
         let mut missing = self.sent.clone();
         let mut read = 0;
-        let records = sink.wait_until(&format!("all {} messages", self.sent.len()), LIMIT, |records| {
-            for record in &records[read..] {
-                missing.remove(&number(record));
-            }
-            read = records.len();
-            missing.is_empty()
-        });
+        let records = sink.wait_until(
+            &format!("all {} messages", self.sent.len()),
+            LIMIT,
+            |records| {
+                for record in &records[read..] {
+                    missing.remove(&number(record));
+                }
+                read = records.len();
+                missing.is_empty()
+            },
+        );
         self.judge(&records)
     }
 
     /// For the end of a test, when all has arrived: nothing is pending, and what was accepted is accounted for, without a doubt. Answers the sums.
     pub(crate) fn ledger(&self, postdate: &Postdate) -> Value {
-        ledger(&self.deployment, postdate, |total| total["pending"] == 0 && total["unsure"] == false)
+        ledger(&self.deployment, postdate, |total| {
+            total["pending"] == 0 && total["unsure"] == false
+        })
     }
 
     /// As `ledger`, where no message was diverted, and the store lost nothing: each was accepted and delivered once, however often it came.
     pub(crate) fn ledger_says_all_once(&self, postdate: &Postdate) {
         let (total, sent) = (self.ledger(postdate), self.sent.len() as u64);
-        assert_eq!((&total["accepted"], &total["delivered"]), (&sent.into(), &sent.into()), "{total}");
+        assert_eq!(
+            (&total["accepted"], &total["delivered"]),
+            (&sent.into(), &sent.into()),
+            "{total}"
+        );
     }
 
     /// As `ledger`, where no message was diverted, but the store, or a timer with its lease, lost what it had: of what came to an end before
     /// that some are in no count, and none is in it twice.
     pub(crate) fn ledger_says_none_twice(&self, postdate: &Postdate) {
         let (total, sent) = (self.ledger(postdate), self.sent.len() as u64);
-        assert!(total["accepted"] == total["delivered"] && total["accepted"].as_u64() <= Some(sent), "{total}");
+        assert!(
+            total["accepted"] == total["delivered"] && total["accepted"].as_u64() <= Some(sent),
+            "{total}"
+        );
     }
 
     /// Kills the process again and again, each time while it reads some messages and hands over others: nothing is lost.
@@ -230,12 +280,24 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
     pub(crate) fn judge(&self, records: &[Record]) -> usize {
         let mut times: BTreeMap<usize, usize> = BTreeMap::new();
         for record in records {
-            let due = self.sent.get(&number(record)).unwrap_or_else(|| panic!("never sent, or lost on purpose: {record:?}"));
-            assert!(record.timestamp >= *due, "{} ms early: {record:?}", due - record.timestamp);
+            let due = self
+                .sent
+                .get(&number(record))
+                .unwrap_or_else(|| panic!("never sent, or lost on purpose: {record:?}"));
+            assert!(
+                record.timestamp >= *due,
+                "{} ms early: {record:?}",
+                due - record.timestamp
+            );
             *times.entry(number(record)).or_default() += 1;
         }
         let duplicates = times.values().map(|times| times - 1).sum();
-        eprintln!("{}: {} sent, {} arrived, {duplicates} of them again", self.deployment, self.sent.len(), records.len());
+        eprintln!(
+            "{}: {} sent, {} arrived, {duplicates} of them again",
+            self.deployment,
+            self.sent.len(),
+            records.len()
+        );
         duplicates
     }
 }
@@ -245,17 +307,35 @@ pub(crate) struct Lateness(Vec<i64>);
 
 impl Lateness {
     /// Of those that are due within `dues`; printed under this name.
-    pub(crate) fn of<'r>(name: &str, records: impl IntoIterator<Item = &'r Record>, dues: Range<i64>) -> Lateness {
+    pub(crate) fn of<'r>(
+        name: &str,
+        records: impl IntoIterator<Item = &'r Record>,
+        dues: Range<i64>,
+    ) -> Lateness {
         let late = Lateness::quietly(records, dues);
         let [p50, p99, greatest] = [500, 990, 1_000].map(|share| late.at(share));
-        eprintln!("{name}: {} messages, p50 {p50} ms, p99 {p99} ms, greatest {greatest} ms after the due", late.0.len());
+        eprintln!(
+            "{name}: {} messages, p50 {p50} ms, p99 {p99} ms, greatest {greatest} ms after the due",
+            late.0.len()
+        );
         late
     }
 
     /// Of those that are due within `dues`, which must be some.
-    pub(crate) fn quietly<'r>(records: impl IntoIterator<Item = &'r Record>, dues: Range<i64>) -> Lateness {
-        let due = |record: &Record| record.header("postdate-due").and_then(|due| due.parse::<i64>().ok()).expect("a due");
-        let of = records.into_iter().map(|record| (due(record), record.timestamp)).filter(|(due, _)| dues.contains(due));
+    pub(crate) fn quietly<'r>(
+        records: impl IntoIterator<Item = &'r Record>,
+        dues: Range<i64>,
+    ) -> Lateness {
+        let due = |record: &Record| {
+            record
+                .header("postdate-due")
+                .and_then(|due| due.parse::<i64>().ok())
+                .expect("a due")
+        };
+        let of = records
+            .into_iter()
+            .map(|record| (due(record), record.timestamp))
+            .filter(|(due, _)| dues.contains(due));
         let mut late: Vec<_> = of.map(|(due, arrived)| arrived - due).collect();
         late.sort_unstable();
         assert!(!late.is_empty(), "nothing was due within {dues:?}");
@@ -275,28 +355,42 @@ impl Lateness {
 /// Asks for the ledger until its sums are such, and answers them. At no moment may it be wrong, whatever is still to come.
 pub(crate) fn ledger(name: &str, postdate: &Postdate, is_such: impl Fn(&Value) -> bool) -> Value {
     let mut last = String::new();
-    eventually(&format!("the ledger of {name} is as it should be"), LIMIT, || {
-        let output = postdate.command(&["ledger", "--json"]);
-        let sheet: Value = serde_json::from_slice(&output.stdout).ok()?;
-        assert!(output.status.success() && sheet["balances"] == true, "the ledger is wrong: {sheet}");
-        let total = &sheet["total"];
-        let shown = total.to_string();
-        if shown != last {
-            eprintln!("{name}: ledger {shown}");
-            last = shown;
-        }
-        is_such(total).then(|| total.clone())
-    })
+    eventually(
+        &format!("the ledger of {name} is as it should be"),
+        LIMIT,
+        || {
+            let output = postdate.command(&["ledger", "--json"]);
+            let sheet: Value = serde_json::from_slice(&output.stdout).ok()?;
+            assert!(
+                output.status.success() && sheet["balances"] == true,
+                "the ledger is wrong: {sheet}"
+            );
+            let total = &sheet["total"];
+            let shown = total.to_string();
+            if shown != last {
+                eprintln!("{name}: ledger {shown}");
+                last = shown;
+            }
+            is_such(total).then(|| total.clone())
+        },
+    )
 }
 
 fn message(topic: &str, partition: i32, number: usize, due: i64) -> Outgoing {
     let number = number.to_string();
-    Outgoing::to(topic).partition(partition).key(&number).header("uid", &number).header("postdate-at", due.to_string())
+    Outgoing::to(topic)
+        .partition(partition)
+        .key(&number)
+        .header("uid", &number)
+        .header("postdate-at", due.to_string())
 }
 
 /// The number that a message was sent under.
 pub(crate) fn number(record: &Record) -> usize {
-    record.header("uid").and_then(|uid| uid.parse().ok()).unwrap_or_else(|| panic!("not a message of the test: {record:?}"))
+    record
+        .header("uid")
+        .and_then(|uid| uid.parse().ok())
+        .unwrap_or_else(|| panic!("not a message of the test: {record:?}"))
 }
 
 /// Waits until `/readyz` answers "no", with all of these words in its reasons.
@@ -310,7 +404,10 @@ pub(crate) fn wait_for_complaint(postdate: &Postdate, words: &[&str]) -> String 
             }
             last = Some(body);
         }
-        assert!(start.elapsed() < LIMIT, "waited in vain for a complaint with {words:?}; the last answer: {last:?}");
+        assert!(
+            start.elapsed() < LIMIT,
+            "waited in vain for a complaint with {words:?}; the last answer: {last:?}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }

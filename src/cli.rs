@@ -85,7 +85,10 @@ const COMPLETION_AFTER: &str = "Examples:
 /// What the process was asked to do.
 #[derive(Debug, Parser)]
 #[command(name = "postdate", version, about = "Delayed delivery for Kafka", long_about = ABOUT, after_long_help = AFTER)]
-#[command(after_help = "`postdate --help` explains more, and lists the exit codes.", disable_help_subcommand = true)]
+#[command(
+    after_help = "`postdate --help` explains more, and lists the exit codes.",
+    disable_help_subcommand = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -178,8 +181,14 @@ pub struct Demo {
 }
 
 fn demo_length(text: &str) -> Result<Duration, String> {
-    let length = parse_after(text).map(Delay::length).ok_or("write it with a unit: 30s, 2m")?;
-    if (DEMO_MIN..=DEMO_MAX).contains(&length) { Ok(length) } else { Err("it takes 5s to 1h".to_owned()) }
+    let length = parse_after(text)
+        .map(Delay::length)
+        .ok_or("write it with a unit: 30s, 2m")?;
+    if (DEMO_MIN..=DEMO_MAX).contains(&length) {
+        Ok(length)
+    } else {
+        Err("it takes 5s to 1h".to_owned())
+    }
 }
 
 /// See [`Command::Reset`].
@@ -327,41 +336,90 @@ mod tests {
 
     #[test]
     fn a_reset_names_route_topic_and_partition() {
-        let line =
-            ["postdate", "reset", "--config", "c.toml", "--route", "orders", "--topic", "orders.delayed", "--partition", "3", "--discard"];
-        let Command::Reset(reset) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };
+        let line = [
+            "postdate",
+            "reset",
+            "--config",
+            "c.toml",
+            "--route",
+            "orders",
+            "--topic",
+            "orders.delayed",
+            "--partition",
+            "3",
+            "--discard",
+        ];
+        let Command::Reset(reset) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command")
+        };
         assert_eq!(
-            (reset.route.as_str(), reset.topic.as_str(), reset.partition, reset.discard),
+            (
+                reset.route.as_str(),
+                reset.topic.as_str(),
+                reset.partition,
+                reset.discard
+            ),
             ("orders", "orders.delayed", Some(3), true)
         );
     }
 
     #[test]
     fn a_demo_needs_nothing_and_lasts_for_a_time_that_it_can() {
-        let demo = |line: &[&str]| match Cli::try_parse_from([&["postdate", "demo"], line].concat()).map(|cli| cli.command) {
+        let demo = |line: &[&str]| match Cli::try_parse_from([&["postdate", "demo"], line].concat())
+            .map(|cli| cli.command)
+        {
             Ok(Command::Demo(demo)) => Some(demo.length),
             _ => None,
         };
         assert_eq!(demo(&[]), Some(Duration::from_secs(30)));
-        assert_eq!(demo(&["--for", "1m30s", "--plain"]), Some(Duration::from_secs(90)));
-        for line in [&["--for", "4s"][..], &["--for", "2h"], &["--for", "soon"], &["--route", "orders"], &["--yes"]] {
+        assert_eq!(
+            demo(&["--for", "1m30s", "--plain"]),
+            Some(Duration::from_secs(90))
+        );
+        for line in [
+            &["--for", "4s"][..],
+            &["--for", "2h"],
+            &["--for", "soon"],
+            &["--route", "orders"],
+            &["--yes"],
+        ] {
             assert_eq!(demo(line), None, "{line:?}");
         }
     }
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for line in [&["postdate"][..], &["postdate", "run"], &["postdate", "rnu"], &["postdate", "reset", "--config", "c", "--route", "r"]]
-        {
+        for line in [
+            &["postdate"][..],
+            &["postdate", "run"],
+            &["postdate", "rnu"],
+            &["postdate", "reset", "--config", "c", "--route", "r"],
+        ] {
             assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
         }
-        let negative = ["postdate", "reset", "--config", "c", "--route", "r", "--topic", "t", "--partition=-1"];
+        let negative = [
+            "postdate",
+            "reset",
+            "--config",
+            "c",
+            "--route",
+            "r",
+            "--topic",
+            "t",
+            "--partition=-1",
+        ];
         assert!(Cli::try_parse_from(negative).is_err());
     }
 
     #[test]
     fn a_message_has_one_payload_and_one_time_and_a_cancel_has_an_id_and_a_place() {
-        let parse = |line: &[&str]| Cli::try_parse_from(["postdate", "send", "--config", "c", "--route", "r"].iter().chain(line));
+        let parse = |line: &[&str]| {
+            Cli::try_parse_from(
+                ["postdate", "send", "--config", "c", "--route", "r"]
+                    .iter()
+                    .chain(line),
+            )
+        };
         for line in [
             &["--in", "30m", "text"][..],
             &["--in", "-5", "-"],
@@ -369,7 +427,11 @@ mod tests {
             &["--cancel", "--id", "a", "--key", "k"],
             &["--cancel", "--id", "a", "--partition", "3"],
         ] {
-            assert!(parse(line).is_ok(), "{line:?}: {}", parse(line).unwrap_err());
+            assert!(
+                parse(line).is_ok(),
+                "{line:?}: {}",
+                parse(line).unwrap_err()
+            );
         }
         for line in [
             &["text"][..],
@@ -396,7 +458,15 @@ mod tests {
     fn the_help_tells_the_exit_codes() {
         let help = Cli::command().render_long_help().to_string();
         assert!(
-            ["Exit codes:", "  0 ", "  1 ", "  2 ", "POSTDATE_ROUTE__ORDERS__MAX_DELAY"].iter().all(|text| help.contains(text)),
+            [
+                "Exit codes:",
+                "  0 ",
+                "  1 ",
+                "  2 ",
+                "POSTDATE_ROUTE__ORDERS__MAX_DELAY"
+            ]
+            .iter()
+            .all(|text| help.contains(text)),
             "{help}"
         );
     }

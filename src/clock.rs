@@ -13,11 +13,18 @@ pub(crate) trait Clock {
 pub(crate) struct WallClock;
 
 impl Clock for WallClock {
-    #[allow(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the machine's clock"
+    )]
     fn now(&self) -> Timestamp {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)),
-            Err(before) => Timestamp::from_millis(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)),
+            Ok(since) => {
+                Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+            }
+            Err(before) => Timestamp::from_millis(
+                -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
+            ),
         }
     }
 }

@@ -50,25 +50,42 @@ struct Note {
 
 impl Health {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Registry { started: Instant::now(), parts: Mutex::default() }))
+        Self(Arc::new(Registry {
+            started: Instant::now(),
+            parts: Mutex::default(),
+        }))
     }
 
     /// Registers a part that is not ready yet. A name used again takes the earlier part's place.
     pub(crate) fn part(&self, name: impl Into<String>) -> Part {
-        let state = State { beat: AtomicU64::new(0), reason: Mutex::new(Some(STARTING.to_owned())), note: Mutex::default() };
+        let state = State {
+            beat: AtomicU64::new(0),
+            reason: Mutex::new(Some(STARTING.to_owned())),
+            note: Mutex::default(),
+        };
         let (name, state) = (name.into(), Arc::new(state));
         locked(&self.0.parts).insert(name.clone(), state.clone());
-        Part { name, registry: self.0.clone(), state }
+        Part {
+            name,
+            registry: self.0.clone(),
+            state,
+        }
     }
 
     /// Why the process is not ready; empty if it is. A process without parts is still starting.
     pub(crate) fn not_ready(&self) -> Vec<Complaint> {
         let parts = locked(&self.0.parts);
         if parts.is_empty() {
-            return vec![Complaint { part: "process".to_owned(), reason: "starting".to_owned() }];
+            return vec![Complaint {
+                part: "process".to_owned(),
+                reason: "starting".to_owned(),
+            }];
         }
         let complaint = |(part, state): (&String, &Arc<State>)| {
-            locked(&state.reason).as_ref().map(|reason| Complaint { part: part.clone(), reason: reason.clone() })
+            locked(&state.reason).as_ref().map(|reason| Complaint {
+                part: part.clone(),
+                reason: reason.clone(),
+            })
         };
         parts.iter().filter_map(complaint).collect()
     }
@@ -79,7 +96,10 @@ impl Health {
         let complaint = |(part, state): (&String, &Arc<State>)| {
             let note = locked(&state.note);
             let note = note.as_ref().filter(|note| note.until > now)?;
-            Some(Complaint { part: part.clone(), reason: note.text.clone() })
+            Some(Complaint {
+                part: part.clone(),
+                reason: note.text.clone(),
+            })
         };
         locked(&self.0.parts).iter().filter_map(complaint).collect()
     }
@@ -89,12 +109,16 @@ impl Health {
         let now = self.0.millis();
         let silent = |state: &State| match state.beat.load(Ordering::Relaxed) {
             0 => None,
-            beat => Some(Duration::from_millis(now.saturating_sub(beat))).filter(|silence| *silence > SILENCE_MAX),
+            beat => Some(Duration::from_millis(now.saturating_sub(beat)))
+                .filter(|silence| *silence > SILENCE_MAX),
         };
         let parts = locked(&self.0.parts);
         let complaint = |(part, state): (&String, &Arc<State>)| {
             let reason = format!("has not moved for {}s", silent(state)?.as_secs());
-            Some(Complaint { part: part.clone(), reason })
+            Some(Complaint {
+                part: part.clone(),
+                reason,
+            })
         };
         parts.iter().filter_map(complaint).collect()
     }
@@ -135,7 +159,10 @@ impl Part {
 
     /// Notes what is amiss beyond the part, until it is noted anew or the instant has come. Who notes it logs it.
     pub(crate) fn note(&self, text: impl Into<String>, until: Instant) {
-        *locked(&self.state.note) = Some(Note { text: text.into(), until });
+        *locked(&self.state.note) = Some(Note {
+            text: text.into(),
+            until,
+        });
     }
 
     /// Nothing is amiss any more.
@@ -150,7 +177,9 @@ impl Part {
 
     /// Shows that the part's loop goes round. From the first beat on it must go on beating.
     pub(crate) fn beat(&self) {
-        self.state.beat.store(self.registry.millis(), Ordering::Relaxed);
+        self.state
+            .beat
+            .store(self.registry.millis(), Ordering::Relaxed);
     }
 }
 
@@ -178,7 +207,10 @@ mod tests {
     use super::*;
 
     fn complaint(part: &str, reason: &str) -> Complaint {
-        Complaint { part: part.to_owned(), reason: reason.to_owned() }
+        Complaint {
+            part: part.to_owned(),
+            reason: reason.to_owned(),
+        }
     }
 
     #[test]
@@ -193,7 +225,13 @@ mod tests {
         store.not_ready("does not answer");
         assert_eq!(health.not_ready(), [complaint("store", "does not answer")]);
         drop(broker);
-        assert_eq!(health.not_ready(), [complaint("broker", "ended"), complaint("store", "does not answer")]);
+        assert_eq!(
+            health.not_ready(),
+            [
+                complaint("broker", "ended"),
+                complaint("store", "does not answer")
+            ]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -201,8 +239,14 @@ mod tests {
         let health = Health::new();
         let part = health.part("outlets");
         part.ready();
-        part.note("a topic is missing", Instant::now() + Duration::from_secs(10));
-        assert_eq!((health.not_ready(), health.degraded()), (Vec::new(), vec![complaint("outlets", "a topic is missing")]));
+        part.note(
+            "a topic is missing",
+            Instant::now() + Duration::from_secs(10),
+        );
+        assert_eq!(
+            (health.not_ready(), health.degraded()),
+            (Vec::new(), vec![complaint("outlets", "a topic is missing")])
+        );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(health.degraded(), []);
         part.note("another one", Instant::now() + Duration::from_secs(10));
@@ -215,12 +259,19 @@ mod tests {
         let health = Health::new();
         let (beats, never) = (health.part("timer"), health.part("idle"));
         tokio::time::advance(SILENCE_MAX * 2).await;
-        assert_eq!(health.not_alive(), [], "who has not begun to beat is not waited for");
+        assert_eq!(
+            health.not_alive(),
+            [],
+            "who has not begun to beat is not waited for"
+        );
         beats.beat();
         tokio::time::advance(SILENCE_MAX).await;
         assert_eq!(health.not_alive(), []);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(health.not_alive(), [complaint("timer", "has not moved for 61s")]);
+        assert_eq!(
+            health.not_alive(),
+            [complaint("timer", "has not moved for 61s")]
+        );
         beats.beat();
         assert_eq!(health.not_alive(), []);
         drop((beats, never));

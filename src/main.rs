@@ -20,8 +20,16 @@ fn main() -> ExitCode {
         Ok(Outcome::Nothing) => ExitCode::from(NOTHING_THERE),
         Err(error) => {
             // Nobody is left to tell if this fails.
-            let _ = writeln!(std::io::stderr(), "postdate: {}", format!("{error:#}").trim_end());
-            ExitCode::from(if error.is::<ConfigError>() || error.is::<Refused>() { WRONG_USAGE } else { FAILED })
+            let _ = writeln!(
+                std::io::stderr(),
+                "postdate: {}",
+                format!("{error:#}").trim_end()
+            );
+            ExitCode::from(if error.is::<ConfigError>() || error.is::<Refused>() {
+                WRONG_USAGE
+            } else {
+                FAILED
+            })
         }
     }
 }
@@ -38,7 +46,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
             config.check_source(&reset.route, &reset.topic)?;
             postdate::reset(&config, &reset).map(|()| Outcome::Done)
         }
-        Command::Pending(pending) => postdate::pending(&prepare_quietly(&pending.config)?, &pending),
+        Command::Pending(pending) => {
+            postdate::pending(&prepare_quietly(&pending.config)?, &pending)
+        }
         Command::Ledger(ledger) => postdate::ledger(&prepare_quietly(&ledger.config)?, &ledger),
         Command::Send(send) => postdate::send(&prepare_quietly(&send.config)?, &send),
         Command::Check(check) => postdate::check(&prepare_quietly(&check.config)?, &check),

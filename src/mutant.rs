@@ -3,7 +3,13 @@
 
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "named at the planted lines, which compile to nothing"))]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        reason = "named at the planted lines, which compile to nothing"
+    )
+)]
 pub(crate) enum Mutant {
     /// Append does not compare its first offset with the watermark.
     NoCompare,
@@ -110,8 +116,15 @@ mod planted {
     }
 
     /// Plants `mutants`, all together and no others, on this thread while `body` runs.
-    pub(crate) fn with<T>(mutants: impl IntoIterator<Item = Mutant>, body: impl FnOnce() -> T) -> T {
-        let before = PLANTED.replace(mutants.into_iter().fold(0, |planted, mutant| planted | bit(mutant)));
+    pub(crate) fn with<T>(
+        mutants: impl IntoIterator<Item = Mutant>,
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let before = PLANTED.replace(
+            mutants
+                .into_iter()
+                .fold(0, |planted, mutant| planted | bit(mutant)),
+        );
         let result = body();
         PLANTED.set(before);
         result

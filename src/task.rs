@@ -33,15 +33,24 @@ const NICEST: i32 = 19;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot start {task}")]
-    Start { task: String, source: std::io::Error },
+    Start {
+        task: String,
+        source: std::io::Error,
+    },
     #[error("{task} failed")]
-    Failed { task: String, source: Box<dyn StdError + Send + Sync> },
+    Failed {
+        task: String,
+        source: Box<dyn StdError + Send + Sync>,
+    },
     #[error("{task} panicked: {text}")]
     Panicked { task: String, text: String },
     #[error("{task} ended though nobody had asked it to")]
     Ended { task: String },
     #[error("not ended {} after the stop, and given up: {}", seconds(*deadline), tasks.join(", "))]
-    Overdue { tasks: Vec<String>, deadline: Duration },
+    Overdue {
+        tasks: Vec<String>,
+        deadline: Duration,
+    },
 }
 
 fn seconds(duration: Duration) -> String {
@@ -70,7 +79,14 @@ impl TaskGroup {
     pub(crate) fn new() -> Self {
         // An end waits in its own thread until it is looked at, so one place is enough.
         let (end, ends) = mpsc::channel(1);
-        Self { token: Token::new(), running: BTreeMap::new(), causes: BTreeSet::new(), started: 0, ends, end }
+        Self {
+            token: Token::new(),
+            running: BTreeMap::new(),
+            causes: BTreeSet::new(),
+            started: 0,
+            ends,
+            end,
+        }
     }
 
     /// Cancelled when the group is to stop: by a signal, or because a task failed.
@@ -86,9 +102,20 @@ impl TaskGroup {
         F: Future<Output = Result<(), E>>,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let failed = |source| Error::Start { task: name.to_owned(), source };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (id, task, token, end) = (self.started, name.to_owned(), self.token.clone(), self.end.clone());
+        let failed = |source| Error::Start {
+            task: name.to_owned(),
+            source,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let (id, task, token, end) = (
+            self.started,
+            name.to_owned(),
+            self.token.clone(),
+            self.end.clone(),
+        );
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 let result = runtime.block_on(body(token.clone()));
@@ -100,8 +127,14 @@ impl TaskGroup {
             let fault = match result {
                 Ok(Ok(())) if was_asked => None,
                 Ok(Ok(())) => Some(Error::Ended { task }),
-                Ok(Err(source)) => Some(Error::Failed { task, source: source.into() }),
-                Err(panic) => Some(Error::Panicked { task, text: text_of(panic.as_ref()).to_owned() }),
+                Ok(Err(source)) => Some(Error::Failed {
+                    task,
+                    source: source.into(),
+                }),
+                Err(panic) => Some(Error::Panicked {
+                    task,
+                    text: text_of(panic.as_ref()).to_owned(),
+                }),
             };
             if fault.is_some() {
                 token.cancel();
@@ -109,7 +142,10 @@ impl TaskGroup {
             // Fails only if the group was given up, and then nobody wants to know.
             let _ = end.blocking_send(End { id, fault });
         };
-        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(failed)?;
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(failed)?;
         self.running.insert(id, name.to_owned());
         self.started += 1;
         Ok(())
@@ -117,7 +153,11 @@ impl TaskGroup {
 
     /// Waits until all tasks have ended. When `stop` is ready or a task fails, all are told to end, and have until `deadline` from then.
     /// Answers the fault that came first; but one that only followed from another's does not hide that.
-    pub(crate) async fn join(mut self, stop: impl Future<Output = ()>, deadline: Duration) -> Result<(), Error> {
+    pub(crate) async fn join(
+        mut self,
+        stop: impl Future<Output = ()>,
+        deadline: Duration,
+    ) -> Result<(), Error> {
         let mut faults = Vec::new();
         let mut stop = std::pin::pin!(stop);
         while !self.running.is_empty() && !self.token.is_cancelled() {
@@ -134,7 +174,10 @@ impl TaskGroup {
             match tokio::time::timeout_at(until, self.ends.recv()).await {
                 Ok(end) => faults.extend(self.ended(end)),
                 Err(_) => {
-                    let overdue = Error::Overdue { tasks: self.running.values().cloned().collect(), deadline };
+                    let overdue = Error::Overdue {
+                        tasks: self.running.values().cloned().collect(),
+                        deadline,
+                    };
                     error!(error = %overdue, "a task hangs");
                     faults.push(overdue);
                     break;
@@ -151,7 +194,9 @@ impl TaskGroup {
         match &fault {
             None => info!(task, "ended"),
             // A store that cannot be used fails each task that uses it: saying it once is enough.
-            Some(fault) if !self.causes.insert(root(fault)) => info!(task, "ended, for the same reason"),
+            Some(fault) if !self.causes.insert(root(fault)) => {
+                info!(task, "ended, for the same reason")
+            }
             Some(fault) => error!(task, error = chain(fault), "stopping: a task failed"),
         }
         fault
@@ -161,7 +206,10 @@ impl TaskGroup {
 /// Answers the name of the first SIGTERM or SIGINT from here on.
 pub(crate) async fn signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     // Nothing is lost by dropping either: the first signal ends the wait for both.
     tokio::select! {
         biased;
@@ -178,13 +226,16 @@ fn chain(error: &dyn StdError) -> String {
 
 /// The first cause of an error.
 fn root(error: &dyn StdError) -> String {
-    std::iter::successors(Some(error), |cause: &&dyn StdError| (*cause).source()).last().map_or_else(String::new, ToString::to_string)
+    std::iter::successors(Some(error), |cause: &&dyn StdError| (*cause).source())
+        .last()
+        .map_or_else(String::new, ToString::to_string)
 }
 
 /// What a panic said.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is not text")
 }
 
 #[cfg(test)]
@@ -196,7 +247,11 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn run<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     /// A task that ends when asked to.
@@ -230,10 +285,15 @@ mod tests {
     fn the_first_error_stops_all() {
         let mut group = TaskGroup::new();
         group.thread("first", obedient).unwrap();
-        group.thread("second", |_| async { Err("no more") }).unwrap();
+        group
+            .thread("second", |_| async { Err("no more") })
+            .unwrap();
         group.thread("third", obedient).unwrap();
         let token = group.token();
-        assert_eq!(shown(run(group.join(pending(), LONG))), "second failed: no more");
+        assert_eq!(
+            shown(run(group.join(pending(), LONG))),
+            "second failed: no more"
+        );
         assert!(token.is_cancelled());
     }
 
@@ -241,8 +301,19 @@ mod tests {
     fn a_panic_is_reported_with_its_tasks_name() {
         let mut group = TaskGroup::new();
         group.thread("other", obedient).unwrap();
-        group.thread("shaky", |_| async { if LONG.is_zero() { Err("never") } else { panic!("invariant {} is broken", 7) } }).unwrap();
-        assert_eq!(shown(run(group.join(pending(), LONG))), "shaky panicked: invariant 7 is broken");
+        group
+            .thread("shaky", |_| async {
+                if LONG.is_zero() {
+                    Err("never")
+                } else {
+                    panic!("invariant {} is broken", 7)
+                }
+            })
+            .unwrap();
+        assert_eq!(
+            shown(run(group.join(pending(), LONG))),
+            "shaky panicked: invariant 7 is broken"
+        );
     }
 
     #[test]
@@ -250,9 +321,17 @@ mod tests {
         let (release, hold) = sync_channel::<()>(0);
         let mut group = TaskGroup::new();
         group.thread("good", obedient).unwrap();
-        group.thread("laggard", move |_| async move { Err(hold.recv().unwrap_err()) }).unwrap();
+        group
+            .thread(
+                "laggard",
+                move |_| async move { Err(hold.recv().unwrap_err()) },
+            )
+            .unwrap();
         let result = run(group.join(async {}, Duration::from_millis(50)));
-        assert_eq!(shown(result), "not ended 0.05s after the stop, and given up: laggard");
+        assert_eq!(
+            shown(result),
+            "not ended 0.05s after the stop, and given up: laggard"
+        );
         drop(release);
     }
 
@@ -268,21 +347,31 @@ mod tests {
     fn a_task_that_ends_unasked_stops_all() {
         let mut group = TaskGroup::new();
         group.thread("other", obedient).unwrap();
-        group.thread("brief", |_| async { Ok::<_, std::io::Error>(()) }).unwrap();
-        assert_eq!(shown(run(group.join(pending(), LONG))), "brief ended though nobody had asked it to");
+        group
+            .thread("brief", |_| async { Ok::<_, std::io::Error>(()) })
+            .unwrap();
+        assert_eq!(
+            shown(run(group.join(pending(), LONG))),
+            "brief ended though nobody had asked it to"
+        );
     }
 
     #[test]
     fn a_cause_is_not_hidden_by_what_follows_from_it() {
         let mut group = TaskGroup::new();
         // Its channel was closed by the task that fails, and its end is known first.
-        group.thread("downstream", |_| async { Ok::<_, std::io::Error>(()) }).unwrap();
+        group
+            .thread("downstream", |_| async { Ok::<_, std::io::Error>(()) })
+            .unwrap();
         let cause = |token: Token| async move {
             token.cancelled().await;
             Err("the cause")
         };
         group.thread("upstream", cause).unwrap();
-        assert_eq!(shown(run(group.join(pending(), LONG))), "upstream failed: the cause");
+        assert_eq!(
+            shown(run(group.join(pending(), LONG))),
+            "upstream failed: the cause"
+        );
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The measurements, by the words that choose them.
-pub(crate) const STAGES: [&str; 13] =
-    ["copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "deep", "layout", "asynq", "nats"];
+pub(crate) const STAGES: [&str; 13] = [
+    "copy", "ingress", "drain", "embedded", "steady", "burst", "exact", "fleet", "idle", "deep",
+    "layout", "asynq", "nats",
+];
 
 /// What takes minutes and gigabytes of the disk, and what needs another server: only for whoever asks for it.
 const NAMED_ONLY: [&str; 2] = ["deep", "nats"];
@@ -22,32 +24,60 @@ pub(crate) struct Asked {
 impl Asked {
     /// A number is how many messages, a word a stage; `runs=3`, `waiting=50000000`, `workload=FILE`. Words that begin with a dash are cargo's own.
     pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Asked, String> {
-        let mut asked = Asked { stages: Vec::new(), runs: 1, load: Workload::default() };
+        let mut asked = Asked {
+            stages: Vec::new(),
+            runs: 1,
+            load: Workload::default(),
+        };
         let (mut count, mut waiting) = (None, None);
         for word in words.filter(|word| !word.starts_with('-')) {
             if let Some(file) = word.strip_prefix("workload=") {
-                asked.load =
-                    workload::read(Path::new(file)).map_err(|error| error.to_string().replacen("the configuration", "the workload", 1))?;
+                asked.load = workload::read(Path::new(file)).map_err(|error| {
+                    error
+                        .to_string()
+                        .replacen("the configuration", "the workload", 1)
+                })?;
             } else if let Some(runs) = word.strip_prefix("runs=") {
                 let runs = runs.parse().ok().filter(|runs| (1..=99).contains(runs));
-                asked.runs = runs.ok_or_else(|| format!("{word}: how many runs, from 1 to 99, such as RUNS=3"))?;
+                asked.runs = runs.ok_or_else(|| {
+                    format!("{word}: how many runs, from 1 to 99, such as RUNS=3")
+                })?;
             } else if let Some(number) = word.strip_prefix("waiting=") {
-                let number = number.parse().ok().filter(|waiting| workload::WAITING.contains(waiting));
+                let number = number
+                    .parse()
+                    .ok()
+                    .filter(|waiting| workload::WAITING.contains(waiting));
                 let (least, most) = workload::WAITING.into_inner();
-                waiting = Some(number.ok_or_else(|| format!("{word}: how many messages wait, from {least} to {most}"))?);
+                waiting = Some(number.ok_or_else(|| {
+                    format!("{word}: how many messages wait, from {least} to {most}")
+                })?);
             } else if word.starts_with(|first: char| first.is_ascii_digit()) {
-                let number = word.parse().ok().filter(|count| (1_000..=workload::COUNT_MAX).contains(count));
-                count = Some(number.ok_or_else(|| format!("{word}: how many messages, from 1000 to {}", workload::COUNT_MAX))?);
+                let number = word
+                    .parse()
+                    .ok()
+                    .filter(|count| (1_000..=workload::COUNT_MAX).contains(count));
+                count = Some(number.ok_or_else(|| {
+                    format!(
+                        "{word}: how many messages, from 1000 to {}",
+                        workload::COUNT_MAX
+                    )
+                })?);
             } else if STAGES.contains(&word.as_str()) {
                 asked.stages.push(word);
             } else {
-                return Err(format!("{word}: there is no such measurement; choose from {}", STAGES.join(", ")));
+                return Err(format!(
+                    "{word}: there is no such measurement; choose from {}",
+                    STAGES.join(", ")
+                ));
             }
         }
         asked.load.count = count.unwrap_or(asked.load.count);
         asked.load.deep.waiting = waiting.unwrap_or(asked.load.deep.waiting);
         if asked.load.partitions < 2 && asked.insists_on("burst") {
-            return Err("burst: it needs a partition that has none of it; let the workload have 2 or more".to_owned());
+            return Err(
+                "burst: it needs a partition that has none of it; let the workload have 2 or more"
+                    .to_owned(),
+            );
         }
         asked.refuse_too_much()?;
         Ok(asked)
@@ -57,8 +87,14 @@ impl Asked {
     fn refuse_too_much(&self) -> Result<(), String> {
         let Workload { steady, deep, .. } = &self.load;
         let lasting = |rate: usize, lasts: Duration| rate.saturating_mul(lasts.as_secs() as usize);
-        let most = steady.rates.iter().max().map_or(0, |rate| lasting(*rate, steady.lasts));
-        let is_timely = ["steady", "exact", "layout", "asynq", "nats"].iter().any(|stage| self.wants(stage));
+        let most = steady
+            .rates
+            .iter()
+            .max()
+            .map_or(0, |rate| lasting(*rate, steady.lasts));
+        let is_timely = ["steady", "exact", "layout", "asynq", "nats"]
+            .iter()
+            .any(|stage| self.wants(stage));
         let is_deep = self.wants("deep");
         let loads = [
             ("count", true, self.load.count),
@@ -66,9 +102,19 @@ impl Asked {
             ("deep.waiting", is_deep, deep.waiting),
             ("deep.rate", is_deep, lasting(deep.rate, deep.lasts)),
         ];
-        let too_much = |(key, _, count): (&str, bool, usize)| self.load.too_much(count).map(|why| format!("{key}: {why}"));
-        let complaints: Vec<_> = loads.into_iter().filter(|(_, is_wanted, _)| *is_wanted).filter_map(too_much).collect();
-        if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+        let too_much = |(key, _, count): (&str, bool, usize)| {
+            self.load.too_much(count).map(|why| format!("{key}: {why}"))
+        };
+        let complaints: Vec<_> = loads
+            .into_iter()
+            .filter(|(_, is_wanted, _)| *is_wanted)
+            .filter_map(too_much)
+            .collect();
+        if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(complaints.join("\n"))
+        }
     }
 
     /// By name, and not only by asking for everything.
@@ -78,22 +124,29 @@ impl Asked {
 
     /// From here on, as if it had not been asked for.
     pub(crate) fn leave_out(&mut self, stage: &str) {
-        let wanted = STAGES.iter().filter(|known| **known != stage && self.wants(known));
+        let wanted = STAGES
+            .iter()
+            .filter(|known| **known != stage && self.wants(known));
         self.stages = wanted.map(|stage| (*stage).to_owned()).collect();
     }
 
     pub(crate) fn wants(&self, stage: &str) -> bool {
-        self.stages.is_empty() && !NAMED_ONLY.contains(&stage) || self.stages.iter().any(|asked| asked == stage)
+        self.stages.is_empty() && !NAMED_ONLY.contains(&stage)
+            || self.stages.iter().any(|asked| asked == stage)
     }
 
     /// Whether any but NATS' is wanted.
     pub(crate) fn wants_kafka(&self) -> bool {
-        STAGES.iter().any(|stage| *stage != "nats" && self.wants(stage))
+        STAGES
+            .iter()
+            .any(|stage| *stage != "nats" && self.wants(stage))
     }
 
     /// Whether a lateness is measured, by a broker that must be warm.
     pub(crate) fn is_timely(&self) -> bool {
-        ["steady", "burst", "exact", "fleet", "deep"].iter().any(|stage| self.wants(stage))
+        ["steady", "burst", "exact", "fleet", "deep"]
+            .iter()
+            .any(|stage| self.wants(stage))
     }
 
     /// Measurements of all runs.
@@ -115,6 +168,11 @@ impl Asked {
             ("nats", 4 + 2 * rates),
         ];
         self.runs
-            * (usize::from(self.is_timely()) + each.iter().filter(|(stage, _)| self.wants(stage)).map(|(_, steps)| steps).sum::<usize>())
+            * (usize::from(self.is_timely())
+                + each
+                    .iter()
+                    .filter(|(stage, _)| self.wants(stage))
+                    .map(|(_, steps)| steps)
+                    .sum::<usize>())
     }
 }

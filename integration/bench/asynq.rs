@@ -33,8 +33,21 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn verdict(&self, count: usize) -> Verdict {
-        let Outcome { lost, doubled, early, changed, .. } = *self;
-        Verdict { count, lost, doubled, early, changed, dead: 0 }
+        let Outcome {
+            lost,
+            doubled,
+            early,
+            changed,
+            ..
+        } = *self;
+        Verdict {
+            count,
+            lost,
+            doubled,
+            early,
+            changed,
+            dead: 0,
+        }
     }
 
     /// In ascending order.
@@ -45,12 +58,24 @@ impl Outcome {
 
 /// Builds it. An error says what is missing.
 pub(crate) fn build(folder: &Path) -> Result<PathBuf, String> {
-    let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/bench/asynq"), folder.join("asynq"));
+    let (source, program) = (
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/bench/asynq"),
+        folder.join("asynq"),
+    );
     let mut go = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("integration/env/go.sh"));
-    let output = go.arg("build").arg("-o").arg(&program).arg(".").current_dir(source).output();
+    let output = go
+        .arg("build")
+        .arg("-o")
+        .arg(&program)
+        .arg(".")
+        .current_dir(source)
+        .output();
     match output {
         Err(error) => Err(format!("what builds it does not start: {error}")),
-        Ok(output) if !output.status.success() => Err(format!("it does not build:\n{}", String::from_utf8_lossy(&output.stderr))),
+        Ok(output) if !output.status.success() => Err(format!(
+            "it does not build:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
         Ok(_) => Ok(program),
     }
 }
@@ -64,20 +89,45 @@ pub(crate) struct Asynq {
 }
 
 impl Asynq {
-    pub(crate) fn start<F: Fn(usize) -> i64>(program: &Path, redis: &Redis, message: &Message, job: &Job<'_, F>) -> Asynq {
+    pub(crate) fn start<F: Fn(usize) -> i64>(
+        program: &Path,
+        redis: &Redis,
+        message: &Message,
+        job: &Job<'_, F>,
+    ) -> Asynq {
         let messages = write(message, job);
         let url = redis.url();
         let mut command = Command::new(program);
-        command.arg("-redis").arg(url.trim_start_matches("redis://")).arg("-messages").arg(messages.path()).args(job.options);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it was built");
-        let (orders, answers) = (child.stdin.take(), child.stdout.take().expect("it is piped"));
-        let mut asynq = Asynq { child, orders, answers: BufReader::new(answers), _messages: messages };
+        command
+            .arg("-redis")
+            .arg(url.trim_start_matches("redis://"))
+            .arg("-messages")
+            .arg(messages.path())
+            .args(job.options);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it was built");
+        let (orders, answers) = (
+            child.stdin.take(),
+            child.stdout.take().expect("it is piped"),
+        );
+        let mut asynq = Asynq {
+            child,
+            orders,
+            answers: BufReader::new(answers),
+            _messages: messages,
+        };
         assert_eq!(asynq.hear(), "ready\n", "it takes the messages");
         asynq
     }
 
     pub(crate) fn run(&mut self) -> Outcome {
-        let orders = self.orders.as_mut().expect("it listens until it is dropped");
+        let orders = self
+            .orders
+            .as_mut()
+            .expect("it listens until it is dropped");
         orders.write_all(b"begin\n").expect("it listens");
         serde_json::from_str(&self.hear()).expect("it says what came of it; its complaint is above")
     }
@@ -104,10 +154,18 @@ impl Drop for Asynq {
 /// The headers, then each message: its time, its key, its payload. What has no fixed length has it before it.
 fn write<F: Fn(usize) -> i64>(message: &Message, job: &Job<'_, F>) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().expect("a file for the messages");
-    let headers: serde_json::Map<_, _> = message.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+    let headers: serde_json::Map<_, _> = message
+        .headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone().into()))
+        .collect();
     let mut bytes = Vec::new();
     let field = |bytes: &mut Vec<u8>, field: &str| {
-        bytes.extend(u32::try_from(field.len()).expect("short fields").to_le_bytes());
+        bytes.extend(
+            u32::try_from(field.len())
+                .expect("short fields")
+                .to_le_bytes(),
+        );
         bytes.extend(field.as_bytes());
     };
     field(&mut bytes, &serde_json::Value::Object(headers).to_string());
@@ -116,6 +174,7 @@ fn write<F: Fn(usize) -> i64>(message: &Message, job: &Job<'_, F>) -> tempfile::
         field(&mut bytes, &message.key(number));
         field(&mut bytes, &message.payload(number));
     }
-    file.write_all(&bytes).expect("there is room for the messages");
+    file.write_all(&bytes)
+        .expect("there is room for the messages");
     file
 }

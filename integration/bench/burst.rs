@@ -34,15 +34,25 @@ impl Bench<'_> {
         service.wait_until_ready();
         let due = now_ms() + millis(2 * PACE * count as u32 + LEAD);
         self.pour(&route, due);
-        let how = if now_ms() < due - millis(LEAD) { "" } else { ", though it took too long to store" };
-        self.progress.phase(&format!("burst: until it is due, and out of the store{how}"));
-        eventually("the burst is due soon", LIMIT, || (now_ms() >= due - millis(LEAD)).then_some(()));
+        let how = if now_ms() < due - millis(LEAD) {
+            ""
+        } else {
+            ", though it took too long to store"
+        };
+        self.progress.phase(&format!(
+            "burst: until it is due, and out of the store{how}"
+        ));
+        eventually("the burst is due soon", LIMIT, || {
+            (now_ms() >= due - millis(LEAD)).then_some(())
+        });
         let start = self.meter.read(service.cpu());
         let dues = std::thread::scope(|scope| {
             scope.spawn(|| give_memory(due));
             self.beside(&route)
         });
-        wait_for(self.progress, count + dues.len(), LOOK, || route.delivered());
+        wait_for(self.progress, count + dues.len(), LOOK, || {
+            route.delivered()
+        });
         let usage = start.until(self.meter.read(service.cpu()));
         let process = Process::of(&service, None);
         stop(service);
@@ -50,11 +60,27 @@ impl Bench<'_> {
         let arrivals = self.judge_arrived(&route, count + dues.len(), due_of);
         let last = arrivals.last(0..count);
         let meanwhile: Range<i64> = due..last;
-        let lateness = arrivals.lateness(|number| Some(due_of(number)).filter(|due| number >= count && meanwhile.contains(due)));
+        let lateness = arrivals.lateness(|number| {
+            Some(due_of(number)).filter(|due| number >= count && meanwhile.contains(due))
+        });
         let row = Row::service(System::Postdate, Stage::Burst, &usage, arrivals.verdict);
-        let burst = Row { rate: Some(count as f64 * 1e3 / (last - due) as f64), process: Some(process), ..row };
-        let other = Row { stage: Stage::Meanwhile(BESIDE), lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() };
-        vec![burst, Row { redis_cpu_us: None, ..other }]
+        let burst = Row {
+            rate: Some(count as f64 * 1e3 / (last - due) as f64),
+            process: Some(process),
+            ..row
+        };
+        let other = Row {
+            stage: Stage::Meanwhile(BESIDE),
+            lateness_ms: Lateness::of(&lateness),
+            ..row.of_redis_alone()
+        };
+        vec![
+            burst,
+            Row {
+                redis_cpu_us: None,
+                ..other
+            },
+        ]
     }
 
     /// All of it, into all partitions but the last.
@@ -76,7 +102,10 @@ impl Bench<'_> {
     /// The last partition's load, numbered after the burst. Answers when each was due.
     fn beside(&self, route: &Route<'_>) -> Vec<i64> {
         let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
-        let steady = Steady { lasts: LEAD + REST, ..self.load.steady.clone() };
+        let steady = Steady {
+            lasts: LEAD + REST,
+            ..self.load.steady.clone()
+        };
         let (first, last) = (self.load.count, self.ends.partitions - 1);
         let send = |number, due| feeder.send_to(Some(last), first + number, ("postdate-at", due));
         let dues = steadily(BESIDE, &steady, send, |_| feeder.serve());

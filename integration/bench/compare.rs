@@ -28,52 +28,108 @@ pub(crate) struct Beside {
 /// Of every figure that Postdate and at least one rival have.
 pub(crate) fn compare(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Comparison> {
     let fixed: [(&str, Stage, Figure); 6] = [
-        ("bytes of Redis, a waiting message", Stage::Store, |row| row.bytes),
-        ("Redis CPU us a message, in and out", Stage::Both, |row| row.redis_cpu_us),
-        ("Redis CPU us a message, in", Stage::Store, |row| row.redis_cpu_us),
-        ("Redis CPU us a message, out", Stage::Drain, |row| row.redis_cpu_us),
+        ("bytes of Redis, a waiting message", Stage::Store, |row| {
+            row.bytes
+        }),
+        ("Redis CPU us a message, in and out", Stage::Both, |row| {
+            row.redis_cpu_us
+        }),
+        ("Redis CPU us a message, in", Stage::Store, |row| {
+            row.redis_cpu_us
+        }),
+        ("Redis CPU us a message, out", Stage::Drain, |row| {
+            row.redis_cpu_us
+        }),
         ("messages/s, in", Stage::Store, |row| row.rate),
         ("messages/s, out", Stage::Drain, |row| row.rate),
     ];
-    let fixed = fixed.into_iter().map(|(what, stage, figure)| (what.to_owned(), stage, figure));
-    let steady = rows.iter().filter(|row| row.system == System::Postdate).filter_map(|row| match row.stage {
-        Stage::Steady(rate) => Some((rate, row.stage)),
-        _ => None,
-    });
+    let fixed = fixed
+        .into_iter()
+        .map(|(what, stage, figure)| (what.to_owned(), stage, figure));
+    let steady = rows
+        .iter()
+        .filter(|row| row.system == System::Postdate)
+        .filter_map(|row| match row.stage {
+            Stage::Steady(rate) => Some((rate, row.stage)),
+            _ => None,
+        });
     let steady = steady.flat_map(|(rate, stage)| {
         let cpu: Figure = |row| row.redis_cpu_us;
         let late: Figure = |row| row.lateness_ms.map(|late| late.p99);
-        [(format!("Redis CPU us a message, steady {rate}/s"), stage, cpu), (format!("p99 ms after the due, steady {rate}/s"), stage, late)]
+        [
+            (
+                format!("Redis CPU us a message, steady {rate}/s"),
+                stage,
+                cpu,
+            ),
+            (
+                format!("p99 ms after the due, steady {rate}/s"),
+                stage,
+                late,
+            ),
+        ]
     });
     fixed
         .chain(steady)
-        .filter_map(|(what, stage, figure)| comparison(what, rows, runs, |row| (row.stage == stage).then(|| figure(row))?))
+        .filter_map(|(what, stage, figure)| {
+            comparison(what, rows, runs, |row| {
+                (row.stage == stage).then(|| figure(row))?
+            })
+        })
         .collect()
 }
 
-fn comparison(what: String, rows: &[Row], runs: &[Vec<Row>], figure: impl Fn(&Row) -> Option<f64>) -> Option<Comparison> {
-    let of = |rows: &[Row], system: System| rows.iter().filter(|row| row.system == system).find_map(&figure);
+fn comparison(
+    what: String,
+    rows: &[Row],
+    runs: &[Vec<Row>],
+    figure: impl Fn(&Row) -> Option<f64>,
+) -> Option<Comparison> {
+    let of = |rows: &[Row], system: System| {
+        rows.iter()
+            .filter(|row| row.system == system)
+            .find_map(&figure)
+    };
     let postdate = of(rows, System::Postdate)?;
     let beside = |system: System| {
         let times = |run: &Vec<Row>| Some(of(run, system)? / of(run, System::Postdate)?);
-        Some(Beside { system, value: of(rows, system)?, times: median(runs.iter().filter_map(times).collect())? })
+        Some(Beside {
+            system,
+            value: of(rows, system)?,
+            times: median(runs.iter().filter_map(times).collect())?,
+        })
     };
     let rivals: Vec<Beside> = RIVALS.into_iter().filter_map(beside).collect();
-    (!rivals.is_empty()).then_some(Comparison { what, postdate, rivals })
+    (!rivals.is_empty()).then_some(Comparison {
+        what,
+        postdate,
+        rivals,
+    })
 }
 
 /// What a measurement is held against: reading, where nothing is sent on; else the copy on the same broker.
 fn floor(system: System, stage: Stage) -> (System, Stage) {
     match (system, stage) {
-        (System::NatsReading, _) | (System::Nats, Stage::Store) => (System::NatsReading, Stage::Read),
-        (System::Nats | System::NatsCopyOnce | System::NatsFloor | System::Schedules, _) => (System::NatsFloor, Stage::Copy),
+        (System::NatsReading, _) | (System::Nats, Stage::Store) => {
+            (System::NatsReading, Stage::Read)
+        }
+        (System::Nats | System::NatsCopyOnce | System::NatsFloor | System::Schedules, _) => {
+            (System::NatsFloor, Stage::Copy)
+        }
         _ => (System::Floor, Stage::Copy),
     }
 }
 
 /// How many times the floor's a figure is.
-pub(crate) fn of_the_floor(runs: &[Vec<Row>], system: System, stage: Stage, figure: Figure) -> Option<f64> {
+pub(crate) fn of_the_floor(
+    runs: &[Vec<Row>],
+    system: System,
+    stage: Stage,
+    figure: Figure,
+) -> Option<f64> {
     let (below, base) = floor(system, stage);
-    let of = |run: &Vec<Row>| Some(figure(find(run, system, stage)?)? / figure(find(run, below, base)?)?);
+    let of = |run: &Vec<Row>| {
+        Some(figure(find(run, system, stage)?)? / figure(find(run, below, base)?)?)
+    };
     median(runs.iter().filter_map(of).collect())
 }

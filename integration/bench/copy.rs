@@ -24,16 +24,32 @@ pub(crate) type Copy = fn(&Topics<'_>, &str, &str, usize);
 
 /// A consumer that hands each record to a producer.
 pub(crate) fn plain(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
-    let consumer: BaseConsumer = consumer_config(topics.addr()).create().expect("a consumer of a valid configuration");
-    let producer: BaseProducer = producer_config(topics.addr()).create().expect("a producer of a valid configuration");
-    consumer.assign(&topics.all_of(from)).expect("partitions can be assigned");
+    let consumer: BaseConsumer = consumer_config(topics.addr())
+        .create()
+        .expect("a consumer of a valid configuration");
+    let producer: BaseProducer = producer_config(topics.addr())
+        .create()
+        .expect("a producer of a valid configuration");
+    consumer
+        .assign(&topics.all_of(from))
+        .expect("partitions can be assigned");
     for copied in 1..=count {
-        let message = consumer.poll(SILENCE).expect("a record to copy").expect("a record to copy");
-        let headers = message.headers().expect("every message of the load has headers").detach();
+        let message = consumer
+            .poll(SILENCE)
+            .expect("a record to copy")
+            .expect("a record to copy");
+        let headers = message
+            .headers()
+            .expect("every message of the load has headers")
+            .detach();
         let mut record = BaseRecord::<[u8], [u8]>::to(to).headers(headers);
         (record.key, record.payload) = (message.key(), message.payload());
         while let Err((error, back)) = producer.send(record) {
-            assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "the client takes what was read");
+            assert_eq!(
+                error.rdkafka_error_code(),
+                Some(RDKafkaErrorCode::QueueFull),
+                "the client takes what was read"
+            );
             record = back;
             producer.poll(Duration::from_millis(10));
         }
@@ -53,7 +69,10 @@ pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
         let came = reader.read(Duration::from_millis(1), |message| sender.forward(message));
         copied += came;
         heard = if came > 0 { Instant::now() } else { heard };
-        assert!(heard.elapsed() < SILENCE, "only {copied} of {count} records came to be copied");
+        assert!(
+            heard.elapsed() < SILENCE,
+            "only {copied} of {count} records came to be copied"
+        );
         sender.serve(Duration::ZERO);
     }
     while sender.in_flight() > 0 {
@@ -65,14 +84,24 @@ pub(crate) fn best(topics: &Topics<'_>, from: &str, to: &str, count: usize) {
 /// By default a full queue stops reading for a second, and holds 64 MiB.
 fn consumer_config(addr: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", addr).set("group.id", "copy").set("enable.auto.commit", "false");
-    config.set("fetch.queue.backoff.ms", "10").set("queued.max.messages.kbytes", "1048576");
+    config
+        .set("bootstrap.servers", addr)
+        .set("group.id", "copy")
+        .set("enable.auto.commit", "false");
+    config
+        .set("fetch.queue.backoff.ms", "10")
+        .set("queued.max.messages.kbytes", "1048576");
     config
 }
 
 fn producer_config(addr: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", addr).set("enable.idempotence", "true").set("partitioner", "murmur2_random");
-    config.set("linger.ms", "5").set("queue.buffering.max.messages", "500000");
+    config
+        .set("bootstrap.servers", addr)
+        .set("enable.idempotence", "true")
+        .set("partitioner", "murmur2_random");
+    config
+        .set("linger.ms", "5")
+        .set("queue.buffering.max.messages", "500000");
     config
 }

@@ -36,25 +36,34 @@ impl Bench<'_> {
     /// A steady load with nothing waiting; the fill; the same load beside it after a restart, and again when the rewriter rests.
     pub(crate) fn deep(&self) -> Vec<Row> {
         let Deep { rate, waiting, .. } = self.load.deep;
-        let depth = |waiting, settled| Depth { rate, waiting, settled };
+        let depth = |waiting, settled| Depth {
+            rate,
+            waiting,
+            settled,
+        };
         self.progress.step(&format!("deep: {rate}/s, none waiting"));
         let mut shallow = self.served();
         let mut rows = vec![self.load_beside(&mut shallow, depth(0, false))];
         stop(shallow.service);
-        self.progress.step(&format!("deep: {waiting} into the store"));
+        self.progress
+            .step(&format!("deep: {waiting} into the store"));
         let mut served = self.served();
         rows.push(self.sink(&mut served));
-        self.progress.step(&format!("deep: {rate}/s beside {waiting}, after a restart"));
+        self.progress
+            .step(&format!("deep: {rate}/s beside {waiting}, after a restart"));
         self.calm();
         served.restart(self);
         rows.push(self.load_beside(&mut served, depth(waiting, false)));
         self.progress.step("deep: until the rewriter rests");
         if self.settle(&served.service) {
-            self.progress.phase(&format!("deep: {rate}/s beside {waiting}, merged"));
+            self.progress
+                .phase(&format!("deep: {rate}/s beside {waiting}, merged"));
             rows.push(self.load_beside(&mut served, depth(waiting, true)));
         }
         stop(served.service);
-        [&served.route.source, &served.route.target].into_iter().for_each(|topic| self.ends.remove(topic));
+        [&served.route.source, &served.route.target]
+            .into_iter()
+            .for_each(|topic| self.ends.remove(topic));
         rows
     }
 
@@ -62,8 +71,16 @@ impl Bench<'_> {
         let (route, began) = (self.route(), Instant::now());
         let mut stored = route.stored(self.redis);
         let (empty, mut service) = (stored.memory(), route.serve(&["ingress", "timer"]));
-        begun(&mut service, "the service is ready", |service| service.ready() && stored.is_leased());
-        Served { route, service, start_up: began.elapsed(), dues: Vec::new(), empty }
+        begun(&mut service, "the service is ready", |service| {
+            service.ready() && stored.is_leased()
+        });
+        Served {
+            route,
+            service,
+            start_up: began.elapsed(),
+            dues: Vec::new(),
+            empty,
+        }
     }
 
     /// Through the source, with the service at work; the row is that of storing it.
@@ -73,41 +90,75 @@ impl Bench<'_> {
         let start = self.meter.read(service.cpu());
         let feeder = Feeder::new(self.ends.addr(), &route.source, &self.load.message);
         for number in 0..waiting {
-            feeder.send(numbers + number % numbers, ("postdate-after", delay.of(number)));
+            feeder.send(
+                numbers + number % numbers,
+                ("postdate-after", delay.of(number)),
+            );
             if number % 1_024 == 0 {
                 self.progress.at(number, waiting);
             }
         }
         feeder.finish();
         let mut stored = route.stored(self.redis);
-        wait_for(self.progress, waiting, LOOK, || stored.records().unwrap_or(0));
+        wait_for(self.progress, waiting, LOOK, || {
+            stored.records().unwrap_or(0)
+        });
         let usage = start.until(self.meter.read(service.cpu()));
         let verdict = judge_waiting(route, waiting, stored.pending());
-        let row = Row::service(System::Postdate, Stage::Fill(waiting), &usage, verdict).within(began.elapsed().as_secs_f64());
+        let row = Row::service(System::Postdate, Stage::Fill(waiting), &usage, verdict)
+            .within(began.elapsed().as_secs_f64());
         let bytes = (stored.memory() - served.empty) as f64 / waiting as f64;
-        Row { bytes: Some(bytes), process: Some(Process::of(service, Some(served.start_up))), ..row }
+        Row {
+            bytes: Some(bytes),
+            process: Some(Process::of(service, Some(served.start_up))),
+            ..row
+        }
     }
 
     /// What waits for days was written long ago: nothing of the fill is still on its way to the disk, nor is Redis writing its file anew.
     fn calm(&self) {
-        self.progress.phase("deep: until all that was stored is on the disk");
-        eventually("Redis has written its file anew", LIMIT, || self.redis.is_calm().then_some(()));
+        self.progress
+            .phase("deep: until all that was stored is on the disk");
+        eventually("Redis has written its file anew", LIMIT, || {
+            self.redis.is_calm().then_some(())
+        });
         let written = Command::new("sync").status();
-        assert!(written.is_ok_and(|status| status.success()), "what was written reaches the disk");
+        assert!(
+            written.is_ok_and(|status| status.success()),
+            "what was written reaches the disk"
+        );
     }
 
     fn load_beside(&self, served: &mut Served<'_>, depth: Depth) -> Row {
         let Depth { rate, waiting, .. } = depth;
-        let steady = Steady { lasts: self.load.deep.lasts, ..self.load.steady.clone() };
-        let Served { route, service, dues, .. } = served;
-        let (mut stored, first, before) = (route.stored(self.redis), dues.len(), Process::of(service, None));
+        let steady = Steady {
+            lasts: self.load.deep.lasts,
+            ..self.load.steady.clone()
+        };
+        let Served {
+            route,
+            service,
+            dues,
+            ..
+        } = served;
+        let (mut stored, first, before) = (
+            route.stored(self.redis),
+            dues.len(),
+            Process::of(service, None),
+        );
         let bytes = (waiting > 0).then(|| (stored.memory() - served.empty) as f64 / waiting as f64);
         let usage = self.flow(rate, &steady, (route, service), dues).usage;
         let process = Process::of(service, Some(served.start_up));
-        let process = Process { rewritten_runs: process.rewritten_runs - before.rewritten_runs, ..process };
+        let process = Process {
+            rewritten_runs: process.rewritten_runs - before.rewritten_runs,
+            ..process
+        };
         let arrivals = self.judge_arrived(route, dues.len(), |number| dues[number]);
         let late = arrivals.lateness(|number| Some(dues[number]).filter(|_| number >= first));
-        let flowed = Verdict { count: dues.len() - first, ..arrivals.verdict };
+        let flowed = Verdict {
+            count: dues.len() - first,
+            ..arrivals.verdict
+        };
         let row = Row::service(System::Postdate, Stage::Beside(depth), &usage, flowed);
         let began = Instant::now();
         while stored.pending() > waiting && began.elapsed() < DELETED_MAX {
@@ -115,9 +166,23 @@ impl Bench<'_> {
         }
         // What waits is judged by the store's own count, and by a target that has none of it.
         let pending = stored.pending();
-        let (lost, doubled) = (flowed.lost + waiting.saturating_sub(pending), flowed.doubled + pending.saturating_sub(waiting));
-        let verdict = Verdict { count: flowed.count + waiting, lost, doubled, ..flowed };
-        Row { bytes, lateness_ms: Lateness::of(&late), process: Some(process), verdict, ..row }
+        let (lost, doubled) = (
+            flowed.lost + waiting.saturating_sub(pending),
+            flowed.doubled + pending.saturating_sub(waiting),
+        );
+        let verdict = Verdict {
+            count: flowed.count + waiting,
+            lost,
+            doubled,
+            ..flowed
+        };
+        Row {
+            bytes,
+            lateness_ms: Lateness::of(&late),
+            process: Some(process),
+            verdict,
+            ..row
+        }
     }
 
     /// Waits until the rewriter has nothing left to do; `false`: it would take too long.
@@ -126,7 +191,8 @@ impl Bench<'_> {
         let (began, mut last, mut moved) = (Instant::now(), rewritten(), Instant::now());
         while moved.elapsed() < SETTLED {
             if began.elapsed() > SETTLE_MAX {
-                self.progress.phase("deep: the rewriter is still at work, and not waited for");
+                self.progress
+                    .phase("deep: the rewriter is still at work, and not waited for");
                 return false;
             }
             std::thread::sleep(Duration::from_secs(1));
@@ -143,10 +209,16 @@ impl Served<'_> {
     /// As an operator does it, and how long it takes until every shard is held again.
     fn restart(&mut self, bench: &Bench<'_>) {
         let (status, _) = self.service.terminate();
-        assert!(status.success(), "the service ends with {status}:\n{}", self.service.logs());
+        assert!(
+            status.success(),
+            "the service ends with {status}:\n{}",
+            self.service.logs()
+        );
         let (mut stored, began) = (self.route.stored(bench.redis), Instant::now());
         self.service.restart();
-        begun(&mut self.service, "the service is ready again", |service| service.ready() && stored.is_leased());
+        begun(&mut self.service, "the service is ready again", |service| {
+            service.ready() && stored.is_leased()
+        });
         self.start_up = began.elapsed();
     }
 }

@@ -20,18 +20,29 @@ impl Bench<'_> {
         self.progress.step("embedded store: ingress");
         let folder = tempfile::tempdir().expect("a folder for the store");
         let (route, count) = (Route::embedded(self.ends, folder.path()), self.load.count);
-        self.fill(&route.source, count, |number| ("postdate-after", self.load.delay.of(number)));
+        self.fill(&route.source, count, |number| {
+            ("postdate-after", self.load.delay.of(number))
+        });
         self.progress.phase("embedded store: into the folder");
         find_memory();
         let mut service = route.serve(ROLES);
-        begun(&mut service, "the shards are born", |service| self.told(service, "shard born"));
+        begun(&mut service, "the shards are born", |service| {
+            self.told(service, "shard born")
+        });
         let start = self.meter.read(service.cpu());
-        let pending = wait_for(self.progress, count, Duration::from_millis(20), || pending(&service));
+        let pending = wait_for(self.progress, count, Duration::from_millis(20), || {
+            pending(&service)
+        });
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let verdict = judge_waiting(&route, count, pending);
-        let row = Row::service(System::Embedded, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
-        Row { bytes: Some(size(folder.path()) as f64 / count as f64), redis_cpu_us: None, ..row }
+        let row = Row::service(System::Embedded, Stage::Store, &usage, verdict)
+            .within(usage.wall.as_secs_f64());
+        Row {
+            bytes: Some(size(folder.path()) as f64 / count as f64),
+            redis_cpu_us: None,
+            ..row
+        }
     }
 
     /// From the folder to the target: what became due while the service was down.
@@ -47,18 +58,28 @@ impl Bench<'_> {
         let ahead = now_ms() < first;
         stop(service);
         self.wait_until_due(first);
-        let how = if ahead { "" } else { ", though some of it was due before it was stored" };
-        self.progress.phase(&format!("embedded store: out of the folder{how}"));
+        let how = if ahead {
+            ""
+        } else {
+            ", though some of it was due before it was stored"
+        };
+        self.progress
+            .phase(&format!("embedded store: out of the folder{how}"));
         find_memory();
         let mut service = route.serve(ROLES);
-        begun(&mut service, "the shards are leased", |service| self.told(service, "lease acquired"));
+        begun(&mut service, "the shards are leased", |service| {
+            self.told(service, "lease acquired")
+        });
         let (start, since) = (self.meter.read(service.cpu()), now_ms());
         wait_for(self.progress, count, LOOK, || route.delivered());
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let arrivals = self.judge_arrived(&route, count, due);
         let seconds = (arrivals.last(0..count) - since) as f64 / 1e3;
-        Row { redis_cpu_us: None, ..Row::service(System::Embedded, Stage::Drain, &usage, arrivals.verdict).within(seconds) }
+        Row {
+            redis_cpu_us: None,
+            ..Row::service(System::Embedded, Stage::Drain, &usage, arrivals.verdict).within(seconds)
+        }
     }
 
     /// Whether the service said it of each shard.
@@ -69,13 +90,25 @@ impl Bench<'_> {
 
 /// Messages that wait, as the service answers: its folder is its own.
 fn pending(service: &Postdate) -> usize {
-    let Some((200, body)) = service.get("/pending") else { return 0 };
+    let Some((200, body)) = service.get("/pending") else {
+        return 0;
+    };
     let report: serde_json::Value = serde_json::from_str(&body).expect("a JSON document");
-    report["total"]["messages"].as_u64().map_or(0, |messages| messages as usize)
+    report["total"]["messages"]
+        .as_u64()
+        .map_or(0, |messages| messages as usize)
 }
 
 /// Bytes of the files under a folder.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| if entry.path().is_dir() { size(&entry.path()) } else { entry.metadata().map_or(0, |meta| meta.len()) }).sum()
+    entries
+        .map(|entry| {
+            if entry.path().is_dir() {
+                size(&entry.path())
+            } else {
+                entry.metadata().map_or(0, |meta| meta.len())
+            }
+        })
+        .sum()
 }

@@ -41,7 +41,9 @@ impl Bench<'_> {
         find_memory();
         let watch = Watch::start(self.ends, &route.target);
         let mut service = route.serve(&["timer"]);
-        begun(&mut service, "the shards are leased", |_| stored.is_leased());
+        begun(&mut service, "the shards are leased", |_| {
+            stored.is_leased()
+        });
         let (start, since) = (self.meter.read(service.cpu()), now_ms());
         wait_for(self.progress, count, LOOK, || watch.count());
         let usage = start.until(self.meter.read(service.cpu()));
@@ -49,12 +51,19 @@ impl Bench<'_> {
         let seen = watch.end();
         let seconds = (seen.last() - since) as f64 / 1e3;
         let verdict = seen.judge(count, route.dead(), due);
-        Row::service(System::Postdate, Stage::SeenDrain(delivery), &usage, verdict).within(seconds)
+        Row::service(
+            System::Postdate,
+            Stage::SeenDrain(delivery),
+            &usage,
+            verdict,
+        )
+        .within(seconds)
     }
 
     /// A steady load, and how late it is seen.
     fn seen_steady(&self, delivery: Delivery) -> Row {
-        self.progress.step(&format!("steady load, {}", delivery.name()));
+        self.progress
+            .step(&format!("steady load, {}", delivery.name()));
         self.seen_load(delivery)
     }
 
@@ -82,7 +91,16 @@ impl Bench<'_> {
         stop(service);
         let seen = watch.end();
         let verdict = seen.judge(dues.len(), route.dead(), |number| dues[number]);
-        let row = Row::service(System::Postdate, Stage::SeenSteady(delivery, RATE), &usage, verdict);
-        Row { lateness_ms: Lateness::of(&seen.lateness(|number| dues[number])), process: Some(process), ..row }
+        let row = Row::service(
+            System::Postdate,
+            Stage::SeenSteady(delivery, RATE),
+            &usage,
+            verdict,
+        );
+        Row {
+            lateness_ms: Lateness::of(&seen.lateness(|number| dues[number])),
+            process: Some(process),
+            ..row
+        }
     }
 }

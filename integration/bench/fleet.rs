@@ -23,25 +23,42 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 impl Bench<'_> {
     pub(crate) fn fleet(&self) -> Vec<Row> {
-        Delivery::BOTH.into_iter().flat_map(|delivery| self.moves(delivery)).collect()
+        Delivery::BOTH
+            .into_iter()
+            .flat_map(|delivery| self.moves(delivery))
+            .collect()
     }
 
     /// A timer; one joins it; the first is asked to end; one joins; one that shares is killed, unless what it delivered may come again.
     fn moves(&self, delivery: Delivery) -> Vec<Row> {
-        self.progress.step(&format!("timers come and go, {}", delivery.name()));
+        self.progress
+            .step(&format!("timers come and go, {}", delivery.name()));
         let events = match delivery {
             Delivery::AtLeastOnce => &[Event::Joined, Event::Asked][..],
-            Delivery::ExactlyOnce => &[Event::Joined, Event::Asked, Event::Joined, Event::Killed][..],
+            Delivery::ExactlyOnce => {
+                &[Event::Joined, Event::Asked, Event::Joined, Event::Killed][..]
+            }
         };
         let route = self.route().delivering(delivery.name());
         let mut ingress = route.serve(&["ingress"]);
-        let mut fleet = Fleet { timers: vec![route.serve(&["timer"])], ending: None, events: Vec::new(), route };
+        let mut fleet = Fleet {
+            timers: vec![route.serve(&["timer"])],
+            ending: None,
+            events: Vec::new(),
+            route,
+        };
         ingress.wait_until_ready();
         fleet.timers[0].wait_until_ready();
         let watch = Watch::start(self.ends, &fleet.route.target);
-        let (start, feeder) = (self.meter.read(ingress.cpu()), Feeder::new(self.ends.addr(), &fleet.route.source, &self.load.message));
+        let (start, feeder) = (
+            self.meter.read(ingress.cpu()),
+            Feeder::new(self.ends.addr(), &fleet.route.source, &self.load.message),
+        );
         // What is due first is due when the first event has not come yet.
-        let steady = Steady { lasts: APART * (events.len() as u32 + 2), ..self.load.steady.clone() };
+        let steady = Steady {
+            lasts: APART * (events.len() as u32 + 2),
+            ..self.load.steady.clone()
+        };
         let began = now_ms();
         let dues = steadily(
             RATE,
@@ -62,15 +79,36 @@ impl Bench<'_> {
         stop(ingress);
         let seen = watch.end();
         let verdict = seen.judge(dues.len(), dead, |number| dues[number]);
-        let kinds = events.iter().enumerate().filter(|(at, event)| !events[..*at].contains(event)).map(|(_, event)| *event);
+        let kinds = events
+            .iter()
+            .enumerate()
+            .filter(|(at, event)| !events[..*at].contains(event))
+            .map(|(_, event)| *event);
         kinds
             .map(|event| {
-                let ends = met.iter().skip(1).map(|(_, next)| next - millis(MARGIN)).chain([i64::MAX]);
+                let ends = met
+                    .iter()
+                    .skip(1)
+                    .map(|(_, next)| next - millis(MARGIN))
+                    .chain([i64::MAX]);
                 let spans = met.iter().zip(ends).filter(|((kind, _), _)| *kind == event);
-                let spans: Vec<_> = spans.map(|((_, at), end)| *at..end.min(at + millis(APART))).collect();
-                let lateness = seen.lateness_of(|number| Some(dues[number]).filter(|due| spans.iter().any(|span| span.contains(due))));
-                let row = Row::service(System::Postdate, Stage::Moved(delivery, event), &usage, verdict);
-                Row { redis_cpu_us: None, lateness_ms: Lateness::of(&lateness), ..row.of_redis_alone() }
+                let spans: Vec<_> = spans
+                    .map(|((_, at), end)| *at..end.min(at + millis(APART)))
+                    .collect();
+                let lateness = seen.lateness_of(|number| {
+                    Some(dues[number]).filter(|due| spans.iter().any(|span| span.contains(due)))
+                });
+                let row = Row::service(
+                    System::Postdate,
+                    Stage::Moved(delivery, event),
+                    &usage,
+                    verdict,
+                );
+                Row {
+                    redis_cpu_us: None,
+                    lateness_ms: Lateness::of(&lateness),
+                    ..row.of_redis_alone()
+                }
             })
             .collect()
     }
@@ -99,7 +137,9 @@ impl Fleet<'_> {
     }
 
     fn end(self) -> Vec<(Event, i64)> {
-        self.ending.into_iter().for_each(|ending| ending.join().expect("it ends as it is asked"));
+        self.ending
+            .into_iter()
+            .for_each(|ending| ending.join().expect("it ends as it is asked"));
         self.timers.into_iter().for_each(stop);
         self.events
     }

@@ -18,7 +18,10 @@ pub(crate) fn find_memory() {
 /// The same, given back when what it answers is dropped. It is taken as a file's pages, as a broker's log is; the file has no name, so that
 /// nothing stays of it.
 pub(crate) fn hold_memory() -> File {
-    let (mut file, part) = (tempfile::tempfile_in(folder("fresh")).expect("a file can be made"), vec![1; PART]);
+    let (mut file, part) = (
+        tempfile::tempfile_in(folder("fresh")).expect("a file can be made"),
+        vec![1; PART],
+    );
     for _ in 0..SIZE / PART {
         file.write_all(&part).expect("there is room for a gigabyte");
     }

@@ -19,19 +19,35 @@ pub(crate) struct Held {
 pub(crate) fn held(rows: &[Row], runs: &[Vec<Row>]) -> Vec<Held> {
     let pair = |row: &Row| -> Option<Held> {
         let (unit, base, figure): (&str, Stage, Figure) = match row.stage {
-            Stage::Beside(Depth { rate, waiting: 1.., .. }) => {
-                ("p99 ms", Stage::Beside(Depth { rate, waiting: 0, settled: false }), |row| row.lateness_ms.map(|late| late.p99))
-            }
+            Stage::Beside(Depth {
+                rate, waiting: 1.., ..
+            }) => (
+                "p99 ms",
+                Stage::Beside(Depth {
+                    rate,
+                    waiting: 0,
+                    settled: false,
+                }),
+                |row| row.lateness_ms.map(|late| late.p99),
+            ),
             Stage::Burst => ("messages/s", Stage::Drain, |row| row.rate),
-            Stage::SeenDrain(Delivery::ExactlyOnce) => ("messages/s", Stage::SeenDrain(Delivery::AtLeastOnce), |row| row.rate),
-            Stage::SeenSteady(Delivery::ExactlyOnce, rate) => {
-                ("p99 ms", Stage::SeenSteady(Delivery::AtLeastOnce, rate), |row| row.lateness_ms.map(|late| late.p99))
-            }
+            Stage::SeenDrain(Delivery::ExactlyOnce) => (
+                "messages/s",
+                Stage::SeenDrain(Delivery::AtLeastOnce),
+                |row| row.rate,
+            ),
+            Stage::SeenSteady(Delivery::ExactlyOnce, rate) => (
+                "p99 ms",
+                Stage::SeenSteady(Delivery::AtLeastOnce, rate),
+                |row| row.lateness_ms.map(|late| late.p99),
+            ),
             _ => return None,
         };
         let below = find(rows, System::Postdate, base)?;
         let of = |run: &Vec<Row>, stage| figure(find(run, System::Postdate, stage)?);
-        let times = runs.iter().filter_map(|run| Some(of(run, row.stage)? / of(run, base)?));
+        let times = runs
+            .iter()
+            .filter_map(|run| Some(of(run, row.stage)? / of(run, base)?));
         Some(Held {
             what: format!("{unit}, {}", row.name()),
             value: figure(row)?,

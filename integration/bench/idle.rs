@@ -17,7 +17,11 @@ impl Bench<'_> {
     /// The whole service in one process, on topics of its own, none of which has a record.
     pub(crate) fn idle(&self) -> Row {
         let topics = self.ends.with(SHARDS);
-        Bench { ends: &topics, ..*self }.at_rest()
+        Bench {
+            ends: &topics,
+            ..*self
+        }
+        .at_rest()
     }
 
     fn at_rest(&self) -> Row {
@@ -31,7 +35,11 @@ impl Bench<'_> {
         let usage = start.until(self.meter.read(service.cpu()));
         let pending = route.stored(self.redis).pending();
         stop(service);
-        Row::at_rest(Stage::Idle(SHARDS as usize), &usage, judge_waiting(&route, 0, pending))
+        Row::at_rest(
+            Stage::Idle(SHARDS as usize),
+            &usage,
+            judge_waiting(&route, 0, pending),
+        )
     }
 
     fn rest(&self, time: Duration) {

@@ -20,11 +20,15 @@ const LINGER: Duration = Duration::from_millis(5);
 /// Nothing comes for so long: it never will.
 const SILENCE: Duration = Duration::from_secs(30);
 
-const REMOVE: &str = "redis.call('ZREM', KEYS[1], unpack(ARGV)) return redis.call('HDEL', KEYS[2], unpack(ARGV))";
+const REMOVE: &str =
+    "redis.call('ZREM', KEYS[1], unpack(ARGV)) return redis.call('HDEL', KEYS[2], unpack(ARGV))";
 
 /// The names of a queue's sorted set and its hash; there are as many queues as partitions.
 fn names(queue: usize) -> (String, String) {
-    (format!("delayed:{{{queue}}}:due"), format!("delayed:{{{queue}}}:messages"))
+    (
+        format!("delayed:{{{queue}}}:due"),
+        format!("delayed:{{{queue}}}:messages"),
+    )
 }
 
 /// Puts messages into Redis.
@@ -40,12 +44,21 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     pub(crate) fn new(redis: &Redis, queues: i32, message: &'a Message) -> Writer<'a> {
         let queues = (0..queues as usize).map(names).collect();
-        Writer { connection: redis.client(), message, queues, pipeline: redis::pipe(), held: 0, flushed: Instant::now() }
+        Writer {
+            connection: redis.client(),
+            message,
+            queues,
+            pipeline: redis::pipe(),
+            held: 0,
+            flushed: Instant::now(),
+        }
     }
 
     pub(crate) fn send(&mut self, number: usize, due: i64) {
         let ((set, hash), id) = (&self.queues[number % self.queues.len()], number.to_string());
-        self.pipeline.hset(hash, &id, encoded(self.message, number)).ignore();
+        self.pipeline
+            .hset(hash, &id, encoded(self.message, number))
+            .ignore();
         self.pipeline.zadd(set, &id, due).ignore();
         self.held += 1;
         if self.held == BATCH {
@@ -62,7 +75,9 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn flush(&mut self) {
         if self.held > 0 {
-            self.pipeline.exec(&mut self.connection).expect("Redis takes the load");
+            self.pipeline
+                .exec(&mut self.connection)
+                .expect("Redis takes the load");
             self.pipeline.clear();
         }
         (self.held, self.flushed) = (0, Instant::now());
@@ -84,9 +99,19 @@ impl<'a> Taker<'a> {
     /// At most so many messages will come.
     pub(crate) fn new(redis: &Redis, queues: i32, message: &'a Message, count: usize) -> Taker<'a> {
         let (mut connection, remove) = (redis.client(), Script::new(REMOVE));
-        remove.prepare_invoke().load(&mut connection).expect("Redis takes the script");
+        remove
+            .prepare_invoke()
+            .load(&mut connection)
+            .expect("Redis takes the script");
         let queues = (0..queues as usize).map(names).collect();
-        Taker { connection, message, queues, remove, arrived: vec![0; count], verdict: Verdict::default() }
+        Taker {
+            connection,
+            message,
+            queues,
+            remove,
+            arrived: vec![0; count],
+            verdict: Verdict::default(),
+        }
     }
 
     /// Until all of them came. How many they are may become known meanwhile.
@@ -112,7 +137,12 @@ impl<'a> Taker<'a> {
             pipeline.zrangebyscore_limit(set, "-inf", now, 0, BATCH as isize);
         }
         let due: Vec<Vec<String>> = pipeline.query(&mut self.connection).expect("Redis answers");
-        let due: Vec<_> = self.queues.iter().zip(due).filter(|(_, ids)| !ids.is_empty()).collect();
+        let due: Vec<_> = self
+            .queues
+            .iter()
+            .zip(due)
+            .filter(|(_, ids)| !ids.is_empty())
+            .collect();
         if due.is_empty() {
             return 0;
         }
@@ -120,12 +150,28 @@ impl<'a> Taker<'a> {
         for ((_, hash), ids) in &due {
             pipeline.cmd("HMGET").arg(hash).arg(ids);
         }
-        let values: Vec<Vec<Vec<u8>>> = pipeline.query(&mut self.connection).expect("Redis answers");
+        let values: Vec<Vec<Vec<u8>>> =
+            pipeline.query(&mut self.connection).expect("Redis answers");
         let now = now_ms();
-        values.iter().flatten().for_each(|value| note(value, self.message, now, &mut self.arrived, &mut self.verdict));
+        values.iter().flatten().for_each(|value| {
+            note(
+                value,
+                self.message,
+                now,
+                &mut self.arrived,
+                &mut self.verdict,
+            )
+        });
         let mut pipeline = redis::pipe();
         for ((set, hash), ids) in &due {
-            pipeline.cmd("EVALSHA").arg(self.remove.get_hash()).arg(2).arg(set).arg(hash).arg(ids).ignore();
+            pipeline
+                .cmd("EVALSHA")
+                .arg(self.remove.get_hash())
+                .arg(2)
+                .arg(set)
+                .arg(hash)
+                .arg(ids)
+                .ignore();
         }
         pipeline.exec(&mut self.connection).expect("Redis answers");
         values.iter().map(Vec::len).sum()
@@ -133,11 +179,27 @@ impl<'a> Taker<'a> {
 
     /// The verdict, and the lateness of each message in ascending order.
     pub(crate) fn judge(self, count: usize, due: impl Fn(usize) -> i64) -> (Verdict, Vec<i64>) {
-        let came = || self.arrived.iter().enumerate().take(count).filter(|(_, arrived)| **arrived != 0);
-        let mut lateness: Vec<i64> = came().map(|(number, arrived)| arrived - due(number)).collect();
+        let came = || {
+            self.arrived
+                .iter()
+                .enumerate()
+                .take(count)
+                .filter(|(_, arrived)| **arrived != 0)
+        };
+        let mut lateness: Vec<i64> = came()
+            .map(|(number, arrived)| arrived - due(number))
+            .collect();
         lateness.sort_unstable();
         let early = lateness.iter().filter(|late| **late < 0).count();
-        (Verdict { count, lost: count - lateness.len(), early, ..self.verdict }, lateness)
+        (
+            Verdict {
+                count,
+                lost: count - lateness.len(),
+                early,
+                ..self.verdict
+            },
+            lateness,
+        )
     }
 }
 
@@ -155,7 +217,11 @@ fn note(value: &[u8], message: &Message, now: i64, arrived: &mut [i64], verdict:
 fn encoded(message: &Message, number: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(message.bytes() + 16);
     let mut field = |field: &str| {
-        value.extend(u16::try_from(field.len()).expect("short keys and headers").to_le_bytes());
+        value.extend(
+            u16::try_from(field.len())
+                .expect("short keys and headers")
+                .to_le_bytes(),
+        );
         value.extend(field.as_bytes());
     };
     field(&message.key(number));

@@ -24,19 +24,43 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     pub(crate) fn is_kept(&self) -> bool {
-        let Verdict { lost, doubled, early, changed, dead, .. } = *self;
+        let Verdict {
+            lost,
+            doubled,
+            early,
+            changed,
+            dead,
+            ..
+        } = *self;
         lost + doubled + early + changed + dead == 0
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verdict { count, lost, doubled, early, changed, dead } = *self;
+        let Verdict {
+            count,
+            lost,
+            doubled,
+            early,
+            changed,
+            dead,
+        } = *self;
         if self.is_kept() {
             return write!(f, "all {count}, once");
         }
-        let faults = [(lost, "LOST"), (doubled, "DOUBLED"), (early, "EARLY"), (changed, "CHANGED"), (dead, "DEAD LETTERS")];
-        let named: Vec<_> = faults.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        let faults = [
+            (lost, "LOST"),
+            (doubled, "DOUBLED"),
+            (early, "EARLY"),
+            (changed, "CHANGED"),
+            (dead, "DEAD LETTERS"),
+        ];
+        let named: Vec<_> = faults
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, name)| format!("{count} {name}"))
+            .collect();
         write!(f, "of {count}: {}", named.join(", "))
     }
 }
@@ -61,8 +85,14 @@ const NEVER: i64 = i64::MIN;
 impl Arrivals {
     /// In milliseconds after the due, ascending.
     pub(crate) fn lateness(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
-        let came = self.stamps.iter().enumerate().filter(|(_, stamp)| **stamp != NEVER);
-        let mut lateness: Vec<i64> = came.filter_map(|(number, stamp)| Some(stamp - due(number)?)).collect();
+        let came = self
+            .stamps
+            .iter()
+            .enumerate()
+            .filter(|(_, stamp)| **stamp != NEVER);
+        let mut lateness: Vec<i64> = came
+            .filter_map(|(number, stamp)| Some(stamp - due(number)?))
+            .collect();
         lateness.sort_unstable();
         lateness
     }
@@ -75,9 +105,20 @@ impl Arrivals {
 
 /// Reads a topic to its end. `due` answers for a number when it was due; a copy has none. A number that is not among those sent to arrive is
 /// one that should still wait.
-pub(crate) fn judge(ends: &impl Ends, topic: &str, sent: Sent<'_>, due: impl Fn(usize) -> Option<i64>) -> Arrivals {
-    let Sent { message: like, count } = sent;
-    let mut verdict = Verdict { count, ..Verdict::default() };
+pub(crate) fn judge(
+    ends: &impl Ends,
+    topic: &str,
+    sent: Sent<'_>,
+    due: impl Fn(usize) -> Option<i64>,
+) -> Arrivals {
+    let Sent {
+        message: like,
+        count,
+    } = sent;
+    let mut verdict = Verdict {
+        count,
+        ..Verdict::default()
+    };
     let mut stamps = vec![NEVER; count];
     ends.read(topic, |arrived| {
         let Some(number) = Message::number(arrived.payload) else {
@@ -88,9 +129,11 @@ pub(crate) fn judge(ends: &impl Ends, topic: &str, sent: Sent<'_>, due: impl Fn(
             verdict.early += 1;
             return;
         }
-        let same = arrived.payload == like.payload(number).as_bytes() && arrived.key == like.key(number).as_bytes();
+        let same = arrived.payload == like.payload(number).as_bytes()
+            && arrived.key == like.key(number).as_bytes();
         verdict.changed += usize::from(!same);
-        verdict.doubled += usize::from(std::mem::replace(&mut stamps[number], arrived.stamp) != NEVER);
+        verdict.doubled +=
+            usize::from(std::mem::replace(&mut stamps[number], arrived.stamp) != NEVER);
         verdict.early += usize::from(due(number).is_some_and(|due| arrived.stamp < due));
     });
     verdict.lost = stamps.iter().filter(|stamp| **stamp == NEVER).count();

@@ -87,8 +87,19 @@ fn main() -> ExitCode {
     println!("{}\n", report::LEGEND);
     report::tell();
     let kept = results.are_kept();
-    println!("{}", if kept { "Nothing was lost, doubled, early or changed." } else { "A PROMISE WAS BROKEN: see the last column." });
-    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!(
+        "{}",
+        if kept {
+            "Nothing was lost, doubled, early or changed."
+        } else {
+            "A PROMISE WAS BROKEN: see the last column."
+        }
+    );
+    if kept {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// What was asked for, and the program of asynq's, if that is to be measured and can be.
@@ -99,7 +110,9 @@ fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
     }
     match asynq::build(&report::folder()) {
         Ok(program) => Ok((asked, Some(program))),
-        Err(complaint) if asked.insists_on("asynq") => Err(format!("asynq cannot be measured: {complaint}")),
+        Err(complaint) if asked.insists_on("asynq") => {
+            Err(format!("asynq cannot be measured: {complaint}"))
+        }
         Err(complaint) => {
             eprintln!("bench: asynq is left out: {complaint}");
             asked.leave_out("asynq");
@@ -111,7 +124,10 @@ fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
 /// The rows of each run. They are written down after every measurement: one that fails later loses none of them.
 fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
     let (redis, progress) = (Redis::start(), Progress::new(asked.steps()));
-    let (kafka, nats) = (asked.wants_kafka().then(Kafka::start_fast), asked.wants("nats").then(Nats::start));
+    let (kafka, nats) = (
+        asked.wants_kafka().then(Kafka::start_fast),
+        asked.wants("nats").then(Nats::start),
+    );
     let load = &asked.load;
     let mut runs: Vec<Vec<Row>> = Vec::new();
     for _ in 0..asked.runs {
@@ -125,13 +141,39 @@ fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
         };
         if let Some(kafka) = &kafka {
             let (topics, broker) = (Topics::new(kafka, load.partitions), || kafka.cpu());
-            let meter = Meter { broker: &broker, redis: &redis };
-            run(asked, &Bench { ends: &topics, redis: &redis, meter, load, progress: &progress }, asynq, &mut note);
+            let meter = Meter {
+                broker: &broker,
+                redis: &redis,
+            };
+            run(
+                asked,
+                &Bench {
+                    ends: &topics,
+                    redis: &redis,
+                    meter,
+                    load,
+                    progress: &progress,
+                },
+                asynq,
+                &mut note,
+            );
         }
         if let Some(nats) = &nats {
             let (streams, broker) = (Streams::new(nats, load.partitions), || nats.cpu());
-            let meter = Meter { broker: &broker, redis: &redis };
-            note(Bench { ends: &streams, redis: &redis, meter, load, progress: &progress }.nats());
+            let meter = Meter {
+                broker: &broker,
+                redis: &redis,
+            };
+            note(
+                Bench {
+                    ends: &streams,
+                    redis: &redis,
+                    meter,
+                    load,
+                    progress: &progress,
+                }
+                .nats(),
+            );
         }
         runs.push(rows);
     }
@@ -147,7 +189,10 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     let ingress = ingress.map(|(row, _)| row);
     note(ingress.iter().cloned().collect());
     let drain = asked.wants("drain").then(|| bench.drain(pace));
-    let both = ingress.as_ref().zip(drain.as_ref()).map(|(ingress, drain)| ingress.and(drain));
+    let both = ingress
+        .as_ref()
+        .zip(drain.as_ref())
+        .map(|(ingress, drain)| ingress.and(drain));
     note(drain.into_iter().chain(both).collect());
     if asked.wants("embedded") {
         note(vec![bench.embedded_ingress()]);
@@ -157,7 +202,12 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
         bench.warm_up();
     }
     if asked.wants("steady") {
-        asked.load.steady.rates.iter().for_each(|rate| note(vec![bench.steady(*rate)]));
+        asked
+            .load
+            .steady
+            .rates
+            .iter()
+            .for_each(|rate| note(vec![bench.steady(*rate)]));
     }
     if asked.wants("burst") && asked.load.partitions > 1 {
         note(bench.burst());
@@ -177,5 +227,7 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     if asked.wants("layout") {
         note(bench.layout());
     }
-    asynq.into_iter().for_each(|program| note(bench.asynq(program)));
+    asynq
+        .into_iter()
+        .for_each(|program| note(bench.asynq(program)));
 }

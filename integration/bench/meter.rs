@@ -52,20 +52,41 @@ impl Meter<'_> {
 impl Reading {
     pub(crate) fn until(self, end: Reading) -> Usage {
         let (wall, here) = (end.at - self.at, end.here - self.here);
-        let (redis, broker) = (end.redis - self.redis, end.broker.saturating_sub(self.broker));
+        let (redis, broker) = (
+            end.redis - self.redis,
+            end.broker.saturating_sub(self.broker),
+        );
         let service = end.service.saturating_sub(self.service);
         let ours = here + service + redis + broker;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let others = (end.machine - self.machine).saturating_sub(ours).as_secs_f64() / (wall.as_secs_f64() * cores);
-        Usage { wall, here, service, redis, broker, others }
+        let others = (end.machine - self.machine)
+            .saturating_sub(ours)
+            .as_secs_f64()
+            / (wall.as_secs_f64() * cores);
+        Usage {
+            wall,
+            here,
+            service,
+            redis,
+            broker,
+            others,
+        }
     }
 }
 
 /// The time that all cores were not idle, or were not given to this machine by the one that hosts it.
 fn machine() -> Duration {
     let stat = std::fs::read_to_string("/proc/stat").expect("Linux tells");
-    let ticks = stat.lines().next().into_iter().flat_map(|line| line.split_whitespace().skip(1)).enumerate();
+    let ticks = stat
+        .lines()
+        .next()
+        .into_iter()
+        .flat_map(|line| line.split_whitespace().skip(1))
+        .enumerate();
     // user nice system idle iowait irq softirq steal guest guest_nice; the last two are in the first two.
     let busy = ticks.filter(|(at, _)| ![3, 4, 8, 9].contains(at));
-    Duration::from_millis(busy.map(|(_, ticks)| ticks.parse::<u64>().expect("a number") * 10).sum())
+    Duration::from_millis(
+        busy.map(|(_, ticks)| ticks.parse::<u64>().expect("a number") * 10)
+            .sum(),
+    )
 }

@@ -19,7 +19,14 @@ impl Progress {
     pub(crate) fn new(steps: usize) -> Progress {
         let now = Instant::now();
         let terminal = std::io::stderr().is_terminal();
-        Progress { begun: now, steps, step: Cell::new(0), shown: Cell::new(now), what: RefCell::default(), terminal }
+        Progress {
+            begun: now,
+            steps,
+            step: Cell::new(0),
+            shown: Cell::new(now),
+            what: RefCell::default(),
+            terminal,
+        }
     }
 
     /// The next measurement begins.
@@ -36,17 +43,31 @@ impl Progress {
 
     /// So many messages of so many; shown from time to time, for each look costs what is measured.
     pub(crate) fn at(&self, done: usize, goal: usize) {
-        let pause = if self.terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+        let pause = if self.terminal {
+            Duration::from_millis(200)
+        } else {
+            Duration::from_secs(10)
+        };
         if self.shown.get().elapsed() >= pause {
-            self.show(&format!(": {} % of {goal}", (100 * done.min(goal)).checked_div(goal).unwrap_or(100)));
+            self.show(&format!(
+                ": {} % of {goal}",
+                (100 * done.min(goal)).checked_div(goal).unwrap_or(100)
+            ));
         }
     }
 
     fn show(&self, how_far: &str) {
         self.shown.set(Instant::now());
-        let (begin, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+        let (begin, end) = if self.terminal {
+            ("\r\x1b[K", "")
+        } else {
+            ("", "\n")
+        };
         let (step, steps, seconds) = (self.step.get(), self.steps, self.begun.elapsed().as_secs());
-        eprint!("{begin}bench: {step} of {steps}, {seconds} s: {}{how_far}{end}", self.what.borrow());
+        eprint!(
+            "{begin}bench: {step} of {steps}, {seconds} s: {}{how_far}{end}",
+            self.what.borrow()
+        );
         let _ = std::io::stderr().flush();
     }
 }

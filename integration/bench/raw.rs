@@ -3,7 +3,10 @@
 //!
 //! What keeps it sound: a client outlives what was taken from it, for it is the last field of its owner; a message is destroyed once, after
 //! the last borrow of it; librdkafka's functions may be called from any thread.
-#![allow(unsafe_code, reason = "librdkafka is a C library; the rest of the measurements is safe because this module is")]
+#![allow(
+    unsafe_code,
+    reason = "librdkafka is a C library; the rest of the measurements is safe because this module is"
+)]
 
 use std::ffi::CString;
 use std::time::Duration;
@@ -29,24 +32,49 @@ pub(crate) struct Reader {
 impl Reader {
     /// The configuration must name a group, which is not joined.
     pub(crate) fn new(config: &ClientConfig, partitions: &TopicPartitionList) -> Reader {
-        let native = config.create_native_config().expect("a valid configuration");
-        let client = Client::new(config, native, RDKafkaType::RD_KAFKA_CONSUMER, DefaultClientContext).expect("a consumer");
+        let native = config
+            .create_native_config()
+            .expect("a valid configuration");
+        let client = Client::new(
+            config,
+            native,
+            RDKafkaType::RD_KAFKA_CONSUMER,
+            DefaultClientContext,
+        )
+        .expect("a consumer");
         // SAFETY: the client is alive; the list is copied; the queue is ours until it is destroyed in `drop`.
         let queue = unsafe {
-            assert_eq!(sys::rd_kafka_assign(client.native_ptr(), partitions.ptr()), OK, "partitions can be assigned");
+            assert_eq!(
+                sys::rd_kafka_assign(client.native_ptr(), partitions.ptr()),
+                OK,
+                "partitions can be assigned"
+            );
             sys::rd_kafka_queue_get_consumer(client.native_ptr())
         };
         assert!(!queue.is_null(), "the configuration names a group");
-        Reader { queue, taken: Vec::with_capacity(BATCH), client }
+        Reader {
+            queue,
+            taken: Vec::with_capacity(BATCH),
+            client,
+        }
     }
 
     /// Hands out what was fetched, waiting at most so long for the first; answers how much it was.
-    pub(crate) fn read(&mut self, patience: Duration, mut each: impl FnMut(&mut Taken<'_>)) -> usize {
+    pub(crate) fn read(
+        &mut self,
+        patience: Duration,
+        mut each: impl FnMut(&mut Taken<'_>),
+    ) -> usize {
         let patience = i32::try_from(patience.as_millis()).expect("a short wait");
         let room = self.taken.spare_capacity_mut();
         // SAFETY: the queue is alive; the room is as long as said; as many are written as is answered, and they are ours from then on.
         unsafe {
-            let count = sys::rd_kafka_consume_batch_queue(self.queue, patience, room.as_mut_ptr().cast(), room.len());
+            let count = sys::rd_kafka_consume_batch_queue(
+                self.queue,
+                patience,
+                room.as_mut_ptr().cast(),
+                room.len(),
+            );
             self.taken.set_len(usize::try_from(count).unwrap_or(0));
         }
         let mut count = 0;
@@ -99,7 +127,11 @@ impl Taken<'_> {
 /// SAFETY: `pointer` is null or points to so many bytes that live for `'a`.
 unsafe fn slice<'a>(pointer: *const std::ffi::c_void, length: usize) -> &'a [u8] {
     // SAFETY: as the function's own.
-    if pointer.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast(), length) } }
+    if pointer.is_null() {
+        &[]
+    } else {
+        unsafe { std::slice::from_raw_parts(pointer.cast(), length) }
+    }
 }
 
 /// Sends what a [`Reader`] read to one topic.
@@ -111,18 +143,34 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(config: &ClientConfig, topic: &str) -> Sender {
-        let native = config.create_native_config().expect("a valid configuration");
+        let native = config
+            .create_native_config()
+            .expect("a valid configuration");
         // SAFETY: the configuration is alive, and not yet given to a client.
         unsafe { sys::rd_kafka_conf_set_events(native.ptr(), sys::RD_KAFKA_EVENT_DR) };
-        let client = Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext).expect("a producer");
+        let client = Client::new(
+            config,
+            native,
+            RDKafkaType::RD_KAFKA_PRODUCER,
+            DefaultClientContext,
+        )
+        .expect("a producer");
         let name = CString::new(topic).expect("a topic's name has no zero byte");
         // SAFETY: client and name are alive; both references are ours until they are destroyed in `drop`.
         let (topic, reports) = unsafe {
-            let topic = sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut());
+            let topic =
+                sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut());
             (topic, sys::rd_kafka_queue_get_main(client.native_ptr()))
         };
-        assert!(!topic.is_null() && !reports.is_null(), "the client has a topic and a queue");
-        Sender { topic, reports, client }
+        assert!(
+            !topic.is_null() && !reports.is_null(),
+            "the client has a topic and a queue"
+        );
+        Sender {
+            topic,
+            reports,
+            client,
+        }
     }
 
     /// Sends a message on, with key, payload and headers as they are; waits while the client is full.
@@ -134,13 +182,22 @@ impl Sender {
         loop {
             match self.produce(message, headers) {
                 OK => return,
-                RDKafkaRespErr::RD_KAFKA_RESP_ERR__QUEUE_FULL => self.serve(Duration::from_millis(10)),
-                code => panic!("the client takes what was read: {}", RDKafkaErrorCode::from(code)),
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR__QUEUE_FULL => {
+                    self.serve(Duration::from_millis(10))
+                }
+                code => panic!(
+                    "the client takes what was read: {}",
+                    RDKafkaErrorCode::from(code)
+                ),
             }
         }
     }
 
-    fn produce(&self, message: &Taken<'_>, headers: *mut sys::rd_kafka_headers_t) -> RDKafkaRespErr {
+    fn produce(
+        &self,
+        message: &Taken<'_>,
+        headers: *mut sys::rd_kafka_headers_t,
+    ) -> RDKafkaRespErr {
         use sys::rd_kafka_vtype_t as tag;
         // SAFETY: client, topic and message are alive; key and payload are copied by MSG_F_COPY; the headers are taken over if it succeeds;
         // each tag is followed by arguments of the types that librdkafka reads for it; the list ends with END.
@@ -186,7 +243,8 @@ impl Sender {
     /// Sent and not answered yet.
     pub(crate) fn in_flight(&self) -> usize {
         // SAFETY: the client is alive.
-        usize::try_from(unsafe { sys::rd_kafka_outq_len(self.client.native_ptr()) }).expect("a length")
+        usize::try_from(unsafe { sys::rd_kafka_outq_len(self.client.native_ptr()) })
+            .expect("a length")
     }
 }
 

@@ -39,12 +39,21 @@ impl Bench<'_> {
         // Beyond that, its lateness would only say how long the measurement lasted.
         let follows = |rate: usize| both.rate.is_some_and(|most| (rate as f64) < most);
         let rates = self.load.steady.rates.iter();
-        let rows: Vec<Row> = rates.filter_map(|rate| if follows(*rate) { Some(steady(*rate)) } else { self.leave_out(*rate) }).collect();
+        let rows: Vec<Row> = rates
+            .filter_map(|rate| {
+                if follows(*rate) {
+                    Some(steady(*rate))
+                } else {
+                    self.leave_out(*rate)
+                }
+            })
+            .collect();
         [store, drain, both].into_iter().chain(rows).collect()
     }
 
     fn leave_out(&self, rate: usize) -> Option<Row> {
-        self.progress.step(&format!("{rate}/s is more than it can do, and is left out"));
+        self.progress
+            .step(&format!("{rate}/s is more than it can do, and is left out"));
         None
     }
 
@@ -59,9 +68,16 @@ impl Bench<'_> {
         let usage = start.until(self.meter.read(Duration::ZERO));
         let count = self.load.count;
         let bytes = (memory(&mut connection) - before) as f64 / count as f64;
-        let verdict = Verdict { count, ..Verdict::default() };
-        let row = Row::service(System::Layout, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
-        Row { bytes: Some(bytes), ..row.of_redis_alone() }
+        let verdict = Verdict {
+            count,
+            ..Verdict::default()
+        };
+        let row = Row::service(System::Layout, Stage::Store, &usage, verdict)
+            .within(usage.wall.as_secs_f64());
+        Row {
+            bytes: Some(bytes),
+            ..row.of_redis_alone()
+        }
     }
 
     fn layout_drain(&self) -> Row {
@@ -73,14 +89,19 @@ impl Bench<'_> {
         let count = self.load.count;
         let mut taker = Taker::new(self.redis, self.load.partitions, &self.load.message, count);
         let start = self.meter.read(Duration::ZERO);
-        taker.run(&AtomicUsize::new(count), |taken| self.progress.at(taken, count));
+        taker.run(&AtomicUsize::new(count), |taken| {
+            self.progress.at(taken, count)
+        });
         let usage = start.until(self.meter.read(Duration::ZERO));
         let (verdict, _) = taker.judge(count, due);
-        Row::service(System::Layout, Stage::Drain, &usage, verdict).within(usage.wall.as_secs_f64()).of_redis_alone()
+        Row::service(System::Layout, Stage::Drain, &usage, verdict)
+            .within(usage.wall.as_secs_f64())
+            .of_redis_alone()
     }
 
     fn layout_steady(&self, rate: usize) -> Row {
-        self.progress.step(&format!("per-message layout: steady load, {rate}/s"));
+        self.progress
+            .step(&format!("per-message layout: steady load, {rate}/s"));
         self.empty_redis();
         let steady = &self.load.steady;
         let most = rate * (steady.lasts.as_secs() as usize + 1);
@@ -105,8 +126,12 @@ impl Bench<'_> {
         });
         let usage = start.until(self.meter.read(Duration::ZERO));
         let (verdict, lateness) = taker.judge(dues.len(), |number| dues[number]);
-        let row = Row::service(System::Layout, Stage::Steady(rate), &usage, verdict).of_redis_alone();
-        Row { lateness_ms: Lateness::of(&lateness), ..row }
+        let row =
+            Row::service(System::Layout, Stage::Steady(rate), &usage, verdict).of_redis_alone();
+        Row {
+            lateness_ms: Lateness::of(&lateness),
+            ..row
+        }
     }
 
     fn layout_writer(&self) -> Writer<'_> {
@@ -127,7 +152,11 @@ impl Bench<'_> {
         self.progress.step("asynq: into Redis");
         self.empty_redis();
         let count = self.load.count.min(ASYNQ_COUNT);
-        let job = Job { count, at: |number| self.load.delay.of(number), options: &["store"] };
+        let job = Job {
+            count,
+            at: |number| self.load.delay.of(number),
+            options: &["store"],
+        };
         let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
         let mut connection = self.redis.client();
         let before = memory(&mut connection);
@@ -136,9 +165,17 @@ impl Bench<'_> {
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));
         let bytes = (memory(&mut connection) - before) as f64 / count as f64;
-        let verdict = Verdict { count, ..Verdict::default() };
-        let row = Row::service(System::Asynq, Stage::Store, &usage, verdict).within(outcome.seconds);
-        Row { bytes: Some(bytes), broker_cpu_us: None, ..row }
+        let verdict = Verdict {
+            count,
+            ..Verdict::default()
+        };
+        let row =
+            Row::service(System::Asynq, Stage::Store, &usage, verdict).within(outcome.seconds);
+        Row {
+            bytes: Some(bytes),
+            broker_cpu_us: None,
+            ..row
+        }
     }
 
     fn asynq_drain(&self, program: &Path) -> Row {
@@ -147,17 +184,37 @@ impl Bench<'_> {
         let count = self.load.count.min(ASYNQ_COUNT);
         let first = now_ms() + millis(ASYNQ_PACE * count as u32 + Duration::from_secs(5));
         let at = |number| first + spread(number, OVERDUE_SPAN);
-        drop(Asynq::start(program, self.redis, &self.load.message, &Job { count, at, options: &["-absolute", "store"] }).run());
+        drop(
+            Asynq::start(
+                program,
+                self.redis,
+                &self.load.message,
+                &Job {
+                    count,
+                    at,
+                    options: &["-absolute", "store"],
+                },
+            )
+            .run(),
+        );
         let second = Duration::from_secs(1);
         self.wait_until_due(first + millis(second));
         self.progress.phase("asynq: out of Redis");
-        let job = Job { count, at, options: &["-absolute", "drain"] };
+        let job = Job {
+            count,
+            at,
+            options: &["-absolute", "drain"],
+        };
         let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
         let start = self.meter.read(asynq.cpu());
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));
-        let row = Row::service(System::Asynq, Stage::Drain, &usage, outcome.verdict(count)).within(outcome.seconds);
-        Row { broker_cpu_us: None, ..row }
+        let row = Row::service(System::Asynq, Stage::Drain, &usage, outcome.verdict(count))
+            .within(outcome.seconds);
+        Row {
+            broker_cpu_us: None,
+            ..row
+        }
     }
 
     fn asynq_steady(&self, program: &Path, rate: usize) -> Row {
@@ -165,12 +222,25 @@ impl Bench<'_> {
         self.empty_redis();
         let (steady, words) = (&self.load.steady, format!("-rate={rate}"));
         let count = rate * steady.lasts.as_secs() as usize;
-        let job = Job { count, at: |number| steady.delay.of(number), options: &[&words, "steady"] };
+        let job = Job {
+            count,
+            at: |number| steady.delay.of(number),
+            options: &[&words, "steady"],
+        };
         let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
         let start = self.meter.read(asynq.cpu());
         let outcome = asynq.run();
         let usage = start.until(self.meter.read(asynq.cpu()));
-        let row = Row::service(System::Asynq, Stage::Steady(rate), &usage, outcome.verdict(count));
-        Row { broker_cpu_us: None, lateness_ms: Lateness::of(outcome.lateness()), ..row }
+        let row = Row::service(
+            System::Asynq,
+            Stage::Steady(rate),
+            &usage,
+            outcome.verdict(count),
+        );
+        Row {
+            broker_cpu_us: None,
+            lateness_ms: Lateness::of(outcome.lateness()),
+            ..row
+        }
     }
 }

@@ -28,12 +28,23 @@ impl<'a, E: Ends> Route<'a, E> {
     }
 
     pub(crate) fn embedded(ends: &'a E, folder: &Path) -> Route<'a, E> {
-        Route::new(ends, format!("[store.embedded]\npath = \"{}\"", folder.display()))
+        Route::new(
+            ends,
+            format!("[store.embedded]\npath = \"{}\"", folder.display()),
+        )
     }
 
     fn new(ends: &'a E, store: String) -> Route<'a, E> {
         let [source, target, dead] = ["source", "target", "dead"].map(|name| ends.make(name));
-        Route { ends, store, deployment: unique("bench"), source, target, dead, delivery: "at-least-once" }
+        Route {
+            ends,
+            store,
+            deployment: unique("bench"),
+            source,
+            target,
+            dead,
+            delivery: "at-least-once",
+        }
     }
 
     pub(crate) fn delivering(self, delivery: &'static str) -> Route<'a, E> {
@@ -42,9 +53,24 @@ impl<'a, E: Ends> Route<'a, E> {
 
     /// The program as it is shipped, in these roles; all that is set is where things are.
     pub(crate) fn serve(&self, roles: &[&str]) -> Postdate {
-        let Route { store, deployment, source, target, dead, delivery, .. } = self;
-        let route = self.ends.route(&Names { source, target, dead, delivery });
-        Postdate::start(&format!("deployment = \"{deployment}\"\nroles = {roles:?}\n{store}\n{route}"))
+        let Route {
+            store,
+            deployment,
+            source,
+            target,
+            dead,
+            delivery,
+            ..
+        } = self;
+        let route = self.ends.route(&Names {
+            source,
+            target,
+            dead,
+            delivery,
+        });
+        Postdate::start(&format!(
+            "deployment = \"{deployment}\"\nroles = {roles:?}\n{store}\n{route}"
+        ))
     }
 
     pub(crate) fn delivered(&self) -> usize {
@@ -58,7 +84,11 @@ impl<'a, E: Ends> Route<'a, E> {
     /// What Redis holds of the route. Asked for on one connection, in one round trip.
     pub(crate) fn stored(&self, redis: &Redis) -> Stored<'a, E> {
         let prefix = |shard: &String| format!("pd:{{{}/bench/{shard}}}:", self.deployment);
-        Stored { ends: self.ends, connection: redis.client(), prefixes: self.ends.shards(&self.source).iter().map(prefix).collect() }
+        Stored {
+            ends: self.ends,
+            connection: redis.client(),
+            prefixes: self.ends.shards(&self.source).iter().map(prefix).collect(),
+        }
     }
 }
 
@@ -75,27 +105,46 @@ impl<E: Ends> Stored<'_, E> {
     pub(crate) fn records(&mut self) -> Option<usize> {
         let watermarks = self.each("HGET", |key| format!("{key}meta"), Some("watermark"));
         let offset = |hex: &Option<String>| usize::from_str_radix(hex.as_deref()?, 16).ok();
-        watermarks.iter().enumerate().map(|(shard, hex)| Some(self.ends.stored(shard, offset(hex)?))).sum()
+        watermarks
+            .iter()
+            .enumerate()
+            .map(|(shard, hex)| Some(self.ends.stored(shard, offset(hex)?)))
+            .sum()
     }
 
     /// Whether somebody holds the lease of each shard.
     pub(crate) fn is_leased(&mut self) -> bool {
-        let tokens: Vec<Option<String>> = self.each("HGET", |key| format!("{key}meta"), Some("token"));
-        tokens.iter().all(|token| token.as_ref().is_some_and(|token| !token.is_empty()))
+        let tokens: Vec<Option<String>> =
+            self.each("HGET", |key| format!("{key}meta"), Some("token"));
+        tokens
+            .iter()
+            .all(|token| token.as_ref().is_some_and(|token| !token.is_empty()))
     }
 
     /// Messages that wait, as the store counts them: in each slice's field the first number.
     pub(crate) fn pending(&mut self) -> usize {
         let slices: Vec<Vec<String>> = self.each("HVALS", |key| format!("{key}counts"), None);
-        let messages = slices.iter().flatten().map(|field| field.split(' ').next().and_then(|count| count.parse::<usize>().ok()));
-        messages.map(|count| count.expect("a count begins with messages")).sum()
+        let messages = slices.iter().flatten().map(|field| {
+            field
+                .split(' ')
+                .next()
+                .and_then(|count| count.parse::<usize>().ok())
+        });
+        messages
+            .map(|count| count.expect("a count begins with messages"))
+            .sum()
     }
 
     pub(crate) fn memory(&mut self) -> usize {
         memory(&mut self.connection)
     }
 
-    fn each<T: redis::FromRedisValue>(&mut self, command: &str, key: impl Fn(&str) -> String, field: Option<&str>) -> Vec<T> {
+    fn each<T: redis::FromRedisValue>(
+        &mut self,
+        command: &str,
+        key: impl Fn(&str) -> String,
+        field: Option<&str>,
+    ) -> Vec<T> {
         let mut pipeline = redis::pipe();
         for prefix in &self.prefixes {
             pipeline.cmd(command).arg(key(prefix)).arg(field);
@@ -106,13 +155,24 @@ impl<E: Ends> Stored<'_, E> {
 
 /// What Redis says it uses in all, in bytes.
 pub(crate) fn memory(connection: &mut redis::Connection) -> usize {
-    let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("Redis answers");
-    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-    used.and_then(|used| used.trim().parse().ok()).expect("Redis tells what it uses")
+    let info: String = redis::cmd("INFO")
+        .arg("memory")
+        .query(connection)
+        .expect("Redis answers");
+    let used = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    used.and_then(|used| used.trim().parse().ok())
+        .expect("Redis tells what it uses")
 }
 
 /// Waits until `now` answers `goal`, or nothing new for a long while; answers what it was at last.
-pub(crate) fn wait_for(progress: &Progress, goal: usize, every: Duration, mut now: impl FnMut() -> usize) -> usize {
+pub(crate) fn wait_for(
+    progress: &Progress,
+    goal: usize,
+    every: Duration,
+    mut now: impl FnMut() -> usize,
+) -> usize {
     let (mut last, mut moved) = (now(), Instant::now());
     while last < goal && moved.elapsed() < SILENCE {
         std::thread::sleep(every);

@@ -161,7 +161,12 @@ impl Lateness {
     pub(crate) fn of(sorted: &[i64]) -> Option<Lateness> {
         let last = sorted.len().checked_sub(1)?;
         let share = |per_mille: usize| sorted[(sorted.len() * per_mille / 1_000).min(last)] as f64;
-        Some(Lateness { p50: share(500), p99: share(990), p99_9: share(999), greatest: share(1_000) })
+        Some(Lateness {
+            p50: share(500),
+            p99: share(990),
+            p99_9: share(999),
+            greatest: share(1_000),
+        })
     }
 }
 
@@ -188,30 +193,53 @@ impl Row {
     pub(crate) fn copy(system: System, usage: &Usage, verdict: Verdict) -> Row {
         let count = verdict.count as f64;
         let row = Row::new(system, Stage::Copy, usage, verdict);
-        Row { rate: Some(count / usage.wall.as_secs_f64()), cpu_us: Some(usage.here.as_secs_f64() * 1e6 / count), ..row }
+        Row {
+            rate: Some(count / usage.wall.as_secs_f64()),
+            cpu_us: Some(usage.here.as_secs_f64() * 1e6 / count),
+            ..row
+        }
     }
 
     /// Of a program that keeps its messages in Redis.
     pub(crate) fn service(system: System, stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
         let each = |cpu: std::time::Duration| Some(cpu.as_secs_f64() * 1e6 / verdict.count as f64);
         let row = Row::new(system, stage, usage, verdict);
-        Row { cpu_us: each(usage.service), redis_cpu_us: each(usage.redis), ..row }
+        Row {
+            cpu_us: each(usage.service),
+            redis_cpu_us: each(usage.redis),
+            ..row
+        }
     }
 
     /// Of the service while it has nothing to do.
     pub(crate) fn at_rest(stage: Stage, usage: &Usage, verdict: Verdict) -> Row {
         let part = |cpu: std::time::Duration| cpu.as_secs_f64() / usage.wall.as_secs_f64() * 100.0;
-        let idle = Idle { service: part(usage.service), redis: part(usage.redis), broker: part(usage.broker) };
-        Row { broker_cpu_us: None, idle: Some(idle), ..Row::new(System::Postdate, stage, usage, verdict) }
+        let idle = Idle {
+            service: part(usage.service),
+            redis: part(usage.redis),
+            broker: part(usage.broker),
+        };
+        Row {
+            broker_cpu_us: None,
+            idle: Some(idle),
+            ..Row::new(System::Postdate, stage, usage, verdict)
+        }
     }
 
     /// Of what runs in this process beside the load, and without a broker.
     pub(crate) fn of_redis_alone(self) -> Row {
-        Row { cpu_us: None, broker_cpu_us: None, ..self }
+        Row {
+            cpu_us: None,
+            broker_cpu_us: None,
+            ..self
+        }
     }
 
     pub(crate) fn within(self, seconds: f64) -> Row {
-        Row { rate: Some(self.verdict.count as f64 / seconds), ..self }
+        Row {
+            rate: Some(self.verdict.count as f64 / seconds),
+            ..self
+        }
     }
 
     /// What a message costs on both of two ways.
@@ -229,7 +257,11 @@ impl Row {
             process: None,
             idle: None,
             others: self.others.max(other.others),
-            verdict: if self.verdict.is_kept() { other.verdict } else { self.verdict },
+            verdict: if self.verdict.is_kept() {
+                other.verdict
+            } else {
+                self.verdict
+            },
             ..*self
         }
     }
@@ -259,23 +291,70 @@ impl Row {
 
     /// The one in the middle, figure by figure, of the same measurement in several runs. Of the verdicts, the first that is bad.
     fn median(rows: &[&Row]) -> Row {
-        let of = |figure: fn(&Row) -> Option<f64>| median(rows.iter().filter_map(|row| figure(row)).collect());
-        let late = |figure: fn(&Lateness) -> f64| median(rows.iter().filter_map(|row| row.lateness_ms.as_ref().map(figure)).collect());
+        let of = |figure: fn(&Row) -> Option<f64>| {
+            median(rows.iter().filter_map(|row| figure(row)).collect())
+        };
+        let late = |figure: fn(&Lateness) -> f64| {
+            median(
+                rows.iter()
+                    .filter_map(|row| row.lateness_ms.as_ref().map(figure))
+                    .collect(),
+            )
+        };
         let lateness = || {
-            let (p50, p99, p99_9) = (late(|late| late.p50)?, late(|late| late.p99)?, late(|late| late.p99_9)?);
-            Some(Lateness { p50, p99, p99_9, greatest: late(|late| late.greatest)? })
+            let (p50, p99, p99_9) = (
+                late(|late| late.p50)?,
+                late(|late| late.p99)?,
+                late(|late| late.p99_9)?,
+            );
+            Some(Lateness {
+                p50,
+                p99,
+                p99_9,
+                greatest: late(|late| late.greatest)?,
+            })
         };
-        let of_process =
-            |figure: fn(&Process) -> Option<f64>| median(rows.iter().filter_map(|row| figure(row.process.as_ref()?)).collect());
+        let of_process = |figure: fn(&Process) -> Option<f64>| {
+            median(
+                rows.iter()
+                    .filter_map(|row| figure(row.process.as_ref()?))
+                    .collect(),
+            )
+        };
         let process = || {
-            let (peak, budget) = (of_process(|process| Some(process.peak_bytes))?, of_process(|process| Some(process.budget_bytes))?);
-            let (start_up_s, rewritten) = (of_process(|process| process.start_up_s), of_process(|process| Some(process.rewritten_runs))?);
-            Some(Process { start_up_s, peak_bytes: peak, budget_bytes: budget, rewritten_runs: rewritten })
+            let (peak, budget) = (
+                of_process(|process| Some(process.peak_bytes))?,
+                of_process(|process| Some(process.budget_bytes))?,
+            );
+            let (start_up_s, rewritten) = (
+                of_process(|process| process.start_up_s),
+                of_process(|process| Some(process.rewritten_runs))?,
+            );
+            Some(Process {
+                start_up_s,
+                peak_bytes: peak,
+                budget_bytes: budget,
+                rewritten_runs: rewritten,
+            })
         };
-        let of_idle = |figure: fn(&Idle) -> f64| median(rows.iter().filter_map(|row| row.idle.as_ref().map(figure)).collect());
+        let of_idle = |figure: fn(&Idle) -> f64| {
+            median(
+                rows.iter()
+                    .filter_map(|row| row.idle.as_ref().map(figure))
+                    .collect(),
+            )
+        };
         let idle = || {
-            let (service, redis, broker) = (of_idle(|idle| idle.service)?, of_idle(|idle| idle.redis)?, of_idle(|idle| idle.broker)?);
-            Some(Idle { service, redis, broker })
+            let (service, redis, broker) = (
+                of_idle(|idle| idle.service)?,
+                of_idle(|idle| idle.redis)?,
+                of_idle(|idle| idle.broker)?,
+            );
+            Some(Idle {
+                service,
+                redis,
+                broker,
+            })
         };
         Row {
             rate: of(|row| row.rate),
@@ -288,7 +367,11 @@ impl Row {
             process: process(),
             idle: idle(),
             others: of(|row| Some(row.others)).unwrap_or(0.0),
-            verdict: rows.iter().find(|row| !row.verdict.is_kept()).unwrap_or(&rows[0]).verdict,
+            verdict: rows
+                .iter()
+                .find(|row| !row.verdict.is_kept())
+                .unwrap_or(&rows[0])
+                .verdict,
             ..*rows[0]
         }
     }
@@ -324,34 +407,64 @@ impl Stage {
             Stage::Burst => "burst: due in one millisecond".to_owned(),
             Stage::Meanwhile(rate) => format!("burst: {rate}/s of another shard, meanwhile"),
             Stage::Fill(waiting) => format!("deep: {} into the store", rounded(waiting)),
-            Stage::Beside(Depth { rate, waiting: 0, .. }) => format!("deep: {rate}/s, none waiting"),
-            Stage::Beside(Depth { rate, waiting, settled: false }) => format!("deep: {rate}/s beside {}", rounded(waiting)),
-            Stage::Beside(Depth { rate, waiting, settled: true }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
+            Stage::Beside(Depth {
+                rate, waiting: 0, ..
+            }) => format!("deep: {rate}/s, none waiting"),
+            Stage::Beside(Depth {
+                rate,
+                waiting,
+                settled: false,
+            }) => format!("deep: {rate}/s beside {}", rounded(waiting)),
+            Stage::Beside(Depth {
+                rate,
+                waiting,
+                settled: true,
+            }) => format!("deep: {rate}/s beside {}, merged", rounded(waiting)),
             Stage::SeenDrain(delivery) => format!("seen: out of Redis, {}", delivery.name()),
-            Stage::SeenSteady(delivery, rate) => format!("seen: steady {rate}/s, {}", delivery.name()),
+            Stage::SeenSteady(delivery, rate) => {
+                format!("seen: steady {rate}/s, {}", delivery.name())
+            }
             Stage::Idle(shards) => format!("idle: {shards} shards"),
-            Stage::Moved(delivery, event) => format!("timers: {}, {}", event.name(), delivery.name()),
+            Stage::Moved(delivery, event) => {
+                format!("timers: {}, {}", event.name(), delivery.name())
+            }
         }
     }
 }
 
 fn rounded(count: usize) -> String {
-    if count.is_multiple_of(1_000_000) { format!("{}M", count / 1_000_000) } else { count.to_string() }
+    if count.is_multiple_of(1_000_000) {
+        format!("{}M", count / 1_000_000)
+    } else {
+        count.to_string()
+    }
 }
 
 /// Each measurement of the first run with its like in the others.
 pub(crate) fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
-    let like = |row: &Row| runs.iter().filter_map(|run| find(run, row.system, row.stage)).collect::<Vec<_>>();
-    runs.first().into_iter().flatten().map(|row| Row::median(&like(row))).collect()
+    let like = |row: &Row| {
+        runs.iter()
+            .filter_map(|run| find(run, row.system, row.stage))
+            .collect::<Vec<_>>()
+    };
+    runs.first()
+        .into_iter()
+        .flatten()
+        .map(|row| Row::median(&like(row)))
+        .collect()
 }
 
 pub(crate) fn find(rows: &[Row], system: System, stage: Stage) -> Option<&Row> {
-    rows.iter().find(|row| row.system == system && row.stage == stage)
+    rows.iter()
+        .find(|row| row.system == system && row.stage == stage)
 }
 
 /// Of an even number, the mean of the two in the middle.
 pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
-    let (below, above) = (figures.get(figures.len().checked_sub(1)? / 2)?, figures.get(figures.len() / 2)?);
+    let (below, above) = (
+        figures.get(figures.len().checked_sub(1)? / 2)?,
+        figures.get(figures.len() / 2)?,
+    );
     Some(f64::midpoint(*below, *above))
 }

@@ -51,16 +51,27 @@ impl Bench<'_> {
         let (warm, source) = (self.ends.make("warm"), self.ends.make("copied"));
         self.fill(&warm, WARM_UP, |_| ("postdate-after", 3_600_000));
         self.fill(&source, self.load.count, |_| ("postdate-after", 3_600_000));
-        let kinds: [(System, copy::Copy); 2] = [(System::PlainCopy, copy::plain), (System::Floor, copy::best)];
+        let kinds: [(System, copy::Copy); 2] = [
+            (System::PlainCopy, copy::plain),
+            (System::Floor, copy::best),
+        ];
         let rows = kinds.map(|(system, copy)| {
             copy(self.ends, &warm, &self.ends.make("warmed"), WARM_UP);
-            self.progress.phase(if system == System::Floor { "copy, in batches" } else { "copy, poll and send" });
+            self.progress.phase(if system == System::Floor {
+                "copy, in batches"
+            } else {
+                "copy, poll and send"
+            });
             let target = self.ends.make("copy");
             find_memory();
             let start = self.meter.read(Duration::ZERO);
             copy(self.ends, &source, &target, self.load.count);
             let usage = start.until(self.meter.read(Duration::ZERO));
-            Row::copy(system, &usage, judge(self.ends, &target, self.sent(), |_| None).verdict)
+            Row::copy(
+                system,
+                &usage,
+                judge(self.ends, &target, self.sent(), |_| None).verdict,
+            )
         });
         rows.into()
     }
@@ -71,21 +82,37 @@ impl<E: Ends> Bench<'_, E> {
     pub(crate) fn ingress(&self) -> (Row, Duration) {
         self.progress.step("ingress");
         let (route, began) = (self.route(), Instant::now());
-        self.fill(&route.source, self.load.count, |number| ("postdate-after", self.load.delay.of(number)));
+        self.fill(&route.source, self.load.count, |number| {
+            ("postdate-after", self.load.delay.of(number))
+        });
         let (mut stored, filled) = (route.stored(self.redis), began.elapsed());
         let memory = stored.memory();
         self.progress.phase("ingress: into the store");
         find_memory();
         let mut service = route.serve(&["ingress"]);
-        begun(&mut service, "the shards are born", |_| stored.records().is_some());
+        begun(&mut service, "the shards are born", |_| {
+            stored.records().is_some()
+        });
         let start = self.meter.read(service.cpu());
-        wait_for(self.progress, self.load.count, Duration::from_millis(5), || stored.records().unwrap_or(0));
+        wait_for(
+            self.progress,
+            self.load.count,
+            Duration::from_millis(5),
+            || stored.records().unwrap_or(0),
+        );
         let usage = start.until(self.meter.read(service.cpu()));
         stop(service);
         let verdict = judge_waiting(&route, self.load.count, stored.pending());
         let bytes = (stored.memory() - memory) as f64 / self.load.count as f64;
-        let row = Row::service(E::SYSTEM, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
-        (Row { bytes: Some(bytes), ..row }, filled + usage.wall)
+        let row =
+            Row::service(E::SYSTEM, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
+        (
+            Row {
+                bytes: Some(bytes),
+                ..row
+            },
+            filled + usage.wall,
+        )
     }
 
     /// From the store to the target: what became due while no timer ran. `pace`: how long it takes to fill and store as many, if known.
@@ -102,10 +129,16 @@ impl<E: Ends> Bench<'_, E> {
         let ahead = now_ms() < first;
         stop(ingress);
         self.wait_until_due(first);
-        self.progress.phase(if ahead { "drain: out of the store" } else { "drain, though some of it was due before it was stored" });
+        self.progress.phase(if ahead {
+            "drain: out of the store"
+        } else {
+            "drain, though some of it was due before it was stored"
+        });
         find_memory();
         let mut service = route.serve(&["timer"]);
-        begun(&mut service, "the shards are leased", |_| stored.is_leased());
+        begun(&mut service, "the shards are leased", |_| {
+            stored.is_leased()
+        });
         let (start, since) = (self.meter.read(service.cpu()), now_ms());
         wait_for(self.progress, count, LOOK, || route.delivered());
         let usage = start.until(self.meter.read(service.cpu()));
@@ -118,7 +151,13 @@ impl<E: Ends> Bench<'_, E> {
     /// A steady load that nobody measures.
     pub(crate) fn warm_up(&self) {
         self.progress.step("steady load: warming up the broker");
-        self.steady_load(STEADY_WARM_UP_RATE, &Steady { lasts: STEADY_WARM_UP, ..self.load.steady.clone() });
+        self.steady_load(
+            STEADY_WARM_UP_RATE,
+            &Steady {
+                lasts: STEADY_WARM_UP,
+                ..self.load.steady.clone()
+            },
+        );
     }
 
     /// A steady load, and how late it comes by the broker's stamp.
@@ -132,20 +171,41 @@ impl<E: Ends> Bench<'_, E> {
         let mut service = route.serve(&["ingress", "timer"]);
         service.wait_until_ready();
         let (memory, mut dues) = (route.stored(self.redis).memory(), Vec::new());
-        let Flow { usage, waiting, memory: full, ended } = self.flow(rate, steady, (&route, &service), &mut dues);
+        let Flow {
+            usage,
+            waiting,
+            memory: full,
+            ended,
+        } = self.flow(rate, steady, (&route, &service), &mut dues);
         stop(service);
         let bytes = (waiting > 0).then(|| (full - memory) as f64 / waiting as f64);
         let arrivals = self.judge_arrived(&route, dues.len(), |number| dues[number]);
         let row = Row::service(E::SYSTEM, Stage::Steady(rate), &usage, arrivals.verdict);
         let last = ended - millis(steady.lasts / LAST_PART)..ended;
-        let lately = arrivals.lateness(|number| Some(dues[number]).filter(|due| last.contains(due)));
+        let lately =
+            arrivals.lateness(|number| Some(dues[number]).filter(|due| last.contains(due)));
         let last_p50_ms = Lateness::of(&lately).map(|late| late.p50);
-        Row { bytes, lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))), last_p50_ms, ..row }
+        Row {
+            bytes,
+            lateness_ms: Lateness::of(&arrivals.lateness(|number| Some(dues[number]))),
+            last_p50_ms,
+            ..row
+        }
     }
 
     /// A steady load into a route that is served, until all of it has arrived. `dues`: those of earlier loads, to which its own are added.
-    pub(crate) fn flow(&self, rate: usize, steady: &Steady, (route, service): (&Route<'_, E>, &Postdate), dues: &mut Vec<i64>) -> Flow {
-        let (mut stored, first, start) = (route.stored(self.redis), dues.len(), self.meter.read(service.cpu()));
+    pub(crate) fn flow(
+        &self,
+        rate: usize,
+        steady: &Steady,
+        (route, service): (&Route<'_, E>, &Postdate),
+        dues: &mut Vec<i64>,
+    ) -> Flow {
+        let (mut stored, first, start) = (
+            route.stored(self.redis),
+            dues.len(),
+            self.meter.read(service.cpu()),
+        );
         let feeder = self.ends.feeder(&route.source, &self.load.message);
         let all = rate * steady.lasts.as_secs() as usize;
         let send = |number, due| feeder.send(first + number, ("postdate-at", due));
@@ -156,7 +216,12 @@ impl<E: Ends> Bench<'_, E> {
         feeder.finish();
         let (ended, waiting, memory) = (now_ms(), stored.pending(), stored.memory());
         wait_for(self.progress, dues.len(), LOOK, || route.delivered());
-        Flow { usage: start.until(self.meter.read(service.cpu())), waiting, memory, ended }
+        Flow {
+            usage: start.until(self.meter.read(service.cpu())),
+            waiting,
+            memory,
+            ended,
+        }
     }
 
     /// A new route, on a Redis that holds nothing.
@@ -166,7 +231,9 @@ impl<E: Ends> Bench<'_, E> {
     }
 
     pub(crate) fn empty_redis(&self) {
-        redis::cmd("FLUSHALL").exec(&mut self.redis.client()).expect("Redis answers");
+        redis::cmd("FLUSHALL")
+            .exec(&mut self.redis.client())
+            .expect("Redis answers");
     }
 
     pub(crate) fn fill(&self, topic: &str, count: usize, control: impl Fn(usize) -> Control) {
@@ -179,20 +246,42 @@ impl<E: Ends> Bench<'_, E> {
             }
         }
         feeder.finish();
-        assert_eq!(self.ends.held(topic), count, "the load is in the topic, once");
+        assert_eq!(
+            self.ends.held(topic),
+            count,
+            "the load is in the topic, once"
+        );
     }
 
     pub(crate) fn wait_until_due(&self, first: i64) {
         self.progress.phase("waiting until all of it is due");
-        eventually("the messages are due", LIMIT, || (now_ms() > first + millis(OVERDUE_SPAN)).then_some(()));
+        eventually("the messages are due", LIMIT, || {
+            (now_ms() > first + millis(OVERDUE_SPAN)).then_some(())
+        });
     }
 
     pub(crate) fn sent(&self) -> Sent<'_> {
-        Sent { message: &self.load.message, count: self.load.count }
+        Sent {
+            message: &self.load.message,
+            count: self.load.count,
+        }
     }
 
-    pub(crate) fn judge_arrived(&self, route: &Route<'_, E>, count: usize, due: impl Fn(usize) -> i64) -> Arrivals {
-        let mut arrivals = judge(self.ends, &route.target, Sent { count, ..self.sent() }, |number| Some(due(number)));
+    pub(crate) fn judge_arrived(
+        &self,
+        route: &Route<'_, E>,
+        count: usize,
+        due: impl Fn(usize) -> i64,
+    ) -> Arrivals {
+        let mut arrivals = judge(
+            self.ends,
+            &route.target,
+            Sent {
+                count,
+                ..self.sent()
+            },
+            |number| Some(due(number)),
+        );
         arrivals.verdict.dead = route.dead();
         arrivals
     }
@@ -210,13 +299,24 @@ pub(crate) struct Flow {
 /// Of messages none of which is due yet.
 pub(crate) fn judge_waiting(route: &Route<'_, impl Ends>, count: usize, pending: usize) -> Verdict {
     let (lost, doubled) = (count.saturating_sub(pending), pending.saturating_sub(count));
-    Verdict { count, lost, doubled, early: route.delivered(), dead: route.dead(), ..Verdict::default() }
+    Verdict {
+        count,
+        lost,
+        doubled,
+        early: route.delivered(),
+        dead: route.dead(),
+        ..Verdict::default()
+    }
 }
 
 /// As an operator ends it.
 pub(crate) fn stop(mut service: Postdate) {
     let (status, _) = service.terminate();
-    assert!(status.success(), "the service ends with {status}:\n{}", service.logs());
+    assert!(
+        status.success(),
+        "the service ends with {status}:\n{}",
+        service.logs()
+    );
     drop(service);
 }
 

@@ -6,8 +6,19 @@ use crate::row::{Idle, Process, Row};
 
 /// Prints the rows beside the floor, if it is one of them; the ratios are those of the runs, each by itself.
 pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
-    let ratio = |row: &Row, figure: Figure| number(of_the_floor(runs, row.system, row.stage, figure), 2);
-    let head = ["stage", "messages/s", "of the floor", "CPU us", "of the floor", "Redis CPU us", "bytes stored", "others' CPU", "arrived"];
+    let ratio =
+        |row: &Row, figure: Figure| number(of_the_floor(runs, row.system, row.stage, figure), 2);
+    let head = [
+        "stage",
+        "messages/s",
+        "of the floor",
+        "CPU us",
+        "of the floor",
+        "Redis CPU us",
+        "bytes stored",
+        "others' CPU",
+        "arrived",
+    ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(rows.iter().filter(|row| row.idle.is_none()).map(|row| {
         [
@@ -28,12 +39,27 @@ pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
 
 /// Milliseconds after the due, of the rows that have any.
 fn print_lateness(rows: &[Row]) {
-    let head = ["steady load: after the due", "p50", "p99", "p99.9", "greatest", "p50 in its last fifth"];
+    let head = [
+        "steady load: after the due",
+        "p50",
+        "p99",
+        "p99.9",
+        "greatest",
+        "p50 in its last fifth",
+    ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     for row in rows {
         if let Some(late) = row.lateness_ms {
-            let [p50, p99, p99_9, greatest] = [late.p50, late.p99, late.p99_9, late.greatest].map(millis);
-            lines.push([row.name(), p50, p99, p99_9, greatest, row.last_p50_ms.map_or_else(String::new, millis)]);
+            let [p50, p99, p99_9, greatest] =
+                [late.p50, late.p99, late.p99_9, late.greatest].map(millis);
+            lines.push([
+                row.name(),
+                p50,
+                p99,
+                p99_9,
+                greatest,
+                row.last_p50_ms.map_or_else(String::new, millis),
+            ]);
         }
     }
     if lines.len() > 2 {
@@ -43,10 +69,19 @@ fn print_lateness(rows: &[Row]) {
 
 /// Of the rows of a service that has nothing to do.
 pub(crate) fn print_idle(rows: &[Row]) {
-    let head = ["nothing to do: per cent of a core", "the service", "Redis", "the broker"];
+    let head = [
+        "nothing to do: per cent of a core",
+        "the service",
+        "Redis",
+        "the broker",
+    ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(rows.iter().filter_map(|row| {
-        let Idle { service, redis, broker } = row.idle?;
+        let Idle {
+            service,
+            redis,
+            broker,
+        } = row.idle?;
         let [service, redis, broker] = [service, redis, broker].map(|part| format!("{part:.2} %"));
         Some([row.name(), service, redis, broker])
     }));
@@ -57,14 +92,34 @@ pub(crate) fn print_idle(rows: &[Row]) {
 
 /// What an entry a message takes, and how many times as much as Postdate.
 pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
-    let head = ["beside an entry a message in Redis", "Postdate", "per-message layout", "times", "asynq", "times"];
+    let head = [
+        "beside an entry a message in Redis",
+        "Postdate",
+        "per-message layout",
+        "times",
+        "asynq",
+        "times",
+    ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
-    for Comparison { what, postdate, rivals } in comparisons {
+    for Comparison {
+        what,
+        postdate,
+        rivals,
+    } in comparisons
+    {
         let digits = if *postdate < 100.0 { 2 } else { 0 };
-        let [layout, asynq] = RIVALS.map(|system| rivals.iter().find(|beside| beside.system == system));
+        let [layout, asynq] =
+            RIVALS.map(|system| rivals.iter().find(|beside| beside.system == system));
         let value = |beside: Option<&Beside>| number(beside.map(|beside| beside.value), digits);
         let times = |beside: Option<&Beside>| number(beside.map(|beside| beside.times), 2);
-        lines.push([what.clone(), number(Some(*postdate), digits), value(layout), times(layout), value(asynq), times(asynq)]);
+        lines.push([
+            what.clone(),
+            number(Some(*postdate), digits),
+            value(layout),
+            times(layout),
+            value(asynq),
+            times(asynq),
+        ]);
     }
     if lines.len() > 2 {
         print_aligned(&lines);
@@ -73,22 +128,53 @@ pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
 
 /// What the service's process took under strain, and what is held against another measurement.
 pub(crate) fn print_strained(rows: &[Row], held: &[Held]) {
-    let head = ["the service's process", "start-up", "most memory", "budget for messages", "runs rewritten"];
+    let head = [
+        "the service's process",
+        "start-up",
+        "most memory",
+        "budget for messages",
+        "runs rewritten",
+    ];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
     lines.extend(rows.iter().filter_map(|row| {
-        let Process { start_up_s, peak_bytes, budget_bytes, rewritten_runs } = row.process?;
+        let Process {
+            start_up_s,
+            peak_bytes,
+            budget_bytes,
+            rewritten_runs,
+        } = row.process?;
         let mib = |bytes: f64| format!("{:.0} MiB", bytes / f64::from(1 << 20));
         let start_up = start_up_s.map_or_else(String::new, |seconds| format!("{seconds:.1} s"));
-        Some([row.name(), start_up, mib(peak_bytes), mib(budget_bytes), format!("{rewritten_runs:.0}")])
+        Some([
+            row.name(),
+            start_up,
+            mib(peak_bytes),
+            mib(budget_bytes),
+            format!("{rewritten_runs:.0}"),
+        ])
     }));
     if lines.len() > 2 {
         print_aligned(&lines);
     }
     let head = ["beside another stage", "", "held against", "", "times"];
     let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
-    lines.extend(held.iter().map(|Held { what, value, against, base, times }| {
-        [what.clone(), format!("{value:.0}"), against.clone(), format!("{base:.0}"), format!("{times:.2}")]
-    }));
+    lines.extend(held.iter().map(
+        |Held {
+             what,
+             value,
+             against,
+             base,
+             times,
+         }| {
+            [
+                what.clone(),
+                format!("{value:.0}"),
+                against.clone(),
+                format!("{base:.0}"),
+                format!("{times:.2}"),
+            ]
+        },
+    ));
     if lines.len() > 2 {
         print_aligned(&lines);
     }
@@ -104,14 +190,23 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 /// As Markdown, and readable as it is.
 fn print_aligned<const N: usize>(lines: &[[String; N]]) {
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let width = |at: usize| {
+        lines
+            .iter()
+            .map(|line| line[at].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     for line in lines {
-        let cells = line.iter().enumerate().map(|(at, cell)| match cell.as_str() {
-            "---" if at == 0 => "-".repeat(width(at)),
-            "---" => format!("{}:", "-".repeat(width(at) - 1)),
-            cell if at == 0 => format!("{cell:<width$}", width = width(at)),
-            cell => format!("{cell:>width$}", width = width(at)),
-        });
+        let cells = line
+            .iter()
+            .enumerate()
+            .map(|(at, cell)| match cell.as_str() {
+                "---" if at == 0 => "-".repeat(width(at)),
+                "---" => format!("{}:", "-".repeat(width(at) - 1)),
+                cell if at == 0 => format!("{cell:<width$}", width = width(at)),
+                cell => format!("{cell:>width$}", width = width(at)),
+            });
         println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
     }
     println!();

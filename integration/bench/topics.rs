@@ -26,8 +26,15 @@ pub(crate) struct Topics<'a> {
 
 impl<'a> Topics<'a> {
     pub(crate) fn new(kafka: &'a Kafka, partitions: i32) -> Topics<'a> {
-        let asker = ClientConfig::new().set("bootstrap.servers", kafka.addr()).create().expect("a client of a valid configuration");
-        Topics { kafka, asker, partitions }
+        let asker = ClientConfig::new()
+            .set("bootstrap.servers", kafka.addr())
+            .create()
+            .expect("a client of a valid configuration");
+        Topics {
+            kafka,
+            asker,
+            partitions,
+        }
     }
 
     /// The same, for topics of so many partitions.
@@ -48,7 +55,9 @@ impl<'a> Topics<'a> {
     pub(crate) fn all_of(&self, topic: &str) -> TopicPartitionList {
         let mut partitions = TopicPartitionList::new();
         for partition in 0..self.partitions {
-            partitions.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
+            partitions
+                .add_partition_offset(topic, partition, Offset::Beginning)
+                .expect("a valid offset");
         }
         partitions
     }
@@ -64,14 +73,25 @@ impl Ends for Topics<'_> {
 
     fn make(&self, name: &str) -> String {
         let topic = unique(name);
-        self.kafka.create_topic(&topic, self.partitions, &[("message.timestamp.type", "LogAppendTime")]);
+        self.kafka.create_topic(
+            &topic,
+            self.partitions,
+            &[("message.timestamp.type", "LogAppendTime")],
+        );
         topic
     }
 
     /// By its offsets: nobody uses transactions.
     fn held(&self, topic: &str) -> usize {
-        let end = |partition| self.asker.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").1;
-        (0..self.partitions).map(|partition| usize::try_from(end(partition)).expect("an offset")).sum()
+        let end = |partition| {
+            self.asker
+                .fetch_watermarks(topic, partition, PATIENCE)
+                .expect("the broker answers")
+                .1
+        };
+        (0..self.partitions)
+            .map(|partition| usize::try_from(end(partition)).expect("an offset"))
+            .sum()
     }
 
     fn feeder<'f>(&'f self, topic: &str, message: &'f Message) -> Feeder<'f> {
@@ -80,13 +100,20 @@ impl Ends for Topics<'_> {
 
     fn read(&self, topic: &str, mut each: impl FnMut(&Arrived<'_>)) {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", self.addr()).set("group.id", "ledger").set("enable.auto.commit", "false");
+        config
+            .set("bootstrap.servers", self.addr())
+            .set("group.id", "ledger")
+            .set("enable.auto.commit", "false");
         config.set("fetch.queue.backoff.ms", "10");
         let mut reader = Reader::new(&config, &self.all_of(topic));
         let (held, mut read, mut heard) = (self.held(topic), 0, Instant::now());
         while read < held && heard.elapsed() < SILENCE {
             let came = reader.read(Duration::from_millis(100), |message| {
-                each(&Arrived { key: message.key(), payload: message.payload(), stamp: message.timestamp() });
+                each(&Arrived {
+                    key: message.key(),
+                    payload: message.payload(),
+                    stamp: message.timestamp(),
+                });
             });
             read += came;
             heard = if came > 0 { Instant::now() } else { heard };
@@ -94,7 +121,12 @@ impl Ends for Topics<'_> {
     }
 
     fn route(&self, names: &Names<'_>) -> String {
-        let Names { source, target, dead, delivery } = names;
+        let Names {
+            source,
+            target,
+            dead,
+            delivery,
+        } = names;
         format!(
             r#"
 [kafka.main]
@@ -110,7 +142,9 @@ delivery = "{delivery}"
     }
 
     fn shards(&self, source: &str) -> Vec<String> {
-        (0..self.partitions).map(|partition| format!("{source}/{partition}")).collect()
+        (0..self.partitions)
+            .map(|partition| format!("{source}/{partition}"))
+            .collect()
     }
 
     fn stored(&self, _shard: usize, watermark: usize) -> usize {

@@ -34,23 +34,37 @@ pub(crate) struct Seen {
 impl Watch {
     pub(crate) fn start(topics: &Topics<'_>, topic: &str) -> Watch {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", topics.addr()).set("group.id", "watch").set("enable.auto.commit", "false");
-        config.set("isolation.level", "read_committed").set("fetch.queue.backoff.ms", "10");
+        config
+            .set("bootstrap.servers", topics.addr())
+            .set("group.id", "watch")
+            .set("enable.auto.commit", "false");
+        config
+            .set("isolation.level", "read_committed")
+            .set("fetch.queue.backoff.ms", "10");
         let partitions = topics.all_of(topic);
-        let (count, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, stop) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (counted, stopped) = (count.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let (mut reader, mut seen) = (Reader::new(&config, &partitions), Seen::default());
             while !stopped.load(Ordering::Relaxed) {
-                let came = reader.read(GATHERS, |message| match Message::number(message.payload()) {
-                    Some(number) => seen.arrived.push((number, now_ms())),
-                    None => seen.changed += 1,
+                let came = reader.read(GATHERS, |message| {
+                    match Message::number(message.payload()) {
+                        Some(number) => seen.arrived.push((number, now_ms())),
+                        None => seen.changed += 1,
+                    }
                 });
                 counted.fetch_add(came, Ordering::Relaxed);
             }
             seen
         });
-        Watch { count, stop, thread }
+        Watch {
+            count,
+            stop,
+            thread,
+        }
     }
 
     /// How many were seen so far.
@@ -60,7 +74,9 @@ impl Watch {
 
     pub(crate) fn end(self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("the watch reads until it is ended")
+        self.thread
+            .join()
+            .expect("the watch reads until it is ended")
     }
 }
 
@@ -77,7 +93,11 @@ impl Seen {
 
     /// The same, of those that `due` tells of.
     pub(crate) fn lateness_of(&self, due: impl Fn(usize) -> Option<i64>) -> Vec<i64> {
-        let mut lateness: Vec<i64> = self.arrived.iter().filter_map(|(number, at)| Some(at - due(*number)?)).collect();
+        let mut lateness: Vec<i64> = self
+            .arrived
+            .iter()
+            .filter_map(|(number, at)| Some(at - due(*number)?))
+            .collect();
         lateness.sort_unstable();
         lateness
     }
@@ -85,9 +105,22 @@ impl Seen {
     /// Of so many that were sent. Seen before it was due is early, whatever the broker's stamp says.
     pub(crate) fn judge(&self, count: usize, dead: usize, due: impl Fn(usize) -> i64) -> Verdict {
         let mut came = vec![0_usize; count];
-        self.arrived.iter().for_each(|(number, _)| came[*number] += 1);
-        let early = self.arrived.iter().filter(|(number, at)| *at < due(*number)).count();
+        self.arrived
+            .iter()
+            .for_each(|(number, _)| came[*number] += 1);
+        let early = self
+            .arrived
+            .iter()
+            .filter(|(number, at)| *at < due(*number))
+            .count();
         let doubled = came.iter().map(|times| times.saturating_sub(1)).sum();
-        Verdict { count, lost: came.iter().filter(|times| **times == 0).count(), doubled, early, changed: self.changed, dead }
+        Verdict {
+            count,
+            lost: came.iter().filter(|times| **times == 0).count(),
+            doubled,
+            early,
+            changed: self.changed,
+            dead,
+        }
     }
 }

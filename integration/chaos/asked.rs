@@ -47,8 +47,14 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn from(words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut asked =
-            Self { length: Duration::from_secs(60), broker: Broker::Kafka, mode: Mode::AtLeastOnce, rate: 500, seed: 1, report: None };
+        let mut asked = Self {
+            length: Duration::from_secs(60),
+            broker: Broker::Kafka,
+            mode: Mode::AtLeastOnce,
+            rate: 500,
+            seed: 1,
+            report: None,
+        };
         // Cargo adds `--bench`.
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
@@ -64,7 +70,13 @@ impl Asked {
                 "broker" if value == "nats" => asked.broker = Broker::Nats,
                 "mode" if value == "at-least-once" => asked.mode = Mode::AtLeastOnce,
                 "mode" if value == "exactly-once" => asked.mode = Mode::ExactlyOnce,
-                "rate" => asked.rate = value.parse().ok().filter(|rate| (1..=5_000).contains(rate)).ok_or_else(wrong)?,
+                "rate" => {
+                    asked.rate = value
+                        .parse()
+                        .ok()
+                        .filter(|rate| (1..=5_000).contains(rate))
+                        .ok_or_else(wrong)?
+                }
                 "seed" => asked.seed = value.parse().map_err(|_| wrong())?,
                 "report" => asked.report = Some(value.into()),
                 _ => return Err(wrong()),
@@ -85,5 +97,6 @@ fn length(text: &str) -> Option<Duration> {
         "h" => 3_600,
         _ => return None,
     };
-    Some(Duration::from_secs(number.parse::<u64>().ok()? * seconds)).filter(|length| !length.is_zero())
+    Some(Duration::from_secs(number.parse::<u64>().ok()? * seconds))
+        .filter(|length| !length.is_zero())
 }

@@ -59,16 +59,27 @@ impl Fault {
     pub(crate) fn some(random: &mut StdRng) -> Vec<Self> {
         let mut pick = || Self::ALL[random.random_range(0..Self::ALL.len())];
         let (first, second) = (pick(), pick());
-        let apart = first.subjects().iter().all(|subject| !second.subjects().contains(subject));
-        if apart && random.random_bool(0.3) { vec![first, second] } else { vec![first] }
+        let apart = first
+            .subjects()
+            .iter()
+            .all(|subject| !second.subjects().contains(subject));
+        if apart && random.random_bool(0.3) {
+            vec![first, second]
+        } else {
+            vec![first]
+        }
     }
 
     pub(crate) fn subjects(self) -> &'static [Subject] {
         match self {
-            Self::KillTimer | Self::FreezeTimer | Self::StopTimer | Self::AddTimer => &[Subject::Timers],
+            Self::KillTimer | Self::FreezeTimer | Self::StopTimer | Self::AddTimer => {
+                &[Subject::Timers]
+            }
             Self::KillIngress | Self::FreezeIngress | Self::StopIngress => &[Subject::Ingresses],
             Self::KillAll => &[Subject::Timers, Subject::Ingresses],
-            Self::KillRedis | Self::FreezeRedis | Self::RollBackRedis | Self::EmptyRedis => &[Subject::Redis],
+            Self::KillRedis | Self::FreezeRedis | Self::RollBackRedis | Self::EmptyRedis => {
+                &[Subject::Redis]
+            }
             Self::KillBroker | Self::FreezeBroker | Self::StopBroker => &[Subject::Broker],
         }
     }

@@ -34,12 +34,28 @@ pub(crate) struct Ledgers {
 impl Ledgers {
     /// Of what `postdate ledger --json` prints.
     fn of(sheet: &Value) -> Self {
-        let sums: Vec<_> = sheet["shards"].as_array().into_iter().flatten().map(|shard| &shard["sum"]).collect();
+        let sums: Vec<_> = sheet["shards"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|shard| &shard["sum"])
+            .collect();
         let (sure, unsure): (Vec<_>, Vec<_>) = sums.iter().partition(|sum| sum["unsure"] == false);
-        let count = |sums: &[&&Value], of: &str| sums.iter().map(|sum| sum[of].as_i64().expect("a number").unsigned_abs()).sum();
-        let pending: u64 = [&sure, &unsure].map(|sums| count(sums, "pending")).iter().sum();
+        let count = |sums: &[&&Value], of: &str| {
+            sums.iter()
+                .map(|sum| sum[of].as_i64().expect("a number").unsigned_abs())
+                .sum()
+        };
+        let pending: u64 = [&sure, &unsure]
+            .map(|sums| count(sums, "pending"))
+            .iter()
+            .sum();
         // A shard that the store does not know tells nothing, either.
-        Self { difference: count(&sure, "difference"), pending, unsure: PARTITIONS as usize - sure.len() }
+        Self {
+            difference: count(&sure, "difference"),
+            pending,
+            unsure: PARTITIONS as usize - sure.len(),
+        }
     }
 
     fn is_settled(&self) -> bool {
@@ -49,7 +65,13 @@ impl Ledgers {
 
 impl Fleet {
     pub(crate) fn start(config: String) -> Self {
-        let mut fleet = Self { config, timers: Vec::new(), ingresses: Vec::new(), possible: 0.0, crashes: 0 };
+        let mut fleet = Self {
+            config,
+            timers: Vec::new(),
+            ingresses: Vec::new(),
+            possible: 0.0,
+            crashes: 0,
+        };
         fleet.timers = (0..3).map(|_| fleet.process("timer")).collect();
         fleet.ingresses = (0..2).map(|_| fleet.process("ingress")).collect();
         for process in fleet.timers.iter_mut().chain(&mut fleet.ingresses) {
@@ -60,7 +82,10 @@ impl Fleet {
     }
 
     fn process(&self, role: &str) -> Postdate {
-        Postdate::start_with(&self.config, &[("POSTDATE_ROLES", &format!(r#"["{role}"]"#))])
+        Postdate::start_with(
+            &self.config,
+            &[("POSTDATE_ROLES", &format!(r#"["{role}"]"#))],
+        )
     }
 
     pub(crate) fn add_timer(&mut self) {
@@ -69,14 +94,24 @@ impl Fleet {
 
     /// Every shard is held by a worker that answers, one of them left aside; how long that took since `began`.
     pub(crate) fn wait_until_whole(&mut self, aside: Option<usize>, began: Instant) -> Duration {
-        eventually("every shard has an owner", LIMIT, || (self.held(aside) >= PARTITIONS as usize).then_some(()));
+        eventually("every shard has an owner", LIMIT, || {
+            (self.held(aside) >= PARTITIONS as usize).then_some(())
+        });
         began.elapsed()
     }
 
     /// Shards that are held by others than `aside`: one that is frozen would keep its caller waiting.
     fn held(&self, aside: Option<usize>) -> usize {
-        let others = self.timers.iter().enumerate().filter(|(at, _)| Some(*at) != aside).map(|(_, timer)| timer);
-        others.filter(|timer| timer.ready()).map(|timer| timer.metrics().sum("postdate_leases_held") as usize).sum()
+        let others = self
+            .timers
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| Some(*at) != aside)
+            .map(|(_, timer)| timer);
+        others
+            .filter(|timer| timer.ready())
+            .map(|timer| timer.metrics().sum("postdate_leases_held") as usize)
+            .sum()
     }
 
     /// Notes what a timer says, just before it is killed or asked to end and its count is gone with it.
@@ -94,7 +129,8 @@ impl Fleet {
         let began = Instant::now();
         loop {
             let output = self.timers[0].command(&["ledger", "--json"]);
-            let sheet = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("not a ledger: {error}: {output:?}"));
+            let sheet = serde_json::from_slice(&output.stdout)
+                .unwrap_or_else(|error| panic!("not a ledger: {error}: {output:?}"));
             let ledgers = Ledgers::of(&sheet);
             if ledgers.is_settled() || began.elapsed() > LIMIT {
                 return ledgers;
@@ -105,7 +141,10 @@ impl Fleet {
 
     /// Before something is done to the processes: those that have ended by themselves are counted, and run again.
     pub(crate) fn look_after(&mut self) {
-        for (role, processes) in [("timer", &mut self.timers), ("ingress", &mut self.ingresses)] {
+        for (role, processes) in [
+            ("timer", &mut self.timers),
+            ("ingress", &mut self.ingresses),
+        ] {
             for (at, process) in processes.iter_mut().enumerate() {
                 if let Some(status) = process.ended() {
                     say_crash(&format!("{role} {at} ended by itself: {status}"), process);
@@ -145,12 +184,22 @@ impl Fleet {
 
     /// Writes down what all of them wrote and say of themselves; answers where.
     pub(crate) fn keep_logs(&self) -> PathBuf {
-        let folder = tempfile::Builder::new().prefix("postdate-chaos-").tempdir().expect("a folder for temporary files").keep();
+        let folder = tempfile::Builder::new()
+            .prefix("postdate-chaos-")
+            .tempdir()
+            .expect("a folder for temporary files")
+            .keep();
         for (role, processes) in [("timer", &self.timers), ("ingress", &self.ingresses)] {
             for (at, process) in processes.iter().enumerate() {
                 let page = |path| process.get(path).map(|(_, page)| page).unwrap_or_default();
-                let all = format!("{}\n{}\n{}", process.logs(), page("/readyz"), page("/metrics"));
-                std::fs::write(folder.join(format!("{role}-{at}.log")), all).expect("the folder is there");
+                let all = format!(
+                    "{}\n{}\n{}",
+                    process.logs(),
+                    page("/readyz"),
+                    page("/metrics")
+                );
+                std::fs::write(folder.join(format!("{role}-{at}.log")), all)
+                    .expect("the folder is there");
             }
         }
         folder
@@ -165,13 +214,20 @@ impl Fleet {
 /// Of one that does not answer nothing is known.
 fn possible(timer: &Postdate) -> f64 {
     let is_there = timer.get("/healthz").is_some();
-    if is_there { timer.metrics().sum("postdate_possible_duplicates_total") } else { 0.0 }
+    if is_there {
+        timer.metrics().sum("postdate_possible_duplicates_total")
+    } else {
+        0.0
+    }
 }
 
 fn ends_well(process: &mut Postdate) -> bool {
     let (status, _) = process.terminate();
     if !status.success() {
-        say_crash(&format!("a process that was asked to end did so with {status}"), process);
+        say_crash(
+            &format!("a process that was asked to end did so with {status}"),
+            process,
+        );
     }
     status.success()
 }
@@ -179,5 +235,8 @@ fn ends_well(process: &mut Postdate) -> bool {
 fn say_crash(what: &str, process: &Postdate) {
     let logs = process.logs();
     let lines: Vec<&str> = logs.lines().collect();
-    eprintln!("chaos: {what}; its last lines:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
+    eprintln!(
+        "chaos: {what}; its last lines:\n{}",
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    );
 }

@@ -26,7 +26,12 @@ pub(crate) fn load(addr: &str, mut load: Load) {
     while let Some(batch) = load.batch() {
         for (number, due) in &batch {
             let key = format!("{:012}", number % 5_000);
-            producer.send(&Outgoing::to(SOURCE).key(key).payload(payload(*number)).header("postdate-at", due.to_string()));
+            producer.send(
+                &Outgoing::to(SOURCE)
+                    .key(key)
+                    .payload(payload(*number))
+                    .header("postdate-at", due.to_string()),
+            );
         }
         for ((number, _), receipt) in batch.iter().zip(producer.receipts()) {
             if let Ok(place) = receipt {
@@ -40,8 +45,13 @@ pub(crate) fn load(addr: &str, mut load: Load) {
 pub(crate) fn abort_transactions(addr: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", addr).set("transactional.id", "chaos-aborts").set("transaction.timeout.ms", "10000");
-        let producer: BaseProducer = config.create().expect("a producer of a valid configuration");
+        config
+            .set("bootstrap.servers", addr)
+            .set("transactional.id", "chaos-aborts")
+            .set("transaction.timeout.ms", "10000");
+        let producer: BaseProducer = config
+            .create()
+            .expect("a producer of a valid configuration");
         let mut works = producer.init_transactions(Duration::from_secs(5)).is_ok();
         while works && !stop.load(Ordering::Relaxed) {
             works = abort_one(&producer).is_ok();
@@ -54,8 +64,15 @@ pub(crate) fn abort_transactions(addr: &str, stop: &AtomicBool) {
 fn abort_one(producer: &BaseProducer) -> rdkafka::error::KafkaResult<()> {
     producer.begin_transaction()?;
     for number in 0..20 {
-        let headers = OwnedHeaders::new().insert(Header { key: "postdate-after", value: Some("100ms") });
-        let record = BaseRecord::to(SOURCE).payload(ABORTED).key("k").partition(number % ABORTED_PARTITIONS).headers(headers);
+        let headers = OwnedHeaders::new().insert(Header {
+            key: "postdate-after",
+            value: Some("100ms"),
+        });
+        let record = BaseRecord::to(SOURCE)
+            .payload(ABORTED)
+            .key("k")
+            .partition(number % ABORTED_PARTITIONS)
+            .headers(headers);
         producer.send(record).map_err(|(error, _)| error)?;
     }
     producer.poll(Duration::from_millis(100));
@@ -66,22 +83,40 @@ fn abort_one(producer: &BaseProducer) -> rdkafka::error::KafkaResult<()> {
 pub(crate) fn read(addr: &str, count: &Count, stop: &AtomicBool) {
     let consumer = consumer(addr);
     while !stop.load(Ordering::Relaxed) {
-        let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
-        count.see(message.topic(), message.payload().unwrap_or_default(), message.timestamp().to_millis().unwrap_or(0));
+        let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else {
+            continue;
+        };
+        count.see(
+            message.topic(),
+            message.payload().unwrap_or_default(),
+            message.timestamp().to_millis().unwrap_or(0),
+        );
     }
 }
 
 fn consumer(addr: &str) -> BaseConsumer {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", addr).set("group.id", "chaos-tally").set("enable.auto.commit", "false");
-    config.set("isolation.level", "read_committed").set("auto.offset.reset", "earliest").set("reconnect.backoff.max.ms", "500");
-    let consumer: BaseConsumer = config.create().expect("a consumer of a valid configuration");
+    config
+        .set("bootstrap.servers", addr)
+        .set("group.id", "chaos-tally")
+        .set("enable.auto.commit", "false");
+    config
+        .set("isolation.level", "read_committed")
+        .set("auto.offset.reset", "earliest")
+        .set("reconnect.backoff.max.ms", "500");
+    let consumer: BaseConsumer = config
+        .create()
+        .expect("a consumer of a valid configuration");
     let mut partitions = TopicPartitionList::new();
     for (topic, count) in [(TARGET, PARTITIONS), (DEAD, 1)] {
         for partition in 0..count {
-            partitions.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
+            partitions
+                .add_partition_offset(topic, partition, Offset::Beginning)
+                .expect("a valid offset");
         }
     }
-    consumer.assign(&partitions).expect("partitions can be assigned");
+    consumer
+        .assign(&partitions)
+        .expect("partitions can be assigned");
     consumer
 }

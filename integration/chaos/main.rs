@@ -46,5 +46,9 @@ fn main() -> ExitCode {
     if let Some(path) = &asked.report {
         std::fs::write(path, &page).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    if outcome.is_kept(&asked) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcome.is_kept(&asked) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -41,14 +41,28 @@ async fn send(context: &Context, load: &Load, batch: Vec<(usize, i64)>) -> Vec<(
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", number.to_string());
         headers.insert("postdate-at", due.to_string());
-        acks.push(context.publish_with_headers(subject(number % PARTITIONS as usize), headers, payload(*number).into()).await);
+        acks.push(
+            context
+                .publish_with_headers(
+                    subject(number % PARTITIONS as usize),
+                    headers,
+                    payload(*number).into(),
+                )
+                .await,
+        );
     }
     // At once, for each is waited for so long.
     let confirmed = join_all(acks.into_iter().map(async |ack| ack.ok()?.await.ok())).await;
     let mut open = Vec::new();
     for ((number, due), ack) in batch.into_iter().zip(confirmed) {
         match ack {
-            Some(ack) => load.lies(number, ((number % PARTITIONS as usize) as i32, ack.sequence.cast_signed())),
+            Some(ack) => load.lies(
+                number,
+                (
+                    (number % PARTITIONS as usize) as i32,
+                    ack.sequence.cast_signed(),
+                ),
+            ),
             None => open.push((number, due)),
         }
     }
@@ -82,13 +96,29 @@ pub(crate) fn read(url: &str, count: &Count, stop: &AtomicBool) {
 }
 
 /// Until nothing comes any more, as when there is nothing, or when the server is away.
-async fn read_from(context: &Context, next: &mut u64, count: &Count, stop: &AtomicBool) -> Result<(), Error> {
-    let deliver_policy = DeliverPolicy::ByStartSequence { start_sequence: *next };
-    let config = pull::OrderedConfig { deliver_policy, ..pull::OrderedConfig::default() };
-    let consumer = context.get_stream(ARRIVED).await?.create_consumer(config).await?;
+async fn read_from(
+    context: &Context,
+    next: &mut u64,
+    count: &Count,
+    stop: &AtomicBool,
+) -> Result<(), Error> {
+    let deliver_policy = DeliverPolicy::ByStartSequence {
+        start_sequence: *next,
+    };
+    let config = pull::OrderedConfig {
+        deliver_policy,
+        ..pull::OrderedConfig::default()
+    };
+    let consumer = context
+        .get_stream(ARRIVED)
+        .await?
+        .create_consumer(config)
+        .await?;
     let mut messages = consumer.messages().await?;
     while !stop.load(Ordering::Relaxed) {
-        let Some(message) = tokio::time::timeout(ANSWER_MAX, messages.next()).await? else { break };
+        let Some(message) = tokio::time::timeout(ANSWER_MAX, messages.next()).await? else {
+            break;
+        };
         let message = message?;
         let info = message.info()?;
         // A consumer that was made anew may begin before where it was told.
@@ -102,14 +132,24 @@ async fn read_from(context: &Context, next: &mut u64, count: &Count, stop: &Atom
 }
 
 async fn connect(url: &str) -> Context {
-    let options = ConnectOptions::new().connection_timeout(ANSWER_MAX).ping_interval(Duration::from_secs(1));
+    let options = ConnectOptions::new()
+        .connection_timeout(ANSWER_MAX)
+        .ping_interval(Duration::from_secs(1));
     let delay = |_| Duration::from_millis(200);
-    let client = options.reconnect_delay_callback(delay).connect(url).await.expect("the server was just started");
+    let client = options
+        .reconnect_delay_callback(delay)
+        .connect(url)
+        .await
+        .expect("the server was just started");
     let mut context = jetstream::new(client);
     context.set_timeout(ANSWER_MAX);
     context
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
 }

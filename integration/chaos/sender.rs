@@ -33,8 +33,14 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn start(server: &Server, rate: u32, seed: u64) -> Self {
         let (book, stop) = (Book::default(), Arc::new(AtomicBool::new(false)));
-        let load =
-            Load { book: book.clone(), stop: stop.clone(), began: Instant::now(), rate, count: 0, random: StdRng::seed_from_u64(seed) };
+        let load = Load {
+            book: book.clone(),
+            stop: stop.clone(),
+            began: Instant::now(),
+            rate,
+            count: 0,
+            random: StdRng::seed_from_u64(seed),
+        };
         let beside = stop.clone();
         let threads = match server {
             Server::Kafka(kafka) => {
@@ -46,10 +52,17 @@ impl Sender {
             }
             Server::Nats(nats) => {
                 let [to, vain] = [nats.url(), nats.url()];
-                vec![std::thread::spawn(move || nats::load(&to, load)), std::thread::spawn(move || nats::stray(&vain, &beside))]
+                vec![
+                    std::thread::spawn(move || nats::load(&to, load)),
+                    std::thread::spawn(move || nats::stray(&vain, &beside)),
+                ]
             }
         };
-        Self { book, stop, threads }
+        Self {
+            book,
+            stop,
+            threads,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -59,7 +72,9 @@ impl Sender {
     /// Ends it, and answers all that was sent, by number.
     pub(crate) fn end(mut self) -> Vec<Sent> {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.drain(..).for_each(|thread| thread.join().expect("the sender does not fail"));
+        self.threads
+            .drain(..)
+            .for_each(|thread| thread.join().expect("the sender does not fail"));
         std::mem::take(&mut *self.book.lines())
     }
 }
@@ -100,7 +115,10 @@ impl Load {
         let dues: Vec<_> = (0..batch).map(|_| now + delay(&mut self.random)).collect();
         let mut lines = self.book.lines();
         let from = lines.len();
-        lines.extend(dues.iter().map(|due| Sent { due: *due, place: None }));
+        lines.extend(dues.iter().map(|due| Sent {
+            due: *due,
+            place: None,
+        }));
         Some((from..).zip(dues).collect())
     }
 

@@ -34,7 +34,11 @@ impl Server {
             Broker::Kafka => {
                 let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
                 kafka.create_topic(SOURCE, PARTITIONS, &[]);
-                kafka.create_topic(TARGET, PARTITIONS, &[("message.timestamp.type", "LogAppendTime")]);
+                kafka.create_topic(
+                    TARGET,
+                    PARTITIONS,
+                    &[("message.timestamp.type", "LogAppendTime")],
+                );
                 kafka.create_topic(DEAD, 1, &[]);
                 Self::Kafka(kafka)
             }
@@ -42,7 +46,12 @@ impl Server {
                 let nats = Nats::start();
                 nats.create_stream(READ, &[&subject("*"), STRAY]);
                 let subjects = vec![TARGET.to_owned(), DEAD.to_owned()];
-                nats.create_stream_with(Config { name: ARRIVED.to_owned(), subjects, duplicate_window: WINDOW, ..Config::default() });
+                nats.create_stream_with(Config {
+                    name: ARRIVED.to_owned(),
+                    subjects,
+                    duplicate_window: WINDOW,
+                    ..Config::default()
+                });
                 Self::Nats(nats)
             }
         }
@@ -85,7 +94,10 @@ impl Server {
 
     /// What the fleet is told.
     pub(crate) fn config(&self, redis: &Redis, mode: Mode) -> String {
-        let store = format!("deployment = \"chaos\"\n[store.redis]\nurl = \"{}\"\n", redis.url());
+        let store = format!(
+            "deployment = \"chaos\"\n[store.redis]\nurl = \"{}\"\n",
+            redis.url()
+        );
         let route = match self {
             Self::Kafka(kafka) => format!(
                 r#"
@@ -100,7 +112,9 @@ dead_letter = {{ kafka = "main", topic = "{DEAD}" }}
                 kafka.addr()
             ),
             Self::Nats(nats) => {
-                let subjects: Vec<_> = (0..PARTITIONS).map(|partition| format!("\"{}\"", subject(partition))).collect();
+                let subjects: Vec<_> = (0..PARTITIONS)
+                    .map(|partition| format!("\"{}\"", subject(partition)))
+                    .collect();
                 format!(
                     r#"
 [nats.edge]

@@ -52,18 +52,34 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Acknowledged by the source, and never arrived: where they lie there.
     pub(crate) fn lost(&self) -> impl Iterator<Item = (i32, i64)> {
-        let came = |number: usize| self.arrived.by_number.get(number).is_some_and(|came| came.times > 0);
-        let missing = self.sent.iter().enumerate().filter(move |(number, _)| !came(*number));
+        let came = |number: usize| {
+            self.arrived
+                .by_number
+                .get(number)
+                .is_some_and(|came| came.times > 0)
+        };
+        let missing = self
+            .sent
+            .iter()
+            .enumerate()
+            .filter(move |(number, _)| !came(*number));
         missing.filter_map(|(_, sent)| sent.place)
     }
 
     pub(crate) fn early(&self) -> usize {
-        self.lateness(|_| true).iter().filter(|late| **late < 0).count()
+        self.lateness(|_| true)
+            .iter()
+            .filter(|late| **late < 0)
+            .count()
     }
 
     /// Milliseconds after their due, ascending, of those that were such.
     pub(crate) fn lateness(&self, is_such: impl Fn(&Sent) -> bool) -> Vec<i64> {
-        let came = self.sent.iter().zip(&self.arrived.by_number).filter(|(sent, came)| came.times > 0 && is_such(sent));
+        let came = self
+            .sent
+            .iter()
+            .zip(&self.arrived.by_number)
+            .filter(|(sent, came)| came.times > 0 && is_such(sent));
         let mut lateness: Vec<_> = came.map(|(sent, came)| came.first - sent.due).collect();
         lateness.sort_unstable();
         lateness
@@ -71,19 +87,37 @@ impl Outcome {
 
     /// Whether nothing was amiss at that instant, or just before.
     pub(crate) fn is_calm(&self, at: i64) -> bool {
-        self.injected.iter().all(|injected| at < injected.during.start - 1_000 || at > injected.during.end + AFTERMATH)
+        self.injected.iter().all(|injected| {
+            at < injected.during.start - 1_000 || at > injected.during.end + AFTERMATH
+        })
     }
 
     /// Of each round of faults, in their order: what came again, or may have, from its beginning until the next began; what came again later
     /// than `AFTERMATH` after its end is in the last number, with what came before any.
     pub(crate) fn again(&self) -> (Vec<Again>, usize) {
-        let told = self.injected.iter().skip(1).map(|next| next.told).chain([self.possible_duplicates]);
-        let possible = self.injected.iter().zip(told).map(|(injected, then)| then.saturating_sub(injected.told));
-        let mut of: Vec<_> = possible.map(|possible| Again { came: 0, possible }).collect();
+        let told = self
+            .injected
+            .iter()
+            .skip(1)
+            .map(|next| next.told)
+            .chain([self.possible_duplicates]);
+        let possible = self
+            .injected
+            .iter()
+            .zip(told)
+            .map(|(injected, then)| then.saturating_sub(injected.told));
+        let mut of: Vec<_> = possible
+            .map(|possible| Again { came: 0, possible })
+            .collect();
         let mut calm = 0;
         for stamp in &self.arrived.again {
-            let before = self.injected.partition_point(|injected| injected.during.start <= *stamp);
-            match before.checked_sub(1).filter(|at| *stamp <= self.injected[*at].during.end + AFTERMATH) {
+            let before = self
+                .injected
+                .partition_point(|injected| injected.during.start <= *stamp);
+            match before
+                .checked_sub(1)
+                .filter(|at| *stamp <= self.injected[*at].during.end + AFTERMATH)
+            {
                 Some(at) => of[at].came += 1,
                 None => calm += 1,
             }
@@ -94,7 +128,9 @@ impl Outcome {
     /// Whether the store ever lost what it had acknowledged.
     fn has_lost_store(&self) -> bool {
         let is_loss = |fault: &Fault| matches!(fault, Fault::RollBackRedis | Fault::EmptyRedis);
-        self.injected.iter().any(|injected| injected.faults.iter().any(is_loss))
+        self.injected
+            .iter()
+            .any(|injected| injected.faults.iter().any(is_loss))
     }
 
     pub(crate) fn foreign(&self) -> usize {
@@ -107,8 +143,17 @@ impl Outcome {
             (Broker::Kafka, Mode::ExactlyOnce) => self.arrived.again.len(),
             (Broker::Nats, _) => self.arrived.soon_doubled,
         };
-        let broken = self.lost().count() + self.early() + self.foreign() + self.arrived.dead + self.crashed + again;
-        let Ledgers { difference, pending, unsure } = self.ledgers;
+        let broken = self.lost().count()
+            + self.early()
+            + self.foreign()
+            + self.arrived.dead
+            + self.crashed
+            + again;
+        let Ledgers {
+            difference,
+            pending,
+            unsure,
+        } = self.ledgers;
         broken == 0 && (difference, pending) == (0, 0) && (unsure == 0 || self.has_lost_store())
     }
 }
@@ -130,7 +175,10 @@ impl Storm {
     pub(crate) fn begin(asked: &Asked) -> Self {
         let (server, redis) = (Server::start(asked.broker), Redis::start());
         let fleet = Fleet::start(server.config(&redis, asked.mode));
-        let (tally, sender) = (Tally::start(&server), Sender::start(&server, asked.rate, asked.seed ^ 1));
+        let (tally, sender) = (
+            Tally::start(&server),
+            Sender::start(&server, asked.rate, asked.seed ^ 1),
+        );
         let random = StdRng::seed_from_u64(asked.seed);
         Self {
             server,
@@ -176,7 +224,10 @@ impl Storm {
             took: self.began.elapsed(),
         };
         if !outcome.is_kept(&self.asked) {
-            eprintln!("chaos: what the processes wrote lies in {}", self.fleet.keep_logs().display());
+            eprintln!(
+                "chaos: what the processes wrote lies in {}",
+                self.fleet.keep_logs().display()
+            );
         }
         outcome
     }
@@ -195,15 +246,35 @@ impl Storm {
         let told = self.fleet.possible_duplicates();
         let (faults, began) = (Fault::some(&mut self.random), Instant::now());
         let start = now_ms();
-        let victims: BTreeMap<_, _> = faults.iter().map(|fault| (*fault, self.begin_one(*fault))).collect();
-        let longest = faults.iter().map(|fault| self.random.random_range(fault.length())).max().unwrap_or(0);
-        let is_parting = matches!(faults[..], [Fault::KillTimer | Fault::FreezeTimer | Fault::StopTimer]);
+        let victims: BTreeMap<_, _> = faults
+            .iter()
+            .map(|fault| (*fault, self.begin_one(*fault)))
+            .collect();
+        let longest = faults
+            .iter()
+            .map(|fault| self.random.random_range(fault.length()))
+            .max()
+            .unwrap_or(0);
+        let is_parting = matches!(
+            faults[..],
+            [Fault::KillTimer | Fault::FreezeTimer | Fault::StopTimer]
+        );
         // A worker that went comes back only after the others have taken over.
-        let took = is_parting.then(|| self.fleet.wait_until_whole(victims.values().next().copied(), began));
+        let took = is_parting.then(|| {
+            self.fleet
+                .wait_until_whole(victims.values().next().copied(), began)
+        });
         std::thread::sleep(Duration::from_millis(longest).saturating_sub(began.elapsed()));
         self.fleet.look_after();
-        victims.into_iter().for_each(|(fault, victim)| self.end_one(fault, victim));
-        self.injected.push(Injected { faults, during: start..now_ms(), took, told });
+        victims
+            .into_iter()
+            .for_each(|(fault, victim)| self.end_one(fault, victim));
+        self.injected.push(Injected {
+            faults,
+            during: start..now_ms(),
+            took,
+            told,
+        });
     }
 
     /// Answers which process it happened to.
@@ -223,11 +294,19 @@ impl Storm {
             Fault::StopIngress => self.fleet.stop_ingress(ingress),
             Fault::KillAll => {
                 (0..self.fleet.timers.len()).for_each(|timer| self.fleet.note(timer));
-                self.fleet.timers.iter_mut().chain(&mut self.fleet.ingresses).for_each(|process| process.kill());
+                self.fleet
+                    .timers
+                    .iter_mut()
+                    .chain(&mut self.fleet.ingresses)
+                    .for_each(|process| process.kill());
             }
             Fault::KillRedis => self.redis.kill(),
             Fault::FreezeRedis => self.redis.pause(),
-            Fault::RollBackRedis => match self.snapshot.take().filter(|(taken, _)| taken.elapsed() < Duration::from_secs(60)) {
+            Fault::RollBackRedis => match self
+                .snapshot
+                .take()
+                .filter(|(taken, _)| taken.elapsed() < Duration::from_secs(60))
+            {
                 Some((_, snapshot)) => self.redis.roll_back_to(&snapshot),
                 None => self.redis.restart(),
             },
@@ -259,10 +338,21 @@ impl Storm {
     }
 
     fn say(&self) {
-        let Some(last) = self.injected.last() else { return };
-        let words: Vec<_> = last.faults.iter().map(|fault| fault.words(self.asked.broker)).collect();
-        let took = last.took.map(|took| format!(", taken over after {:.1} s", took.as_secs_f64())).unwrap_or_default();
-        let (arrived, doubled) = self.tally.so_far(|arrived| (arrived.count(), arrived.again.len()));
+        let Some(last) = self.injected.last() else {
+            return;
+        };
+        let words: Vec<_> = last
+            .faults
+            .iter()
+            .map(|fault| fault.words(self.asked.broker))
+            .collect();
+        let took = last
+            .took
+            .map(|took| format!(", taken over after {:.1} s", took.as_secs_f64()))
+            .unwrap_or_default();
+        let (arrived, doubled) = self
+            .tally
+            .so_far(|arrived| (arrived.count(), arrived.again.len()));
         eprintln!(
             "chaos: {:>5.0} s: {}, for {:.1} s{took}; {} sent, {arrived} arrived, {doubled} of them again",
             self.began.elapsed().as_secs_f64(),

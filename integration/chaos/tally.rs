@@ -34,7 +34,9 @@ impl Arrived {
     }
 
     fn add(&mut self, payload: &[u8], stamp: i64) {
-        let number = payload.get(..10).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<usize>().ok());
+        let number = payload
+            .get(..10)
+            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<usize>().ok());
         let Some(number) = number else {
             self.foreign += 1;
             return;
@@ -47,7 +49,8 @@ impl Arrived {
             came.first = stamp;
         }
         self.again.extend((came.times > 0).then_some(stamp));
-        self.soon_doubled += usize::from(came.times > 0 && stamp - came.last < WINDOW.as_millis() as i64);
+        self.soon_doubled +=
+            usize::from(came.times > 0 && stamp - came.last < WINDOW.as_millis() as i64);
         came.last = stamp;
         came.times += 1;
     }
@@ -93,7 +96,11 @@ impl Tally {
                 std::thread::spawn(move || nats::read(&url, &theirs, &theirs_stop))
             }
         };
-        Self { count, stop, thread: Some(thread) }
+        Self {
+            count,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn so_far<T>(&self, of: impl FnOnce(&Arrived) -> T) -> T {
@@ -102,7 +109,10 @@ impl Tally {
 
     pub(crate) fn end(mut self) -> Arrived {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().into_iter().for_each(|thread| thread.join().expect("the reader does not fail"));
+        self.thread
+            .take()
+            .into_iter()
+            .for_each(|thread| thread.join().expect("the reader does not fail"));
         self.so_far(Arrived::clone)
     }
 }

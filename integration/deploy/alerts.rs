@@ -15,7 +15,10 @@ fn promtool(arguments: &[&str]) -> String {
 
 fn all<'t>(text: &'t str, pattern: &str) -> Vec<&'t str> {
     let pattern = Regex::new(pattern).unwrap();
-    pattern.captures_iter(text).map(|found| found.get(1).unwrap().as_str()).collect()
+    pattern
+        .captures_iter(text)
+        .map(|found| found.get(1).unwrap().as_str())
+        .collect()
 }
 
 #[test]
@@ -25,34 +28,75 @@ fn each_alert_fires_on_its_series_and_none_on_those_of_a_healthy_fleet() {
     let (rules, tests) = (file(RULES), file("integration/deploy/alerts_test.yaml"));
     let alerts: BTreeSet<_> = all(&rules, r"- alert: (\w+)").into_iter().collect();
     assert!(alerts.len() > 20);
-    let firing: BTreeSet<_> = all(&tests, r"- alertname: (\w+)\n +eval_time: \w+\n +exp_alerts:\n").into_iter().collect();
-    let silent: BTreeSet<_> = all(&tests, r"- \{ alertname: (\w+), eval_time: \w+, exp_alerts: \[\] \}").into_iter().collect();
-    assert_eq!((&firing, &silent), (&alerts, &alerts), "each alert is tried both ways");
+    let firing: BTreeSet<_> = all(
+        &tests,
+        r"- alertname: (\w+)\n +eval_time: \w+\n +exp_alerts:\n",
+    )
+    .into_iter()
+    .collect();
+    let silent: BTreeSet<_> = all(
+        &tests,
+        r"- \{ alertname: (\w+), eval_time: \w+, exp_alerts: \[\] \}",
+    )
+    .into_iter()
+    .collect();
+    assert_eq!(
+        (&firing, &silent),
+        (&alerts, &alerts),
+        "each alert is tried both ways"
+    );
 }
 
 #[test]
 fn each_alert_names_a_paragraph_that_the_runbook_has() {
     let (rules, page) = (file(RULES), file("docs/operate.md"));
     let anchor = |heading: &str| {
-        let kept = heading.to_lowercase().chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char)).collect::<String>();
+        let kept = heading
+            .to_lowercase()
+            .chars()
+            .filter(|char| char.is_alphanumeric() || " -_".contains(*char))
+            .collect::<String>();
         kept.trim().replace(' ', "-")
     };
-    let anchors: BTreeSet<_> =
-        page.lines().filter(|line| line.starts_with("##")).map(|line| anchor(line.trim_start_matches('#'))).collect();
+    let anchors: BTreeSet<_> = page
+        .lines()
+        .filter(|line| line.starts_with("##"))
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect();
     let named = all(&rules, r"runbook: docs/operate\.md#(\S+)");
-    assert_eq!(named.len(), all(&rules, r"- alert: (\w+)").len(), "each names one");
-    let missing: Vec<_> = named.into_iter().filter(|name| !anchors.contains(*name)).collect();
-    assert!(missing.is_empty(), "docs/operate.md lacks {missing:?}; it has {anchors:#?}");
+    assert_eq!(
+        named.len(),
+        all(&rules, r"- alert: (\w+)").len(),
+        "each names one"
+    );
+    let missing: Vec<_> = named
+        .into_iter()
+        .filter(|name| !anchors.contains(*name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/operate.md lacks {missing:?}; it has {anchors:#?}"
+    );
 }
 
 #[test]
 fn two_installations_under_one_prometheus_are_never_added_together() {
-    promtool(&["test", "rules", "integration/deploy/installations_test.yaml"]);
+    promtool(&[
+        "test",
+        "rules",
+        "integration/deploy/installations_test.yaml",
+    ]);
     let rules = file(RULES);
     let kept = all(&rules, r"by \((\w+)");
-    assert!(kept.len() > 25 && kept.iter().all(|first| *first == "namespace"), "{kept:?}");
+    assert!(
+        kept.len() > 25 && kept.iter().all(|first| *first == "namespace"),
+        "{kept:?}"
+    );
     // What is not grouped at all keeps every label, and so does what only functions are applied to.
     let ungrouped = Regex::new(r"\b(sum|max|min|count|avg)\(").unwrap();
-    let found: Vec<_> = rules.lines().filter(|line| ungrouped.is_match(line)).collect();
+    let found: Vec<_> = rules
+        .lines()
+        .filter(|line| ungrouped.is_match(line))
+        .collect();
     assert!(found.is_empty(), "{found:?}");
 }

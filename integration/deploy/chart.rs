@@ -9,21 +9,42 @@ use serde_json::Value;
 use super::{file, folder, output, root, tool};
 use crate::env::Papers;
 
-const EXAMPLES: [&str; 7] = ["small", "split", "secure", "hpa", "keda", "embedded", "nats"];
+const EXAMPLES: [&str; 7] = [
+    "small", "split", "secure", "hpa", "keda", "embedded", "nats",
+];
 
 /// Helm that knows a Kubernetes, for it asks none here.
 pub(super) fn helm(verb: &str, example: &str, more: &[&str]) -> Command {
     let mut command = tool("helm");
-    let name: &[&str] = if verb == "template" { &["template", "postdate"] } else { &[verb] };
-    command.args(name).args(["deploy/helm/postdate", "--kube-version", "1.36.0", "--namespace", "shop", "--values"]);
-    command.arg(format!("deploy/helm/values/{example}.yaml")).args(more).current_dir(root());
+    let name: &[&str] = if verb == "template" {
+        &["template", "postdate"]
+    } else {
+        &[verb]
+    };
+    command.args(name).args([
+        "deploy/helm/postdate",
+        "--kube-version",
+        "1.36.0",
+        "--namespace",
+        "shop",
+        "--values",
+    ]);
+    command
+        .arg(format!("deploy/helm/values/{example}.yaml"))
+        .args(more)
+        .current_dir(root());
     command
 }
 
 /// What a rendered chart's ConfigMap holds.
 fn configuration(rendered: &str) -> String {
-    let (_, rest) = rendered.split_once("postdate.toml: |\n").expect("a configuration");
-    rest.lines().take_while(|line| line.starts_with("    ") || line.is_empty()).map(|line| format!("{}\n", line.trim())).collect()
+    let (_, rest) = rendered
+        .split_once("postdate.toml: |\n")
+        .expect("a configuration");
+    rest.lines()
+        .take_while(|line| line.starts_with("    ") || line.is_empty())
+        .map(|line| format!("{}\n", line.trim()))
+        .collect()
 }
 
 #[test]
@@ -37,7 +58,11 @@ fn each_example_passes_helms_own_check() {
 fn each_example_renders_as_it_did() {
     for example in EXAMPLES {
         // Alerts and dashboard are held against their files.
-        let rendered = output(&mut helm("template", example, &["--set", "monitoring.rules=false,monitoring.dashboard=false"]));
+        let rendered = output(&mut helm(
+            "template",
+            example,
+            &["--set", "monitoring.rules=false,monitoring.dashboard=false"],
+        ));
         insta::with_settings!({ snapshot_path => "snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
             insta::assert_snapshot!(example, rendered);
         });
@@ -47,9 +72,20 @@ fn each_example_renders_as_it_did() {
 #[test]
 fn alerts_and_dashboard_come_with_the_chart_byte_for_byte() {
     let rendered = output(&mut helm("template", "keda", &[]));
-    let unindented = |by: usize| rendered.lines().map(|line| format!("{}\n", line.get(by..).unwrap_or_default())).collect::<String>();
-    assert!(unindented(2).contains(&file("deploy/helm/postdate/files/alerts.yaml")), "{rendered}");
-    assert!(unindented(4).contains(file("deploy/helm/postdate/files/dashboard.json").trim_end()), "{rendered}");
+    let unindented = |by: usize| {
+        rendered
+            .lines()
+            .map(|line| format!("{}\n", line.get(by..).unwrap_or_default()))
+            .collect::<String>()
+    };
+    assert!(
+        unindented(2).contains(&file("deploy/helm/postdate/files/alerts.yaml")),
+        "{rendered}"
+    );
+    assert!(
+        unindented(4).contains(file("deploy/helm/postdate/files/dashboard.json").trim_end()),
+        "{rendered}"
+    );
 }
 
 #[test]
@@ -64,32 +100,66 @@ fn the_service_takes_each_configuration_that_the_chart_writes() {
         std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
         let papers = Papers::new();
         let mut text = configuration(&output(&mut helm("template", example, &[])));
-        for (file, paper) in [("tls.crt", "service.crt"), ("tls.key", "service.key"), ("ca.crt", "ca.crt")] {
-            text = text.replace(&format!("/run/secrets/postdate-admin-tls/{file}"), &papers.path(paper));
+        for (file, paper) in [
+            ("tls.crt", "service.crt"),
+            ("tls.key", "service.key"),
+            ("ca.crt", "ca.crt"),
+        ] {
+            text = text.replace(
+                &format!("/run/secrets/postdate-admin-tls/{file}"),
+                &papers.path(paper),
+            );
         }
-        text = text.replace("/run/secrets/postdate-admin/token", folder.path().join("token").to_str().unwrap());
-        text =
-            text.replace("/run/secrets/postdate", secrets.to_str().unwrap()).replace("/var/lib/postdate", folder.path().to_str().unwrap());
+        text = text.replace(
+            "/run/secrets/postdate-admin/token",
+            folder.path().join("token").to_str().unwrap(),
+        );
+        text = text
+            .replace("/run/secrets/postdate", secrets.to_str().unwrap())
+            .replace("/var/lib/postdate", folder.path().to_str().unwrap());
         // Nothing answers there: what is asked is only whether the configuration is one.
-        for (port, name) in ["kafka:9092", "kafka:9093", "kafka-0:9092", "kafka-1:9092", "kafka-2:9092"].iter().enumerate() {
+        for (port, name) in [
+            "kafka:9092",
+            "kafka:9093",
+            "kafka-0:9092",
+            "kafka-1:9092",
+            "kafka-2:9092",
+        ]
+        .iter()
+        .enumerate()
+        {
             text = text.replace(name, &format!("127.0.0.1:{}", port + 1));
         }
-        text =
-            text.replace("//redis:6379", "//127.0.0.1:1").replace("//nats:4222", "//127.0.0.1:9").replace("//redis:6380", "//127.0.0.1:1");
+        text = text
+            .replace("//redis:6379", "//127.0.0.1:1")
+            .replace("//nats:4222", "//127.0.0.1:9")
+            .replace("//redis:6380", "//127.0.0.1:1");
         let path = folder.path().join("postdate.toml");
         std::fs::write(&path, &text).unwrap();
-        let checked = Command::new(env!("CARGO_BIN_EXE_postdate")).args(["check", "--config"]).arg(&path).output().unwrap();
+        let checked = Command::new(env!("CARGO_BIN_EXE_postdate"))
+            .args(["check", "--config"])
+            .arg(&path)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&checked.stderr);
         assert_ne!(checked.status.code(), Some(2), "{example}: {said}\n{text}");
-        assert!(!said.contains("a problem with the configuration"), "{example}: {said}\n{text}");
+        assert!(
+            !said.contains("a problem with the configuration"),
+            "{example}: {said}\n{text}"
+        );
     }
 }
 
 #[test]
 fn without_sources_of_kafka_the_ingress_is_scaled_by_what_prometheus_knows() {
-    let rendered = output(&mut helm("template", "keda", &["--set", "autoscaling.kafka.sources=null"]));
+    let rendered = output(&mut helm(
+        "template",
+        "keda",
+        &["--set", "autoscaling.kafka.sources=null"],
+    ));
     assert!(
-        rendered.contains("query: sum(postdate_ingress_lag_messages{namespace=\"shop\"})") && !rendered.contains("type: kafka"),
+        rendered.contains("query: sum(postdate_ingress_lag_messages{namespace=\"shop\"})")
+            && !rendered.contains("type: kafka"),
         "{rendered}"
     );
 }
@@ -97,57 +167,198 @@ fn without_sources_of_kafka_the_ingress_is_scaled_by_what_prometheus_knows() {
 #[test]
 fn values_that_make_no_sense_are_refused_with_the_reason() {
     for (example, set, words) in [
-        ("small", "config.deployment=", "config.deployment is required"),
-        ("small", "adminToken.secretName=", "adminToken.secretName is required"),
-        ("small", "adminToken.secretName=,adminTls.secretName=x", "adminToken.secretName is required"),
-        ("small", "adminTls.clientAuth=true", "without adminTls.secretName there is no TLS"),
-        ("secure", "monitoring.tls.secretName=", "monitoring.tls.secretName is required"),
+        (
+            "small",
+            "config.deployment=",
+            "config.deployment is required",
+        ),
+        (
+            "small",
+            "adminToken.secretName=",
+            "adminToken.secretName is required",
+        ),
+        (
+            "small",
+            "adminToken.secretName=,adminTls.secretName=x",
+            "adminToken.secretName is required",
+        ),
+        (
+            "small",
+            "adminTls.clientAuth=true",
+            "without adminTls.secretName there is no TLS",
+        ),
+        (
+            "secure",
+            "monitoring.tls.secretName=",
+            "monitoring.tls.secretName is required",
+        ),
         ("small", "config.deployment=Shop", "/config/deployment"),
-        ("small", "config.stroe.redis.url=x", "additional properties 'stroe' not allowed"),
-        ("small", "config.kafka.main.brokers=null", "/config/kafka/main/brokers"),
+        (
+            "small",
+            "config.stroe.redis.url=x",
+            "additional properties 'stroe' not allowed",
+        ),
+        (
+            "small",
+            "config.kafka.main.brokers=null",
+            "/config/kafka/main/brokers",
+        ),
         ("small", "config.store=null", "/config/store"),
-        ("embedded", "persistence.enabled=false", "config.store.redis is required"),
-        ("small", "workloads.both.replicas=-1", "/workloads/both/replicas"),
-        ("small", "workloads.both.replica=1", "additional properties 'replica' not allowed"),
-        ("small", "workloads.both.enabled=false", "no workload does the role ingress"),
-        ("split", "workloads.timer.enabled=false", "no workload does the role timer"),
-        ("split", "terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"),
+        (
+            "embedded",
+            "persistence.enabled=false",
+            "config.store.redis is required",
+        ),
+        (
+            "small",
+            "workloads.both.replicas=-1",
+            "/workloads/both/replicas",
+        ),
+        (
+            "small",
+            "workloads.both.replica=1",
+            "additional properties 'replica' not allowed",
+        ),
+        (
+            "small",
+            "workloads.both.enabled=false",
+            "no workload does the role ingress",
+        ),
+        (
+            "split",
+            "workloads.timer.enabled=false",
+            "no workload does the role timer",
+        ),
+        (
+            "split",
+            "terminationGracePeriodSeconds=5",
+            "/terminationGracePeriodSeconds",
+        ),
         ("split", "env.POSTDATE_ROLES=x", "propertyName"),
         ("split", "image.digest=latest", "/image/digest"),
-        ("split", "networkPolicy.egress[0].ports[0]=70000", "/networkPolicy/egress/0/ports/0"),
-        ("split", "networkPolicy.admin.from=null", "/networkPolicy/admin"),
+        (
+            "split",
+            "networkPolicy.egress[0].ports[0]=70000",
+            "/networkPolicy/egress/0/ports/0",
+        ),
+        (
+            "split",
+            "networkPolicy.admin.from=null",
+            "/networkPolicy/admin",
+        ),
         ("split", "command={run}", "/command/0"),
         ("keda", "autoscaling.kind=vpa", "/autoscaling/kind"),
-        ("keda", "autoscaling.prometheus.serverAddress=", "autoscaling.prometheus.serverAddress is required"),
-        ("keda", "autoscaling.kafka.sources[0].route=other", "config has no route other"),
-        ("keda", "autoscaling.kafka.sources[0].topics=x", "additional properties 'topics' not allowed"),
-        ("keda", "autoscaling.kafka.sources[0].topic=orders", "config.route.orders does not read orders"),
-        ("keda", "autoscaling.timer.min=17", "autoscaling.timer: min 17 is more than max 16"),
-        ("hpa", "autoscaling.ingress.max=1,autoscaling.ingress.min=2", "autoscaling.ingress: min 2 is more than max 1"),
+        (
+            "keda",
+            "autoscaling.prometheus.serverAddress=",
+            "autoscaling.prometheus.serverAddress is required",
+        ),
+        (
+            "keda",
+            "autoscaling.kafka.sources[0].route=other",
+            "config has no route other",
+        ),
+        (
+            "keda",
+            "autoscaling.kafka.sources[0].topics=x",
+            "additional properties 'topics' not allowed",
+        ),
+        (
+            "keda",
+            "autoscaling.kafka.sources[0].topic=orders",
+            "config.route.orders does not read orders",
+        ),
+        (
+            "keda",
+            "autoscaling.timer.min=17",
+            "autoscaling.timer: min 17 is more than max 16",
+        ),
+        (
+            "hpa",
+            "autoscaling.ingress.max=1,autoscaling.ingress.min=2",
+            "autoscaling.ingress: min 2 is more than max 1",
+        ),
         ("small", "autoscaling.kind=hpa", "nothing would be scaled"),
-        ("hpa", "autoscaling.ingress.enabled=false,autoscaling.timer.enabled=false", "nothing would be scaled"),
-        ("split", "workloads.timer.resources.request.cpu=1", "additional properties 'request' not allowed"),
-        ("split", "workloads.timer.resources.limits.memory=1GB", "/workloads/timer/resources/limits/memory"),
-        ("split", "config.timer.memory=1GiB", "the memory limit 1Gi is less than config.timer.memory (1GiB) and the 150MiB"),
-        ("split", "workloads.timer.resources.limits.memory=660M", "the memory limit 660M is less"),
-        ("embedded", "config.timer.memory=512MiB", "the memory limit 768Mi is less than config.timer.memory (512MiB) and the 300MiB"),
-        ("small", "config.timer.lees=5s", "additional properties 'lees' not allowed"),
-        ("small", "config.route.orders.source.topic=a", "additional properties 'topic' not allowed"),
-        ("small", "config.route.orders.delivery=exactly_once", "/config/route/orders/delivery"),
-        ("embedded", "workloads.both.replicas=2", "the embedded store is for one process"),
-        ("embedded", "config.store.redis.url=redis://redis", "is another store"),
+        (
+            "hpa",
+            "autoscaling.ingress.enabled=false,autoscaling.timer.enabled=false",
+            "nothing would be scaled",
+        ),
+        (
+            "split",
+            "workloads.timer.resources.request.cpu=1",
+            "additional properties 'request' not allowed",
+        ),
+        (
+            "split",
+            "workloads.timer.resources.limits.memory=1GB",
+            "/workloads/timer/resources/limits/memory",
+        ),
+        (
+            "split",
+            "config.timer.memory=1GiB",
+            "the memory limit 1Gi is less than config.timer.memory (1GiB) and the 150MiB",
+        ),
+        (
+            "split",
+            "workloads.timer.resources.limits.memory=660M",
+            "the memory limit 660M is less",
+        ),
+        (
+            "embedded",
+            "config.timer.memory=512MiB",
+            "the memory limit 768Mi is less than config.timer.memory (512MiB) and the 300MiB",
+        ),
+        (
+            "small",
+            "config.timer.lees=5s",
+            "additional properties 'lees' not allowed",
+        ),
+        (
+            "small",
+            "config.route.orders.source.topic=a",
+            "additional properties 'topic' not allowed",
+        ),
+        (
+            "small",
+            "config.route.orders.delivery=exactly_once",
+            "/config/route/orders/delivery",
+        ),
+        (
+            "embedded",
+            "workloads.both.replicas=2",
+            "the embedded store is for one process",
+        ),
+        (
+            "embedded",
+            "config.store.redis.url=redis://redis",
+            "is another store",
+        ),
         ("embedded", "monitoring.kind=datadog", "/monitoring/kind"),
     ] {
         let refused = helm("template", example, &["--set", set]).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(words), "{example} --set {set}: expected {words:?} in\n{said}");
+        assert!(
+            !refused.status.success() && said.contains(words),
+            "{example} --set {set}: expected {words:?} in\n{said}"
+        );
     }
     for limit in ["1.2Gi", "1300M", "1300000000", "13e8"] {
-        let set = format!("config.timer.memory=1GiB,workloads.timer.resources.limits.memory={limit}");
+        let set =
+            format!("config.timer.memory=1GiB,workloads.timer.resources.limits.memory={limit}");
         output(&mut helm("template", "split", &["--set", &set]));
     }
-    let half = helm("template", "small", &["--set-json", "config.timer.lease=1.5"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&half.stderr).contains("1.5 is no whole number"), "{half:?}");
+    let half = helm(
+        "template",
+        "small",
+        &["--set-json", "config.timer.lease=1.5"],
+    )
+    .output()
+    .unwrap();
+    assert!(
+        String::from_utf8_lossy(&half.stderr).contains("1.5 is no whole number"),
+        "{half:?}"
+    );
 }
 
 /// The keys of each table of `config/default.toml`, those behind a # included.
@@ -165,23 +376,38 @@ fn options() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
-    let schema: Value = serde_json::from_str(&file("deploy/helm/postdate/values.schema.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(&file("deploy/helm/postdate/values.schema.json")).unwrap();
     let (options, config) = (options(), "/properties/config/properties");
     for (table, place) in [
         ("store.redis", "/store/properties/redis"),
         ("kafka.main", "/kafka/additionalProperties"),
         ("nats.edge", "/nats/additionalProperties"),
-        ("route.orders.retry", "/route/additionalProperties/properties/retry"),
+        (
+            "route.orders.retry",
+            "/route/additionalProperties/properties/retry",
+        ),
         ("timer", "/timer"),
         ("log", "/log"),
         ("traces", "/traces"),
         ("route.orders", "/route/additionalProperties"),
     ] {
-        let found = schema.pointer(&format!("{config}{place}")).unwrap_or_else(|| panic!("the schema has no {place}"));
-        let mut known: BTreeSet<_> = found["properties"].as_object().unwrap().keys().cloned().collect();
+        let found = schema
+            .pointer(&format!("{config}{place}"))
+            .unwrap_or_else(|| panic!("the schema has no {place}"));
+        let mut known: BTreeSet<_> = found["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
         // A table of its own.
         known.retain(|key| (table, key.as_str()) != ("route.orders", "retry"));
-        assert_eq!((&known, &found["additionalProperties"]), (&options[table], &false.into()), "{table}");
+        assert_eq!(
+            (&known, &found["additionalProperties"]),
+            (&options[table], &false.into()),
+            "{table}"
+        );
     }
 }
 
@@ -189,34 +415,154 @@ fn the_schema_of_values_knows_the_options_of_the_service_and_no_others() {
 fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
     let judged = |example: &str, how: &str, set: &str| {
         let judged = helm("template", example, &[how, set]).output().unwrap();
-        (judged.status.success(), String::from_utf8_lossy(&judged.stderr).into_owned())
+        (
+            judged.status.success(),
+            String::from_utf8_lossy(&judged.stderr).into_owned(),
+        )
     };
-    let (secret, login) = ("must be 'in a Secret: mount it by `secrets`", "must be 'an address without a login");
+    let (secret, login) = (
+        "must be 'in a Secret: mount it by `secrets`",
+        "must be 'an address without a login",
+    );
     for (example, set, place, words) in [
-        ("small", "config.store.redis.password=hunter2", "/config/store/redis/password", secret),
-        ("small", "config.store.redis.url=redis://u:hunter2@redis", "/config/store/redis/url", login),
-        ("small", "config.store.redis.url=redis://:hunter2@redis", "/config/store/redis/url", login),
-        ("small", "config.kafka.main.properties.sasl\\.password=hunter2", "/sasl.password", secret),
-        ("small", "config.kafka.main.properties.sasl.password=hunter2", "/sasl/password", secret),
-        ("small", "config.kafka.main.properties.sasl\\.oauthbearer\\.client\\.secret=hunter2", ".client.secret", secret),
-        ("small", "config.kafka.main.properties.ssl\\.key\\.pem=hunter2", "/ssl.key.pem", secret),
-        ("small", "config.kafka.main.brokers[0]=SASL://u:hunter2@kafka:9092", "/brokers/0", login),
-        ("nats", "config.nats.edge.password=hunter2", "/config/nats/edge/password", secret),
-        ("nats", "config.nats.edge.token=hunter2", "/config/nats/edge/token", secret),
-        ("nats", "config.nats.edge.nkey=hunter2", "/config/nats/edge/nkey", secret),
-        ("nats", "config.nats.edge.credentials=hunter2", "/config/nats/edge/credentials", secret),
-        ("nats", "config.nats.edge.url=nats://hunter2@nats:4222", "/config/nats/edge/url", login),
-        ("nats", "config.nats.edge.url=nats:4222\\,u:hunter2@nats:4222", "/config/nats/edge/url", login),
-        ("small", "config.traces.authorization=hunter2", "/config/traces/authorization", secret),
-        ("small", "config.traces.endpoint=http://u:hunter2@collector:4318", "/config/traces/endpoint", login),
-        ("split", "env.POSTDATE_STORE__REDIS__PASSWORD=hunter2", "/env/POSTDATE_STORE__REDIS__PASSWORD", secret),
-        ("split", "env.POSTDATE_STORE__REDIS__URL=redis://u:hunter2@redis", "/env/POSTDATE_STORE__REDIS__URL", login),
-        ("split", "env.POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD=hunter2", "__SASL__PASSWORD", secret),
-        ("split", "env.POSTDATE_NATS__EDGE__TOKEN=hunter2", "/env/POSTDATE_NATS__EDGE__TOKEN", secret),
-        ("split", "env.POSTDATE_TRACES__AUTHORIZATION=hunter2", "/env/POSTDATE_TRACES__AUTHORIZATION", secret),
-        ("split", r#"env={"POSTDATE_KAFKA__MAIN__PROPERTIES":"{ \"sasl.password\" = \"hunter2\" }"}"#, "__MAIN__PROPERTIES", secret),
+        (
+            "small",
+            "config.store.redis.password=hunter2",
+            "/config/store/redis/password",
+            secret,
+        ),
+        (
+            "small",
+            "config.store.redis.url=redis://u:hunter2@redis",
+            "/config/store/redis/url",
+            login,
+        ),
+        (
+            "small",
+            "config.store.redis.url=redis://:hunter2@redis",
+            "/config/store/redis/url",
+            login,
+        ),
+        (
+            "small",
+            "config.kafka.main.properties.sasl\\.password=hunter2",
+            "/sasl.password",
+            secret,
+        ),
+        (
+            "small",
+            "config.kafka.main.properties.sasl.password=hunter2",
+            "/sasl/password",
+            secret,
+        ),
+        (
+            "small",
+            "config.kafka.main.properties.sasl\\.oauthbearer\\.client\\.secret=hunter2",
+            ".client.secret",
+            secret,
+        ),
+        (
+            "small",
+            "config.kafka.main.properties.ssl\\.key\\.pem=hunter2",
+            "/ssl.key.pem",
+            secret,
+        ),
+        (
+            "small",
+            "config.kafka.main.brokers[0]=SASL://u:hunter2@kafka:9092",
+            "/brokers/0",
+            login,
+        ),
+        (
+            "nats",
+            "config.nats.edge.password=hunter2",
+            "/config/nats/edge/password",
+            secret,
+        ),
+        (
+            "nats",
+            "config.nats.edge.token=hunter2",
+            "/config/nats/edge/token",
+            secret,
+        ),
+        (
+            "nats",
+            "config.nats.edge.nkey=hunter2",
+            "/config/nats/edge/nkey",
+            secret,
+        ),
+        (
+            "nats",
+            "config.nats.edge.credentials=hunter2",
+            "/config/nats/edge/credentials",
+            secret,
+        ),
+        (
+            "nats",
+            "config.nats.edge.url=nats://hunter2@nats:4222",
+            "/config/nats/edge/url",
+            login,
+        ),
+        (
+            "nats",
+            "config.nats.edge.url=nats:4222\\,u:hunter2@nats:4222",
+            "/config/nats/edge/url",
+            login,
+        ),
+        (
+            "small",
+            "config.traces.authorization=hunter2",
+            "/config/traces/authorization",
+            secret,
+        ),
+        (
+            "small",
+            "config.traces.endpoint=http://u:hunter2@collector:4318",
+            "/config/traces/endpoint",
+            login,
+        ),
+        (
+            "split",
+            "env.POSTDATE_STORE__REDIS__PASSWORD=hunter2",
+            "/env/POSTDATE_STORE__REDIS__PASSWORD",
+            secret,
+        ),
+        (
+            "split",
+            "env.POSTDATE_STORE__REDIS__URL=redis://u:hunter2@redis",
+            "/env/POSTDATE_STORE__REDIS__URL",
+            login,
+        ),
+        (
+            "split",
+            "env.POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD=hunter2",
+            "__SASL__PASSWORD",
+            secret,
+        ),
+        (
+            "split",
+            "env.POSTDATE_NATS__EDGE__TOKEN=hunter2",
+            "/env/POSTDATE_NATS__EDGE__TOKEN",
+            secret,
+        ),
+        (
+            "split",
+            "env.POSTDATE_TRACES__AUTHORIZATION=hunter2",
+            "/env/POSTDATE_TRACES__AUTHORIZATION",
+            secret,
+        ),
+        (
+            "split",
+            r#"env={"POSTDATE_KAFKA__MAIN__PROPERTIES":"{ \"sasl.password\" = \"hunter2\" }"}"#,
+            "__MAIN__PROPERTIES",
+            secret,
+        ),
     ] {
-        let how = if set.contains("={") { "--set-json" } else { "--set-string" };
+        let how = if set.contains("={") {
+            "--set-json"
+        } else {
+            "--set-string"
+        };
         let (is_taken, said) = judged(example, how, set);
         assert!(
             !is_taken && said.contains(place) && said.contains(words),
@@ -225,10 +571,26 @@ fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
         assert!(!said.contains("hunter2"), "{said}");
     }
     for (example, how, set) in [
-        ("small", "--set", "config.store.redis.password_file=/run/secrets/postdate/redis/password"),
-        ("small", "--set", "config.kafka.main.properties.sasl.password_file=/run/secrets/postdate/kafka/password"),
-        ("small", "--set", "config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login.example/token"),
-        ("split", "--set", "env.POSTDATE_STORE__REDIS__PASSWORD_FILE=/run/secrets/postdate/redis/password"),
+        (
+            "small",
+            "--set",
+            "config.store.redis.password_file=/run/secrets/postdate/redis/password",
+        ),
+        (
+            "small",
+            "--set",
+            "config.kafka.main.properties.sasl.password_file=/run/secrets/postdate/kafka/password",
+        ),
+        (
+            "small",
+            "--set",
+            "config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login.example/token",
+        ),
+        (
+            "split",
+            "--set",
+            "env.POSTDATE_STORE__REDIS__PASSWORD_FILE=/run/secrets/postdate/redis/password",
+        ),
         // A name is not a secret.
         (
             "small",
@@ -243,12 +605,22 @@ fn secrets_are_refused_wherever_others_can_read_them_and_files_are_not() {
 
 /// The ports that the network policy lets the pods of an example connect to, names (53) aside, in its order.
 fn egress(example: &str, sets: &[&str]) -> Vec<String> {
-    let sets = sets.iter().flat_map(|set| ["--set", set]).chain(["--show-only", "templates/policy.yaml"]);
+    let sets = sets
+        .iter()
+        .flat_map(|set| ["--set", set])
+        .chain(["--show-only", "templates/policy.yaml"]);
     let rendered = output(&mut helm("template", example, &sets.collect::<Vec<_>>()));
     let (_, rest) = rendered.split_once("\n  egress:\n").expect("rules");
     let rules = rest.split("\n---").next().unwrap_or_default();
-    let ports = rules.lines().filter_map(|line| line.trim().strip_prefix("- { port: ")?.strip_suffix(", protocol: TCP }"));
-    ports.filter(|port| *port != "53").map(str::to_owned).collect()
+    let ports = rules.lines().filter_map(|line| {
+        line.trim()
+            .strip_prefix("- { port: ")?
+            .strip_suffix(", protocol: TCP }")
+    });
+    ports
+        .filter(|port| *port != "53")
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -257,21 +629,54 @@ fn the_pods_reach_each_port_that_the_configuration_names() {
         ("small", &[][..], &["9092", "6379"][..]),
         ("embedded", &[], &["9092"]),
         ("split", &[], &["9092", "6379", "4318"]),
-        ("small", &["config.store.redis.url=rediss://redis.example:6380/2"], &["9092", "6380"]),
-        ("small", &["config.kafka.main.brokers={a:9093,SASL_SSL://b:9094}"], &["9093", "9094", "6379"]),
-        ("small", &["config.traces.endpoint=https://collector.example/otel"], &["9092", "6379", "443"]),
-        ("small", &["config.traces.endpoint=http://[::1]"], &["9092", "6379", "80"]),
         (
             "small",
-            &["config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login:8443/t"],
+            &["config.store.redis.url=rediss://redis.example:6380/2"],
+            &["9092", "6380"],
+        ),
+        (
+            "small",
+            &["config.kafka.main.brokers={a:9093,SASL_SSL://b:9094}"],
+            &["9093", "9094", "6379"],
+        ),
+        (
+            "small",
+            &["config.traces.endpoint=https://collector.example/otel"],
+            &["9092", "6379", "443"],
+        ),
+        (
+            "small",
+            &["config.traces.endpoint=http://[::1]"],
+            &["9092", "6379", "80"],
+        ),
+        (
+            "small",
+            &[
+                "config.kafka.main.properties.sasl\\.oauthbearer\\.token\\.endpoint\\.url=https://login:8443/t",
+            ],
             &["9092", "8443", "6379"],
         ),
-        ("nats", &["networkPolicy.egress=null"], &["9092", "4222", "6379"]),
-        ("nats", &["config.nats.edge.url=nats://a:4333\\,tls://b", "networkPolicy.egress=null"], &["9092", "4333", "4222", "6379"]),
+        (
+            "nats",
+            &["networkPolicy.egress=null"],
+            &["9092", "4222", "6379"],
+        ),
+        (
+            "nats",
+            &[
+                "config.nats.edge.url=nats://a:4333\\,tls://b",
+                "networkPolicy.egress=null",
+            ],
+            &["9092", "4333", "4222", "6379"],
+        ),
         // What is named is as it was named, and stands once.
         ("nats", &[], &["4222", "9092", "6379"]),
         ("secure", &[], &["9093", "6380"]),
-        ("secure", &["networkPolicy.egress[0].ports[0]=29093"], &["29093", "6380", "9093"]),
+        (
+            "secure",
+            &["networkPolicy.egress[0].ports[0]=29093"],
+            &["29093", "6380", "9093"],
+        ),
         (
             "small",
             &[
@@ -284,10 +689,21 @@ fn the_pods_reach_each_port_that_the_configuration_names() {
     ] {
         assert_eq!(egress(example, sets), ports, "{example} {sets:?}");
     }
-    for set in ["config.store.redis.url=,config.store.redis.url_file=/run/url", "env.POSTDATE_TRACES__ENDPOINT=http://collector:4318"] {
+    for set in [
+        "config.store.redis.url=,config.store.redis.url_file=/run/url",
+        "env.POSTDATE_TRACES__ENDPOINT=http://collector:4318",
+    ] {
         let refused = helm("template", "small", &["--set", set]).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains("name it in networkPolicy.egress, or the pods cannot connect"), "{set}: {said}");
-        output(&mut helm("template", "small", &["--set", set, "--set", "networkPolicy.enabled=false"]));
+        assert!(
+            !refused.status.success()
+                && said.contains("name it in networkPolicy.egress, or the pods cannot connect"),
+            "{set}: {said}"
+        );
+        output(&mut helm(
+            "template",
+            "small",
+            &["--set", set, "--set", "networkPolicy.enabled=false"],
+        ));
     }
 }

@@ -12,17 +12,25 @@ const RESET: &str = "command={reset,--route,orders,--topic,orders.delayed}";
 /// What the runbook says of Kubernetes.
 fn section() -> String {
     let page = file("docs/operate.md");
-    let (_, rest) = page.split_once("\n## The commands on Kubernetes\n").expect("a section");
+    let (_, rest) = page
+        .split_once("\n## The commands on Kubernetes\n")
+        .expect("a section");
     rest.split("\n## ").next().unwrap_or_default().to_owned()
 }
 
 /// What stands behind each `start` up to one of the ends, in a text.
 fn behind<'t>(text: &'t str, start: &str, ends: &[char]) -> BTreeSet<&'t str> {
-    text.split(start).skip(1).map(|rest| rest.split(ends).next().unwrap_or_default()).collect()
+    text.split(start)
+        .skip(1)
+        .map(|rest| rest.split(ends).next().unwrap_or_default())
+        .collect()
 }
 
 fn rendered(example: &str, template: &str, sets: &[&str]) -> String {
-    let sets = sets.iter().flat_map(|set| ["--set", set]).chain(["--show-only", template]);
+    let sets = sets
+        .iter()
+        .flat_map(|set| ["--set", set])
+        .chain(["--show-only", template]);
     output(&mut helm("template", example, &sets.collect::<Vec<_>>()))
 }
 
@@ -31,24 +39,47 @@ fn block(template: &str, start: &str) -> Option<Vec<String>> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let mut lines = template.lines().skip_while(|line| line.trim() != start);
     let indent = depth(lines.next()?);
-    let is_inside = |line: &&str| depth(line) > indent || (depth(line) == indent && line.trim_start().starts_with('-'));
-    Some(lines.take_while(is_inside).map(|line| line[indent..].trim_start().to_owned()).collect())
+    let is_inside = |line: &&str| {
+        depth(line) > indent || (depth(line) == indent && line.trim_start().starts_with('-'))
+    };
+    Some(
+        lines
+            .take_while(is_inside)
+            .map(|line| line[indent..].trim_start().to_owned())
+            .collect(),
+    )
 }
 
 #[test]
 fn the_program_has_every_command_that_the_runbook_runs_in_a_pod_or_as_a_job() {
     let section = section();
-    let in_pods = behind(&section, "/usr/bin/postdate ", &['`']).into_iter().map(|line| line.replace(',', " "));
-    let as_jobs = behind(&section, "command={", &['}']).into_iter().map(|words| format!("{} --config", words.replace(',', " ")));
+    let in_pods = behind(&section, "/usr/bin/postdate ", &['`'])
+        .into_iter()
+        .map(|line| line.replace(',', " "));
+    let as_jobs = behind(&section, "command={", &['}'])
+        .into_iter()
+        .map(|words| format!("{} --config", words.replace(',', " ")));
     let lines: Vec<String> = in_pods.chain(as_jobs).collect();
-    assert!(lines.len() > 5 && lines.iter().any(|line| line.starts_with("reset")), "{lines:?}");
+    assert!(
+        lines.len() > 5 && lines.iter().any(|line| line.starts_with("reset")),
+        "{lines:?}"
+    );
     for line in lines {
         let words: Vec<_> = line.split(' ').collect();
         let help = output(Command::new(env!("CARGO_BIN_EXE_postdate")).args([words[0], "--help"]));
-        let missing: Vec<_> = words.iter().filter(|word| word.starts_with("--") && !help.contains(&format!("{word} "))).collect();
-        assert!(missing.is_empty(), "postdate {line}: {missing:?} is none of\n{help}");
+        let missing: Vec<_> = words
+            .iter()
+            .filter(|word| word.starts_with("--") && !help.contains(&format!("{word} ")))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "postdate {line}: {missing:?} is none of\n{help}"
+        );
     }
-    assert!(file("deploy/image/build.sh").contains("$root/usr/bin/postdate"), "where the image has the program");
+    assert!(
+        file("deploy/image/build.sh").contains("$root/usr/bin/postdate"),
+        "where the image has the program"
+    );
 }
 
 #[test]
@@ -59,51 +90,132 @@ fn the_runbook_names_what_the_chart_makes() {
     assert_eq!(deployments, BTreeSet::from(["ingress", "timer"]));
     for name in deployments {
         for kind in ["Deployment", "ScaledObject"] {
-            assert!(chart.contains(&format!("kind: {kind}\nmetadata:\n  name: postdate-{name}\n")), "{kind} {name}");
+            assert!(
+                chart.contains(&format!(
+                    "kind: {kind}\nmetadata:\n  name: postdate-{name}\n"
+                )),
+                "{kind} {name}"
+            );
         }
     }
     assert!(rendered("small", "templates/deployment.yaml", &[]).contains("name: postdate-both\n"));
     let job = rendered("keda", "templates/command.yaml", &[RESET]);
-    assert!(section.contains(RESET) && job.contains("name: postdate-command\n"), "{job}");
-    assert_eq!(behind(&section, "job/", &['\n', ' ']), BTreeSet::from(["postdate-command"]));
-    assert!(section.contains("app.kubernetes.io/instance=postdate") && chart.contains("app.kubernetes.io/instance: postdate\n"));
-    assert!(section.contains("get secret postdate-admin") && file("deploy/helm/values/keda.yaml").contains("secretName: postdate-admin"));
+    assert!(
+        section.contains(RESET) && job.contains("name: postdate-command\n"),
+        "{job}"
+    );
+    assert_eq!(
+        behind(&section, "job/", &['\n', ' ']),
+        BTreeSet::from(["postdate-command"])
+    );
+    assert!(
+        section.contains("app.kubernetes.io/instance=postdate")
+            && chart.contains("app.kubernetes.io/instance: postdate\n")
+    );
+    assert!(
+        section.contains("get secret postdate-admin")
+            && file("deploy/helm/values/keda.yaml").contains("secretName: postdate-admin")
+    );
     // A release of another name.
     let mut other = tool("helm");
-    other.args(["template", "timers", "deploy/helm/postdate", "--kube-version", "1.36.0", "--values", "deploy/helm/values/split.yaml"]);
+    other.args([
+        "template",
+        "timers",
+        "deploy/helm/postdate",
+        "--kube-version",
+        "1.36.0",
+        "--values",
+        "deploy/helm/values/split.yaml",
+    ]);
     let other = output(other.current_dir(root()));
-    assert!(other.contains("name: timers-postdate-timer\n") && section.contains("`timers-postdate`"), "{other}");
+    assert!(
+        other.contains("name: timers-postdate-timer\n") && section.contains("`timers-postdate`"),
+        "{other}"
+    );
 }
 
 #[test]
 fn a_command_runs_in_a_pod_like_the_service_s_own() {
-    let pods = [("templates/tests/check.yaml", "check"), ("templates/command.yaml", "reset")];
-    for (example, more) in [("split", ""), ("secure", ""), ("embedded", "env.POSTDATE_LOG__LEVEL=debug"), ("nats", "")] {
-        let sets: Vec<_> = [RESET, more].into_iter().filter(|set| !set.is_empty()).collect();
+    let pods = [
+        ("templates/tests/check.yaml", "check"),
+        ("templates/command.yaml", "reset"),
+    ];
+    for (example, more) in [
+        ("split", ""),
+        ("secure", ""),
+        ("embedded", "env.POSTDATE_LOG__LEVEL=debug"),
+        ("nats", ""),
+    ] {
+        let sets: Vec<_> = [RESET, more]
+            .into_iter()
+            .filter(|set| !set.is_empty())
+            .collect();
         let service = rendered(example, "templates/deployment.yaml", &sets);
         for (template, command) in pods {
             let pod = rendered(example, template, &sets);
-            for part in ["securityContext:", "imagePullSecrets:", "nodeSelector:", "tolerations:", "volumes:", "volumeMounts:"] {
-                assert_eq!(block(&pod, part), block(&service, part), "{example} {command} {part}");
+            for part in [
+                "securityContext:",
+                "imagePullSecrets:",
+                "nodeSelector:",
+                "tolerations:",
+                "volumes:",
+                "volumeMounts:",
+            ] {
+                assert_eq!(
+                    block(&pod, part),
+                    block(&service, part),
+                    "{example} {command} {part}"
+                );
             }
-            for line in ["image: ", "serviceAccountName: ", "automountServiceAccountToken: ", "enableServiceLinks: ", "priorityClassName: "]
-            {
-                let of = |text: &str| text.lines().find_map(|each| each.trim().strip_prefix(line)).map(str::to_owned);
+            for line in [
+                "image: ",
+                "serviceAccountName: ",
+                "automountServiceAccountToken: ",
+                "enableServiceLinks: ",
+                "priorityClassName: ",
+            ] {
+                let of = |text: &str| {
+                    text.lines()
+                        .find_map(|each| each.trim().strip_prefix(line))
+                        .map(str::to_owned)
+                };
                 assert_eq!(of(&pod), of(&service), "{example} {command} {line}");
             }
-            let of_service = block(&service, "env:").unwrap_or_default().join("\n").replace("- name: POSTDATE_ROLES\n", "");
+            let of_service = block(&service, "env:")
+                .unwrap_or_default()
+                .join("\n")
+                .replace("- name: POSTDATE_ROLES\n", "");
             let of_pod = block(&pod, "env:").unwrap_or_default();
-            assert!(of_pod.iter().all(|line| of_service.contains(line)), "{example} {command}: {of_pod:?}");
-            assert_eq!(of_pod.is_empty(), !["split", "embedded"].contains(&example), "{example}");
-            assert!(pod.contains(&format!("args: [\"{command}\",\"--config\",\"/etc/postdate/postdate.toml\"")), "{pod}");
+            assert!(
+                of_pod.iter().all(|line| of_service.contains(line)),
+                "{example} {command}: {of_pod:?}"
+            );
+            assert_eq!(
+                of_pod.is_empty(),
+                !["split", "embedded"].contains(&example),
+                "{example}"
+            );
+            assert!(
+                pod.contains(&format!(
+                    "args: [\"{command}\",\"--config\",\"/etc/postdate/postdate.toml\""
+                )),
+                "{pod}"
+            );
         }
     }
-    let affinity = |template: &str, example: &str| block(&rendered(example, template, &[RESET]), "affinity:");
+    let affinity =
+        |template: &str, example: &str| block(&rendered(example, template, &[RESET]), "affinity:");
     let (check, job, service) = (pods[0].0, pods[1].0, "templates/deployment.yaml");
     assert!(affinity(service, "split").is_some());
-    assert_eq!((affinity(check, "split"), affinity(job, "split")), (affinity(service, "split"), affinity(service, "split")));
+    assert_eq!(
+        (affinity(check, "split"), affinity(job, "split")),
+        (affinity(service, "split"), affinity(service, "split"))
+    );
     // The folder of the embedded store lies in a volume of one node: the check goes where the service is, and a job comes when that has ended.
     let beside = affinity(check, "embedded").expect("a node").join("\n");
-    assert!(beside.contains("podAffinity") && beside.contains("component: both"), "{beside}");
+    assert!(
+        beside.contains("podAffinity") && beside.contains("component: both"),
+        "{beside}"
+    );
     assert_eq!(affinity(job, "embedded"), None);
 }

@@ -11,7 +11,8 @@ use crate::env::{Postdate, Prometheus, eventually, kafka, redis, servers};
 use crate::verdict::{LIMIT, Scene};
 
 fn panels() -> (Value, Vec<Value>) {
-    let dashboard: Value = serde_json::from_str(&file("deploy/helm/postdate/files/dashboard.json")).unwrap();
+    let dashboard: Value =
+        serde_json::from_str(&file("deploy/helm/postdate/files/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().clone();
     (dashboard, panels)
 }
@@ -22,27 +23,47 @@ fn grafana_s_schema_knows_all_of_it() {
     let path = place.path().join("dashboard.json");
     let judge = |text: &str| {
         std::fs::write(&path, text).unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/integration/deploy/dashboard.py");
-        let judged = Command::new("python3").arg(script).arg(&path).env("PYTHONPATH", servers().join("grafana")).output().unwrap();
-        (judged.status.success(), String::from_utf8_lossy(&judged.stderr).into_owned())
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/integration/deploy/dashboard.py"
+        );
+        let judged = Command::new("python3")
+            .arg(script)
+            .arg(&path)
+            .env("PYTHONPATH", servers().join("grafana"))
+            .output()
+            .unwrap();
+        (
+            judged.status.success(),
+            String::from_utf8_lossy(&judged.stderr).into_owned(),
+        )
     };
     let ours = file("deploy/helm/postdate/files/dashboard.json");
     let (is_fine, said) = judge(&ours);
     assert!(is_fine, "{said}");
     let (is_fine, said) = judge(&ours.replace("\"fieldConfig\"", "\"fieldsConfig\""));
-    assert!(!is_fine && said.contains("fieldsConfig: the schema does not know it"), "{said}");
+    assert!(
+        !is_fine && said.contains("fieldsConfig: the schema does not know it"),
+        "{said}"
+    );
 }
 
 #[test]
 fn panels_have_ids_of_their_own_and_lie_beside_one_another() {
     let (dashboard, panels) = panels();
-    assert_eq!((&dashboard["uid"], &dashboard["schemaVersion"]), (&"postdate".into(), &39.into()));
+    assert_eq!(
+        (&dashboard["uid"], &dashboard["schemaVersion"]),
+        (&"postdate".into(), &39.into())
+    );
     let mut cells = BTreeSet::new();
     let mut ids = BTreeSet::new();
     for panel in &panels {
         assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
-        assert!(at("x") + at("w") <= 24 && at("h") > 0 && at("w") > 0, "{panel}");
+        assert!(
+            at("x") + at("w") <= 24 && at("h") > 0 && at("w") > 0,
+            "{panel}"
+        );
         for x in at("x")..at("x") + at("w") {
             for y in at("y")..at("y") + at("h") {
                 assert!(cells.insert((x, y)), "{} lies on another", panel["title"]);
@@ -56,10 +77,16 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
     for panel in panels().1.iter().filter(|panel| panel["type"] != "row") {
         let targets = panel["targets"].as_array().unwrap();
         assert!(
-            !targets.is_empty() && ["title", "description"].iter().all(|key| panel[*key].as_str().is_some_and(|text| text.len() > 3)),
+            !targets.is_empty()
+                && ["title", "description"]
+                    .iter()
+                    .all(|key| panel[*key].as_str().is_some_and(|text| text.len() > 3)),
             "{panel}"
         );
-        let references: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        let references: BTreeSet<_> = targets
+            .iter()
+            .map(|target| target["refId"].as_str().unwrap())
+            .collect();
         assert_eq!(references.len(), targets.len(), "{panel}");
         for asked in targets.iter().chain([panel]) {
             assert_eq!(asked["datasource"]["uid"], "${datasource}", "{asked}");
@@ -71,36 +98,69 @@ fn every_panel_says_what_it_shows_and_asks_the_chosen_prometheus() {
 fn one_installation_is_shown_at_a_time() {
     let (dashboard, panels) = panels();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
-    let namespace = variables.iter().find(|variable| variable["name"] == "namespace").expect("a variable");
-    assert_eq!((&namespace["multi"], &namespace["includeAll"]), (&false.into(), &false.into()), "{namespace}");
+    let namespace = variables
+        .iter()
+        .find(|variable| variable["name"] == "namespace")
+        .expect("a variable");
+    assert_eq!(
+        (&namespace["multi"], &namespace["includeAll"]),
+        (&false.into(), &false.into()),
+        "{namespace}"
+    );
     let unbound = regex_lite::Regex::new(r#"postdate_\w+(\{namespace="\$namespace")?"#).unwrap();
-    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+    for target in panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+    {
         let query = target["expr"].as_str().unwrap();
-        assert!(unbound.captures_iter(query).all(|found| found.get(1).is_some()), "{query}");
+        assert!(
+            unbound
+                .captures_iter(query)
+                .all(|found| found.get(1).is_some()),
+            "{query}"
+        );
     }
 }
 
 /// Every query of every panel, as Grafana asks it with these variables chosen.
 fn queries() -> Vec<String> {
     let (_, panels) = panels();
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
     let query = |target: &Value| {
-        let text = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m").replace("$__range", "6h");
+        let text = target["expr"]
+            .as_str()
+            .unwrap()
+            .replace("$__rate_interval", "5m")
+            .replace("$__range", "6h");
         text.replace("$namespace", "shop").replace("$route", "r")
     };
     let queries: Vec<_> = targets.map(query).collect();
-    assert!(queries.len() > 40 && queries.iter().all(|query| !query.contains('$')), "{queries:#?}");
+    assert!(
+        queries.len() > 40 && queries.iter().all(|query| !query.contains('$')),
+        "{queries:#?}"
+    );
     queries
 }
 
 #[test]
 fn every_query_is_one_that_prometheus_understands() {
     // Recording rules take any query, and promtool reads rules.
-    let rule = |(index, query): (usize, &String)| format!("  - record: q{index}\n    expr: {}\n", Value::from(query.as_str()));
+    let rule = |(index, query): (usize, &String)| {
+        format!(
+            "  - record: q{index}\n    expr: {}\n",
+            Value::from(query.as_str())
+        )
+    };
     let rules = queries().iter().enumerate().map(rule).collect::<String>();
     let place = folder();
     let path = place.path().join("rules.yaml");
-    std::fs::write(&path, format!("groups:\n- name: dashboard\n  rules:\n{rules}")).unwrap();
+    std::fs::write(
+        &path,
+        format!("groups:\n- name: dashboard\n  rules:\n{rules}"),
+    )
+    .unwrap();
     output(Command::new("promtool").args(["check", "rules"]).arg(&path));
 }
 
@@ -112,7 +172,9 @@ fn every_panel_shows_something_of_a_service_at_work() {
     let prometheus = Prometheus::start(service.port());
     let counted = |count: u64| {
         let query = format!("sum(postdate_delivered_total) >= {count}");
-        eventually("Prometheus has counted them", LIMIT, || prometheus.query(&query).pop())
+        eventually("Prometheus has counted them", LIMIT, || {
+            prometheus.query(&query).pop()
+        })
     };
     counted(0);
     // More than once, each seen by itself, so that there is a rate.
@@ -122,17 +184,36 @@ fn every_panel_shows_something_of_a_service_at_work() {
         counted(20 * round);
     }
     let is_shown = |query: &str| {
-        let shows = |series: &Value| series["value"][1].as_str().is_some_and(|value| value != "NaN");
+        let shows = |series: &Value| {
+            series["value"][1]
+                .as_str()
+                .is_some_and(|value| value != "NaN")
+        };
         prometheus.query(query).iter().any(shows)
     };
     for query in queries() {
         // What is shown only where something is wrong has to be there all the same, and is asked for with the condition, too.
-        let bare = query.strip_suffix(" > 0").or(query.strip_suffix(" != 0")).unwrap_or(&query);
+        let bare = query
+            .strip_suffix(" > 0")
+            .or(query.strip_suffix(" != 0"))
+            .unwrap_or(&query);
         prometheus.query(&query);
-        eventually(&format!("{bare} finds something"), LIMIT, || is_shown(bare).then_some(()));
+        eventually(&format!("{bare} finds something"), LIMIT, || {
+            is_shown(bare).then_some(())
+        });
     }
-    for (metric, label, value) in [("postdate_ready", "namespace", "shop"), ("postdate_accepted_total", "route", "r")] {
-        let values = prometheus.ask(&format!("label/{label}/values"), &format!("match[]={metric}"));
-        assert_eq!(values, serde_json::json!([value]), "what the dashboard's variables choose from");
+    for (metric, label, value) in [
+        ("postdate_ready", "namespace", "shop"),
+        ("postdate_accepted_total", "route", "r"),
+    ] {
+        let values = prometheus.ask(
+            &format!("label/{label}/values"),
+            &format!("match[]={metric}"),
+        );
+        assert_eq!(
+            values,
+            serde_json::json!([value]),
+            "what the dashboard's variables choose from"
+        );
     }
 }

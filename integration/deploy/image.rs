@@ -9,7 +9,8 @@ use crate::verdict::Scene;
 
 /// What the image is made of: the tests' own build, or the one that `make image-check` made as it is shipped.
 fn program() -> PathBuf {
-    std::env::var_os("IMAGE_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
+    std::env::var_os("IMAGE_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_postdate").into(), PathBuf::from)
 }
 
 fn assemble(folder: &Path, archive: &Path) {
@@ -23,19 +24,34 @@ fn the_same_program_gives_the_same_bytes_and_nothing_to_run_but_it() {
     let path = |name: &str| place.path().join(name);
     assemble(&path("one"), &path("one.tar"));
     assemble(&path("two"), &path("two.tar"));
-    assert!(std::fs::read(path("one.tar")).unwrap() == std::fs::read(path("two.tar")).unwrap(), "two builds differ");
+    assert!(
+        std::fs::read(path("one.tar")).unwrap() == std::fs::read(path("two.tar")).unwrap(),
+        "two builds differ"
+    );
     let listed = output(Command::new("tar").arg("-tvf").arg(path("one.tar")));
-    let programs: Vec<_> = listed.lines().filter(|line| line.starts_with("-rwx") && !line.contains(".so")).collect();
-    assert!(matches!(programs[..], [one] if one.ends_with("./usr/bin/postdate")), "{programs:#?}");
-    assert!(!listed.contains("rws") && !listed.lines().any(|line| line.ends_with("/sh")), "{listed}");
+    let programs: Vec<_> = listed
+        .lines()
+        .filter(|line| line.starts_with("-rwx") && !line.contains(".so"))
+        .collect();
+    assert!(
+        matches!(programs[..], [one] if one.ends_with("./usr/bin/postdate")),
+        "{programs:#?}"
+    );
+    assert!(
+        !listed.contains("rws") && !listed.lines().any(|line| line.ends_with("/sh")),
+        "{listed}"
+    );
 }
 
 #[test]
 fn the_dockerfile_ships_what_the_script_assembles_to_a_user_without_rights() {
     let text = file("deploy/Dockerfile");
-    for line in
-        ["RUN deploy/image/build.sh target/release/postdate /rootfs", "FROM scratch", "COPY --from=build /rootfs /", "USER 65532:65532"]
-    {
+    for line in [
+        "RUN deploy/image/build.sh target/release/postdate /rootfs",
+        "FROM scratch",
+        "COPY --from=build /rootfs /",
+        "USER 65532:65532",
+    ] {
         assert!(text.lines().any(|have| have == line), "{line}\n{text}");
     }
     assert!(text.contains("cargo build --release --locked"), "{text}");
@@ -52,11 +68,25 @@ fn messages_are_delivered_by_a_service_that_is_confined_to_the_image() {
     scene.send(200, 1_000..3_000);
     scene.all_arrive(&sink);
     let status = service.status();
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+    let line = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
     // Where the tests are not root's it is 65532 only to itself, and to the machine the user that it was started by.
     let own = rustix::process::geteuid();
     let user = if own.is_root() { 65532 } else { own.as_raw() };
-    assert_eq!((line("Uid:"), line("CapEff:")), (vec![user.to_string(); 4].join("\t"), "0000000000000000".to_owned()), "{status}");
+    assert_eq!(
+        (line("Uid:"), line("CapEff:")),
+        (
+            vec![user.to_string(); 4].join("\t"),
+            "0000000000000000".to_owned()
+        ),
+        "{status}"
+    );
     assert!(service.is_read_only("/"), "{}", service.mounts());
     assert_eq!(service.terminate().code(), Some(0));
 }

@@ -34,7 +34,10 @@ impl Recording {
         for (instance, service) in services {
             let target = format!("namespace=\"shop\",job=\"postdate\",instance=\"{instance}\"");
             let answer = service.get("/metrics").filter(|(status, _)| *status == 200);
-            self.note(format!("up{{{target}}}"), u8::from(answer.is_some()).to_string());
+            self.note(
+                format!("up{{{target}}}"),
+                u8::from(answer.is_some()).to_string(),
+            );
             let text = answer.map(|(_, text)| text).unwrap_or_default();
             for line in text.lines().filter(|line| line.starts_with("postdate_")) {
                 let (series, value) = line.rsplit_once(' ').expect("a sample");
@@ -51,16 +54,30 @@ impl Recording {
 
     /// Has promtool say how many of the alerts that these labels choose fire at these moments.
     fn judge(&self, expected: &[(usize, &str, usize)]) {
-        let mut test = format!("rule_files: [{}]\n", root().join("deploy/helm/postdate/files/alerts.yaml").display());
+        let mut test = format!(
+            "rule_files: [{}]\n",
+            root()
+                .join("deploy/helm/postdate/files/alerts.yaml")
+                .display()
+        );
         test += "evaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n";
         for (series, values) in &self.series {
-            test += &format!("  - {{ series: '{series}', values: '{}' }}\n", values.join(" "));
+            test += &format!(
+                "  - {{ series: '{series}', values: '{}' }}\n",
+                values.join(" ")
+            );
         }
         test += "  promql_expr_test:\n";
         for (moment, labels, count) in expected {
-            let samples = if *count == 0 { "[]".to_owned() } else { format!("[{{ labels: '{{}}', value: {count} }}]") };
+            let samples = if *count == 0 {
+                "[]".to_owned()
+            } else {
+                format!("[{{ labels: '{{}}', value: {count} }}]")
+            };
             let query = format!("count(ALERTS{{alertstate=\"firing\",{labels}}})");
-            test += &format!("  - {{ expr: '{query}', eval_time: {moment}m, exp_samples: {samples} }}\n");
+            test += &format!(
+                "  - {{ expr: '{query}', eval_time: {moment}m, exp_samples: {samples} }}\n"
+            );
         }
         let place = folder();
         let path = place.path().join("recorded_test.yaml");
@@ -75,10 +92,13 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
     let sink = scene.sink();
     let missing = format!("{}.missing", scene.deployment);
     let config = scene.config_with(redis(), &format!("allow = [\"{missing}\"]"));
-    let only = |role: &str| Postdate::start_with(&config, &[("POSTDATE_ROLES", &format!("[\"{role}\"]"))]);
+    let only =
+        |role: &str| Postdate::start_with(&config, &[("POSTDATE_ROLES", &format!("[\"{role}\"]"))]);
     let (mut ingress, mut timer) = (only("ingress"), only("timer"));
     timer.wait_until_ready();
-    eventually("the timer has its shards", LIMIT, || (timer.metrics().sum("postdate_leases_held") as usize == 2).then_some(()));
+    eventually("the timer has its shards", LIMIT, || {
+        (timer.metrics().sum("postdate_leases_held") as usize == 2).then_some(())
+    });
     let mut recording = Recording::default();
     for _ in 0..30 {
         scene.send(4, 100..400);
@@ -98,8 +118,12 @@ fn alerts_fire_on_the_series_of_real_services_that_are_ill_and_not_while_they_ar
     timer.restart();
     timer.wait_until_ready();
     let producer = Producer::start(kafka().addr());
-    let to_nowhere =
-        |number: i32| Outgoing::to(&scene.source).partition(number % 2).header("postdate-after", "1").header("postdate-to", &missing);
+    let to_nowhere = |number: i32| {
+        Outgoing::to(&scene.source)
+            .partition(number % 2)
+            .header("postdate-after", "1")
+            .header("postdate-to", &missing)
+    };
     for _ in 0..40 {
         (0..4).for_each(|number| producer.send(&to_nowhere(number)));
         producer.flush();

@@ -10,7 +10,9 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, DeliveryResult, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::message::{
+    BorrowedMessage, DeliveryResult, Header, Headers as _, Message as _, OwnedHeaders,
+};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
@@ -34,7 +36,10 @@ pub(crate) struct Record {
 
 impl Record {
     fn of(message: &BorrowedMessage<'_>) -> Record {
-        let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+        let headers = message
+            .headers()
+            .into_iter()
+            .flat_map(|headers| headers.iter());
         Record {
             topic: message.topic().to_owned(),
             partition: message.partition(),
@@ -43,7 +48,9 @@ impl Record {
             arrived: now_ms(),
             key: message.key().map(<[u8]>::to_vec),
             payload: message.payload().map(<[u8]>::to_vec),
-            headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
+            headers: headers
+                .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+                .collect(),
         }
     }
 
@@ -88,7 +95,11 @@ impl Sink {
                 }
             }
         });
-        Sink { topics, shared, thread: Some(thread) }
+        Sink {
+            topics,
+            shared,
+            thread: Some(thread),
+        }
     }
 
     /// Everything that a topic holds now, up to the last stable offset of each partition, in the order of each partition.
@@ -96,7 +107,11 @@ impl Sink {
         let mut reader = Reader::new(addr, &[topic.to_owned()]);
         let (mut records, mut ended, start) = (Vec::new(), BTreeSet::new(), Instant::now());
         while reader.known.is_empty() || ended.len() < reader.known.len() {
-            assert!(start.elapsed() < PATIENCE, "{topic} is not read to its end in {PATIENCE:?}, only {} records", records.len());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{topic} is not read to its end in {PATIENCE:?}, only {} records",
+                records.len()
+            );
             match reader.next() {
                 Some(Next::Record(record)) => records.push(record),
                 Some(Next::End(partition)) => drop(ended.insert(partition)),
@@ -113,17 +128,29 @@ impl Sink {
 
     /// Waits until at least so many records came, and answers all.
     pub(crate) fn wait_for(&self, count: usize, limit: Duration) -> Vec<Record> {
-        self.wait_until(&format!("{count} records"), limit, |records| records.len() >= count)
+        self.wait_until(&format!("{count} records"), limit, |records| {
+            records.len() >= count
+        })
     }
 
     /// Waits until what came is enough, and answers all of it.
-    pub(crate) fn wait_until(&self, what: &str, limit: Duration, mut enough: impl FnMut(&[Record]) -> bool) -> Vec<Record> {
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut enough: impl FnMut(&[Record]) -> bool,
+    ) -> Vec<Record> {
         let (records, waited) = self
             .shared
             .came
             .wait_timeout_while(self.shared.records(), limit, |records| !enough(records))
             .unwrap_or_else(PoisonError::into_inner);
-        let last: Vec<_> = records.iter().rev().take(20).map(|record| (&record.topic, record.partition, record.offset)).collect();
+        let last: Vec<_> = records
+            .iter()
+            .rev()
+            .take(20)
+            .map(|record| (&record.topic, record.partition, record.offset))
+            .collect();
         assert!(
             !waited.timed_out(),
             "waited {limit:?} in vain for {what} of {:?}; {} came, the latest first: {last:?}",
@@ -167,12 +194,21 @@ impl Reader {
             .set("reconnect.backoff.max.ms", "500")
             .create()
             .expect("a consumer of a valid configuration");
-        Reader { consumer, topics: topics.to_vec(), known: BTreeSet::new(), looked: None }
+        Reader {
+            consumer,
+            topics: topics.to_vec(),
+            known: BTreeSet::new(),
+            looked: None,
+        }
     }
 
     /// Nothing if nothing came for a moment; a broker that is away is waited for.
     fn next(&mut self) -> Option<Next> {
-        let idle = if self.known.is_empty() { Duration::from_millis(50) } else { Duration::from_secs(1) };
+        let idle = if self.known.is_empty() {
+            Duration::from_millis(50)
+        } else {
+            Duration::from_secs(1)
+        };
         if self.looked.is_none_or(|looked| looked.elapsed() > idle) {
             self.assign_new_partitions();
             self.looked = Some(Instant::now());
@@ -187,15 +223,27 @@ impl Reader {
     fn assign_new_partitions(&mut self) {
         let mut new = TopicPartitionList::new();
         for topic in &self.topics {
-            let Ok(metadata) = self.consumer.fetch_metadata(Some(topic), Duration::from_secs(1)) else { continue };
-            for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
+            let Ok(metadata) = self
+                .consumer
+                .fetch_metadata(Some(topic), Duration::from_secs(1))
+            else {
+                continue;
+            };
+            for partition in metadata
+                .topics()
+                .iter()
+                .flat_map(|topic| topic.partitions())
+            {
                 if self.known.insert((topic.clone(), partition.id())) {
-                    new.add_partition_offset(topic, partition.id(), Offset::Beginning).expect("a valid offset");
+                    new.add_partition_offset(topic, partition.id(), Offset::Beginning)
+                        .expect("a valid offset");
                 }
             }
         }
         if new.count() > 0 {
-            self.consumer.incremental_assign(&new).expect("partitions that were not assigned before");
+            self.consumer
+                .incremental_assign(&new)
+                .expect("partitions that were not assigned before");
         }
     }
 }
@@ -213,7 +261,10 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn to(topic: &str) -> Outgoing {
-        Outgoing { topic: topic.to_owned(), ..Outgoing::default() }
+        Outgoing {
+            topic: topic.to_owned(),
+            ..Outgoing::default()
+        }
     }
 
     pub(crate) fn partition(mut self, partition: i32) -> Outgoing {
@@ -239,7 +290,8 @@ impl Outgoing {
 
     /// One more header, after those before it; names may repeat.
     pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Outgoing {
-        self.headers.push((name.to_owned(), Some(value.as_ref().to_vec())));
+        self.headers
+            .push((name.to_owned(), Some(value.as_ref().to_vec())));
         self
     }
 
@@ -270,9 +322,14 @@ impl ProducerContext for Receipts {
     fn delivery(&self, result: &DeliveryResult<'_>, index: Box<usize>) {
         let receipt = match result {
             Ok(message) => Ok((message.partition(), message.offset())),
-            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
+            Err((error, _)) => Err(error
+                .rdkafka_error_code()
+                .unwrap_or(RDKafkaErrorCode::Unknown)),
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((*index, receipt));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((*index, receipt));
     }
 }
 
@@ -283,11 +340,26 @@ impl Producer {
 
     pub(crate) fn start_with(addr: &str, properties: &[(&str, &str)]) -> Producer {
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", addr).set("enable.idempotence", "true").set("partitioner", "murmur2_random");
-        config.set("message.max.bytes", "100000000").set("linger.ms", "1").set("reconnect.backoff.max.ms", "500");
-        config.extend(properties.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())));
-        let client = config.create_with_context(Receipts::default()).expect("a producer of a valid configuration");
-        Producer { client, sent: Mutex::new(0) }
+        config
+            .set("bootstrap.servers", addr)
+            .set("enable.idempotence", "true")
+            .set("partitioner", "murmur2_random");
+        config
+            .set("message.max.bytes", "100000000")
+            .set("linger.ms", "1")
+            .set("reconnect.backoff.max.ms", "500");
+        config.extend(
+            properties
+                .iter()
+                .map(|&(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        let client = config
+            .create_with_context(Receipts::default())
+            .expect("a producer of a valid configuration");
+        Producer {
+            client,
+            sent: Mutex::new(0),
+        }
     }
 
     /// A producer whose records lie between `begin` and `commit` or `abort`.
@@ -311,17 +383,29 @@ impl Producer {
 
     /// Hands a record to the client; `flush` tells what became of it.
     pub(crate) fn send(&self, outgoing: &Outgoing) {
-        let headers = outgoing.headers.iter().fold(OwnedHeaders::new_with_capacity(outgoing.headers.len()), |headers, (key, value)| {
-            headers.insert(Header { key, value: value.as_ref() })
-        });
+        let headers = outgoing.headers.iter().fold(
+            OwnedHeaders::new_with_capacity(outgoing.headers.len()),
+            |headers, (key, value)| {
+                headers.insert(Header {
+                    key,
+                    value: value.as_ref(),
+                })
+            },
+        );
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(&outgoing.topic, Box::new(*sent)).headers(headers);
+        let mut record =
+            BaseRecord::<[u8], [u8], _>::with_opaque_to(&outgoing.topic, Box::new(*sent))
+                .headers(headers);
         record.key = outgoing.key.as_deref();
         record.payload = outgoing.payload.as_deref();
         record.partition = outgoing.partition;
         record.timestamp = outgoing.timestamp;
         while let Err((error, back)) = self.client.send(record) {
-            assert_eq!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::QueueFull), "{outgoing:?}");
+            assert_eq!(
+                error.rdkafka_error_code(),
+                Some(RDKafkaErrorCode::QueueFull),
+                "{outgoing:?}"
+            );
             record = back;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -330,19 +414,31 @@ impl Producer {
 
     /// Waits for the broker's answers to all that was sent since the last flush: partition and offset of each, in the order of sending.
     pub(crate) fn flush(&self) -> Vec<(i32, i64)> {
-        self.receipts().into_iter().map(|receipt| receipt.expect("the broker takes what the test sends")).collect()
+        self.receipts()
+            .into_iter()
+            .map(|receipt| receipt.expect("the broker takes what the test sends"))
+            .collect()
     }
 
     /// As `flush`, for records that the broker may refuse.
     pub(crate) fn receipts(&self) -> Vec<Receipt> {
         self.client.flush(PATIENCE).unwrap();
-        let mut receipts = std::mem::take(&mut *self.client.context().0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut receipts = std::mem::take(
+            &mut *self
+                .client
+                .context()
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         receipts.sort_by_key(|(index, _)| *index);
         receipts.into_iter().map(|(_, receipt)| receipt).collect()
     }
 }
 
 pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970");
     i64::try_from(since.as_millis()).expect("before the year 292 million")
 }

@@ -28,8 +28,14 @@ impl Collector {
         let mut program = Command::new(servers().join("collector/bin/collector"));
         program.arg("--config").arg(folder.join("config.yaml"));
         let mut process = Process::start("collector", &folder, &mut program);
-        process.until("the collector listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
-        Collector { port, folder, process }
+        process.until("the collector listens", || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        Collector {
+            port,
+            folder,
+            process,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -40,17 +46,32 @@ impl Collector {
     pub(crate) fn spans(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.join("spans.json")).unwrap_or_default();
         // The last line may be half written.
-        let documents = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let documents = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let of_resource = |resource: Value| {
             let about = resource["resource"]["attributes"].clone();
-            let scopes = resource["scopeSpans"].as_array().cloned().unwrap_or_default();
-            let spans = scopes.into_iter().flat_map(|scope| scope["spans"].as_array().cloned().unwrap_or_default());
+            let scopes = resource["scopeSpans"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let spans = scopes
+                .into_iter()
+                .flat_map(|scope| scope["spans"].as_array().cloned().unwrap_or_default());
             spans.map(move |mut span| {
                 span["resource"] = about.clone();
                 span
             })
         };
-        documents.flat_map(|document| document["resourceSpans"].as_array().cloned().unwrap_or_default()).flat_map(of_resource).collect()
+        documents
+            .flat_map(|document| {
+                document["resourceSpans"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default()
+            })
+            .flat_map(of_resource)
+            .collect()
     }
 
     /// Connections stay open and nothing answers.

@@ -32,23 +32,49 @@ impl Guarded {
         );
         let store = folder.join("broker.p12").display().to_string();
         let properties = [
-            ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL"),
-            ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+            (
+                "listener.security.protocol.map",
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+            ),
+            (
+                "authorizer.class.name",
+                "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            ),
             ("super.users", "User:ANONYMOUS;User:master"),
-            ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"),
+            (
+                "sasl.enabled.mechanisms",
+                "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            ),
             ("listener.name.sasl_ssl.plain.sasl.jaas.config", &plain),
-            ("listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config", SCRAM),
-            ("listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config", SCRAM),
+            (
+                "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config",
+                SCRAM,
+            ),
+            (
+                "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config",
+                SCRAM,
+            ),
             ("ssl.keystore.type", "PKCS12"),
             ("ssl.keystore.location", &store),
             ("ssl.keystore.password", "changeit"),
         ];
-        let user = |mechanism: &str, name: &str| format!("{mechanism}=[name={name},password={password}]");
-        let users: Vec<_> =
-            ["SCRAM-SHA-256", "SCRAM-SHA-512"].iter().flat_map(|mechanism| [MASTER, TENANT].map(|name| user(mechanism, name))).collect();
+        let user =
+            |mechanism: &str, name: &str| format!("{mechanism}=[name={name},password={password}]");
+        let users: Vec<_> = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+            .iter()
+            .flat_map(|mechanism| [MASTER, TENANT].map(|name| user(mechanism, name)))
+            .collect();
         let listener = format!("SASL_SSL://{addr}");
-        let kafka = Kafka::start_guarded(&Extra { listener: Some(&listener), properties: &properties, users: &users });
-        Guarded { kafka, addr, folder }
+        let kafka = Kafka::start_guarded(&Extra {
+            listener: Some(&listener),
+            properties: &properties,
+            users: &users,
+        });
+        Guarded {
+            kafka,
+            addr,
+            folder,
+        }
     }
 
     /// Of the listener that asks for TLS and a login.
@@ -70,7 +96,9 @@ impl Guarded {
     pub(crate) fn acl_tool(&self) -> PathBuf {
         let tool = self.folder.join("kafka-acls");
         let mut command = java(QUICK, "org.apache.kafka.tools.AclCommand");
-        let words = std::iter::once(command.get_program()).chain(command.get_args()).map(|word| format!("'{}'", word.to_string_lossy()));
+        let words = std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(|word| format!("'{}'", word.to_string_lossy()));
         let line = words.collect::<Vec<_>>().join(" ");
         std::fs::write(&tool, format!("#!/bin/sh\nexec {line} \"$@\"\n")).unwrap();
         command = Command::new("chmod");
@@ -93,12 +121,37 @@ fn certificate(folder: &Path, name: &str) {
     let store = folder.join(format!("{name}.p12"));
     let keytool = |arguments: &[&str]| {
         let mut tool = Command::new("keytool");
-        tool.args(arguments).args(["-alias", name, "-storetype", "PKCS12", "-storepass", "changeit", "-keystore"]).arg(&store);
+        tool.args(arguments)
+            .args([
+                "-alias",
+                name,
+                "-storetype",
+                "PKCS12",
+                "-storepass",
+                "changeit",
+                "-keystore",
+            ])
+            .arg(&store);
         let output = tool.output().expect("keytool comes with Java");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
     };
     let names = ["-dname", "CN=localhost", "-ext", "SAN=dns:localhost"];
-    keytool(&[&["-genkeypair", "-keyalg", "EC", "-validity", "3650"], &names[..]].concat());
+    keytool(
+        &[
+            &["-genkeypair", "-keyalg", "EC", "-validity", "3650"],
+            &names[..],
+        ]
+        .concat(),
+    );
     let pem = folder.join(format!("{name}.pem"));
-    keytool(&["-exportcert", "-rfc", "-file", pem.to_str().expect("a path of ours")]);
+    keytool(&[
+        "-exportcert",
+        "-rfc",
+        "-file",
+        pem.to_str().expect("a path of ours"),
+    ]);
 }

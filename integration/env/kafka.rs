@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication, TopicResult,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -53,7 +55,10 @@ impl Kafka {
     }
 
     pub(crate) fn start_with(properties: &[(&str, &str)]) -> Kafka {
-        let extra = Extra { properties, ..Extra::default() };
+        let extra = Extra {
+            properties,
+            ..Extra::default()
+        };
         Kafka::launch(QUICK, &extra, Some(Turn::take()))
     }
 
@@ -76,23 +81,46 @@ impl Kafka {
         let folder = folder("kafka");
         let addr = format!("127.0.0.1:{}", free_port());
         let controller = format!("127.0.0.1:{}", free_port());
-        let second = extra.listener.map(|listener| format!(",{listener}")).unwrap_or_default();
+        let second = extra
+            .listener
+            .map(|listener| format!(",{listener}"))
+            .unwrap_or_default();
         let mut text = format!(
             "{PROPERTIES}listeners=PLAINTEXT://{addr},CONTROLLER://{controller}{second}\nadvertised.listeners=PLAINTEXT://{addr}{second}\n\
              controller.quorum.voters=1@{controller}\nlog.dirs={}\n",
             folder.join("data").display()
         );
-        text.extend(extra.properties.iter().map(|(key, value)| format!("{key}={value}\n")));
+        text.extend(
+            extra
+                .properties
+                .iter()
+                .map(|(key, value)| format!("{key}={value}\n")),
+        );
         std::fs::write(folder.join("server.properties"), text).unwrap();
         let format = java(QUICK, "kafka.tools.StorageTool")
             .args(["format", "-t", "cG9zdGRhdGUtdGVzdHMtMQ", "-c"])
             .arg(folder.join("server.properties"))
-            .args(extra.users.iter().flat_map(|user| ["--add-scram", user.as_str()]))
+            .args(
+                extra
+                    .users
+                    .iter()
+                    .flat_map(|user| ["--add-scram", user.as_str()]),
+            )
             .output();
         let format = format.expect("java starts");
-        assert!(format.status.success(), "Kafka's storage is not formatted: {}", String::from_utf8_lossy(&format.stderr));
+        assert!(
+            format.status.success(),
+            "Kafka's storage is not formatted: {}",
+            String::from_utf8_lossy(&format.stderr)
+        );
         let process = Process::start("kafka", &folder, &mut broker(jvm, &folder));
-        let mut kafka = Kafka { jvm, addr, folder, process, _turn: turn };
+        let mut kafka = Kafka {
+            jvm,
+            addr,
+            folder,
+            process,
+            _turn: turn,
+        };
         kafka.wait();
         kafka
     }
@@ -113,7 +141,8 @@ impl Kafka {
 
     /// On the same port and with the same data; killed first if it runs.
     pub(crate) fn restart(&mut self) {
-        self.process.start_again(&mut broker(self.jvm, &self.folder));
+        self.process
+            .start_again(&mut broker(self.jvm, &self.folder));
         self.wait();
     }
 
@@ -134,56 +163,91 @@ impl Kafka {
     pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
         let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
         topic.config = config.to_vec();
-        settled(block_on(self.admin().create_topics([&topic], &AdminOptions::new())));
+        settled(block_on(
+            self.admin().create_topics([&topic], &AdminOptions::new()),
+        ));
         self.wait_for_partitions(name, partitions);
     }
 
     pub(crate) fn delete_topic(&self, name: &str) {
         let admin = self.admin();
         settled(block_on(admin.delete_topics(&[name], &AdminOptions::new())));
-        eventually(&format!("topic {name} is gone"), PATIENCE, || (leaders(&admin, name) == 0).then_some(()));
+        eventually(&format!("topic {name} is gone"), PATIENCE, || {
+            (leaders(&admin, name) == 0).then_some(())
+        });
     }
 
     /// Raises the topic to so many partitions in all.
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
         let partitions = NewPartitions::new(name, usize::try_from(total).expect("not negative"));
-        settled(block_on(self.admin().create_partitions([&partitions], &AdminOptions::new())));
+        settled(block_on(
+            self.admin()
+                .create_partitions([&partitions], &AdminOptions::new()),
+        ));
         self.wait_for_partitions(name, total);
     }
 
     /// Removes the records of one partition below an offset, as retention does.
     pub(crate) fn delete_records(&self, name: &str, partition: i32, below: i64) {
         let mut offsets = TopicPartitionList::new();
-        offsets.add_partition_offset(name, partition, rdkafka::Offset::Offset(below)).unwrap();
+        offsets
+            .add_partition_offset(name, partition, rdkafka::Offset::Offset(below))
+            .unwrap();
         let admin = self.admin();
         let deleted = block_on(admin.delete_records(&offsets, &AdminOptions::new())).unwrap();
-        deleted.elements().iter().for_each(|element| element.error().unwrap());
+        deleted
+            .elements()
+            .iter()
+            .for_each(|element| element.error().unwrap());
     }
 
     /// The first retained offset and the next offset of one partition.
     pub(crate) fn offsets(&self, name: &str, partition: i32) -> (i64, i64) {
         // A client that does not know of a new topic yet says that it has no such partition.
-        let told = || self.admin().inner().fetch_watermarks(name, partition, PATIENCE).ok();
-        eventually(&format!("the offsets of {name}/{partition} are told"), PATIENCE, told)
+        let told = || {
+            self.admin()
+                .inner()
+                .fetch_watermarks(name, partition, PATIENCE)
+                .ok()
+        };
+        eventually(
+            &format!("the offsets of {name}/{partition} are told"),
+            PATIENCE,
+            told,
+        )
     }
 
     fn wait_for_partitions(&self, name: &str, total: i32) {
         let admin = self.admin();
         let total = usize::try_from(total).expect("not negative");
-        eventually(&format!("topic {name} has {total} partitions"), PATIENCE, || (leaders(&admin, name) == total).then_some(()));
+        eventually(
+            &format!("topic {name} has {total} partitions"),
+            PATIENCE,
+            || (leaders(&admin, name) == total).then_some(()),
+        );
     }
 
     /// A new client for each use: one that saw its broker die would wait longer than the broker takes to come back.
     fn admin(&self) -> AdminClient<DefaultClientContext> {
-        ClientConfig::new().set("bootstrap.servers", &self.addr).create().expect("a client of a valid configuration")
+        ClientConfig::new()
+            .set("bootstrap.servers", &self.addr)
+            .create()
+            .expect("a client of a valid configuration")
     }
 
     /// Until it answers, and leads every partition it has.
     fn wait(&mut self) {
         let admin = self.admin();
         self.process.until("Kafka leads its partitions", || {
-            let metadata = admin.inner().fetch_metadata(None, Duration::from_millis(500)).ok()?;
-            let led = metadata.topics().iter().flat_map(|topic| topic.partitions()).all(|partition| partition.leader() >= 0);
+            let metadata = admin
+                .inner()
+                .fetch_metadata(None, Duration::from_millis(500))
+                .ok()?;
+            let led = metadata
+                .topics()
+                .iter()
+                .flat_map(|topic| topic.partitions())
+                .all(|partition| partition.leader() >= 0);
             (led && !metadata.brokers().is_empty()).then_some(())
         });
     }
@@ -201,7 +265,11 @@ pub(super) struct Extra<'a> {
 
 pub(super) fn java(jvm: &[&str], class: &str) -> Command {
     let jars = servers().join("kafka/lib");
-    assert!(jars.join("kafka_2.13-4.3.0.jar").exists(), "there is no Kafka in {}: run `make servers`", jars.display());
+    assert!(
+        jars.join("kafka_2.13-4.3.0.jar").exists(),
+        "there is no Kafka in {}: run `make servers`",
+        jars.display()
+    );
     let mut java = Command::new("java");
     java.args(jvm).arg("-cp").arg(jars.join("*")).arg(class);
     java
@@ -215,12 +283,23 @@ fn broker(jvm: &[&str], folder: &Path) -> Command {
 
 /// The partitions of a topic that have a leader; none for a topic that does not exist.
 fn leaders(admin: &AdminClient<DefaultClientContext>, name: &str) -> usize {
-    let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).expect("the broker answers");
-    metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|partition| partition.leader() >= 0).count()
+    let metadata = admin
+        .inner()
+        .fetch_metadata(Some(name), PATIENCE)
+        .expect("the broker answers");
+    metadata
+        .topics()
+        .iter()
+        .flat_map(|topic| topic.partitions())
+        .filter(|partition| partition.leader() >= 0)
+        .count()
 }
 
 fn settled(results: Result<Vec<TopicResult>, KafkaError>) {
-    results.expect("the broker answers").into_iter().for_each(|result| drop(result.expect("the broker agrees")));
+    results
+        .expect("the broker answers")
+        .into_iter()
+        .for_each(|result| drop(result.expect("the broker agrees")));
 }
 
 /// Admin calls are futures of a thread of their own: any waker serves, and a runtime here would forbid their use inside of another.
@@ -250,7 +329,9 @@ impl Turn {
     fn take() -> Turn {
         let (left, freed) = &TURNS;
         let left = left.lock().unwrap_or_else(PoisonError::into_inner);
-        *freed.wait_while(left, |left| *left == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        *freed
+            .wait_while(left, |left| *left == 0)
+            .unwrap_or_else(PoisonError::into_inner) -= 1;
         Turn
     }
 }

@@ -3,7 +3,11 @@
 //!
 //! A test asks for the shared `kafka()`, `nats()` and `redis()` and takes names of its own from `unique`; a test that harms a server starts a
 //! `Kafka`, a `Nats` or a `Redis` of its own, at most one of each.
-#![allow(dead_code, unused_imports, reason = "it is whole, whichever part of it the tests of the day use")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "it is whole, whichever part of it the tests of the day use"
+)]
 
 mod client;
 mod collector;
@@ -79,5 +83,8 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
 
 /// The folder that `make servers` fills.
 pub(crate) fn servers() -> PathBuf {
-    std::env::var_os("POSTDATE_SERVERS").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".servers"), PathBuf::from)
+    std::env::var_os("POSTDATE_SERVERS").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".servers"),
+        PathBuf::from,
+    )
 }

@@ -41,7 +41,10 @@ pub(crate) struct Stored {
 
 impl Stored {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -55,7 +58,9 @@ impl Nats {
         let login = login.map(|(user, password)| (user.to_owned(), password.to_owned()));
         let options = move || {
             let login = login.clone().into_iter();
-            login.fold(ConnectOptions::new(), |options, (user, password)| options.user_and_password(user, password))
+            login.fold(ConnectOptions::new(), |options, (user, password)| {
+                options.user_and_password(user, password)
+            })
         };
         Nats::start_as(more, Arc::new(options))
     }
@@ -69,14 +74,22 @@ impl Nats {
 
     /// With limits of JetStream, as they stand in the server's configuration file.
     pub(crate) fn start_limited(limits: &str) -> Nats {
-        let mut nats = Nats::begin(free_port(), (&format!(", limits {{ {limits} }}"), ""), Arc::new(ConnectOptions::new));
+        let mut nats = Nats::begin(
+            free_port(),
+            (&format!(", limits {{ {limits} }}"), ""),
+            Arc::new(ConnectOptions::new),
+        );
         nats.wait();
         nats
     }
 
     /// In a JetStream domain.
     pub(crate) fn start_in(domain: &str, more: &str) -> Nats {
-        let mut nats = Nats::begin(free_port(), (&format!(", domain: {domain}"), more), Arc::new(ConnectOptions::new));
+        let mut nats = Nats::begin(
+            free_port(),
+            (&format!(", domain: {domain}"), more),
+            Arc::new(ConnectOptions::new),
+        );
         nats.wait();
         nats
     }
@@ -84,7 +97,9 @@ impl Nats {
     /// Three that replicate what they are asked to.
     pub(crate) fn start_cluster() -> [Nats; 3] {
         let routes = [free_port(), free_port(), free_port()];
-        let all = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
+        let all = routes
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .join(", ");
         let mut servers = [0, 1, 2].map(|at| {
             let more = format!("server_name: n{at}\ncluster {{ name: three, listen: \"127.0.0.1:{}\", routes: [{all}] }}", routes[at]);
             Nats::begin(free_port(), ("", &more), Arc::new(ConnectOptions::new))
@@ -97,7 +112,12 @@ impl Nats {
         let folder = folder("nats");
         configure(&folder, port, (jetstream, more));
         let process = Process::start("nats-server", &folder, &mut server(&folder));
-        Nats { port, options, folder, process }
+        Nats {
+            port,
+            options,
+            folder,
+            process,
+        }
     }
 
     /// Host and port.
@@ -145,29 +165,50 @@ impl Nats {
     }
 
     pub(crate) fn create_stream(&self, name: &str, subjects: &[&str]) {
-        let subjects = subjects.iter().map(|subject| (*subject).to_owned()).collect();
-        self.create_stream_with(Config { name: name.to_owned(), subjects, ..Config::default() });
+        let subjects = subjects
+            .iter()
+            .map(|subject| (*subject).to_owned())
+            .collect();
+        self.create_stream_with(Config {
+            name: name.to_owned(),
+            subjects,
+            ..Config::default()
+        });
     }
 
     pub(crate) fn create_stream_with(&self, config: Config) {
-        self.ask(async move |context| drop(context.create_stream(config).await.expect("a new stream")));
+        self.ask(async move |context| {
+            drop(context.create_stream(config).await.expect("a new stream"))
+        });
     }
 
     /// The names of all that there are.
     pub(crate) fn streams(&self) -> Vec<String> {
-        self.ask(async move |context| context.stream_names().map(|name| name.expect("an answer")).collect().await)
+        self.ask(async move |context| {
+            context
+                .stream_names()
+                .map(|name| name.expect("an answer"))
+                .collect()
+                .await
+        })
     }
 
     pub(crate) fn delete_stream(&self, name: &str) {
         self.ask(async move |context| {
-            context.delete_stream(name).await.expect("a stream that exists");
+            context
+                .delete_stream(name)
+                .await
+                .expect("a stream that exists");
         });
     }
 
     /// Removes what lies before `first`, as retention does.
     pub(crate) fn purge(&self, name: &str, first: u64) {
         self.ask(async move |context| {
-            let stream = context.get_stream(name).await.expect("a stream that exists");
+            let stream = context
+                .get_stream(name)
+                .await
+                .expect("a stream that exists");
             stream.purge().sequence(first).await.expect("a purge");
         });
     }
@@ -175,44 +216,80 @@ impl Nats {
     /// Removes what a subject has of a stream's messages.
     pub(crate) fn purge_subject(&self, name: &str, subject: &str) {
         self.ask(async move |context| {
-            let stream = context.get_stream(name).await.expect("a stream that exists");
+            let stream = context
+                .get_stream(name)
+                .await
+                .expect("a stream that exists");
             stream.purge().filter(subject).await.expect("a purge");
         });
     }
 
     pub(crate) fn delete_message(&self, name: &str, sequence: u64) {
         self.ask(async move |context| {
-            let stream = context.get_stream(name).await.expect("a stream that exists");
+            let stream = context
+                .get_stream(name)
+                .await
+                .expect("a stream that exists");
             assert!(stream.delete_message(sequence).await.expect("an answer"));
         });
     }
 
     pub(crate) fn update_stream(&self, config: Config) {
-        self.ask(async move |context| drop(context.update_stream(config).await.expect("a stream of other limits")));
+        self.ask(async move |context| {
+            drop(
+                context
+                    .update_stream(config)
+                    .await
+                    .expect("a stream of other limits"),
+            )
+        });
     }
 
     pub(crate) fn allow_consumers(&self, stream: &str, count: i32) {
         self.ask(async move |context| {
-            let config = context.get_stream(stream).await.expect("a stream that exists").cached_info().config.clone();
-            context.update_stream(Config { max_consumers: count, ..config }).await.expect("a stream of other limits");
+            let config = context
+                .get_stream(stream)
+                .await
+                .expect("a stream that exists")
+                .cached_info()
+                .config
+                .clone();
+            context
+                .update_stream(Config {
+                    max_consumers: count,
+                    ..config
+                })
+                .await
+                .expect("a stream of other limits");
         });
     }
 
     /// Stops the only consumer of a stream from bringing anything, for an hour; it is there, and says that it lives.
     pub(crate) fn pause_consumer(&self, stream: &str) {
         self.ask(async move |context| {
-            let names = context.get_stream(stream).await.expect("a stream that exists").consumer_names();
+            let names = context
+                .get_stream(stream)
+                .await
+                .expect("a stream that exists")
+                .consumer_names();
             let names: Vec<String> = names.map(|name| name.expect("an answer")).collect().await;
             assert_eq!(names.len(), 1, "{names:?}");
             let until = serde_json::json!({ "pause_until": rfc3339_in(3_600) });
-            let paused: serde_json::Value =
-                context.request(format!("CONSUMER.PAUSE.{stream}.{}", names[0]), &until).await.expect("an answer");
+            let paused: serde_json::Value = context
+                .request(format!("CONSUMER.PAUSE.{stream}.{}", names[0]), &until)
+                .await
+                .expect("an answer");
             assert_eq!(paused["paused"], true, "{paused}");
         });
     }
 
     /// Answers the sequence.
-    pub(crate) fn publish(&self, subject: &str, headers: &[(&str, &str)], payload: impl AsRef<[u8]>) -> u64 {
+    pub(crate) fn publish(
+        &self,
+        subject: &str,
+        headers: &[(&str, &str)],
+        payload: impl AsRef<[u8]>,
+    ) -> u64 {
         self.publish_all(subject, [(headers, payload)])[0]
     }
 
@@ -226,9 +303,16 @@ impl Nats {
             let mut acks = Vec::new();
             for (headers, payload) in messages {
                 let mut map = HeaderMap::new();
-                headers.iter().for_each(|(name, value)| map.append(*name, *value));
+                headers
+                    .iter()
+                    .for_each(|(name, value)| map.append(*name, *value));
                 let payload = payload.as_ref().to_vec().into();
-                acks.push(context.publish_with_headers(subject.to_owned(), map, payload).await.expect("a connection"));
+                acks.push(
+                    context
+                        .publish_with_headers(subject.to_owned(), map, payload)
+                        .await
+                        .expect("a connection"),
+                );
             }
             let mut sequences = Vec::new();
             for ack in acks {
@@ -241,10 +325,15 @@ impl Nats {
     /// As a client may that looks at nothing: headers that are no text.
     pub(crate) fn publish_raw(&self, subject: &str, header: &[u8], payload: &[u8]) {
         let head = [b"NATS/1.0\r\n", header, b"\r\n\r\n"].concat();
-        let line =
-            format!("CONNECT {{\"verbose\":false,\"headers\":true}}\r\nHPUB {subject} {} {}\r\n", head.len(), head.len() + payload.len());
+        let line = format!(
+            "CONNECT {{\"verbose\":false,\"headers\":true}}\r\nHPUB {subject} {} {}\r\n",
+            head.len(),
+            head.len() + payload.len()
+        );
         let mut stream = std::net::TcpStream::connect(self.addr()).expect("the server listens");
-        stream.write_all(&[line.as_bytes(), &head, payload, b"\r\nPING\r\n"].concat()).expect("it reads");
+        stream
+            .write_all(&[line.as_bytes(), &head, payload, b"\r\nPING\r\n"].concat())
+            .expect("it reads");
         let mut said = Vec::new();
         while !said.ends_with(b"PONG\r\n") {
             let mut byte = [0];
@@ -256,20 +345,28 @@ impl Nats {
     /// All that a stream holds now.
     pub(crate) fn stored(&self, name: &str) -> Vec<Stored> {
         self.ask(async move |context| {
-            let mut stream = context.get_stream(name).await.expect("a stream that exists");
+            let mut stream = context
+                .get_stream(name)
+                .await
+                .expect("a stream that exists");
             stored(&mut stream).await
         })
     }
 
     /// Waits until a stream holds so many messages, and answers all that it holds.
     pub(crate) fn wait_for(&self, name: &str, count: u64, limit: Duration) -> Vec<Stored> {
-        eventually(&format!("{count} messages in {name}"), limit, || (self.count(name) >= count).then_some(()));
+        eventually(&format!("{count} messages in {name}"), limit, || {
+            (self.count(name) >= count).then_some(())
+        });
         self.stored(name)
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.ask(async move |context| {
-            let mut stream = context.get_stream(name).await.expect("a stream that exists");
+            let mut stream = context
+                .get_stream(name)
+                .await
+                .expect("a stream that exists");
             stream.info().await.expect("an answer").state.messages
         })
     }
@@ -277,41 +374,73 @@ impl Nats {
     /// Calls with a client of its own, on a runtime of its own: a test is not asynchronous.
     pub(crate) fn ask<T>(&self, call: impl AsyncFnOnce(Context) -> T) -> T {
         let (url, options) = (self.url(), self.options.clone());
-        block_on(async move { call(jetstream::new(connect(&url, &options).await.expect("the server answers"))).await })
+        block_on(async move {
+            call(jetstream::new(
+                connect(&url, &options).await.expect("the server answers"),
+            ))
+            .await
+        })
     }
 
     fn wait(&mut self) {
         let (url, options) = (self.url(), self.options.clone());
-        let answers = || block_on(async { jetstream::new(connect(&url, &options).await.ok()?).query_account().await.ok().map(drop) });
+        let answers = || {
+            block_on(async {
+                jetstream::new(connect(&url, &options).await.ok()?)
+                    .query_account()
+                    .await
+                    .ok()
+                    .map(drop)
+            })
+        };
         // On a thread of its own: the test that starts a server may be asynchronous.
-        self.process.until("NATS answers", || std::thread::scope(|scope| scope.spawn(answers).join().expect("no panic")));
+        self.process.until("NATS answers", || {
+            std::thread::scope(|scope| scope.spawn(answers).join().expect("no panic"))
+        });
     }
 }
 
 async fn connect(url: &str, options: &Options) -> Result<Client, async_nats::ConnectError> {
-    options().connection_timeout(Duration::from_secs(2)).connect(url).await
+    options()
+        .connection_timeout(Duration::from_secs(2))
+        .connect(url)
+        .await
 }
 
 async fn stored(stream: &mut Stream) -> Vec<Stored> {
     let count = stream.info().await.expect("an answer").state.messages;
-    let config = pull::OrderedConfig { deliver_policy: DeliverPolicy::All, ..pull::OrderedConfig::default() };
+    let config = pull::OrderedConfig {
+        deliver_policy: DeliverPolicy::All,
+        ..pull::OrderedConfig::default()
+    };
     let mut found = Vec::new();
     if count == 0 {
         return found;
     }
-    let mut messages = stream.create_consumer(config).await.expect("a consumer").messages().await.expect("messages");
+    let mut messages = stream
+        .create_consumer(config)
+        .await
+        .expect("a consumer")
+        .messages()
+        .await
+        .expect("messages");
     while let Some(message) = messages.next().await {
         let message = message.expect("a message");
         let info = message.info().expect("of a stream");
         let mut headers: Vec<(String, String)> = Vec::new();
         for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
-            headers.extend(values.iter().map(|value| (name.to_string(), value.as_str().to_owned())));
+            headers.extend(
+                values
+                    .iter()
+                    .map(|value| (name.to_string(), value.as_str().to_owned())),
+            );
         }
         headers.sort_by(|one, other| one.0.cmp(&other.0));
         found.push(Stored {
             sequence: info.stream_sequence,
             subject: message.subject.to_string(),
-            stored: i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).expect("this century"),
+            stored: i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000)
+                .expect("this century"),
             arrived: now_ms(),
             headers,
             payload: message.payload.to_vec(),
@@ -324,23 +453,44 @@ async fn stored(stream: &mut Stream) -> Vec<Stored> {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
 }
 
 fn configure(folder: &Path, port: u16, (jetstream, more): (&str, &str)) {
-    let text = format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n", folder.join("data"));
+    let text = format!(
+        "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {:?}{jetstream} }}\n{more}\n",
+        folder.join("data")
+    );
     std::fs::write(folder.join("nats.conf"), text).unwrap();
 }
 
 fn server(folder: &Path) -> Command {
     let program = servers().join("nats/bin/nats-server");
-    assert!(program.exists(), "there is no NATS server in {}: run `make servers`", program.display());
+    assert!(
+        program.exists(),
+        "there is no NATS server in {}: run `make servers`",
+        program.display()
+    );
     let mut server = Command::new(program);
     server.arg("-c").arg(folder.join("nats.conf"));
     server
 }
 
 pub(crate) fn rfc3339_in(seconds: i64) -> String {
-    let output = Command::new("date").args(["-u", "-d", &format!("+{seconds} seconds"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
-    String::from_utf8(output.expect("date runs").stdout).expect("text").trim().to_owned()
+    let output = Command::new("date")
+        .args([
+            "-u",
+            "-d",
+            &format!("+{seconds} seconds"),
+            "+%Y-%m-%dT%H:%M:%SZ",
+        ])
+        .output();
+    String::from_utf8(output.expect("date runs").stdout)
+        .expect("text")
+        .trim()
+        .to_owned()
 }

@@ -11,21 +11,62 @@ impl Papers {
         let kinds = "[req]\ndistinguished_name = name\n[name]\n[authority]\nbasicConstraints = critical, CA:TRUE\n\
                      [holder]\nbasicConstraints = CA:FALSE\nsubjectAltName = IP:127.0.0.1\n";
         std::fs::write(papers.0.path().join("openssl.cnf"), kinds).unwrap();
-        for (authority, holders) in [("ca", &["service", "scraper"][..]), ("other", &["stranger"])] {
+        for (authority, holders) in [
+            ("ca", &["service", "scraper"][..]),
+            ("other", &["stranger"]),
+        ] {
             papers.issue(authority, "authority", &[]);
-            let by = ["-CA", &format!("{authority}.crt"), "-CAkey", &format!("{authority}.key")];
-            holders.iter().for_each(|holder| papers.issue(holder, "holder", &by));
+            let by = [
+                "-CA",
+                &format!("{authority}.crt"),
+                "-CAkey",
+                &format!("{authority}.key"),
+            ];
+            holders
+                .iter()
+                .for_each(|holder| papers.issue(holder, "holder", &by));
         }
         papers
     }
 
     fn issue(&self, name: &str, kind: &str, by: &[&str]) {
         let mut command = Command::new("openssl");
-        command.args(["req", "-config", "openssl.cnf", "-x509", "-days", "3650", "-nodes", "-newkey", "ec"]);
-        command.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-extensions", kind, "-subj", &format!("/CN={name}")]);
-        command.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.crt")]).args(by);
-        let output = command.current_dir(self.0.path()).output().expect("openssl is one of Debian's packages");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        command.args([
+            "req",
+            "-config",
+            "openssl.cnf",
+            "-x509",
+            "-days",
+            "3650",
+            "-nodes",
+            "-newkey",
+            "ec",
+        ]);
+        command.args([
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-extensions",
+            kind,
+            "-subj",
+            &format!("/CN={name}"),
+        ]);
+        command
+            .args([
+                "-keyout",
+                &format!("{name}.key"),
+                "-out",
+                &format!("{name}.crt"),
+            ])
+            .args(by);
+        let output = command
+            .current_dir(self.0.path())
+            .output()
+            .expect("openssl is one of Debian's packages");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -35,8 +76,12 @@ impl Papers {
     /// What curl gets, told of files by name: the status, 0 without an answer, and the body.
     pub(crate) fn curl(&self, arguments: &[&str], url: &str) -> (u16, String) {
         let mut command = Command::new("curl");
-        command.args(["-sS", "--max-time", "10", "-w", "\n%{http_code}"]).args(arguments).arg(url);
-        let said = String::from_utf8(command.current_dir(self.0.path()).output().unwrap().stdout).unwrap();
+        command
+            .args(["-sS", "--max-time", "10", "-w", "\n%{http_code}"])
+            .args(arguments)
+            .arg(url);
+        let said =
+            String::from_utf8(command.current_dir(self.0.path()).output().unwrap().stdout).unwrap();
         let (body, status) = said.rsplit_once('\n').expect("curl writes the status last");
         (status.parse().unwrap(), body.to_owned())
     }

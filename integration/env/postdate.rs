@@ -25,10 +25,22 @@ impl Postdate {
     /// With environment variables beside the file. None of the tests' own of that prefix reaches it.
     pub(crate) fn start_with(config: &str, variables: &[(&str, &str)]) -> Postdate {
         let (folder, port) = (folder("postdate"), free_port());
-        std::fs::write(folder.join("config.toml"), format!("{config}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n")).unwrap();
-        let variables: Vec<_> = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        std::fs::write(
+            folder.join("config.toml"),
+            format!("{config}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n"),
+        )
+        .unwrap();
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
         let process = Process::start("postdate", &folder, &mut program(&folder, &variables));
-        Postdate { folder, port, variables, process }
+        Postdate {
+            folder,
+            port,
+            variables,
+            process,
+        }
     }
 
     /// Starts and waits: for the tests that are not about starting.
@@ -54,13 +66,18 @@ impl Postdate {
 
     /// Asks it to end, and waits: its exit status, and how long it took. It must be running.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
-        assert!(self.process.runs(), "the service runs until it is asked to end");
+        assert!(
+            self.process.runs(),
+            "the service runs until it is asked to end"
+        );
         self.process.end(Signal::TERM).expect("it runs")
     }
 
     /// Waits until it ends by itself, as it does with a configuration that it refuses.
     pub(crate) fn wait_until_ended(&mut self) -> ExitStatus {
-        super::eventually("the service ends by itself", super::PATIENCE, || self.process.ended())
+        super::eventually("the service ends by itself", super::PATIENCE, || {
+            self.process.ended()
+        })
     }
 
     /// Its exit status, if it has ended by itself.
@@ -70,7 +87,8 @@ impl Postdate {
 
     /// With the same configuration, folder and port; killed first if it runs.
     pub(crate) fn restart(&mut self) {
-        self.process.start_again(&mut program(&self.folder, &self.variables));
+        self.process
+            .start_again(&mut program(&self.folder, &self.variables));
     }
 
     /// The processor time it has used since it was started.
@@ -112,12 +130,16 @@ impl Postdate {
 
     pub(crate) fn wait_until_ready(&mut self) {
         let port = self.port;
-        self.process.until("the service is ready", || is_ready(port, "/readyz").then_some(()));
+        self.process.until("the service is ready", || {
+            is_ready(port, "/readyz").then_some(())
+        });
     }
 
     /// What it counts. Waits until it answers: just started, it does not listen yet.
     pub(crate) fn metrics(&self) -> Metrics {
-        let (status, text) = super::eventually("the service answers", super::PATIENCE, || self.get("/metrics"));
+        let (status, text) = super::eventually("the service answers", super::PATIENCE, || {
+            self.get("/metrics")
+        });
         assert_eq!(status, 200, "{text}");
         Metrics::parse(&text)
     }
@@ -125,7 +147,11 @@ impl Postdate {
     /// What a command says, with its configuration, beside it or after it.
     pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         let mut command = bare(&self.folder);
-        command.arg(arguments[0]).arg("--config").arg("config.toml").args(&arguments[1..]);
+        command
+            .arg(arguments[0])
+            .arg("--config")
+            .arg("config.toml")
+            .args(&arguments[1..]);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.output().unwrap()
     }
@@ -138,7 +164,9 @@ impl Postdate {
 
 fn bare(folder: &Path) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_postdate"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("POSTDATE_"))
+    {
         program.env_remove(name);
     }
     program.current_dir(folder);
@@ -147,7 +175,9 @@ fn bare(folder: &Path) -> Command {
 
 fn program(folder: &Path, variables: &[(String, String)]) -> Command {
     let mut program = bare(folder);
-    program.args(["run", "--config"]).arg(folder.join("config.toml"));
+    program
+        .args(["run", "--config"])
+        .arg(folder.join("config.toml"));
     program.envs(variables.iter().map(|(name, value)| (name, value)));
     program
 }
@@ -166,10 +196,16 @@ fn http_get_with(port: u16, path: &str, headers: &str) -> std::io::Result<(u16, 
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Connection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(
+        format!(
+            "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Connection: close\r\n\r\n"
+        )
+        .as_bytes(),
+    )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    parse_answer(&answer).ok_or_else(|| std::io::Error::other(format!("not an answer in HTTP: {answer:?}")))
+    parse_answer(&answer)
+        .ok_or_else(|| std::io::Error::other(format!("not an answer in HTTP: {answer:?}")))
 }
 
 fn parse_answer(answer: &str) -> Option<(u16, String)> {
@@ -192,8 +228,14 @@ struct Sample {
 
 impl Metrics {
     fn parse(text: &str) -> Metrics {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Metrics(lines.map(|line| Sample::parse(line).unwrap_or_else(|| panic!("not a sample: {line:?}"))).collect())
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Metrics(
+            lines
+                .map(|line| Sample::parse(line).unwrap_or_else(|| panic!("not a sample: {line:?}")))
+                .collect(),
+        )
     }
 
     /// The sum over all label values; zero for what was never counted.
@@ -203,8 +245,16 @@ impl Metrics {
 
     /// The sum over all samples of that name that carry these labels.
     pub(crate) fn sum_where(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let carries = |sample: &Sample| labels.iter().all(|&(label, value)| sample.labels.get(label).is_some_and(|have| have == value));
-        self.0.iter().filter(|sample| sample.name == name && carries(sample)).map(|sample| sample.value).sum()
+        let carries = |sample: &Sample| {
+            labels
+                .iter()
+                .all(|&(label, value)| sample.labels.get(label).is_some_and(|have| have == value))
+        };
+        self.0
+            .iter()
+            .filter(|sample| sample.name == name && carries(sample))
+            .map(|sample| sample.value)
+            .sum()
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
@@ -229,7 +279,11 @@ impl Sample {
             rest = &rest[1..];
         }
         let value = rest.trim().split(' ').next()?.parse().ok()?;
-        Some(Sample { name: name.to_owned(), labels, value })
+        Some(Sample {
+            name: name.to_owned(),
+            labels,
+            value,
+        })
     }
 }
 
@@ -240,7 +294,11 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     while let Some((at, char)) = chars.next() {
         match char {
             '"' => return Some((value, &text[at + 1..])),
-            '\\' => value.push(chars.next().map(|(_, escaped)| if escaped == 'n' { '\n' } else { escaped })?),
+            '\\' => value.push(
+                chars
+                    .next()
+                    .map(|(_, escaped)| if escaped == 'n' { '\n' } else { escaped })?,
+            ),
             other => value.push(other),
         }
     }
@@ -253,17 +311,29 @@ mod tests {
 
     #[test]
     fn metrics_are_read_with_their_labels() {
-        let metrics = Metrics::parse("# TYPE a counter\na{x=\"1\",y=\"q\\\"}, \\\\\"} 2\na{x=\"2\"} 3.5\nb 1e3\n\nc{le=\"+Inf\"} NaN\n");
+        let metrics = Metrics::parse(
+            "# TYPE a counter\na{x=\"1\",y=\"q\\\"}, \\\\\"} 2\na{x=\"2\"} 3.5\nb 1e3\n\nc{le=\"+Inf\"} NaN\n",
+        );
         assert!((metrics.sum("a") - 5.5).abs() < f64::EPSILON);
-        assert!((metrics.sum_where("a", &[("x", "1"), ("y", "q\"}, \\")]) - 2.0).abs() < f64::EPSILON);
+        assert!(
+            (metrics.sum_where("a", &[("x", "1"), ("y", "q\"}, \\")]) - 2.0).abs() < f64::EPSILON
+        );
         assert!((metrics.sum("b") - 1000.0).abs() < f64::EPSILON);
         assert!(metrics.contains("c") && !metrics.contains("d"));
     }
 
     #[test]
     fn answers_without_a_length_are_refused() {
-        assert_eq!(parse_answer("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nno"), Some((503, "no".to_owned())));
-        assert_eq!(parse_answer("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"), None);
+        assert_eq!(
+            parse_answer("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nno"),
+            Some((503, "no".to_owned()))
+        );
+        assert_eq!(
+            parse_answer(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
+            ),
+            None
+        );
         assert_eq!(parse_answer("SSH-2.0"), None);
     }
 }

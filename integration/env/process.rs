@@ -42,11 +42,27 @@ impl Guard {
     fn get() -> &'static Guard {
         static GUARD_OF_THIS_RUN: OnceLock<Guard> = OnceLock::new();
         GUARD_OF_THIS_RUN.get_or_init(|| {
-            let root = tempfile::Builder::new().prefix("postdate-test-").tempdir().expect("a folder for temporary files").keep();
+            let root = tempfile::Builder::new()
+                .prefix("postdate-test-")
+                .tempdir()
+                .expect("a folder for temporary files")
+                .keep();
             let mut sh = Command::new("sh");
-            sh.args(["-c", GUARD, "guard"]).arg(&root).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            let orders = sh.spawn().expect("sh starts").stdin.expect("stdin is piped");
-            Guard { orders: Mutex::new(orders), root }
+            sh.args(["-c", GUARD, "guard"])
+                .arg(&root)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .process_group(0);
+            let orders = sh
+                .spawn()
+                .expect("sh starts")
+                .stdin
+                .expect("stdin is piped");
+            Guard {
+                orders: Mutex::new(orders),
+                root,
+            }
         })
     }
 
@@ -68,8 +84,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let seed = u16::try_from(std::process::id() % 1_000).expect("below a thousand") * 10;
-    let candidates = std::iter::repeat_with(|| 20_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000);
-    candidates.take(12_000).find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()).expect("a free port between 20000 and 32000")
+    let candidates =
+        std::iter::repeat_with(|| 20_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000);
+    candidates
+        .take(12_000)
+        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        .expect("a free port between 20000 and 32000")
 }
 
 /// One program, its log beside its data, ended when dropped.
@@ -84,19 +104,36 @@ impl Process {
     /// for the tests, and for it only through the guard.
     pub(crate) fn start(name: &str, folder: &Path, command: &mut Command) -> Process {
         let log = folder.join("log");
-        let mut process = Process { name: name.to_owned(), log, child: None };
+        let mut process = Process {
+            name: name.to_owned(),
+            log,
+            child: None,
+        };
         process.start_again(command);
         process
     }
 
     pub(super) fn start_again(&mut self, command: &mut Command) {
         self.end(Signal::KILL);
-        let output: File = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        command.stdin(Stdio::null()).stderr(output.try_clone().unwrap()).stdout(output).process_group(0);
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("{} does not start: {error} (`make servers` fetches what is missing)", self.name));
-        Guard::get().order("add", child.id()).expect("the guard reads until the tests are over");
+        let output: File = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .unwrap();
+        command
+            .stdin(Stdio::null())
+            .stderr(output.try_clone().unwrap())
+            .stdout(output)
+            .process_group(0);
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!(
+                "{} does not start: {error} (`make servers` fetches what is missing)",
+                self.name
+            )
+        });
+        Guard::get()
+            .order("add", child.id())
+            .expect("the guard reads until the tests are over");
         self.child = Some(child);
     }
 
@@ -109,13 +146,21 @@ impl Process {
         eventually(what, PATIENCE, || {
             let answer = ask();
             let ended = self.ended();
-            assert!(answer.is_some() || ended.is_none(), "{}: it ended with {}", self.name, ended.expect("just seen"));
+            assert!(
+                answer.is_some() || ended.is_none(),
+                "{}: it ended with {}",
+                self.name,
+                ended.expect("just seen")
+            );
             answer
         })
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        let child = self.child.as_ref().unwrap_or_else(|| panic!("{} runs", self.name));
+        let child = self
+            .child
+            .as_ref()
+            .unwrap_or_else(|| panic!("{} runs", self.name));
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
     }
 
@@ -138,8 +183,18 @@ impl Process {
 
     /// The most memory that it has had at once since it was started, in bytes.
     pub(super) fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.as_ref().map_or(0, Child::id))).expect("it runs");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        let status = std::fs::read_to_string(format!(
+            "/proc/{}/status",
+            self.child.as_ref().map_or(0, Child::id)
+        ))
+        .expect("it runs");
+        let peak = status.lines().find_map(|line| {
+            line.strip_prefix("VmHWM:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse::<u64>()
+                .ok()
+        });
         peak.expect("the kernel tells") * 1024
     }
 
@@ -149,7 +204,10 @@ impl Process {
 
     /// The exit status, if it ended by itself.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.as_mut()?.try_wait().expect("a child can be waited for")
+        self.child
+            .as_mut()?
+            .try_wait()
+            .expect("a child can be waited for")
     }
 
     /// Called with the child already waited for: its id may be another program's from now on.
@@ -169,8 +227,18 @@ impl Process {
 pub(crate) fn cpu_of(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     // The second field, a name in parentheses, may contain spaces; utime and stime are the 14th and 15th.
-    let fields = stat.rsplit_once(')').expect("a name in parentheses").1.split_whitespace().skip(11).take(2);
-    Duration::from_millis(fields.map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum())
+    let fields = stat
+        .rsplit_once(')')
+        .expect("a name in parentheses")
+        .1
+        .split_whitespace()
+        .skip(11)
+        .take(2);
+    Duration::from_millis(
+        fields
+            .map(|ticks| ticks.parse::<u64>().expect("a number") * 10)
+            .sum(),
+    )
 }
 
 /// Never fails: a second panic would hide the first.
@@ -184,7 +252,12 @@ impl Drop for Process {
         if std::thread::panicking() && !log.is_empty() {
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-            eprintln!("--- the last {} lines of {}\n{}", last.len(), self.name, last.join("\n"));
+            eprintln!(
+                "--- the last {} lines of {}\n{}",
+                last.len(),
+                self.name,
+                last.join("\n")
+            );
         }
         if let Some(folder) = self.log.parent() {
             let _ = std::fs::remove_dir_all(folder);

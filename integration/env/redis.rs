@@ -23,7 +23,11 @@ impl Redis {
         let port = free_port();
         std::fs::create_dir(folder.join("data")).unwrap();
         let process = Process::start("redis", &folder, &mut server(&folder, port));
-        let mut redis = Redis { port, folder, process };
+        let mut redis = Redis {
+            port,
+            folder,
+            process,
+        };
         redis.wait();
         redis
     }
@@ -42,7 +46,8 @@ impl Redis {
 
     /// On the same port and with the same data; killed first if it runs.
     pub(crate) fn restart(&mut self) {
-        self.process.start_again(&mut server(&self.folder, self.port));
+        self.process
+            .start_again(&mut server(&self.folder, self.port));
         self.wait();
     }
 
@@ -62,8 +67,13 @@ impl Redis {
 
     /// It is not writing its file anew, and is not about to.
     pub(crate) fn is_calm(&self) -> bool {
-        let info: String = redis::cmd("INFO").arg("persistence").query(&mut self.client()).expect("Redis answers");
-        ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"].iter().all(|calm| info.lines().any(|line| line == *calm))
+        let info: String = redis::cmd("INFO")
+            .arg("persistence")
+            .query(&mut self.client())
+            .expect("Redis answers");
+        ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"]
+            .iter()
+            .all(|calm| info.lines().any(|line| line == *calm))
     }
 
     /// Everything acknowledged so far. Redis hands a write to the kernel before it answers, but for those that come while it syncs its file:
@@ -71,8 +81,13 @@ impl Redis {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut client = self.client();
         eventually("Redis has written what it acknowledged", PATIENCE, || {
-            let info: String = redis::cmd("INFO").arg("persistence").query(&mut client).ok()?;
-            info.lines().any(|line| line == "aof_buffer_length:0").then_some(())
+            let info: String = redis::cmd("INFO")
+                .arg("persistence")
+                .query(&mut client)
+                .ok()?;
+            info.lines()
+                .any(|line| line == "aof_buffer_length:0")
+                .then_some(())
         });
         let copy = folder("snapshot").join("data");
         copy_folder(&self.folder.join("data"), &copy);
@@ -94,7 +109,12 @@ impl Redis {
 
     /// From here on it refuses writes that need memory beyond so many bytes; zero is no bound.
     pub(crate) fn set_maxmemory(&mut self, bytes: u64) {
-        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec(&mut self.client()).unwrap();
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg("maxmemory")
+            .arg(bytes)
+            .exec(&mut self.client())
+            .unwrap();
     }
 
     fn connect(&self) -> redis::RedisResult<redis::Connection> {
@@ -104,14 +124,29 @@ impl Redis {
     /// Until it answers: while it loads its file it does, but with an error.
     fn wait(&mut self) {
         let client = redis::Client::open(self.url()).unwrap();
-        self.process.until("Redis answers", || redis::cmd("PING").exec(&mut client.get_connection().ok()?).ok());
+        self.process.until("Redis answers", || {
+            redis::cmd("PING")
+                .exec(&mut client.get_connection().ok()?)
+                .ok()
+        });
     }
 }
 
 fn server(folder: &Path, port: u16) -> Command {
     let mut server = Command::new("redis-server");
-    server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(folder.join("data"));
-    server.args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"]);
+    server
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
+        .arg(folder.join("data"));
+    server.args([
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "everysec",
+        "--save",
+        "",
+        "--maxmemory-policy",
+        "noeviction",
+    ]);
     // What is stored is soon gone again: Redis' own 64 MB would be written anew every few seconds.
     server.args(["--auto-aof-rewrite-min-size", "512mb"]);
     server

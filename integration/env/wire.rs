@@ -30,23 +30,46 @@ impl Wire {
 
     /// `InitProducerId`, version 1.
     pub(crate) fn init_producer(&mut self, transactional_id: &str) -> Producing {
-        self.may_init_producer(transactional_id).unwrap_or_else(|| panic!("the coordinator refuses {transactional_id}"))
+        self.may_init_producer(transactional_id)
+            .unwrap_or_else(|| panic!("the coordinator refuses {transactional_id}"))
     }
 
     /// As `init_producer`, where the coordinator may not be done with the last transaction yet.
     pub(crate) fn may_init_producer(&mut self, transactional_id: &str) -> Option<Producing> {
-        let answer = self.call(22, 1, &[text(transactional_id), 60_000_i32.to_be_bytes().to_vec()].concat());
-        let producing = || Producing { id: i64::from_be_bytes(answer[6..14].try_into().unwrap()), epoch: short(&answer, 14) };
+        let answer = self.call(
+            22,
+            1,
+            &[text(transactional_id), 60_000_i32.to_be_bytes().to_vec()].concat(),
+        );
+        let producing = || Producing {
+            id: i64::from_be_bytes(answer[6..14].try_into().unwrap()),
+            epoch: short(&answer, 14),
+        };
         (short(&answer, 4) == 0).then(producing)
     }
 
     /// `Produce`, version 3: one record with one header, the producer's first in the partition, as part of a transaction.
-    pub(crate) fn produce(&mut self, transactional_id: &str, producing: Producing, topic: &str, header: (&str, &str)) {
+    pub(crate) fn produce(
+        &mut self,
+        transactional_id: &str,
+        producing: Producing,
+        topic: &str,
+        header: (&str, &str),
+    ) {
         let batch = batch(producing, header);
         let partition = [0_i32.to_be_bytes().to_vec(), length(batch.len()), batch].concat();
-        let settings = [text(transactional_id), (-1_i16).to_be_bytes().to_vec(), 10_000_i32.to_be_bytes().to_vec()].concat();
+        let settings = [
+            text(transactional_id),
+            (-1_i16).to_be_bytes().to_vec(),
+            10_000_i32.to_be_bytes().to_vec(),
+        ]
+        .concat();
         let answer = self.call(0, 3, &[settings, one(topic, partition)].concat());
-        assert_eq!(short(&answer, 4 + 2 + topic.len() + 4 + 4), 0, "the record is refused");
+        assert_eq!(
+            short(&answer, 4 + 2 + topic.len() + 4 + 4),
+            0,
+            "the record is refused"
+        );
     }
 
     /// `TxnOffsetCommit`, version 2: the position of a topic's first partition.
@@ -57,38 +80,104 @@ impl Wire {
         group: &str,
         (topic, offset, metadata): (&str, i64, &str),
     ) {
-        let partition =
-            [0_i32.to_be_bytes().to_vec(), offset.to_be_bytes().to_vec(), (-1_i32).to_be_bytes().to_vec(), text(metadata)].concat();
-        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
-        let answer = self.call(28, 2, &[text(transactional_id), text(group), producer, one(topic, partition)].concat());
-        assert_eq!(short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4), 0, "the position is refused");
+        let partition = [
+            0_i32.to_be_bytes().to_vec(),
+            offset.to_be_bytes().to_vec(),
+            (-1_i32).to_be_bytes().to_vec(),
+            text(metadata),
+        ]
+        .concat();
+        let producer = [
+            producing.id.to_be_bytes().to_vec(),
+            producing.epoch.to_be_bytes().to_vec(),
+        ]
+        .concat();
+        let answer = self.call(
+            28,
+            2,
+            &[
+                text(transactional_id),
+                text(group),
+                producer,
+                one(topic, partition),
+            ]
+            .concat(),
+        );
+        assert_eq!(
+            short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4),
+            0,
+            "the position is refused"
+        );
     }
 
     /// `AddPartitionsToTxn`, version 1: the topic's first partition.
-    pub(crate) fn add_partition(&mut self, transactional_id: &str, producing: Producing, topic: &str) {
-        assert!(self.may_add_partition(transactional_id, producing, topic), "the partition is refused");
+    pub(crate) fn add_partition(
+        &mut self,
+        transactional_id: &str,
+        producing: Producing,
+        topic: &str,
+    ) {
+        assert!(
+            self.may_add_partition(transactional_id, producing, topic),
+            "the partition is refused"
+        );
     }
 
     /// As `add_partition`, where the coordinator may not be done with the last transaction yet.
-    pub(crate) fn may_add_partition(&mut self, transactional_id: &str, producing: Producing, topic: &str) -> bool {
-        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
-        let body = [text(transactional_id), producer, one(topic, 0_i32.to_be_bytes().to_vec())].concat();
+    pub(crate) fn may_add_partition(
+        &mut self,
+        transactional_id: &str,
+        producing: Producing,
+        topic: &str,
+    ) -> bool {
+        let producer = [
+            producing.id.to_be_bytes().to_vec(),
+            producing.epoch.to_be_bytes().to_vec(),
+        ]
+        .concat();
+        let body = [
+            text(transactional_id),
+            producer,
+            one(topic, 0_i32.to_be_bytes().to_vec()),
+        ]
+        .concat();
         let answer = self.call(24, 1, &body);
         short(&answer, 4 + 4 + 2 + topic.len() + 4 + 4) == 0
     }
 
     /// `EndTxn`, version 1.
     pub(crate) fn end(&mut self, transactional_id: &str, producing: Producing, is_committed: bool) {
-        let producer = [producing.id.to_be_bytes().to_vec(), producing.epoch.to_be_bytes().to_vec()].concat();
-        let answer = self.call(26, 1, &[text(transactional_id), producer, vec![u8::from(is_committed)]].concat());
+        let producer = [
+            producing.id.to_be_bytes().to_vec(),
+            producing.epoch.to_be_bytes().to_vec(),
+        ]
+        .concat();
+        let answer = self.call(
+            26,
+            1,
+            &[
+                text(transactional_id),
+                producer,
+                vec![u8::from(is_committed)],
+            ]
+            .concat(),
+        );
         assert_eq!(short(&answer, 4), 0, "the end is refused");
     }
 
     /// The answer, behind its header.
     fn call(&mut self, key: i16, version: i16, body: &[u8]) -> Vec<u8> {
         self.asked += 1;
-        let header = [&key.to_be_bytes()[..], &version.to_be_bytes(), &self.asked.to_be_bytes(), &text("test")].concat();
-        self.stream.write_all(&[length(header.len() + body.len()), header, body.to_vec()].concat()).unwrap();
+        let header = [
+            &key.to_be_bytes()[..],
+            &version.to_be_bytes(),
+            &self.asked.to_be_bytes(),
+            &text("test"),
+        ]
+        .concat();
+        self.stream
+            .write_all(&[length(header.len() + body.len()), header, body.to_vec()].concat())
+            .unwrap();
         let mut size = [0; 4];
         self.stream.read_exact(&mut size).unwrap();
         let mut answer = vec![0; usize::try_from(i32::from_be_bytes(size)).unwrap()];
@@ -107,12 +196,40 @@ fn one(topic: &str, partition: Vec<u8>) -> Vec<u8> {
 fn batch(producing: Producing, (name, value): (&str, &str)) -> Vec<u8> {
     let now = super::now_ms().to_be_bytes();
     // Attributes, timestamp and offset as deltas; key and value null; one header.
-    let fields = [vec![0, 0, 0], varint(-1), varint(-1), varint(1), sized(name), sized(value)].concat();
+    let fields = [
+        vec![0, 0, 0],
+        varint(-1),
+        varint(-1),
+        varint(1),
+        sized(name),
+        sized(value),
+    ]
+    .concat();
     let record = [varint(i32::try_from(fields.len()).unwrap()), fields].concat();
-    let producer = [&producing.id.to_be_bytes()[..], &producing.epoch.to_be_bytes(), &0_i32.to_be_bytes()].concat();
-    let body = [&TRANSACTIONAL.to_be_bytes()[..], &0_i32.to_be_bytes(), &now, &now, &producer, &length(1), &record].concat();
+    let producer = [
+        &producing.id.to_be_bytes()[..],
+        &producing.epoch.to_be_bytes(),
+        &0_i32.to_be_bytes(),
+    ]
+    .concat();
+    let body = [
+        &TRANSACTIONAL.to_be_bytes()[..],
+        &0_i32.to_be_bytes(),
+        &now,
+        &now,
+        &producer,
+        &length(1),
+        &record,
+    ]
+    .concat();
     let (leader, magic) = (-1_i32, 2);
-    let checked = [&leader.to_be_bytes()[..], &[magic], &crc32c::crc32c(&body).to_be_bytes(), &body].concat();
+    let checked = [
+        &leader.to_be_bytes()[..],
+        &[magic],
+        &crc32c::crc32c(&body).to_be_bytes(),
+        &body,
+    ]
+    .concat();
     [0_i64.to_be_bytes().to_vec(), length(checked.len()), checked].concat()
 }
 
@@ -125,11 +242,19 @@ fn length(count: usize) -> Vec<u8> {
 }
 
 fn text(text: &str) -> Vec<u8> {
-    [&i16::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
+    [
+        &i16::try_from(text.len()).unwrap().to_be_bytes()[..],
+        text.as_bytes(),
+    ]
+    .concat()
 }
 
 fn sized(text: &str) -> Vec<u8> {
-    [varint(i32::try_from(text.len()).unwrap()), text.as_bytes().to_vec()].concat()
+    [
+        varint(i32::try_from(text.len()).unwrap()),
+        text.as_bytes().to_vec(),
+    ]
+    .concat()
 }
 
 /// Zigzag, seven bits a byte, the lowest first.

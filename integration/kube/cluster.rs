@@ -39,7 +39,11 @@ impl Cluster {
             .output()
             .expect("openssl, of Debian's ca-certificates");
         assert!(key.status.success());
-        std::fs::write(folder.join("tokens.csv"), format!("{TOKEN},admin,1,\"system:masters\"\n")).unwrap();
+        std::fs::write(
+            folder.join("tokens.csv"),
+            format!("{TOKEN},admin,1,\"system:masters\"\n"),
+        )
+        .unwrap();
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{ "name": "test", "cluster": { "server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true } }],
@@ -47,16 +51,25 @@ impl Cluster {
             "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }]
         });
         std::fs::write(folder.join("kubeconfig"), config.to_string()).unwrap();
-        let mut cluster = Cluster { port, folder, _processes: Vec::new() };
+        let mut cluster = Cluster {
+            port,
+            folder,
+            _processes: Vec::new(),
+        };
         let etcd = cluster.start_etcd();
         cluster.start_api_server(&etcd);
         cluster.start_controllers();
         for node in ["one", "two"] {
             let room = json!({ "cpu": "64", "memory": "512Gi", "pods": "110" });
-            let labels = json!({ "kubernetes.io/hostname": node, "topology.kubernetes.io/zone": node });
+            let labels =
+                json!({ "kubernetes.io/hostname": node, "topology.kubernetes.io/zone": node });
             let status = json!({ "allocatable": room, "capacity": room });
             let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": labels }, "status": status });
-            assert!(cluster.ask("POST", "api/v1/nodes", Some(&node)).is_some_and(|answer| answer["kind"] == "Node"));
+            assert!(
+                cluster
+                    .ask("POST", "api/v1/nodes", Some(&node))
+                    .is_some_and(|answer| answer["kind"] == "Node")
+            );
         }
         cluster.define_keda();
         cluster
@@ -70,7 +83,8 @@ impl Cluster {
     }
 
     fn start_etcd(&mut self) -> String {
-        let [client, peer] = [free_port(), free_port()].map(|port| format!("http://127.0.0.1:{port}"));
+        let [client, peer] =
+            [free_port(), free_port()].map(|port| format!("http://127.0.0.1:{port}"));
         let mut etcd = program("etcd");
         etcd.args([
             "--data-dir=etcd-data".to_owned(),
@@ -88,27 +102,66 @@ impl Cluster {
 
     fn start_api_server(&mut self, etcd: &str) {
         let mut server = program("kube-apiserver");
-        server.args([format!("--etcd-servers={etcd}"), format!("--secure-port={}", self.port)]);
-        server.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--cert-dir=certs"]);
-        server.args(["--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key"]);
-        server.args(["--service-account-issuer=https://kubernetes", "--token-auth-file=tokens.csv", "--authorization-mode=RBAC"]);
+        server.args([
+            format!("--etcd-servers={etcd}"),
+            format!("--secure-port={}", self.port),
+        ]);
+        server.args([
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--cert-dir=certs",
+        ]);
+        server.args([
+            "--service-account-key-file=sa.key",
+            "--service-account-signing-key-file=sa.key",
+        ]);
+        server.args([
+            "--service-account-issuer=https://kubernetes",
+            "--token-auth-file=tokens.csv",
+            "--authorization-mode=RBAC",
+        ]);
         server.arg("--service-cluster-ip-range=10.0.0.0/24");
         self.run("kube-apiserver", &mut server);
-        eventually("the API server is ready", PATIENCE, || self.text("GET", "readyz", None).filter(|answer| answer == "ok").map(drop));
+        eventually("the API server is ready", PATIENCE, || {
+            self.text("GET", "readyz", None)
+                .filter(|answer| answer == "ok")
+                .map(drop)
+        });
     }
 
     fn start_controllers(&mut self) {
         let mut controllers = program("kube-controller-manager");
-        controllers.args(["--kubeconfig=kubeconfig", "--secure-port=0", "--leader-elect=false"]);
-        controllers.args(["--service-account-private-key-file=sa.key", "--horizontal-pod-autoscaler-sync-period=1s"]);
+        controllers.args([
+            "--kubeconfig=kubeconfig",
+            "--secure-port=0",
+            "--leader-elect=false",
+        ]);
+        controllers.args([
+            "--service-account-private-key-file=sa.key",
+            "--horizontal-pod-autoscaler-sync-period=1s",
+        ]);
         self.run("kube-controller-manager", &mut controllers);
         let mut scheduler = program("kube-scheduler");
-        self.run("kube-scheduler", scheduler.args(["--kubeconfig=kubeconfig", "--secure-port=0", "--leader-elect=false"]));
+        self.run(
+            "kube-scheduler",
+            scheduler.args([
+                "--kubeconfig=kubeconfig",
+                "--secure-port=0",
+                "--leader-elect=false",
+            ]),
+        );
         let stages = ["node-initialize", "pod-ready", "pod-complete", "pod-delete"];
-        let stages = stages.map(|name| std::fs::read_to_string(servers().join(format!("kwok/{name}.yaml"))).unwrap());
+        let stages = stages.map(|name| {
+            std::fs::read_to_string(servers().join(format!("kwok/{name}.yaml"))).unwrap()
+        });
         std::fs::write(self.folder.join("stages.yaml"), stages.join("\n---\n")).unwrap();
         let mut nodes = program("kwok");
-        nodes.args(["--kubeconfig=kubeconfig", "--manage-all-nodes=true", "--node-lease-duration-seconds=40", "--config=stages.yaml"]);
+        nodes.args([
+            "--kubeconfig=kubeconfig",
+            "--manage-all-nodes=true",
+            "--node-lease-duration-seconds=40",
+            "--config=stages.yaml",
+        ]);
         self.run("kwok", &mut nodes);
     }
 
@@ -117,10 +170,18 @@ impl Cluster {
         for name in ["scaledobjects", "triggerauthentications"] {
             let path = servers().join(format!("keda/keda.sh_{name}.yaml"));
             let definitions = "apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-            let made = self.text("POST", definitions, Some(("application/yaml", &path))).expect("an answer");
-            assert!(made.contains("CustomResourceDefinition") && !made.contains("\"Status\""), "{made}");
+            let made = self
+                .text("POST", definitions, Some(("application/yaml", &path)))
+                .expect("an answer");
+            assert!(
+                made.contains("CustomResourceDefinition") && !made.contains("\"Status\""),
+                "{made}"
+            );
             let is_served = || {
-                self.ask("GET", &format!("{definitions}/{name}.keda.sh"), None)?["status"].to_string().contains("Established").then_some(())
+                self.ask("GET", &format!("{definitions}/{name}.keda.sh"), None)?["status"]
+                    .to_string()
+                    .contains("Established")
+                    .then_some(())
             };
             eventually("the definition is established", PATIENCE, is_served);
         }
@@ -130,9 +191,14 @@ impl Cluster {
     pub(crate) fn namespace(&self, name: &str) -> Namespace<'_> {
         let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
         let wanted = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } });
-        let made = self.ask("POST", "api/v1/namespaces", Some(&wanted)).expect("an answer");
+        let made = self
+            .ask("POST", "api/v1/namespaces", Some(&wanted))
+            .expect("an answer");
         assert_eq!(made["kind"], "Namespace", "{made}");
-        Namespace { cluster: self, name: name.to_owned() }
+        Namespace {
+            cluster: self,
+            name: name.to_owned(),
+        }
     }
 
     fn ask(&self, verb: &str, path: &str, body: Option<&Value>) -> Option<Value> {
@@ -141,25 +207,53 @@ impl Cluster {
             std::fs::write(file.path(), body.to_string()).unwrap();
             file
         });
-        serde_json::from_str(&self.text(verb, path, file.as_ref().map(|file| ("application/json", file.path())))?).ok()
+        serde_json::from_str(&self.text(
+            verb,
+            path,
+            file.as_ref().map(|file| ("application/json", file.path())),
+        )?)
+        .ok()
     }
 
     /// By curl: the API server's certificate is its own, and nothing else here speaks TLS.
     fn text(&self, verb: &str, path: &str, body: Option<(&str, &Path)>) -> Option<String> {
         let mut curl = Command::new("curl");
-        curl.args(["--silent", "--insecure", "--max-time", "10", "--request", verb, "--header", &format!("Authorization: Bearer {TOKEN}")]);
+        curl.args([
+            "--silent",
+            "--insecure",
+            "--max-time",
+            "10",
+            "--request",
+            verb,
+            "--header",
+            &format!("Authorization: Bearer {TOKEN}"),
+        ]);
         if let Some((kind, path)) = body {
-            curl.args(["--header", &format!("Content-Type: {kind}"), "--data-binary", &format!("@{}", path.display())]);
+            curl.args([
+                "--header",
+                &format!("Content-Type: {kind}"),
+                "--data-binary",
+                &format!("@{}", path.display()),
+            ]);
         }
-        let output = curl.arg(format!("https://127.0.0.1:{}/{path}", self.port)).output().expect("curl, a Debian package");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        let output = curl
+            .arg(format!("https://127.0.0.1:{}/{path}", self.port))
+            .output()
+            .expect("curl, a Debian package");
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
 /// The chart, and the example's values.
 pub(crate) fn example_paths(example: &str) -> (PathBuf, PathBuf) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/helm");
-    (root.join("postdate"), root.join(format!("values/{example}.yaml")))
+    (
+        root.join("postdate"),
+        root.join(format!("values/{example}.yaml")),
+    )
 }
 
 pub(crate) struct Namespace<'c> {
@@ -173,7 +267,9 @@ impl Namespace<'_> {
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
-        self.cluster.ask("POST", path, Some(body)).expect("an answer")
+        self.cluster
+            .ask("POST", path, Some(body))
+            .expect("an answer")
     }
 
     pub(crate) fn create(&self, path: &str, body: &Value) {
@@ -182,35 +278,75 @@ impl Namespace<'_> {
     }
 
     pub(crate) fn put(&self, path: &str, body: &Value) {
-        let made = self.cluster.ask("PUT", path, Some(body)).expect("an answer");
+        let made = self
+            .cluster
+            .ask("PUT", path, Some(body))
+            .expect("an answer");
         assert_eq!(made["kind"], body["kind"], "{made}");
     }
 
     /// Creates what one template of the chart renders to, with one more value; answers what the API server says.
-    pub(crate) fn create_rendered(&self, example: &str, template: &str, set: &str, path: &str) -> Value {
+    pub(crate) fn create_rendered(
+        &self,
+        example: &str,
+        template: &str,
+        set: &str,
+        path: &str,
+    ) -> Value {
         let (chart, values) = example_paths(example);
         let rendered = Command::new(servers().join("go/bin/helm"))
             .args(["template", "postdate"])
             .arg(chart)
-            .args(["--kube-version", "1.36.0", "--namespace", &self.name, "--show-only", template, "--set", set, "--values"])
+            .args([
+                "--kube-version",
+                "1.36.0",
+                "--namespace",
+                &self.name,
+                "--show-only",
+                template,
+                "--set",
+                set,
+                "--values",
+            ])
             .arg(values)
             .output()
             .expect("helm starts");
-        assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+        assert!(
+            rendered.status.success(),
+            "{}",
+            String::from_utf8_lossy(&rendered.stderr)
+        );
         let file = self.cluster.folder.join("rendered.yaml");
         std::fs::write(&file, rendered.stdout).unwrap();
-        serde_json::from_str(&self.cluster.text("POST", path, Some(("application/yaml", &file))).expect("an answer")).expect("JSON")
+        serde_json::from_str(
+            &self
+                .cluster
+                .text("POST", path, Some(("application/yaml", &file)))
+                .expect("an answer"),
+        )
+        .expect("JSON")
     }
 
     pub(crate) fn list(&self, group: &str, kind: &str) -> Vec<Value> {
-        self.get(&format!("{group}/namespaces/{}/{kind}", self.name))["items"].as_array().cloned().unwrap_or_default()
+        self.get(&format!("{group}/namespaces/{}/{kind}", self.name))["items"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Installs or upgrades the release of one of the examples, and waits until all of it is ready.
     pub(crate) fn helm(&self, verb: &str, example: &str, sets: &[&str]) {
         let (chart, values) = example_paths(example);
-        let mut arguments =
-            vec![verb, "postdate", chart.to_str().unwrap(), "--values", values.to_str().unwrap(), "--wait", "--timeout", "90s"];
+        let mut arguments = vec![
+            verb,
+            "postdate",
+            chart.to_str().unwrap(),
+            "--values",
+            values.to_str().unwrap(),
+            "--wait",
+            "--timeout",
+            "90s",
+        ];
         sets.iter().for_each(|set| arguments.extend(["--set", set]));
         self.command(&arguments);
     }
@@ -223,9 +359,18 @@ impl Namespace<'_> {
     /// Whether Helm does it, and what it says.
     pub(crate) fn tried(&self, arguments: &[&str]) -> (bool, String) {
         let mut helm = Command::new(servers().join("go/bin/helm"));
-        helm.args(arguments).args(["--namespace", &self.name, "--kubeconfig"]).arg(self.cluster.folder.join("kubeconfig"));
+        helm.args(arguments)
+            .args(["--namespace", &self.name, "--kubeconfig"])
+            .arg(self.cluster.folder.join("kubeconfig"));
         let output = helm.output().expect("helm starts");
-        (output.status.success(), format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+        (
+            output.status.success(),
+            format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            ),
+        )
     }
 
     /// All that lies in the namespace but what Kubernetes itself puts into each.
@@ -245,7 +390,12 @@ impl Namespace<'_> {
             ("apis/keda.sh/v1alpha1", "scaledobjects"),
         ];
         let names = |(group, kind): (&str, &str)| {
-            let named = self.list(group, kind).into_iter().map(|found| found["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+            let named = self.list(group, kind).into_iter().map(|found| {
+                found["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            });
             named
                 .filter(|name| !["default", "kube-root-ca.crt"].contains(&name.as_str()))
                 .map(|name| format!("{kind}/{name}"))

@@ -22,50 +22,102 @@ use env::eventually;
 const WITHOUT: &str = "monitoring.kind=,monitoring.rules=false,nodeSelector=null";
 
 fn ready(namespace: &Namespace<'_>, deployment: &str) -> u64 {
-    let found = namespace.get(&format!("apis/apps/v1/namespaces/{}/deployments/{deployment}", namespace.name));
+    let found = namespace.get(&format!(
+        "apis/apps/v1/namespaces/{}/deployments/{deployment}",
+        namespace.name
+    ));
     let (status, wanted) = (&found["status"], &found["spec"]["replicas"]);
-    let is_rolled = status["observedGeneration"] == found["metadata"]["generation"] && status["updatedReplicas"] == *wanted;
+    let is_rolled = status["observedGeneration"] == found["metadata"]["generation"]
+        && status["updatedReplicas"] == *wanted;
     // Old pods may live on for a moment; then `replicas` is more than was asked for.
-    if is_rolled && status["replicas"] == *wanted { status["readyReplicas"].as_u64().unwrap_or(0) } else { 0 }
+    if is_rolled && status["replicas"] == *wanted {
+        status["readyReplicas"].as_u64().unwrap_or(0)
+    } else {
+        0
+    }
 }
 
 fn until_ready(namespace: &Namespace<'_>, deployment: &str, count: u64) {
-    eventually(&format!("{deployment} has {count} ready pods"), PATIENCE, || (ready(namespace, deployment) == count).then_some(()));
+    eventually(
+        &format!("{deployment} has {count} ready pods"),
+        PATIENCE,
+        || (ready(namespace, deployment) == count).then_some(()),
+    );
 }
 
 /// The configuration that the pods of a deployment read, by the sum that changes with it.
 fn checksum(namespace: &Namespace<'_>, deployment: &str) -> String {
-    let found = namespace.get(&format!("apis/apps/v1/namespaces/{}/deployments/{deployment}", namespace.name));
-    found["spec"]["template"]["metadata"]["annotations"]["checksum/config"].as_str().expect("a checksum").to_owned()
+    let found = namespace.get(&format!(
+        "apis/apps/v1/namespaces/{}/deployments/{deployment}",
+        namespace.name
+    ));
+    found["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        .as_str()
+        .expect("a checksum")
+        .to_owned()
 }
 
 #[test]
 fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_trace() {
     let cluster = Cluster::get();
     let shop = cluster.namespace("shop");
-    shop.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=1,workloads.ingress.replicas=1"]);
+    shop.helm(
+        "install",
+        "split",
+        &[
+            WITHOUT,
+            "workloads.timer.replicas=1,workloads.ingress.replicas=1",
+        ],
+    );
     until_ready(&shop, "postdate-timer", 1);
     until_ready(&shop, "postdate-ingress", 1);
     let (_, notes) = shop.tried(&["get", "notes", "postdate"]);
-    for words in
-        ["as postdate-ingress and postdate-timer in the namespace shop", "helm test postdate --namespace shop", "deploy/postdate-ingress"]
-    {
+    for words in [
+        "as postdate-ingress and postdate-timer in the namespace shop",
+        "helm test postdate --namespace shop",
+        "deploy/postdate-ingress",
+    ] {
         assert!(notes.contains(words), "{notes}");
     }
     let first = checksum(&shop, "postdate-timer");
     for replicas in [4, 2] {
-        shop.helm("upgrade", "split", &[WITHOUT, &format!("workloads.timer.replicas={replicas},workloads.ingress.replicas=1")]);
+        shop.helm(
+            "upgrade",
+            "split",
+            &[
+                WITHOUT,
+                &format!("workloads.timer.replicas={replicas},workloads.ingress.replicas=1"),
+            ],
+        );
         until_ready(&shop, "postdate-timer", replicas);
-        assert_eq!(checksum(&shop, "postdate-timer"), first, "scaling starts no process anew");
+        assert_eq!(
+            checksum(&shop, "postdate-timer"),
+            first,
+            "scaling starts no process anew"
+        );
     }
-    shop.helm("upgrade", "split", &[WITHOUT, "workloads.timer.replicas=2,config.timer.lease=9s"]);
+    shop.helm(
+        "upgrade",
+        "split",
+        &[WITHOUT, "workloads.timer.replicas=2,config.timer.lease=9s"],
+    );
     until_ready(&shop, "postdate-timer", 2);
-    let config = |shop: &Namespace<'_>| shop.get("api/v1/namespaces/shop/configmaps/postdate")["data"]["postdate.toml"].to_string();
-    assert!(checksum(&shop, "postdate-timer") != first && config(&shop).contains("9s"), "{}", config(&shop));
+    let config = |shop: &Namespace<'_>| {
+        shop.get("api/v1/namespaces/shop/configmaps/postdate")["data"]["postdate.toml"].to_string()
+    };
+    assert!(
+        checksum(&shop, "postdate-timer") != first && config(&shop).contains("9s"),
+        "{}",
+        config(&shop)
+    );
     // Before the last upgrade: two timers, and the lease as it was.
     shop.command(&["rollback", "postdate", "3", "--wait", "--timeout", "60s"]);
     until_ready(&shop, "postdate-timer", 2);
-    assert!(checksum(&shop, "postdate-timer") == first && !config(&shop).contains("9s"), "{}", config(&shop));
+    assert!(
+        checksum(&shop, "postdate-timer") == first && !config(&shop).contains("9s"),
+        "{}",
+        config(&shop)
+    );
     shop.command(&["uninstall", "postdate", "--wait", "--timeout", "60s"]);
     eventually("nothing is left", PATIENCE, || {
         let left = shop.contents();
@@ -79,25 +131,48 @@ fn a_release_is_rolled_out_scaled_upgraded_rolled_back_and_removed_without_a_tra
 #[test]
 fn every_example_is_admitted_under_the_restricted_policy_and_becomes_ready() {
     let cluster = Cluster::get();
-    for example in ["small", "split", "secure", "hpa", "keda", "embedded", "nats"] {
+    for example in [
+        "small", "split", "secure", "hpa", "keda", "embedded", "nats",
+    ] {
         let namespace = cluster.namespace(&format!("example-{example}"));
         if example == "embedded" {
             let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
-            namespace.create("api/v1/namespaces/example-embedded/serviceaccounts", &account);
+            namespace.create(
+                "api/v1/namespaces/example-embedded/serviceaccounts",
+                &account,
+            );
             // Nobody makes volumes here.
             let spec = json!({ "storageClassName": "fast", "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "20Gi" }, "hostPath": { "path": "/none" } });
             let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "fast" }, "spec": spec });
             namespace.create("api/v1/persistentvolumes", &volume);
         }
-        namespace.helm("install", example, &[WITHOUT, "topologySpread.whenUnsatisfiable=ScheduleAnyway,priorityClassName="]);
+        namespace.helm(
+            "install",
+            example,
+            &[
+                WITHOUT,
+                "topologySpread.whenUnsatisfiable=ScheduleAnyway,priorityClassName=",
+            ],
+        );
         let pods = namespace.list("api/v1", "pods");
         assert!(!pods.is_empty(), "{example}");
         for pod in pods {
-            assert_eq!(pod["spec"]["automountServiceAccountToken"], false, "{example}");
+            assert_eq!(
+                pod["spec"]["automountServiceAccountToken"], false,
+                "{example}"
+            );
             assert_eq!(pod["spec"]["enableServiceLinks"], false, "{example}");
-            assert!(pod["spec"]["terminationGracePeriodSeconds"].as_u64() > Some(10), "{example}: longer than a stop takes");
+            assert!(
+                pod["spec"]["terminationGracePeriodSeconds"].as_u64() > Some(10),
+                "{example}: longer than a stop takes"
+            );
             let volumes = pod["spec"]["volumes"].as_array().unwrap();
-            assert!(volumes.iter().all(|volume| volume.get("projected").is_none()), "no token is mounted: {volumes:?}");
+            assert!(
+                volumes
+                    .iter()
+                    .all(|volume| volume.get("projected").is_none()),
+                "no token is mounted: {volumes:?}"
+            );
         }
     }
 }
@@ -109,13 +184,25 @@ fn the_policy_refuses_what_the_chart_does_not_do() {
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "root" }, "spec": { "containers": [{ "name": "root", "image": "x" }] } });
     let refused = namespace.post("api/v1/namespaces/refused/pods", &pod);
     let reason = refused["message"].as_str().unwrap_or_default();
-    assert!(refused["code"] == 403 && reason.contains("violates PodSecurity"), "{refused}");
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
+    assert!(
+        refused["code"] == 403 && reason.contains("violates PodSecurity"),
+        "{refused}"
+    );
+    let account =
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "postdate" } });
     namespace.create("api/v1/namespaces/refused/serviceaccounts", &account);
     for example in ["secure", "split", "embedded"] {
         let path = "api/v1/namespaces/refused/pods?dryRun=All";
-        let check = namespace.create_rendered(example, "templates/tests/check.yaml", "priorityClassName=", path);
-        assert!(check["kind"] == "Pod", "the pod of `helm test` is admitted: {check}");
+        let check = namespace.create_rendered(
+            example,
+            "templates/tests/check.yaml",
+            "priorityClassName=",
+            path,
+        );
+        assert!(
+            check["kind"] == "Pod",
+            "the pod of `helm test` is admitted: {check}"
+        );
     }
 }
 
@@ -124,18 +211,46 @@ fn a_command_is_run_once_as_a_job() {
     let cluster = Cluster::get();
     let namespace = cluster.namespace("command");
     // Its configuration, and whom it runs as, are the release's.
-    namespace.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=1,workloads.ingress.replicas=1"]);
+    namespace.helm(
+        "install",
+        "split",
+        &[
+            WITHOUT,
+            "workloads.timer.replicas=1,workloads.ingress.replicas=1",
+        ],
+    );
     let command = "nodeSelector=null,command={reset,--route,orders,--topic,orders.delayed}";
-    let job = namespace.create_rendered("split", "templates/command.yaml", command, "apis/batch/v1/namespaces/command/jobs");
+    let job = namespace.create_rendered(
+        "split",
+        "templates/command.yaml",
+        command,
+        "apis/batch/v1/namespaces/command/jobs",
+    );
     assert_eq!(job["kind"], "Job", "{job}");
     eventually("the job has run", PATIENCE, || {
-        let status = &namespace.get("apis/batch/v1/namespaces/command/jobs/postdate-command")["status"];
+        let status =
+            &namespace.get("apis/batch/v1/namespaces/command/jobs/postdate-command")["status"];
         (status["succeeded"] == 1).then_some(())
     });
     let pods = namespace.list("api/v1", "pods");
-    let arguments: Vec<_> = pods.iter().map(|pod| &pod["spec"]["containers"][0]["args"]).collect();
-    let reset = json!(["reset", "--config", "/etc/postdate/postdate.toml", "--route", "orders", "--topic", "orders.delayed"]);
-    assert_eq!(arguments.iter().filter(|each| ***each == reset).count(), 1, "{arguments:?}");
+    let arguments: Vec<_> = pods
+        .iter()
+        .map(|pod| &pod["spec"]["containers"][0]["args"])
+        .collect();
+    let reset = json!([
+        "reset",
+        "--config",
+        "/etc/postdate/postdate.toml",
+        "--route",
+        "orders",
+        "--topic",
+        "orders.delayed"
+    ]);
+    assert_eq!(
+        arguments.iter().filter(|each| ***each == reset).count(),
+        1,
+        "{arguments:?}"
+    );
 }
 
 #[test]
@@ -144,9 +259,19 @@ fn a_second_release_in_the_namespace_is_refused() {
     let namespace = cluster.namespace("twice");
     namespace.helm("install", "small", &[WITHOUT]);
     let (chart, values) = example_paths("small");
-    let again = ["install", "other", chart.to_str().unwrap(), "--values", values.to_str().unwrap()];
+    let again = [
+        "install",
+        "other",
+        chart.to_str().unwrap(),
+        "--values",
+        values.to_str().unwrap(),
+    ];
     let (is_done, said) = namespace.tried(&again);
-    assert!(!is_done && said.contains("the namespace twice has the release postdate of this chart already"), "{said}");
+    assert!(
+        !is_done
+            && said.contains("the namespace twice has the release postdate of this chart already"),
+        "{said}"
+    );
     // The first goes on to be upgraded, and the other finds room elsewhere.
     namespace.helm("upgrade", "small", &[WITHOUT]);
     cluster.namespace("elsewhere").command(&again);
@@ -158,10 +283,17 @@ fn pods_are_given_up_one_at_a_time() {
     let namespace = cluster.namespace("drained");
     namespace.helm("install", "split", &[WITHOUT, "workloads.timer.replicas=3"]);
     until_ready(&namespace, "postdate-timer", 3);
-    let budget = || namespace.get("apis/policy/v1/namespaces/drained/poddisruptionbudgets/postdate-timer")["status"].clone();
-    eventually("the budget is reckoned", PATIENCE, || (budget()["disruptionsAllowed"] == 1).then_some(()));
+    let budget = || {
+        namespace.get("apis/policy/v1/namespaces/drained/poddisruptionbudgets/postdate-timer")["status"].clone()
+    };
+    eventually("the budget is reckoned", PATIENCE, || {
+        (budget()["disruptionsAllowed"] == 1).then_some(())
+    });
     let status = budget();
-    assert_eq!((&status["expectedPods"], &status["desiredHealthy"]), (&json!(3), &json!(2)));
+    assert_eq!(
+        (&status["expectedPods"], &status["desiredHealthy"]),
+        (&json!(3), &json!(2))
+    );
 }
 
 #[test]
@@ -171,23 +303,42 @@ fn a_horizontal_autoscaler_takes_both_deployments_and_keeps_their_least_number()
     namespace.helm("install", "hpa", &[WITHOUT, "autoscaling.timer.min=3"]);
     // Kubernetes begins with one: what makes them three is the autoscaler, which so has found what to scale.
     until_ready(&namespace, "postdate-timer", 3);
-    let scaler = |name: &str| namespace.get(&format!("apis/autoscaling/v2/namespaces/hpa/horizontalpodautoscalers/postdate-{name}"));
-    for (name, metric) in [("timer", "postdate_due_soon_messages"), ("ingress", "postdate_ingress_lag_messages")] {
+    let scaler = |name: &str| {
+        namespace.get(&format!(
+            "apis/autoscaling/v2/namespaces/hpa/horizontalpodautoscalers/postdate-{name}"
+        ))
+    };
+    for (name, metric) in [
+        ("timer", "postdate_due_soon_messages"),
+        ("ingress", "postdate_ingress_lag_messages"),
+    ] {
         let asks = || {
             let conditions = scaler(name)["status"]["conditions"].to_string();
             // No adapter serves metrics here, so that is as far as it comes.
             (conditions.contains("AbleToScale") && conditions.contains(metric)).then_some(())
         };
-        eventually(&format!("the autoscaler of {name} asks for {metric}"), PATIENCE, asks);
+        eventually(
+            &format!("the autoscaler of {name} asks for {metric}"),
+            PATIENCE,
+            asks,
+        );
     }
     // Whoever scales to none, to reset a topic, is not overruled.
     let place = "apis/apps/v1/namespaces/hpa/deployments/postdate-timer/scale";
     let mut scale = namespace.get(place);
     scale["spec"]["replicas"] = json!(0);
     namespace.put(place, &scale);
-    let rests = || scaler("timer")["status"]["conditions"].to_string().contains("ScalingDisabled").then_some(());
+    let rests = || {
+        scaler("timer")["status"]["conditions"]
+            .to_string()
+            .contains("ScalingDisabled")
+            .then_some(())
+    };
     eventually("the autoscaler rests", PATIENCE, rests);
-    assert_eq!(namespace.get("apis/apps/v1/namespaces/hpa/deployments/postdate-timer")["spec"]["replicas"], 0);
+    assert_eq!(
+        namespace.get("apis/apps/v1/namespaces/hpa/deployments/postdate-timer")["spec"]["replicas"],
+        0
+    );
 }
 
 #[test]
@@ -196,12 +347,19 @@ fn the_scaled_objects_of_keda_are_kept_as_they_were_sent() {
     let namespace = cluster.namespace("keda");
     namespace.helm("install", "keda", &[WITHOUT]);
     let objects = namespace.list("apis/keda.sh/v1alpha1", "scaledobjects");
-    let triggers: BTreeSet<_> = objects.iter().map(|object| object["spec"]["triggers"][0]["type"].as_str().unwrap()).collect();
+    let triggers: BTreeSet<_> = objects
+        .iter()
+        .map(|object| object["spec"]["triggers"][0]["type"].as_str().unwrap())
+        .collect();
     assert_eq!(triggers, BTreeSet::from(["kafka", "prometheus"]));
     for object in &objects {
         let spec = &object["spec"];
         assert_eq!(spec["pollingInterval"], 15);
-        assert_eq!(spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["policies"][0]["value"], 1);
+        assert_eq!(
+            spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["policies"]
+                [0]["value"],
+            1
+        );
         let metadata = &spec["triggers"][0]["metadata"];
         let wanted = if spec["triggers"][0]["type"] == "kafka" {
             json!({ "bootstrapServers": "kafka:9092", "consumerGroup": "shop.orders", "topic": "orders.delayed", "lagThreshold": "500000" })
@@ -213,7 +371,19 @@ fn the_scaled_objects_of_keda_are_kept_as_they_were_sent() {
     // The definitions judge: a trigger without a type is refused.
     let mut broken: Value = objects[0].clone();
     broken["metadata"] = json!({ "name": "broken" });
-    broken["spec"]["triggers"][0].as_object_mut().unwrap().remove("type");
-    let refused = namespace.post("apis/keda.sh/v1alpha1/namespaces/keda/scaledobjects", &broken);
-    assert!(refused["code"] == 422 && refused["message"].as_str().is_some_and(|text| text.contains("type")), "{refused}");
+    broken["spec"]["triggers"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("type");
+    let refused = namespace.post(
+        "apis/keda.sh/v1alpha1/namespaces/keda/scaledobjects",
+        &broken,
+    );
+    assert!(
+        refused["code"] == 422
+            && refused["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("type")),
+        "{refused}"
+    );
 }

@@ -22,7 +22,10 @@ pub(crate) struct Guard {
 impl Guard {
     /// Of the two, each that is set is asked for.
     pub(crate) fn new(token: Option<&str>, by_certificate: bool) -> Self {
-        Self { token: token.map(Arc::from), by_certificate }
+        Self {
+            token: token.map(Arc::from),
+            by_certificate,
+        }
     }
 
     /// Puts itself before all that `router` answers, what it does not know included: a stranger does not learn which paths there are.
@@ -44,7 +47,8 @@ impl Guard {
 
     fn refusal(&self, request: &Request) -> Option<Response> {
         let caller = request.extensions().get::<ConnectInfo<Caller>>();
-        if self.by_certificate && !caller.is_some_and(|ConnectInfo(caller)| caller.has_certificate) {
+        if self.by_certificate && !caller.is_some_and(|ConnectInfo(caller)| caller.has_certificate)
+        {
             return Some(unknown());
         }
         let token = self.token.as_ref()?;
@@ -62,14 +66,28 @@ fn brings(headers: &HeaderMap, token: &str) -> bool {
 }
 
 fn refused() -> Response {
-    let error = "it asks for the token of admin.token: send the header `Authorization: Bearer <token>`";
-    let headers = [(CONTENT_TYPE, "application/json"), (WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, headers, json!({ "error": error }).to_string()).into_response()
+    let error =
+        "it asks for the token of admin.token: send the header `Authorization: Bearer <token>`";
+    let headers = [
+        (CONTENT_TYPE, "application/json"),
+        (WWW_AUTHENTICATE, "Bearer"),
+    ];
+    (
+        StatusCode::UNAUTHORIZED,
+        headers,
+        json!({ "error": error }).to_string(),
+    )
+        .into_response()
 }
 
 fn unknown() -> Response {
     let error = "it asks for a client certificate that an authority of admin.client_ca has signed";
-    (StatusCode::FORBIDDEN, [(CONTENT_TYPE, "application/json")], json!({ "error": error }).to_string()).into_response()
+    (
+        StatusCode::FORBIDDEN,
+        [(CONTENT_TYPE, "application/json")],
+        json!({ "error": error }).to_string(),
+    )
+        .into_response()
 }
 
 #[cfg(test)]
@@ -78,12 +96,22 @@ mod tests {
 
     #[test]
     fn only_the_whole_token_is_let_in() {
-        let with = |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
+        let with =
+            |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
         let is_let_in = |headers| brings(&headers, "0123456789abcdef");
-        assert!(is_let_in(with("Bearer 0123456789abcdef")) && is_let_in(with("bearer 0123456789abcdef")));
-        for value in
-            ["", "Bearer", "Bearer ", "Basic 0123456789abcdef", "0123456789abcdef", "Bearer 0123456789abcde", "Bearer 0123456789abcdeX"]
-        {
+        assert!(
+            is_let_in(with("Bearer 0123456789abcdef"))
+                && is_let_in(with("bearer 0123456789abcdef"))
+        );
+        for value in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Basic 0123456789abcdef",
+            "0123456789abcdef",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdeX",
+        ] {
             assert!(!is_let_in(with(value)), "{value:?}");
         }
         assert!(!is_let_in(with("Bearer 0123456789abcdef0")) && !is_let_in(HeaderMap::new()));

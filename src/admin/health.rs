@@ -11,16 +11,31 @@ use serde_json::json;
 pub(super) fn router(health: Health) -> Router {
     let (alive, ready) = (health.clone(), health);
     Router::new()
-        .route("/healthz", get(async move || answer("alive", &alive.not_alive(), &[])))
-        .route("/readyz", get(async move || answer("ready", &ready.not_ready(), &ready.degraded())))
+        .route(
+            "/healthz",
+            get(async move || answer("alive", &alive.not_alive(), &[])),
+        )
+        .route(
+            "/readyz",
+            get(async move || answer("ready", &ready.not_ready(), &ready.degraded())),
+        )
 }
 
 /// `degraded` is there only if anything is: it changes nothing about the answer.
 fn answer(word: &str, complaints: &[Complaint], degraded: &[Complaint]) -> Response {
-    let status = if complaints.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if complaints.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let mut body = json!({ word: complaints.is_empty(), "reasons": complaints });
     if !degraded.is_empty() {
         body["degraded"] = json!(degraded);
     }
-    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+    (
+        status,
+        [(CONTENT_TYPE, "application/json")],
+        body.to_string(),
+    )
+        .into_response()
 }

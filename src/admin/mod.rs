@@ -31,23 +31,33 @@ pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot listen on {listen} (admin.listen): {}", reason(cause))]
-    Listen { listen: SocketAddr, cause: std::io::Error },
+    Listen {
+        listen: SocketAddr,
+        cause: std::io::Error,
+    },
     #[error("the admin endpoint failed")]
     Serve(#[source] std::io::Error),
 }
 
 fn reason(error: &std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::AddrInUse => "another process has the port; end it, or choose another address".to_owned(),
-        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; 0.0.0.0 means all it has".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "this user may not; take a port from 1024 up".to_owned(),
+        std::io::ErrorKind::AddrInUse => {
+            "another process has the port; end it, or choose another address".to_owned()
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; 0.0.0.0 means all it has".to_owned()
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "this user may not; take a port from 1024 up".to_owned()
+        }
         _ => error.to_string(),
     }
 }
 
 /// Takes the port. Apart from [`serve`], so that a process that cannot have it ends before it has begun.
 pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
-    let listener = TcpListener::bind(listen).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let listener = TcpListener::bind(listen)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     listener.map_err(|cause| Error::Listen { listen, cause })
 }
 
@@ -65,14 +75,27 @@ pub(crate) struct Desk {
 impl Desk {
     fn router(self) -> Router {
         let render = self.render;
-        let metrics = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()) };
-        let guarded = pending::router(self.questions).route("/metrics", get(metrics)).fallback(|| async { StatusCode::NOT_FOUND });
-        self.guard.before(guarded).merge(health::router(self.health))
+        let metrics = move || async move {
+            (
+                [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+                render(),
+            )
+        };
+        let guarded = pending::router(self.questions)
+            .route("/metrics", get(metrics))
+            .fallback(|| async { StatusCode::NOT_FOUND });
+        self.guard
+            .before(guarded)
+            .merge(health::router(self.health))
     }
 }
 
 /// Answers until `token` is cancelled.
-pub(crate) async fn serve(listener: TcpListener, mut desk: Desk, token: Token) -> Result<(), Error> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    mut desk: Desk,
+    token: Token,
+) -> Result<(), Error> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, tls = desk.tls.is_some(), "admin endpoint listens");
@@ -82,10 +105,18 @@ pub(crate) async fn serve(listener: TcpListener, mut desk: Desk, token: Token) -
     let tls = desk.tls.take();
     let router = desk.router();
     let served: Pin<Box<dyn Future<Output = std::io::Result<()>>>> = match tls {
-        None => Box::pin(axum::serve(listener, router).with_graceful_shutdown(stopped).into_future()),
+        None => Box::pin(
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stopped)
+                .into_future(),
+        ),
         Some(tls) => {
             let router = router.into_make_service_with_connect_info::<Caller>();
-            Box::pin(axum::serve(tls.door(listener), router).with_graceful_shutdown(stopped).into_future())
+            Box::pin(
+                axum::serve(tls.door(listener), router)
+                    .with_graceful_shutdown(stopped)
+                    .into_future(),
+            )
         }
     };
     let overdue = async {
@@ -111,8 +142,15 @@ mod tests {
         with_guarded_endpoint(None, health, test);
     }
 
-    fn with_guarded_endpoint<F: Future<Output = ()>>(guard: Option<&str>, health: &Health, test: impl FnOnce(SocketAddr) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    fn with_guarded_endpoint<F: Future<Output = ()>>(
+        guard: Option<&str>,
+        health: &Health,
+        test: impl FnOnce(SocketAddr) -> F,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
@@ -123,7 +161,13 @@ mod tests {
                 token.cancel();
             };
             let (questions, _never_answered) = pending::questions();
-            let desk = Desk { guard: Guard::new(guard, false), tls: None, health: health.clone(), render, questions };
+            let desk = Desk {
+                guard: Guard::new(guard, false),
+                tls: None,
+                health: health.clone(),
+                render,
+                questions,
+            };
             let (served, ()) = tokio::join!(serve(listener, desk, token.clone()), test);
             served.unwrap();
         });
@@ -136,11 +180,20 @@ mod tests {
 
     async fn get_with(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(
+                format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n")
+                    .as_bytes(),
+            )
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.lines().next().unwrap()["HTTP/1.1 ".len()..].to_owned(), body.to_owned())
+        (
+            head.lines().next().unwrap()["HTTP/1.1 ".len()..].to_owned(),
+            body.to_owned(),
+        )
     }
 
     #[test]
@@ -149,24 +202,47 @@ mod tests {
         let (store, timer) = (health.part("store"), health.part("timer"));
         with_endpoint(&health, async |address| {
             store.not_ready("redis does not answer");
-            let body =
-                r#"{"ready":false,"reasons":[{"part":"store","reason":"redis does not answer"},{"part":"timer","reason":"starting"}]}"#;
-            assert_eq!(get(address, "/readyz").await, ("503 Service Unavailable".to_owned(), body.to_owned()));
+            let body = r#"{"ready":false,"reasons":[{"part":"store","reason":"redis does not answer"},{"part":"timer","reason":"starting"}]}"#;
+            assert_eq!(
+                get(address, "/readyz").await,
+                ("503 Service Unavailable".to_owned(), body.to_owned())
+            );
             store.ready();
             timer.ready();
-            assert_eq!(get(address, "/readyz").await, ("200 OK".to_owned(), r#"{"ready":true,"reasons":[]}"#.to_owned()));
-            timer.note("a topic is missing", tokio::time::Instant::now() + Duration::from_secs(60));
+            assert_eq!(
+                get(address, "/readyz").await,
+                (
+                    "200 OK".to_owned(),
+                    r#"{"ready":true,"reasons":[]}"#.to_owned()
+                )
+            );
+            timer.note(
+                "a topic is missing",
+                tokio::time::Instant::now() + Duration::from_secs(60),
+            );
             let (status, body) = get(address, "/readyz").await;
             assert_eq!(status, "200 OK");
-            assert!(body.contains(r#""degraded":[{"part":"timer","reason":"a topic is missing"}]"#), "{body}");
+            assert!(
+                body.contains(r#""degraded":[{"part":"timer","reason":"a topic is missing"}]"#),
+                "{body}"
+            );
         });
     }
 
     #[test]
     fn a_process_that_is_not_ready_is_alive_all_the_same() {
         with_endpoint(&Health::new(), async |address| {
-            assert_eq!(get(address, "/healthz").await, ("200 OK".to_owned(), r#"{"alive":true,"reasons":[]}"#.to_owned()));
-            assert_eq!(get(address, "/metrics").await, ("200 OK".to_owned(), "postdate_up 1\n".to_owned()));
+            assert_eq!(
+                get(address, "/healthz").await,
+                (
+                    "200 OK".to_owned(),
+                    r#"{"alive":true,"reasons":[]}"#.to_owned()
+                )
+            );
+            assert_eq!(
+                get(address, "/metrics").await,
+                ("200 OK".to_owned(), "postdate_up 1\n".to_owned())
+            );
             assert_eq!(get(address, "/other").await.0, "404 Not Found");
         });
     }
@@ -175,15 +251,58 @@ mod tests {
     fn with_a_token_all_but_the_probes_ask_for_it() {
         with_guarded_endpoint(Some("0123456789abcdef"), &Health::new(), async |address| {
             assert_eq!(get(address, "/healthz").await.0, "200 OK");
-            assert_eq!(get(address, "/readyz").await.0, "503 Service Unavailable", "it answers: nothing has begun");
-            for path in ["/metrics", "/pending", "/ledger", "/other", "/", "//metrics", "/healthz/../metrics"] {
+            assert_eq!(
+                get(address, "/readyz").await.0,
+                "503 Service Unavailable",
+                "it answers: nothing has begun"
+            );
+            for path in [
+                "/metrics",
+                "/pending",
+                "/ledger",
+                "/other",
+                "/",
+                "//metrics",
+                "/healthz/../metrics",
+            ] {
                 let (status, body) = get(address, path).await;
                 assert_eq!(status, "401 Unauthorized", "{path}");
-                assert!(body.contains("Authorization: Bearer <token>") && !body.contains("0123456789abcdef"), "{body}");
+                assert!(
+                    body.contains("Authorization: Bearer <token>")
+                        && !body.contains("0123456789abcdef"),
+                    "{body}"
+                );
             }
-            assert_eq!(get_with(address, "/metrics", "authorization: Bearer 0123456789abcdef\r\n").await.0, "200 OK");
-            assert_eq!(get_with(address, "/other", "authorization: Bearer 0123456789abcdef\r\n").await.0, "404 Not Found");
-            assert_eq!(get_with(address, "/metrics", "authorization: Bearer 0123456789abcdeX\r\n").await.0, "401 Unauthorized");
+            assert_eq!(
+                get_with(
+                    address,
+                    "/metrics",
+                    "authorization: Bearer 0123456789abcdef\r\n"
+                )
+                .await
+                .0,
+                "200 OK"
+            );
+            assert_eq!(
+                get_with(
+                    address,
+                    "/other",
+                    "authorization: Bearer 0123456789abcdef\r\n"
+                )
+                .await
+                .0,
+                "404 Not Found"
+            );
+            assert_eq!(
+                get_with(
+                    address,
+                    "/metrics",
+                    "authorization: Bearer 0123456789abcdeX\r\n"
+                )
+                .await
+                .0,
+                "401 Unauthorized"
+            );
         });
     }
 
@@ -193,12 +312,19 @@ mod tests {
             let mut asked = Vec::new();
             for _ in 0..crate::limit::SURVEY_QUESTIONS_MAX {
                 let mut stream = TcpStream::connect(address).await.unwrap();
-                stream.write_all(b"GET /pending HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                stream
+                    .write_all(b"GET /pending HTTP/1.1\r\nhost: x\r\n\r\n")
+                    .await
+                    .unwrap();
                 asked.push(stream);
             }
             assert_eq!(get(address, "/healthz").await.0, "200 OK");
             let (status, body) = get(address, "/pending").await;
-            assert_eq!((status.as_str(), body.contains("ask again")), ("503 Service Unavailable", true), "{body}");
+            assert_eq!(
+                (status.as_str(), body.contains("ask again")),
+                ("503 Service Unavailable", true),
+                "{body}"
+            );
             assert_eq!(get(address, "/pending?who=x").await.0, "400 Bad Request");
         });
     }
@@ -207,7 +333,10 @@ mod tests {
     fn an_idle_connection_does_not_hold_the_end_back() {
         with_endpoint(&Health::new(), async |address| {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\n")
+                .await
+                .unwrap();
             std::mem::forget(stream);
         });
     }
@@ -218,7 +347,9 @@ mod tests {
             let text = bind(address).unwrap_err().to_string();
             assert_eq!(
                 text,
-                format!("cannot listen on {address} (admin.listen): another process has the port; end it, or choose another address")
+                format!(
+                    "cannot listen on {address} (admin.listen): another process has the port; end it, or choose another address"
+                )
             );
         });
     }

@@ -43,7 +43,9 @@ pub(crate) async fn serve(
     connect: impl AsyncFn() -> Result<Rc<dyn Survey>, Error>,
     token: Token,
 ) {
-    while let Some(Some(Question { ask, mut reply })) = token.run_until_cancelled(questions.recv()).await {
+    while let Some(Some(Question { ask, mut reply })) =
+        token.run_until_cancelled(questions.recv()).await
+    {
         let answer = async {
             let survey = connect().await?;
             answer(&*survey, &known, &ask, &clock).await
@@ -58,10 +60,17 @@ pub(crate) async fn serve(
     }
 }
 
-async fn answer(survey: &dyn Survey, known: &Known, ask: &Ask, clock: &impl Clock) -> Result<String, Error> {
+async fn answer(
+    survey: &dyn Survey,
+    known: &Known,
+    ask: &Ask,
+    clock: &impl Clock,
+) -> Result<String, Error> {
     let route = ask.route.as_deref();
     let document = match &ask.id {
-        _ if ask.is_of_ledger => serde_json::to_string(&sheet(survey, known, route, clock.now()).await?),
+        _ if ask.is_of_ledger => {
+            serde_json::to_string(&sheet(survey, known, route, clock.now()).await?)
+        }
         Some(id) => serde_json::to_string(&found(survey, known, (id, route), clock.now()).await?),
         None => serde_json::to_string(&report(survey, known, route, clock.now()).await?),
     };
@@ -73,35 +82,68 @@ pub(super) fn router(questions: mpsc::Sender<Question>) -> Router {
         let questions = questions.clone();
         move |RawQuery(query): RawQuery| {
             let questions = questions.clone();
-            async move { respond(&questions, Ask::parse(query.as_deref().unwrap_or_default(), is_of_ledger)).await }
+            async move {
+                respond(
+                    &questions,
+                    Ask::parse(query.as_deref().unwrap_or_default(), is_of_ledger),
+                )
+                .await
+            }
         }
     };
-    Router::new().route("/pending", get(handle(false))).route("/ledger", get(handle(true)))
+    Router::new()
+        .route("/pending", get(handle(false)))
+        .route("/ledger", get(handle(true)))
 }
 
 async fn respond(questions: &mpsc::Sender<Question>, ask: Option<Ask>) -> Response {
     let Some(ask) = ask else {
-        return refused(StatusCode::BAD_REQUEST, "it takes route=ROUTE, /pending also id=ID, each at most once, and nothing else");
+        return refused(
+            StatusCode::BAD_REQUEST,
+            "it takes route=ROUTE, /pending also id=ID, each at most once, and nothing else",
+        );
     };
     let (reply, answer) = oneshot::channel();
     if questions.try_send(Question { ask, reply }).is_err() {
-        return refused(StatusCode::SERVICE_UNAVAILABLE, "other questions about what waits are under way: ask again");
+        return refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "other questions about what waits are under way: ask again",
+        );
     }
     match tokio::time::timeout(SURVEY_PATIENCE, answer).await {
-        Ok(Ok(Ok(document))) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], document).into_response(),
+        Ok(Ok(Ok(document))) => (
+            StatusCode::OK,
+            [(CONTENT_TYPE, "application/json")],
+            document,
+        )
+            .into_response(),
         Ok(Ok(Err(error))) => refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
         Ok(Err(_)) => refused(StatusCode::SERVICE_UNAVAILABLE, "the service is ending"),
-        Err(_) => refused(StatusCode::GATEWAY_TIMEOUT, &format!("the store has not answered for {} s", SURVEY_PATIENCE.as_secs())),
+        Err(_) => refused(
+            StatusCode::GATEWAY_TIMEOUT,
+            &format!(
+                "the store has not answered for {} s",
+                SURVEY_PATIENCE.as_secs()
+            ),
+        ),
     }
 }
 
 fn refused(status: StatusCode, error: &str) -> Response {
-    (status, [(CONTENT_TYPE, "application/json")], json!({ "error": error }).to_string()).into_response()
+    (
+        status,
+        [(CONTENT_TYPE, "application/json")],
+        json!({ "error": error }).to_string(),
+    )
+        .into_response()
 }
 
 impl Ask {
     fn parse(query: &str, is_of_ledger: bool) -> Option<Self> {
-        let mut ask = Self { is_of_ledger, ..Self::default() };
+        let mut ask = Self {
+            is_of_ledger,
+            ..Self::default()
+        };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             let place = match &*name {
                 "id" if !is_of_ledger => &mut ask.id,
@@ -123,7 +165,11 @@ mod tests {
     #[test]
     fn a_question_is_an_id_or_a_route_or_nothing() {
         let ask = |id: Option<&str>, route: Option<&str>| {
-            Some(Ask { is_of_ledger: false, id: id.map(str::to_owned), route: route.map(str::to_owned) })
+            Some(Ask {
+                is_of_ledger: false,
+                id: id.map(str::to_owned),
+                route: route.map(str::to_owned),
+            })
         };
         for (query, expected) in [
             ("", ask(None, None)),
@@ -134,6 +180,12 @@ mod tests {
         ] {
             assert_eq!(Ask::parse(query, false), expected, "{query}");
         }
-        assert_eq!((Ask::parse("id=a", true), Ask::parse("route=a", true).is_some()), (None, true));
+        assert_eq!(
+            (
+                Ask::parse("id=a", true),
+                Ask::parse("route=a", true).is_some()
+            ),
+            (None, true)
+        );
     }
 }

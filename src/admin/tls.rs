@@ -34,40 +34,69 @@ pub(crate) struct Fault {
 
 impl Tls {
     /// Of PEM files; `client_ca` are the authorities that sign callers' certificates.
-    pub(crate) fn new(certificate: &Path, certificate_key: &Path, client_ca: Option<&Path>) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        certificate: &Path,
+        certificate_key: &Path,
+        client_ca: Option<&Path>,
+    ) -> Result<Self, Fault> {
         let chain = certificates("certificate", certificate)?;
-        let key = PrivateKeyDer::from_pem_file(certificate_key).map_err(|error| unread("certificate_key", certificate_key, &error))?;
+        let key = PrivateKeyDer::from_pem_file(certificate_key)
+            .map_err(|error| unread("certificate_key", certificate_key, &error))?;
         let verifier = match client_ca {
-            Some(path) => verifier(certificates("client_ca", path)?).map_err(|error| unread("client_ca", path, &error))?,
+            Some(path) => verifier(certificates("client_ca", path)?)
+                .map_err(|error| unread("client_ca", path, &error))?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
-        let config = ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key);
-        let unfit = |error| Fault { key: "certificate_key", what: format!("certificate and certificate_key make no pair: {error}") };
+        let config = ServerConfig::builder()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key);
+        let unfit = |error| Fault {
+            key: "certificate_key",
+            what: format!("certificate and certificate_key make no pair: {error}"),
+        };
         let mut config = config.map_err(unfit)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
     pub(super) fn door(self, listener: TcpListener) -> Door {
-        Door { listener, acceptor: self.0, arriving: FuturesUnordered::new() }
+        Door {
+            listener,
+            acceptor: self.0,
+            arriving: FuturesUnordered::new(),
+        }
     }
 }
 
 fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let read = CertificateDer::pem_file_iter(path).and_then(|found| found.collect::<Result<Vec<_>, _>>());
+    let read =
+        CertificateDer::pem_file_iter(path).and_then(|found| found.collect::<Result<Vec<_>, _>>());
     let certificates = read.map_err(|error| unread(key, path, &error))?;
-    if certificates.is_empty() { Err(unread(key, path, &"it holds no certificate in PEM")) } else { Ok(certificates) }
+    if certificates.is_empty() {
+        Err(unread(key, path, &"it holds no certificate in PEM"))
+    } else {
+        Ok(certificates)
+    }
 }
 
-fn verifier(authorities: Vec<CertificateDer<'static>>) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, rustls::Error> {
+fn verifier(
+    authorities: Vec<CertificateDer<'static>>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, rustls::Error> {
     let mut roots = RootCertStore::empty();
-    authorities.into_iter().try_for_each(|authority| roots.add(authority))?;
-    let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build();
+    authorities
+        .into_iter()
+        .try_for_each(|authority| roots.add(authority))?;
+    let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
+        .allow_unauthenticated()
+        .build();
     verifier.map_err(|error| rustls::Error::General(error.to_string()))
 }
 
 fn unread(key: &'static str, path: &Path, error: &dyn Display) -> Fault {
-    Fault { key, what: format!("the file {} cannot be used: {error}", path.display()) }
+    Fault {
+        key,
+        what: format!("the file {} cannot be used: {error}", path.display()),
+    }
 }
 
 type Arrival = Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
@@ -107,8 +136,13 @@ impl Listener for Door {
 }
 
 /// `None`: it is no TLS, its certificate is nobody's that is known, or it takes too long. No log line: strangers could fill the log.
-async fn arrive(handshake: Accept<TcpStream>, address: SocketAddr) -> Option<(TlsStream<TcpStream>, SocketAddr)> {
-    let done = tokio::time::timeout(ADMIN_HANDSHAKE_MAX, handshake).await.ok()?;
+async fn arrive(
+    handshake: Accept<TcpStream>,
+    address: SocketAddr,
+) -> Option<(TlsStream<TcpStream>, SocketAddr)> {
+    let done = tokio::time::timeout(ADMIN_HANDSHAKE_MAX, handshake)
+        .await
+        .ok()?;
     Some((done.ok()?, address))
 }
 
@@ -121,6 +155,8 @@ pub(super) struct Caller {
 impl Connected<IncomingStream<'_, Door>> for Caller {
     fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
         // The handshake would have failed with one that does not hold.
-        Self { has_certificate: stream.io().get_ref().1.peer_certificates().is_some() }
+        Self {
+            has_certificate: stream.io().get_ref().1.peer_certificates().is_some(),
+        }
     }
 }

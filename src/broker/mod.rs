@@ -107,7 +107,12 @@ struct Entry {
 
 impl Batch {
     pub(crate) fn new(partition: Partition, epoch: u64) -> Self {
-        Self { partition, epoch, buffer: Vec::new(), records: Vec::new() }
+        Self {
+            partition,
+            epoch,
+            buffer: Vec::new(),
+            records: Vec::new(),
+        }
     }
 
     /// Makes room for as much as another batch holds: batches of a busy partition are much alike, and growing is copying.
@@ -132,7 +137,14 @@ impl Batch {
             push_header(&mut self.buffer, name, value);
         }
         let headers = self.buffer.len() - before;
-        self.records.push(Entry { offset, timestamp, start, key: key.map(<[u8]>::len), payload: payload.map(<[u8]>::len), headers });
+        self.records.push(Entry {
+            offset,
+            timestamp,
+            start,
+            key: key.map(<[u8]>::len),
+            payload: payload.map(<[u8]>::len),
+            headers,
+        });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -150,8 +162,12 @@ impl Batch {
             Record {
                 offset: entry.offset,
                 timestamp: entry.timestamp,
-                key: entry.key.map(|length| &self.buffer[entry.start..entry.start + length]),
-                payload: entry.payload.map(|length| &self.buffer[payload_at..payload_at + length]),
+                key: entry
+                    .key
+                    .map(|length| &self.buffer[entry.start..entry.start + length]),
+                payload: entry
+                    .payload
+                    .map(|length| &self.buffer[payload_at..payload_at + length]),
                 headers: Headers::from_block(&self.buffer[headers_at..headers_at + entry.headers]),
             }
         })
@@ -185,7 +201,11 @@ pub(crate) trait Catalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error>;
 
     /// As [`Source::committed`], for `group`.
-    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error>;
+    async fn committed(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error>;
 
     /// Ends the client. Nothing may be called after it.
     async fn close(&mut self);
@@ -222,7 +242,11 @@ impl<'a> Outgoing<'a> {
     pub(crate) fn out_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let stays = self.stays;
         let kept = self.headers.iter().filter(move |(name, _)| stays(name));
-        kept.chain(self.extra.iter().map(|(name, value)| (name.as_bytes(), Some(*value))))
+        kept.chain(
+            self.extra
+                .iter()
+                .map(|(name, value)| (name.as_bytes(), Some(*value))),
+        )
     }
 
     /// The text of a header that this service adds.
@@ -237,7 +261,11 @@ impl<'a> Outgoing<'a> {
         if mutant::active(Mutant::NoMessageId) {
             return None;
         }
-        match (self.label(ORIGIN), self.label(ERROR), self.label(Control::Retry.name())) {
+        match (
+            self.label(ORIGIN),
+            self.label(ERROR),
+            self.label(Control::Retry.name()),
+        ) {
             (Some(origin), None, _) => Some(origin.to_owned()),
             (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
             (None, _, retry) => retry.map(str::to_owned),

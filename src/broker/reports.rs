@@ -14,7 +14,10 @@ pub(super) struct Reports {
 impl Reports {
     pub(super) fn put(&self, reports: &mut Vec<Report>) {
         if !reports.is_empty() {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).append(reports);
+            self.waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .append(reports);
             self.came.notify_one();
         }
     }
@@ -22,7 +25,8 @@ impl Reports {
     /// Dropped early, it loses nothing: reports leave only with the answer.
     pub(super) async fn take(&self) -> Vec<Report> {
         loop {
-            let reports = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            let reports =
+                std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if !reports.is_empty() {
                 return reports;
             }

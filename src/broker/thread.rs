@@ -22,7 +22,11 @@ impl Thread {
             body();
             drop((ends, tells));
         })?;
-        Ok(Self { handle: Some(handle), ended, told: Some(told) })
+        Ok(Self {
+            handle: Some(handle),
+            ended,
+            told: Some(told),
+        })
     }
 
     pub(super) fn unpark(&self) {
@@ -45,7 +49,9 @@ impl Thread {
     }
 
     fn join(&mut self, in_time: bool) {
-        let Some(handle) = self.handle.take() else { return };
+        let Some(handle) = self.handle.take() else {
+            return;
+        };
         let name = handle.thread().name().unwrap_or_default().to_owned();
         if !in_time {
             tracing::warn!(
@@ -62,7 +68,10 @@ impl Drop for Thread {
     fn drop(&mut self) {
         if self.handle.is_some() {
             self.unpark();
-            let in_time = !matches!(self.ended.recv_timeout(CLIENT_CLOSE_MAX), Err(RecvTimeoutError::Timeout));
+            let in_time = !matches!(
+                self.ended.recv_timeout(CLIENT_CLOSE_MAX),
+                Err(RecvTimeoutError::Timeout)
+            );
             self.join(in_time);
         }
     }

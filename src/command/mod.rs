@@ -42,7 +42,9 @@ pub(crate) fn complete(completion: &Completion) -> Result<Outcome> {
 }
 
 fn run<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(command);
     // Not dropped: that would wait for a look-up of a name to time out.
     runtime.shutdown_background();

@@ -33,7 +33,11 @@ pub(crate) enum Tone {
 
 impl Page {
     /// No terminal: plain text.
-    pub(crate) const PLAIN: Self = Self { width: WIDTH, is_terminal: false, has_colours: false };
+    pub(crate) const PLAIN: Self = Self {
+        width: WIDTH,
+        is_terminal: false,
+        has_colours: false,
+    };
 
     pub(crate) fn of_stdout() -> Self {
         let out = std::io::stdout();
@@ -41,10 +45,18 @@ impl Page {
             return Self::PLAIN;
         }
         let width = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
-        let width = if width == 0 { WIDTH } else { width.min(WIDTH_MAX) };
+        let width = if width == 0 {
+            WIDTH
+        } else {
+            width.min(WIDTH_MAX)
+        };
         // As no-color.org has it: there, and not empty.
         let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { width, is_terminal: true, has_colours }
+        Self {
+            width,
+            is_terminal: true,
+            has_colours,
+        }
     }
 
     pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
@@ -66,7 +78,9 @@ impl Page {
         if count == 0 || max == 0 || cells == 0 {
             return String::new();
         }
-        let eighths = (u128::from(count) * 8 * cells as u128).div_ceil(u128::from(max)).min(8 * cells as u128) as usize;
+        let eighths = (u128::from(count) * 8 * cells as u128)
+            .div_ceil(u128::from(max))
+            .min(8 * cells as u128) as usize;
         if !self.is_terminal {
             return "#".repeat(eighths.div_ceil(8));
         }
@@ -121,7 +135,10 @@ pub(crate) struct Table<const N: usize> {
 
 impl<const N: usize> Table<N> {
     pub(crate) fn new(sides: [Side; N]) -> Self {
-        Self { sides, rows: Vec::new() }
+        Self {
+            sides,
+            rows: Vec::new(),
+        }
     }
 
     pub(crate) fn row(&mut self, tone: Tone, cells: [impl Into<String>; N]) {
@@ -135,12 +152,20 @@ impl<const N: usize> Table<N> {
 
     /// Indented by two, columns two apart, no blanks at the ends of lines.
     pub(crate) fn print(&self, page: &Page) -> String {
-        let widths: [usize; N] =
-            std::array::from_fn(|column| self.rows.iter().map(|row| row[column].1.chars().count()).max().unwrap_or_default());
+        let widths: [usize; N] = std::array::from_fn(|column| {
+            self.rows
+                .iter()
+                .map(|row| row[column].1.chars().count())
+                .max()
+                .unwrap_or_default()
+        });
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
-            let last = row.iter().rposition(|(_, cell)| !cell.is_empty()).unwrap_or_default();
+            let last = row
+                .iter()
+                .rposition(|(_, cell)| !cell.is_empty())
+                .unwrap_or_default();
             for (column, (tone, cell)) in row.iter().enumerate().take(last + 1) {
                 let blanks = " ".repeat(widths[column] - cell.chars().count());
                 let painted = page.paint(*tone, cell);
@@ -173,7 +198,11 @@ pub(crate) fn count(number: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn several(number: u64, one: &str) -> String {
-    format!("{} {one}{}", count(number), if number == 1 { "" } else { "s" })
+    format!(
+        "{} {one}{}",
+        count(number),
+        if number == 1 { "" } else { "s" }
+    )
 }
 
 /// `812 B`, `9.1 MiB`.
@@ -185,17 +214,34 @@ pub(crate) fn size(bytes: u64) -> String {
         }
         (amount, unit) = (amount / 1024.0, next);
     }
-    if unit == "B" || amount >= 99.95 { format!("{amount:.0} {unit}") } else { format!("{amount:.1} {unit}") }
+    if unit == "B" || amount >= 99.95 {
+        format!("{amount:.0} {unit}")
+    } else {
+        format!("{amount:.1} {unit}")
+    }
 }
 
 /// The two greatest units: `2d 4h`, `3m 20s`, `250ms`.
 pub(crate) fn length(duration: Duration) -> String {
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let units = [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+        ("ms", 1),
+    ];
     let mut rest = duration.as_millis();
-    let first = units.iter().position(|(_, unit)| rest >= *unit).unwrap_or(units.len() - 1);
+    let first = units
+        .iter()
+        .position(|(_, unit)| rest >= *unit)
+        .unwrap_or(units.len() - 1);
     let mut parts = Vec::new();
     // Nobody asks for the milliseconds of a second, but under one there is nothing else.
-    let last = if first == units.len() - 1 { first } else { (first + 1).min(units.len() - 2) };
+    let last = if first == units.len() - 1 {
+        first
+    } else {
+        (first + 1).min(units.len() - 2)
+    };
     for (name, unit) in &units[first..=last] {
         if rest >= *unit || parts.is_empty() {
             parts.push(format!("{}{name}", rest / unit));
@@ -229,15 +275,32 @@ mod tests {
 
     #[test]
     fn amounts_and_times_read_as_people_say_them() {
-        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345_678, "12,345,678")] {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (12_345_678, "12,345,678"),
+        ] {
             assert_eq!(count(number), text);
         }
-        for (bytes, text) in [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (150 << 20, "150 MiB"), (5 << 40, "5.0 TiB")] {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_536, "1.5 KiB"),
+            (150 << 20, "150 MiB"),
+            (5 << 40, "5.0 TiB"),
+        ] {
             assert_eq!(size(bytes), text);
         }
-        for (millis, text) in
-            [(0, "0ms"), (250, "250ms"), (1_500, "1s"), (200_000, "3m 20s"), (3_600_000, "1h"), (3_605_000, "1h"), (187_200_000, "2d 4h")]
-        {
+        for (millis, text) in [
+            (0, "0ms"),
+            (250, "250ms"),
+            (1_500, "1s"),
+            (200_000, "3m 20s"),
+            (3_600_000, "1h"),
+            (3_605_000, "1h"),
+            (187_200_000, "2d 4h"),
+        ] {
             assert_eq!(length(Duration::from_millis(millis)), text);
         }
         let at = Timestamp::from_millis;
@@ -249,12 +312,22 @@ mod tests {
 
     #[test]
     fn a_bar_shows_the_least_that_is_there_and_never_more_than_its_room() {
-        let terminal = Page { is_terminal: true, ..Page::PLAIN };
+        let terminal = Page {
+            is_terminal: true,
+            ..Page::PLAIN
+        };
         assert_eq!(
-            (terminal.bar(0, 9, 4), terminal.bar(1, 1_000_000, 4), terminal.bar(9, 9, 4)),
+            (
+                terminal.bar(0, 9, 4),
+                terminal.bar(1, 1_000_000, 4),
+                terminal.bar(9, 9, 4)
+            ),
             (String::new(), "▏".into(), "████".into())
         );
-        assert_eq!((terminal.bar(5, 16, 4), Page::PLAIN.bar(5, 16, 4)), ("█▎".into(), "##".into()));
+        assert_eq!(
+            (terminal.bar(5, 16, 4), Page::PLAIN.bar(5, 16, 4)),
+            ("█▎".into(), "##".into())
+        );
         assert_eq!(terminal.bar(u64::MAX, u64::MAX, 2), "██");
     }
 
@@ -264,8 +337,17 @@ mod tests {
         table.row(Tone::Strong, ["name", "count"]);
         table.row(Tone::Plain, ["a", "1,000"]);
         table.row(Tone::Plain, ["b", ""]);
-        assert_eq!(table.print(&Page::PLAIN), "  name  count\n  a     1,000\n  b\n");
-        let coloured = table.print(&Page { has_colours: true, ..Page::PLAIN });
-        assert!(coloured.starts_with("  \u{1b}[1mname\u{1b}[0m  \u{1b}[1mcount\u{1b}[0m\n"), "{coloured:?}");
+        assert_eq!(
+            table.print(&Page::PLAIN),
+            "  name  count\n  a     1,000\n  b\n"
+        );
+        let coloured = table.print(&Page {
+            has_colours: true,
+            ..Page::PLAIN
+        });
+        assert!(
+            coloured.starts_with("  \u{1b}[1mname\u{1b}[0m  \u{1b}[1mcount\u{1b}[0m\n"),
+            "{coloured:?}"
+        );
     }
 }

@@ -17,7 +17,9 @@ use std::collections::BTreeSet;
 
 /// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
 pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let store = Storage::of(config)?.connect().await.context("store.redis")?;
         let partitions = match reset.partition {
@@ -49,8 +51,15 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
 
 /// The shards of which an erasure would lose messages, with their number.
 fn still_waiting(shards: &[ShardId], states: Vec<Option<State>>) -> Vec<String> {
-    let pending = states.into_iter().map(|state| state.map_or(0, |state| state.pending + state.quarantined));
-    shards.iter().zip(pending).filter(|(_, pending)| *pending > 0).map(|(shard, pending)| format!("{shard}: {pending}")).collect()
+    let pending = states
+        .into_iter()
+        .map(|state| state.map_or(0, |state| state.pending + state.quarantined));
+    shards
+        .iter()
+        .zip(pending)
+        .filter(|(_, pending)| *pending > 0)
+        .map(|(shard, pending)| format!("{shard}: {pending}"))
+        .collect()
 }
 
 /// A stream that may have a message of the route, and until when it passes over what bears that message's id.
@@ -66,9 +75,15 @@ async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> 
         let catalog = NatsCatalog::new(&nats_cluster(config, cluster), Health::new().part("reset"));
         for facts in catalog.all_behind(&filter).await? {
             // A target cannot be where the server keeps its own.
-            let is_theirs = facts.subjects.iter().all(|subject| subject.starts_with('$'));
+            let is_theirs = facts
+                .subjects
+                .iter()
+                .all(|subject| subject.starts_with('$'));
             let until = facts.last.plus(facts.window + CLOCK_SKEW_MAX);
-            memories.extend((!is_theirs).then_some(Memory { stream: facts.name, until }));
+            memories.extend((!is_theirs).then_some(Memory {
+                stream: facts.name,
+                until,
+            }));
         }
     }
     Ok(memories)
@@ -76,31 +91,62 @@ async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> 
 
 /// Where messages of a route may arrive on NATS: by cluster, what a filter lets through.
 fn arrivals(route: &Route) -> BTreeSet<(&str, String)> {
-    let named = route.target.iter().chain([&route.dead_letter]).filter(|topic| topic.kind == Kind::Nats);
-    let mut arrivals: BTreeSet<_> = named.map(|topic| (topic.cluster.as_str(), whatever(&topic.topic))).collect();
+    let named = route
+        .target
+        .iter()
+        .chain([&route.dead_letter])
+        .filter(|topic| topic.kind == Kind::Nats);
+    let mut arrivals: BTreeSet<_> = named
+        .map(|topic| (topic.cluster.as_str(), whatever(&topic.topic)))
+        .collect();
     if route.target_kind() == Kind::Nats {
-        arrivals.extend(route.allow.iter().flatten().map(|allowed| (route.target_cluster(), allowed.clone())));
+        arrivals.extend(
+            route
+                .allow
+                .iter()
+                .flatten()
+                .map(|allowed| (route.target_cluster(), allowed.clone())),
+        );
     }
     arrivals
 }
 
 /// All that a target may become of which a part is taken from the message.
 fn whatever(target: &str) -> String {
-    let fixed: Vec<_> = target.split('.').take_while(|token| !token.starts_with('$')).collect();
-    if fixed.len() == target.split('.').count() { target.to_owned() } else { [fixed, vec![">"]].concat().join(".") }
+    let fixed: Vec<_> = target
+        .split('.')
+        .take_while(|token| !token.starts_with('$'))
+        .collect();
+    if fixed.len() == target.split('.').count() {
+        target.to_owned()
+    } else {
+        [fixed, vec![">"]].concat().join(".")
+    }
 }
 
 /// Waits until they have all forgotten, or says until when.
 async fn outlast(memories: &[Memory], ends_at_once: bool) -> Result<()> {
     let now = WallClock.now();
-    let Some(last) = memories.iter().filter(|memory| memory.until > now).max_by_key(|memory| memory.until) else { return Ok(()) };
+    let Some(last) = memories
+        .iter()
+        .filter(|memory| memory.until > now)
+        .max_by_key(|memory| memory.until)
+    else {
+        return Ok(());
+    };
     let until = last.until.to_rfc3339();
-    let why =
-        format!("until then the stream {} drops what bears the id of a message that it has, as new ones of the topic do", last.stream);
+    let why = format!(
+        "until then the stream {} drops what bears the id of a message that it has, as new ones of the topic do",
+        last.stream
+    );
     if ends_at_once {
-        return print(&format!("Do not start the service before {until}: {why}.\n"));
+        return print(&format!(
+            "Do not start the service before {until}: {why}.\n"
+        ));
     }
-    print(&format!("Waiting until {until}: {why} (--no-wait leaves the waiting to you).\n"))?;
+    print(&format!(
+        "Waiting until {until}: {why} (--no-wait leaves the waiting to you).\n"
+    ))?;
     tokio::time::sleep(last.until.since(now)).await;
     Ok(())
 }
@@ -111,7 +157,13 @@ mod tests {
 
     #[test]
     fn a_target_made_of_a_messages_subject_is_looked_for_wherever_it_may_lead() {
-        for (target, filter) in [("orders", "orders"), ("orders.$1", "orders.>"), ("a.$2.b.$1", "a.>"), ("$1", ">"), ("a.b$1", "a.b$1")] {
+        for (target, filter) in [
+            ("orders", "orders"),
+            ("orders.$1", "orders.>"),
+            ("a.$2.b.$1", "a.>"),
+            ("$1", ">"),
+            ("a.b$1", "a.b$1"),
+        ] {
             assert_eq!(whatever(target), filter);
         }
     }

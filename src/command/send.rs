@@ -14,7 +14,10 @@ use crate::health::{Health, Part};
 use crate::limit::{COMMAND_REPORT_MAX, COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::header::push_header;
 use crate::model::header_name::{Control, SUBJECT};
-use crate::model::{Admission, CameBy, Headers, Offset, Origins, Partition, Reason, Record, Rules, ShardId, Timestamp, Warning, admit};
+use crate::model::{
+    Admission, CameBy, Headers, Offset, Origins, Partition, Reason, Record, Rules, ShardId,
+    Timestamp, Warning, admit,
+};
 use crate::role::{cluster, nats_cluster, rules};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -51,31 +54,61 @@ struct Draft {
 /// Sends what the command line says, and tells where it went.
 pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
     let source = config.routes.get(&send.route).map(|route| &route.source);
-    let (by_subject, subject) = source.map(|source| subject::of(source, send)).transpose()?.flatten().unzip();
+    let (by_subject, subject) = source
+        .map(|source| subject::of(source, send))
+        .transpose()?
+        .flatten()
+        .unzip();
     let first = source.and_then(|source| source.topics.first());
-    let topic = by_subject.or(send.topic.clone()).or(first.cloned()).unwrap_or_default();
+    let topic = by_subject
+        .or(send.topic.clone())
+        .or(first.cloned())
+        .unwrap_or_default();
     config.check_source(&send.route, &topic)?;
     let rules = rules(config, &send.route);
-    let shard = ShardId::new(send.route.as_str(), Partition::new(topic.as_str(), send.partition.unwrap_or(0)));
+    let shard = ShardId::new(
+        send.route.as_str(),
+        Partition::new(topic.as_str(), send.partition.unwrap_or(0)),
+    );
     let (origins, now) = (Origins::new(&config.deployment, &shard), WallClock.now());
     let payload = payload(send)?;
-    let draft = draft((send, subject.as_deref()), (&origins, &rules), payload.as_deref(), now)?;
+    let draft = draft(
+        (send, subject.as_deref()),
+        (&origins, &rules),
+        payload.as_deref(),
+        now,
+    )?;
     let receipt = Receipt {
         route: send.route.clone(),
         topic,
         key: send.key.clone(),
         id: send.id.clone(),
         cancel: draft.due.is_none(),
-        target: draft.due.and_then(|_| target_of(send, &draft, (&origins, &rules))),
+        target: draft
+            .due
+            .and_then(|_| target_of(send, &draft, (&origins, &rules))),
         due_ms: draft.due.map(Timestamp::as_millis),
         due: draft.due.map(Timestamp::to_rfc3339),
         ..Receipt::default()
     };
     let (receipt, note) = run(async {
         let (partition, note) = lead(config, send, &receipt.topic).await;
-        Ok((deliver(config, (send, partition, subject.as_deref()), (&draft, payload.as_deref()), receipt).await?, note))
+        Ok((
+            deliver(
+                config,
+                (send, partition, subject.as_deref()),
+                (&draft, payload.as_deref()),
+                receipt,
+            )
+            .await?,
+            note,
+        ))
     })?;
-    print(&if send.json { json(&receipt)? } else { text(&receipt, (now, draft.warning), &Page::of_stdout()) })?;
+    print(&if send.json {
+        json(&receipt)?
+    } else {
+        text(&receipt, (now, draft.warning), &Page::of_stdout())
+    })?;
     if let Some(note) = note {
         tracing::warn!("{note}");
     }
@@ -83,35 +116,66 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
 }
 
 /// Where the service will deliver it.
-fn target_of(send: &cli::Send, draft: &Draft, (origins, rules): (&Origins, &Rules)) -> Option<String> {
-    let came_by = CameBy { topic: origins.topic(), headers: Headers::from_block(&draft.headers) };
-    rules.target(send.to.as_deref(), came_by).ok().map(Cow::into_owned)
+fn target_of(
+    send: &cli::Send,
+    draft: &Draft,
+    (origins, rules): (&Origins, &Rules),
+) -> Option<String> {
+    let came_by = CameBy {
+        topic: origins.topic(),
+        headers: Headers::from_block(&draft.headers),
+    };
+    rules
+        .target(send.to.as_deref(), came_by)
+        .ok()
+        .map(Cow::into_owned)
 }
 
 /// The partition to send to, if not where the key leads. A cancel and a replacement work only on the partition on which the message waits, and
 /// who sent that may have another partitioner. Answers also what a person should know of it.
 async fn lead(config: &Config, send: &cli::Send, topic: &str) -> (Option<i32>, Option<String>) {
-    let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else { return (send.partition, None) };
-    let found = async { Source::open(config).await?.found(id, Some(&send.route)).await };
+    let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
+        return (send.partition, None);
+    };
+    let found = async {
+        Source::open(config)
+            .await?
+            .found(id, Some(&send.route))
+            .await
+    };
     let search = match tokio::time::timeout(COMMAND_SEND_MAX, found).await {
         Ok(Ok(search)) => search,
         Ok(Err(error)) => return (None, Some(unled(id, &format!("{error:#}")))),
         Err(_) => return (None, Some(unled(id, "the store does not answer"))),
     };
-    let partitions: Vec<i32> = search.found.iter().filter(|place| place.topic == topic).map(|place| place.partition).collect();
+    let partitions: Vec<i32> = search
+        .found
+        .iter()
+        .filter(|place| place.topic == topic)
+        .map(|place| place.partition)
+        .collect();
     match partitions[..] {
         [partition] => (Some(partition), None),
-        [] if send.cancel => (None, Some(format!("nothing waits under the id {id} now: the cancel went where its key leads"))),
+        [] if send.cancel => (
+            None,
+            Some(format!(
+                "nothing waits under the id {id} now: the cancel went where its key leads"
+            )),
+        ),
         [] => (None, None),
         _ => (
             None,
-            Some(format!("messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does")),
+            Some(format!(
+                "messages wait under the id {id} on partitions {partitions:?}: choose with --partition, else the key does"
+            )),
         ),
     }
 }
 
 fn unled(id: &str, why: &str) -> String {
-    format!("where the id {id} waits could not be looked up, so the record went where its key leads: {why}")
+    format!(
+        "where the id {id} waits could not be looked up, so the record went where its key leads: {why}"
+    )
 }
 
 fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
@@ -119,13 +183,17 @@ fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         reader.take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > PAYLOAD_BYTES_MAX {
-            return Err(Refused(format!("the payload has more than {PAYLOAD_BYTES_MAX} bytes")).into());
+            return Err(Refused(format!(
+                "the payload has more than {PAYLOAD_BYTES_MAX} bytes"
+            ))
+            .into());
         }
         Ok(bytes)
     };
     let bytes = match (&send.file, send.payload.as_deref()) {
         (Some(file), _) => {
-            let mut file_in = std::fs::File::open(file).map_err(|error| Refused(format!("--file {}: {error}", file.display())))?;
+            let mut file_in = std::fs::File::open(file)
+                .map_err(|error| Refused(format!("--file {}: {error}", file.display())))?;
             read(&mut file_in)?
         }
         (None, Some("-")) => read(&mut std::io::stdin().lock()).context("standard input")?,
@@ -146,11 +214,20 @@ fn draft(
     // As it will come by.
     own.extend(subject.map(|subject| (SUBJECT, subject)));
     let when = [(Control::After, &send.delay), (Control::At, &send.at)];
-    let when: Vec<_> = when.into_iter().filter_map(|(control, value)| Some((control, value.clone()?))).collect();
+    let when: Vec<_> = when
+        .into_iter()
+        .filter_map(|(control, value)| Some((control, value.clone()?)))
+        .collect();
     let admitted = |when: &[(Control, String)]| -> std::result::Result<Draft, Refused> {
         let headers = block(send, &own, when);
         let key = send.key.as_deref().map(str::as_bytes);
-        let record = Record { offset: Offset(0), timestamp: Some(now), key, payload, headers: Headers::from_block(&headers) };
+        let record = Record {
+            offset: Offset(0),
+            timestamp: Some(now),
+            key,
+            payload,
+            headers: Headers::from_block(&headers),
+        };
         let (due, warning) = match admit(&record, origins, rules) {
             Admission::Message { due, warning, .. } => (Some(due), warning),
             Admission::Cancel { .. } => (None, None),
@@ -162,12 +239,18 @@ fn draft(
                 )));
             }
         };
-        Ok(Draft { headers, due, warning })
+        Ok(Draft {
+            headers,
+            due,
+            warning,
+        })
     };
     let draft = admitted(&when)?;
     // A delay would be counted from the moment of sending, by whoever stamps the record: what is told here is to hold.
     match draft.due {
-        Some(due) if send.delay.is_some() => admitted(&[(Control::At, due.as_millis().to_string())]),
+        Some(due) if send.delay.is_some() => {
+            admitted(&[(Control::At, due.as_millis().to_string())])
+        }
         _ => Ok(draft),
     }
 }
@@ -183,10 +266,14 @@ fn own_headers(send: &cli::Send) -> std::result::Result<Vec<(&str, &str)>, Refus
 /// The headers as they are written to the record: the message's own, then the control headers.
 fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> Vec<u8> {
     let mut block = Vec::new();
-    let mut push = |name: &str, value: &str| push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
+    let mut push =
+        |name: &str, value: &str| push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
     own.iter().for_each(|(name, value)| push(name, value));
-    when.iter().for_each(|(control, value)| push(control.name(), value));
-    send.to.iter().for_each(|target| push(Control::To.name(), target));
+    when.iter()
+        .for_each(|(control, value)| push(control.name(), value));
+    send.to
+        .iter()
+        .for_each(|target| push(Control::To.name(), target));
     send.id.iter().for_each(|id| push(Control::Id.name(), id));
     if send.cancel {
         push(Control::Op.name(), "cancel");
@@ -216,7 +303,11 @@ async fn deliver(
     let report = match target.send(&record, 0) {
         Sent::Taken => reported(&mut *target, &health).await?,
         Sent::Full => bail!("not sent: the client takes nothing"),
-        Sent::Failed(failure) => Report { ticket: 0, place: None, outcome: Err(failure) },
+        Sent::Failed(failure) => Report {
+            ticket: 0,
+            place: None,
+            outcome: Err(failure),
+        },
     };
     target.close().await;
     match report.outcome {
@@ -225,7 +316,9 @@ async fn deliver(
             let (topic, detail) = (&receipt.topic, &failure.detail);
             match failure.kind {
                 FailureKind::Refused => bail!("not sent: {name} refuses it for {topic}: {detail}"),
-                FailureKind::NotNow => bail!("not sent: {name} does not take it for {topic} now: {detail}"),
+                FailureKind::NotNow => {
+                    bail!("not sent: {name} does not take it for {topic} now: {detail}")
+                }
                 FailureKind::Unknown | FailureKind::Closed => bail!(
                     "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
                     COMMAND_SEND_MAX.as_secs()
@@ -238,13 +331,25 @@ async fn deliver(
 fn target(config: &Config, source: &config::Source, part: Part) -> Result<Box<dyn Target>> {
     if source.kind == Kind::Nats {
         // Two sent by one command in one millisecond are two: it sends one.
-        let name = format!("send/{}/{}", std::process::id(), WallClock.now().as_millis());
-        return Ok(Box::new(NatsTarget::new(&nats_cluster(config, &source.cluster), 1, name, part)?));
+        let name = format!(
+            "send/{}/{}",
+            std::process::id(),
+            WallClock.now().as_millis()
+        );
+        return Ok(Box::new(NatsTarget::new(
+            &nats_cluster(config, &source.cluster),
+            1,
+            name,
+            part,
+        )?));
     }
     let mut cluster = cluster(config, &source.cluster);
     // Somebody waits before the screen; the service, for which such a property is, goes on trying for minutes.
     cluster.properties.remove("delivery.timeout.ms");
-    cluster.properties.insert("message.timeout.ms".to_owned(), COMMAND_SEND_MAX.as_millis().to_string());
+    cluster.properties.insert(
+        "message.timeout.ms".to_owned(),
+        COMMAND_SEND_MAX.as_millis().to_string(),
+    );
     Ok(Box::new(KafkaTarget::new(&cluster, 1, part)?))
 }
 
@@ -253,45 +358,98 @@ async fn reported(target: &mut dyn Target, health: &Health) -> Result<Report> {
     if let Ok(mut reports) = tokio::time::timeout(COMMAND_REPORT_MAX, target.reports()).await {
         return reports.pop().context("the client reports on every record");
     }
-    let detail = health.not_ready().pop().map_or_else(|| "no answer".to_owned(), |complaint| complaint.reason);
-    Ok(Report { ticket: 0, place: None, outcome: Err(Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail }) })
+    let detail = health
+        .not_ready()
+        .pop()
+        .map_or_else(|| "no answer".to_owned(), |complaint| complaint.reason);
+    Ok(Report {
+        ticket: 0,
+        place: None,
+        outcome: Err(Failure {
+            kind: FailureKind::Unknown,
+            reason: Reason::TimedOut,
+            detail,
+        }),
+    })
 }
 
 fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Receipt {
-    let Some((partition, offset)) = place else { return receipt };
-    let shard = ShardId::new(receipt.route.as_str(), Partition::new(receipt.topic.as_str(), partition));
+    let Some((partition, offset)) = place else {
+        return receipt;
+    };
+    let shard = ShardId::new(
+        receipt.route.as_str(),
+        Partition::new(receipt.topic.as_str(), partition),
+    );
     let mut origin = String::new();
     Origins::new(&config.deployment, &shard).write(offset, &mut origin);
     let origin = Some(origin).filter(|_| !receipt.cancel);
-    Receipt { partition: Some(partition), offset: Some(offset.0), origin, ..receipt }
+    Receipt {
+        partition: Some(partition),
+        offset: Some(offset.0),
+        origin,
+        ..receipt
+    }
 }
 
 fn text(receipt: &Receipt, (now, warning): (Timestamp, Option<Warning>), page: &Page) -> String {
     let mut rows = Vec::new();
     let place = match (receipt.partition, receipt.offset, &receipt.key) {
-        (Some(partition), Some(offset), _) => format!("{}/{partition} offset {offset}", receipt.topic),
+        (Some(partition), Some(offset), _) => {
+            format!("{}/{partition} offset {offset}", receipt.topic)
+        }
         (_, _, Some(key)) => format!("{} under the key {key}", receipt.topic),
         _ => receipt.topic.clone(),
     };
-    rows.push((if receipt.cancel { "cancel sent to" } else { "sent to" }, place));
+    rows.push((
+        if receipt.cancel {
+            "cancel sent to"
+        } else {
+            "sent to"
+        },
+        place,
+    ));
     if let Some(due) = receipt.due_ms.map(Timestamp::from_millis) {
-        let when = if due.is_at_once() || due <= now { "at once".to_owned() } else { relative(due, now) };
-        rows.push(("due", if due.is_at_once() { when } else { format!("{}  ({when})", moment(due)) }));
+        let when = if due.is_at_once() || due <= now {
+            "at once".to_owned()
+        } else {
+            relative(due, now)
+        };
+        rows.push((
+            "due",
+            if due.is_at_once() {
+                when
+            } else {
+                format!("{}  ({when})", moment(due))
+            },
+        ));
     }
-    rows.extend(receipt.target.iter().map(|target| ("target", target.clone())));
+    rows.extend(
+        receipt
+            .target
+            .iter()
+            .map(|target| ("target", target.clone())),
+    );
     rows.extend(receipt.id.iter().map(|id| ("id", id.clone())));
-    rows.extend(receipt.origin.iter().map(|origin| ("origin", origin.clone())));
+    rows.extend(
+        receipt
+            .origin
+            .iter()
+            .map(|origin| ("origin", origin.clone())),
+    );
     let mut table = Table::new([Side::Left, Side::Left]);
     for (name, value) in rows {
         table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
     }
     let mut text = table.print(page);
     if receipt.cancel {
-        text +=
-            "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
+        text += "It holds if the message still waits on this partition when the service reads it; what is being delivered is not stopped.\n";
     }
     if warning == Some(Warning::DueBefore2000) {
-        text += &page.paint(Tone::Odd, "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n");
+        text += &page.paint(
+            Tone::Odd,
+            "The due time lies before the year 2000: --at takes milliseconds, not seconds.\n",
+        );
     }
     text
 }
@@ -308,8 +466,12 @@ mod tests {
     const NOW: i64 = 1_795_302_005_000;
 
     fn parsed(line: &[&str]) -> cli::Send {
-        let all = ["postdate", "send", "--config", "c", "--route", "orders"].iter().chain(line);
-        let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else { panic!("another command") };
+        let all = ["postdate", "send", "--config", "c", "--route", "orders"]
+            .iter()
+            .chain(line);
+        let Command::Send(send) = Cli::try_parse_from(all).unwrap().command else {
+            panic!("another command")
+        };
         *send
     }
 
@@ -324,21 +486,52 @@ mod tests {
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
         };
-        let origins = Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)));
-        draft((&parsed(line), None), (&origins, &rules), Some(b"x"), Timestamp::from_millis(NOW)).map_err(|refused| refused.to_string())
+        let origins = Origins::new(
+            "prod",
+            &ShardId::new("orders", Partition::new("orders.delayed", 0)),
+        );
+        draft(
+            (&parsed(line), None),
+            (&origins, &rules),
+            Some(b"x"),
+            Timestamp::from_millis(NOW),
+        )
+        .map_err(|refused| refused.to_string())
     }
 
     fn headers(draft: &Draft) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Headers::from_block(&draft.headers).iter().map(|(name, value)| (text(name), text(value.unwrap()))).collect()
+        Headers::from_block(&draft.headers)
+            .iter()
+            .map(|(name, value)| (text(name), text(value.unwrap())))
+            .collect()
     }
 
     #[test]
     fn what_is_told_to_be_due_is_what_is_sent() {
-        let draft = drafted(&["--in", "30m", "--header", "a=b=c", "--id", "x", "--to", "billing.eu", "text"]).unwrap();
+        let draft = drafted(&[
+            "--in",
+            "30m",
+            "--header",
+            "a=b=c",
+            "--id",
+            "x",
+            "--to",
+            "billing.eu",
+            "text",
+        ])
+        .unwrap();
         assert_eq!(draft.due, Some(Timestamp::from_millis(NOW + 1_800_000)));
-        let expected = [("a", "b=c"), ("postdate-at", "1795303805000"), ("postdate-to", "billing.eu"), ("postdate-id", "x")];
-        assert_eq!(headers(&draft), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let expected = [
+            ("a", "b=c"),
+            ("postdate-at", "1795303805000"),
+            ("postdate-to", "billing.eu"),
+            ("postdate-id", "x"),
+        ];
+        assert_eq!(
+            headers(&draft),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
     }
 
     #[test]
@@ -347,7 +540,8 @@ mod tests {
         assert_eq!(draft.due, None);
         assert_eq!(
             headers(&draft),
-            [("postdate-id", "x"), ("postdate-op", "cancel")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+            [("postdate-id", "x"), ("postdate-op", "cancel")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
     }
 
@@ -359,15 +553,34 @@ mod tests {
             (&["--at", "tomorrow", "t"], "invalid_at"),
             (&["--in", "2h", "t"], "delay_above_max"),
             (&["--in", "1m", "--to", "nope", "t"], "target_not_allowed"),
-            (&["--in", "1m", "--to", "orders.delayed", "t"], "target_is_source"),
+            (
+                &["--in", "1m", "--to", "orders.delayed", "t"],
+                "target_is_source",
+            ),
             (&["--in", "1m", "--id", "a b", "t"], "invalid_id"),
-            (&["--in", "1m", "--header", "postdate-at=0", "t"], "at_and_after"),
-            (&["--in", "1m", "--header", "postdate-op=drop", "t"], "invalid_op"),
+            (
+                &["--in", "1m", "--header", "postdate-at=0", "t"],
+                "at_and_after",
+            ),
+            (
+                &["--in", "1m", "--header", "postdate-op=drop", "t"],
+                "invalid_op",
+            ),
         ] {
-            let refused = drafted(line).err().unwrap_or_else(|| panic!("{line:?} is taken"));
-            assert!(refused.starts_with("not sent, ") && refused.contains(&format!("({code}): ")), "{line:?}: {refused}");
+            let refused = drafted(line)
+                .err()
+                .unwrap_or_else(|| panic!("{line:?} is taken"));
+            assert!(
+                refused.starts_with("not sent, ") && refused.contains(&format!("({code}): ")),
+                "{line:?}: {refused}"
+            );
         }
-        assert!(drafted(&["--in", "1m", "--header", "novalue", "t"]).err().unwrap().contains("write NAME=VALUE"));
+        assert!(
+            drafted(&["--in", "1m", "--header", "novalue", "t"])
+                .err()
+                .unwrap()
+                .contains("write NAME=VALUE")
+        );
     }
 
     #[test]
@@ -391,7 +604,15 @@ mod tests {
         id       order-42
         origin   prod/orders/orders.delayed/2/7
         "#);
-        let silent = Receipt { partition: None, offset: None, origin: None, key: Some("k".into()), ..receipt };
-        assert!(text(&silent, (now, None), &Page::PLAIN).contains("orders.delayed under the key k\n"));
+        let silent = Receipt {
+            partition: None,
+            offset: None,
+            origin: None,
+            key: Some("k".into()),
+            ..receipt
+        };
+        assert!(
+            text(&silent, (now, None), &Page::PLAIN).contains("orders.delayed under the key k\n")
+        );
     }
 }

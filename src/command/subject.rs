@@ -8,18 +8,39 @@ use crate::model::{is_subject, lets_through, split_topic};
 /// The partition's topic, and the subject. `None`: the route reads Kafka.
 pub(super) fn of(source: &Source, send: &cli::Send) -> Result<Option<(String, String)>, Refused> {
     if source.kind == Kind::Kafka {
-        let fault = || Err(Refused("--subject is for a route that reads NATS; this one reads topics".to_owned()));
+        let fault = || {
+            Err(Refused(
+                "--subject is for a route that reads NATS; this one reads topics".to_owned(),
+            ))
+        };
         return send.subject.as_ref().map_or(Ok(None), |_| fault());
     }
-    let filters: Vec<&str> = source.topics.iter().filter_map(|topic| Some(split_topic(topic)?.1)).collect();
+    let filters: Vec<&str> = source
+        .topics
+        .iter()
+        .filter_map(|topic| Some(split_topic(topic)?.1))
+        .collect();
     let known = filters.join(", ");
     let subject = match (&send.subject, filters.as_slice()) {
         (Some(subject), _) => subject.as_str(),
         (None, [only]) if is_subject(only) => *only,
-        (None, _) => return Err(Refused(format!("say to which subject, with --subject; the route reads {known}"))),
+        (None, _) => {
+            return Err(Refused(format!(
+                "say to which subject, with --subject; the route reads {known}"
+            )));
+        }
     };
-    let lets = |topic: &&String| split_topic(topic).is_some_and(|(_, filter)| is_subject(subject) && lets_through(filter, subject));
+    let lets = |topic: &&String| {
+        split_topic(topic)
+            .is_some_and(|(_, filter)| is_subject(subject) && lets_through(filter, subject))
+    };
     let topic = source.topics.iter().find(lets);
-    let unread = || Refused(format!("the route does not read the subject {subject:?}; it reads {known}"));
-    topic.map(|topic| Some((topic.clone(), subject.to_owned()))).ok_or_else(unread)
+    let unread = || {
+        Refused(format!(
+            "the route does not read the subject {subject:?}; it reads {known}"
+        ))
+    };
+    topic
+        .map(|topic| Some((topic.clone(), subject.to_owned())))
+        .ok_or_else(unread)
 }

@@ -31,15 +31,29 @@ const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8088
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
 
 pub(super) fn read(table: &Table<'_>) -> Admin {
-    let is_guarded = ["token", "token_file", "client_ca"].iter().any(|key| table.field(key).is_some());
-    Admin { listen: listen(table, is_guarded), token: token(table), tls: tls(table) }
+    let is_guarded = ["token", "token_file", "client_ca"]
+        .iter()
+        .any(|key| table.field(key).is_some());
+    Admin {
+        listen: listen(table, is_guarded),
+        token: token(table),
+        tls: tls(table),
+    }
 }
 
 fn listen(table: &Table<'_>, is_guarded: bool) -> SocketAddr {
-    let Some((field, text)) = table.field("listen").and_then(|field| field.text().map(|text| (field.clone(), text))) else { return LISTEN };
+    let Some((field, text)) = table
+        .field("listen")
+        .and_then(|field| field.text().map(|text| (field.clone(), text)))
+    else {
+        return LISTEN;
+    };
     let Ok(listen) = text.parse::<SocketAddr>() else {
         let fix = "write an IP address and a port: \"127.0.0.1:8088\", or \"0.0.0.0:8088\" to be reached from elsewhere";
-        field.refuse(format!("{:?} is not an address to listen on", field.shown()), fix);
+        field.refuse(
+            format!("{:?} is not an address to listen on", field.shown()),
+            fix,
+        );
         return LISTEN;
     };
     if !listen.ip().to_canonical().is_loopback() && !is_guarded {
@@ -59,7 +73,9 @@ fn refuse_open(field: &Field<'_>) {
 fn token(table: &Table<'_>) -> Option<Secret> {
     let (field, token) = table.secret("token")?;
     let text = token.expose();
-    if !text.is_empty() && (!TOKEN_BYTES.contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic())) {
+    if !text.is_empty()
+        && (!TOKEN_BYTES.contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()))
+    {
         let fix = "make one of 16 to 1024 letters, digits and signs, without spaces: `openssl rand -hex 32`";
         field.refuse("this is no token: it is too short, too long, or has characters that no header may have", fix);
     }
@@ -67,13 +83,24 @@ fn token(table: &Table<'_>) -> Option<Secret> {
 }
 
 fn tls(table: &Table<'_>) -> Option<Tls> {
-    let path = |key: &str| table.field(key).and_then(|field| field.text().map(PathBuf::from));
-    let (certificate, key, client_ca) = (path("certificate"), path("certificate_key"), path("client_ca"));
+    let path = |key: &str| {
+        table
+            .field(key)
+            .and_then(|field| field.text().map(PathBuf::from))
+    };
+    let (certificate, key, client_ca) = (
+        path("certificate"),
+        path("certificate_key"),
+        path("client_ca"),
+    );
     let (certificate, key) = match (certificate, key) {
         (Some(certificate), Some(key)) => (certificate, key),
         (None, None) if client_ca.is_none() => return None,
         (None, _) => {
-            table.missing("certificate", "add the path of the endpoint's own certificate: without it there is no TLS");
+            table.missing(
+                "certificate",
+                "add the path of the endpoint's own certificate: without it there is no TLS",
+            );
             return None;
         }
         (Some(_), None) => {
@@ -84,7 +111,14 @@ fn tls(table: &Table<'_>) -> Option<Tls> {
     if let Err(fault) = admin::Tls::new(&certificate, &key, client_ca.as_deref())
         && let Some(field) = table.field(fault.key)
     {
-        field.refuse(fault.what, "give the path of a file in PEM that this user can read");
+        field.refuse(
+            fault.what,
+            "give the path of a file in PEM that this user can read",
+        );
     }
-    Some(Tls { certificate, key, client_ca })
+    Some(Tls {
+        certificate,
+        key,
+        client_ca,
+    })
 }

@@ -56,7 +56,10 @@ fn every_mistake_is_named_with_its_place_and_its_fix() {
         let (head, _) = case.split_once("\n--").unwrap();
         let (name, changes) = head.split_once('\n').unwrap();
         let (text, environment) = broken(name, changes);
-        let says = parse(&text, &environment).map_or_else(|error| error.to_string(), |_| panic!("{name}: nothing is wrong"));
+        let says = parse(&text, &environment).map_or_else(
+            |error| error.to_string(),
+            |_| panic!("{name}: nothing is wrong"),
+        );
         assert!(!says.contains("hunter"), "{name}: a secret is printed");
         said += &format!("== {head}\n--\n{says}\n");
     }

@@ -28,12 +28,28 @@ impl Layers {
         text: &str,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Vec<Problem>> {
-        let document = ImDocument::parse(text.to_owned()).map_err(|error| vec![not_toml(file, text, &error)])?;
+        let document = ImDocument::parse(text.to_owned())
+            .map_err(|error| vec![not_toml(file, text, &error)])?;
         let variables = variables(environment)?;
-        let raw = variables.iter().map(|variable| (variable.name.clone(), variable.raw.clone())).collect();
-        let sources = variables.into_iter().fold(Figment::from(Toml::string(text)), Figment::merge);
-        let root = sources.data().unwrap_or_default().remove(&Profile::Default).unwrap_or_default();
-        Ok(Self { root, sources, document, file: file.to_owned(), raw })
+        let raw = variables
+            .iter()
+            .map(|variable| (variable.name.clone(), variable.raw.clone()))
+            .collect();
+        let sources = variables
+            .into_iter()
+            .fold(Figment::from(Toml::string(text)), Figment::merge);
+        let root = sources
+            .data()
+            .unwrap_or_default()
+            .remove(&Profile::Default)
+            .unwrap_or_default();
+        Ok(Self {
+            root,
+            sources,
+            document,
+            file: file.to_owned(),
+            raw,
+        })
     }
 
     pub(super) fn root(&self) -> &Dict {
@@ -50,7 +66,10 @@ impl Layers {
 
     /// The line of `path` in the file, or of the innermost table around it that stands there.
     pub(super) fn place_in_file(&self, path: &Path) -> Place {
-        Place::File { path: self.file.clone(), line: self.line(path) }
+        Place::File {
+            path: self.file.clone(),
+            line: self.line(path),
+        }
     }
 
     /// The text of the environment variable that `value` came from.
@@ -69,11 +88,19 @@ impl Layers {
         for segment in path.segments() {
             let span = match segment {
                 Segment::Key(name) => {
-                    let Some((key, below)) = item.as_table_like().and_then(|table| table.get_key_value(name)) else { break };
+                    let Some((key, below)) = item
+                        .as_table_like()
+                        .and_then(|table| table.get_key_value(name))
+                    else {
+                        break;
+                    };
                     item = below;
                     key.span().or_else(|| item.span())
                 }
-                Segment::Index(index) => item.as_array().and_then(|array| array.get(*index)).and_then(toml_edit::Value::span),
+                Segment::Index(index) => item
+                    .as_array()
+                    .and_then(|array| array.get(*index))
+                    .and_then(toml_edit::Value::span),
             };
             found = span.or(found);
             if matches!(item, Item::None) {
@@ -85,7 +112,12 @@ impl Layers {
 }
 
 fn line_of(text: &str, at: usize) -> usize {
-    1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
+    1 + text
+        .as_bytes()
+        .iter()
+        .take(at)
+        .filter(|byte| **byte == b'\n')
+        .count()
 }
 
 fn not_toml(file: &FilePath, text: &str, error: &toml_edit::TomlError) -> Problem {
@@ -101,18 +133,33 @@ fn not_toml(file: &FilePath, text: &str, error: &toml_edit::TomlError) -> Proble
 /// asked for.
 pub(super) fn read(file: &FilePath) -> Result<String, Problem> {
     let problem = |what: String, fix: &str| Problem {
-        place: Place::File { path: file.to_owned(), line: None },
+        place: Place::File {
+            path: file.to_owned(),
+            line: None,
+        },
         key: None,
         what,
         fix: fix.to_owned(),
     };
     let bytes = std::fs::read(file).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => problem("there is no such file".to_owned(), "give the path of the file with --config"),
-        _ => problem(format!("cannot be read: {error}"), "let this user read it, or give another file with --config"),
+        std::io::ErrorKind::NotFound => problem(
+            "there is no such file".to_owned(),
+            "give the path of the file with --config",
+        ),
+        _ => problem(
+            format!("cannot be read: {error}"),
+            "let this user read it, or give another file with --config",
+        ),
     })?;
     String::from_utf8(bytes).map_err(|error| {
-        let line = line_of(&String::from_utf8_lossy(error.as_bytes()), error.utf8_error().valid_up_to());
-        problem(format!("line {line} is not UTF-8"), "save the file as UTF-8")
+        let line = line_of(
+            &String::from_utf8_lossy(error.as_bytes()),
+            error.utf8_error().valid_up_to(),
+        );
+        problem(
+            format!("line {line} is not UTF-8"),
+            "save the file as UTF-8",
+        )
     })
 }
 
@@ -127,11 +174,15 @@ struct Variable {
 }
 
 /// In the order of their names, so that the outcome does not hang on the order in which the system lists them.
-fn variables(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<Variable>, Vec<Problem>> {
+fn variables(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Vec<Variable>, Vec<Problem>> {
     let (mut variables, mut problems) = (Vec::new(), Vec::new());
     for (name, value) in environment {
         let name = name.to_string_lossy().into_owned();
-        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        let Some(rest) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
         if OF_THE_TOOLS.contains(&rest) || is_of_kubernetes(rest, &value.to_string_lossy()) {
             continue;
         }
@@ -141,13 +192,28 @@ fn variables(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Res
                 variables.push(Variable { name, keys, raw });
                 continue;
             }
-            Ok(_) => ("its name reaches no key", "write POSTDATE_ and the key's path in upper case, with __ for each dot; or unset it"),
-            Err(_) => ("its value is not UTF-8", "set it to UTF-8 text, or unset it"),
+            Ok(_) => (
+                "its name reaches no key",
+                "write POSTDATE_ and the key's path in upper case, with __ for each dot; or unset it",
+            ),
+            Err(_) => (
+                "its value is not UTF-8",
+                "set it to UTF-8 text, or unset it",
+            ),
         };
-        problems.push(Problem { place: Place::Variable(name), key: None, what: fault.0.to_owned(), fix: fault.1.to_owned() });
+        problems.push(Problem {
+            place: Place::Variable(name),
+            key: None,
+            what: fault.0.to_owned(),
+            fix: fault.1.to_owned(),
+        });
     }
     variables.sort_by(|a, b| a.name.cmp(&b.name));
-    if problems.is_empty() { Ok(variables) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(variables)
+    } else {
+        Err(problems)
+    }
 }
 
 /// Kubernetes sets such variables in every pod beside a Service called `postdate` or `postdate-<something>`. None can be meant for us: a
@@ -156,7 +222,9 @@ fn is_of_kubernetes(rest: &str, value: &str) -> bool {
     if rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_") {
         return true;
     }
-    let protocol = ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| rest.contains(protocol));
+    let protocol = ["_TCP", "_UDP", "_SCTP"]
+        .iter()
+        .any(|protocol| rest.contains(protocol));
     !rest.contains("__")
         && (rest.ends_with("_SERVICE_HOST")
             || rest.contains("_SERVICE_PORT")
@@ -174,7 +242,10 @@ impl Provider for Variable {
         for key in self.keys.iter().skip(1).rev() {
             value = Dict::from([(key.clone(), value)]).into();
         }
-        Ok(Map::from([(Profile::Default, Dict::from([(self.keys[0].clone(), value)]))]))
+        Ok(Map::from([(
+            Profile::Default,
+            Dict::from([(self.keys[0].clone(), value)]),
+        )]))
     }
 }
 
@@ -183,7 +254,9 @@ fn typed(raw: &str) -> Value {
     // Figment 0.10 counts characters where it cuts bytes: of "é\\n" in quotes it makes something else, or panics.
     if !raw.is_ascii() && raw.contains('\\') {
         let read = Toml::string(&format!("value = {raw}")).data().ok();
-        return read.and_then(|mut data| data.remove(&Profile::Default)?.remove("value")).unwrap_or_else(|| raw.into());
+        return read
+            .and_then(|mut data| data.remove(&Profile::Default)?.remove("value"))
+            .unwrap_or_else(|| raw.into());
     }
     let Ok(value) = raw.parse();
     value
@@ -194,8 +267,11 @@ mod tests {
     use super::*;
 
     fn layers(text: &str, environment: &[(&str, &str)]) -> Layers {
-        let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Layers::new(FilePath::new("postdate.toml"), text, environment).unwrap_or_else(|problems| panic!("{problems:?}"))
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Layers::new(FilePath::new("postdate.toml"), text, environment)
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
     }
 
     #[test]
@@ -203,18 +279,32 @@ mod tests {
         let text = "deployment = \"a\"\nroles = [\"x\", \"y\"]\n[admin]\nlisten = \"b\"\n";
         let layers = layers(
             text,
-            &[("POSTDATE_DEPLOYMENT", "c"), ("POSTDATE_ROLES", "[z]"), ("POSTDATE_LOG__LEVEL", "info,a=warn"), ("OTHER", "d")],
+            &[
+                ("POSTDATE_DEPLOYMENT", "c"),
+                ("POSTDATE_ROLES", "[z]"),
+                ("POSTDATE_LOG__LEVEL", "info,a=warn"),
+                ("OTHER", "d"),
+            ],
         );
         let expected = "deployment = \"c\"\nroles = [\"z\"]\nadmin = { listen = \"b\" }\nlog = { level = \"info,a=warn\" }";
-        let expected = Toml::string(expected).data().unwrap().remove(&Profile::Default).unwrap();
+        let expected = Toml::string(expected)
+            .data()
+            .unwrap()
+            .remove(&Profile::Default)
+            .unwrap();
         assert_eq!(layers.root(), &expected);
     }
 
     #[test]
     fn a_variable_of_any_letters_is_read_as_it_is_written() {
-        for (raw, value) in
-            [("\"éé\\n\"", "éé\n"), ("\"é\\\"x\"", "é\"x"), ("é\\x", "é\\x"), ("\"é\"", "é"), ("a,[b", "a,[b"), (" a ", "a")]
-        {
+        for (raw, value) in [
+            ("\"éé\\n\"", "éé\n"),
+            ("\"é\\\"x\"", "é\"x"),
+            ("é\\x", "é\\x"),
+            ("\"é\"", "é"),
+            ("a,[b", "a,[b"),
+            (" a ", "a"),
+        ] {
             assert_eq!(typed(raw), Value::from(value), "{raw}");
         }
         assert_eq!(typed("[\"é\\n\", \"a\"]"), Value::from(vec!["é\n", "a"]));
@@ -227,23 +317,43 @@ mod tests {
         let line = |keys: &[&str]| layers.line(&Path::of(keys));
         assert_eq!(line(&["route", "orders"]), Some(2));
         assert_eq!(line(&["route", "orders", "source", "kafka"]), Some(3));
-        assert_eq!(line(&["route", "orders", "dead_letter"]), Some(2), "a missing key is looked for in its table");
+        assert_eq!(
+            line(&["route", "orders", "dead_letter"]),
+            Some(2),
+            "a missing key is looked for in its table"
+        );
         assert_eq!(line(&["store"]), None);
         let second = Path::of(&["route", "orders", "source", "topics"]).index(1);
         assert_eq!(layers.line(&second), Some(4));
         let listen = Path::of(&["admin", "listen"]);
         let value = layers.root()["admin"].as_dict().unwrap()["listen"].clone();
-        assert_eq!(layers.place(&listen, &value), Place::Variable("POSTDATE_ADMIN__LISTEN".to_owned()));
+        assert_eq!(
+            layers.place(&listen, &value),
+            Place::Variable("POSTDATE_ADMIN__LISTEN".to_owned())
+        );
         assert_eq!(layers.raw(&value), Some("c"));
     }
 
     #[test]
     fn variables_that_kubernetes_invents_are_ignored() {
-        for name in ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8088_TCP", "PORT_8088_TCP_ADDR"] {
+        for name in [
+            "SERVICE_HOST",
+            "SERVICE_PORT",
+            "SERVICE_PORT_HTTP",
+            "PORT",
+            "PORT_8088_TCP",
+            "PORT_8088_TCP_ADDR",
+        ] {
             assert!(is_of_kubernetes(name, "tcp://10.0.0.1:8088"), "{name}");
-            assert!(is_of_kubernetes(&format!("METRICS_{name}"), "tcp://10.0.0.1:8088"), "METRICS_{name}");
+            assert!(
+                is_of_kubernetes(&format!("METRICS_{name}"), "tcp://10.0.0.1:8088"),
+                "METRICS_{name}"
+            );
         }
-        assert!(!is_of_kubernetes("ADMIN_PORT", "8088"), "somebody meant this");
+        assert!(
+            !is_of_kubernetes("ADMIN_PORT", "8088"),
+            "somebody meant this"
+        );
         assert!(!is_of_kubernetes("ROUTE__A__SERVICE_HOST", "x"));
     }
 }

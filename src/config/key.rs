@@ -90,15 +90,32 @@ const SECRET: &[&str] = &[
 
 /// How a table is written, for the one who wrote something else in its place.
 const TABLES: &[(&str, &str)] = &[
-    ("route.*.source", r#"source = { kafka = "main", topics = ["orders.delayed"] }"#),
-    ("route.*.target", r#"target = { kafka = "main", topic = "orders" }"#),
-    ("route.*.dead_letter", r#"dead_letter = { kafka = "main", topic = "orders.dead" }"#),
-    ("route.*.retry", r#"retry = { max_attempts = 10, backoff = "1s", backoff_max = "5m" }"#),
-    ("kafka.*.properties", r#"properties = { "security.protocol" = "SSL" }"#),
+    (
+        "route.*.source",
+        r#"source = { kafka = "main", topics = ["orders.delayed"] }"#,
+    ),
+    (
+        "route.*.target",
+        r#"target = { kafka = "main", topic = "orders" }"#,
+    ),
+    (
+        "route.*.dead_letter",
+        r#"dead_letter = { kafka = "main", topic = "orders.dead" }"#,
+    ),
+    (
+        "route.*.retry",
+        r#"retry = { max_attempts = 10, backoff = "1s", backoff_max = "5m" }"#,
+    ),
+    (
+        "kafka.*.properties",
+        r#"properties = { "security.protocol" = "SSL" }"#,
+    ),
 ];
 
 /// The tables at the top.
-const TOP: &[&str] = &["store", "kafka", "nats", "route", "timer", "admin", "log", "traces"];
+const TOP: &[&str] = &[
+    "store", "kafka", "nats", "route", "timer", "admin", "log", "traces",
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Segment {
@@ -120,7 +137,11 @@ pub(super) enum Kind {
 
 impl Path {
     pub(super) fn of(keys: &[&str]) -> Self {
-        Self(keys.iter().map(|key| Segment::Key((*key).to_owned())).collect())
+        Self(
+            keys.iter()
+                .map(|key| Segment::Key((*key).to_owned()))
+                .collect(),
+        )
     }
 
     pub(super) fn join(&self, key: &str) -> Self {
@@ -151,7 +172,11 @@ impl Path {
 
     /// The environment variable that reaches this key.
     pub(super) fn variable(&self) -> String {
-        format!("{}{}", PREFIX, self.keys().collect::<Vec<_>>().join("__").to_uppercase())
+        format!(
+            "{}{}",
+            PREFIX,
+            self.keys().collect::<Vec<_>>().join("__").to_uppercase()
+        )
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {
@@ -174,7 +199,9 @@ impl Path {
     /// Whether the last key is a name that the user gives.
     pub(super) fn is_named(&self) -> bool {
         let above = Self(self.0[..self.0.len().saturating_sub(1)].to_vec());
-        KNOWN.iter().any(|pattern| above.below(pattern) == Some("*"))
+        KNOWN
+            .iter()
+            .any(|pattern| above.below(pattern) == Some("*"))
     }
 
     pub(super) fn is_secret(&self) -> bool {
@@ -182,7 +209,10 @@ impl Path {
     }
 
     pub(super) fn table_example(&self) -> String {
-        let example = TABLES.iter().find(|(pattern, _)| self.matches(pattern)).map(|(_, example)| (*example).to_owned());
+        let example = TABLES
+            .iter()
+            .find(|(pattern, _)| self.matches(pattern))
+            .map(|(_, example)| (*example).to_owned());
         example.unwrap_or_else(|| format!("[{self}]"))
     }
 
@@ -206,14 +236,19 @@ impl Path {
     /// The part of `pattern` that comes after this path.
     fn below<'p>(&self, pattern: &'p str) -> Option<&'p str> {
         let mut parts = pattern.split('.');
-        let fits = self.keys().all(|key| parts.next().is_some_and(|part| part == "*" || part == key));
+        let fits = self
+            .keys()
+            .all(|key| parts.next().is_some_and(|part| part == "*" || part == key));
         fits.then(|| parts.next()).flatten()
     }
 
     /// The keys that may stand beside this one.
     fn siblings(&self) -> Vec<&'static str> {
         let above = Self(self.0[..self.0.len().saturating_sub(1)].to_vec());
-        let mut names: Vec<_> = KNOWN.iter().filter_map(|pattern| above.below(pattern)).collect();
+        let mut names: Vec<_> = KNOWN
+            .iter()
+            .filter_map(|pattern| above.below(pattern))
+            .collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -225,14 +260,24 @@ impl Path {
         if let Some(nearest) = nearest(name, siblings.iter().copied()) {
             return format!("did you mean `{nearest}`?");
         }
-        if let Some(elsewhere) = KNOWN.iter().find(|pattern| pattern.rsplit('.').next() == Some(name)) {
+        if let Some(elsewhere) = KNOWN
+            .iter()
+            .find(|pattern| pattern.rsplit('.').next() == Some(name))
+        {
             let pattern = elsewhere.replace('*', "<name>");
             return match pattern.rsplit_once('.') {
                 Some((table, _)) => format!("`{name}` belongs into [{table}]; move it there"),
-                None => format!("`{name}` belongs at the top of the file, before the first [table]; move it there"),
+                None => format!(
+                    "`{name}` belongs at the top of the file, before the first [table]; move it there"
+                ),
             };
         }
-        if self.0.len() == 1 && TOP.iter().any(|table| name.strip_prefix(table).is_some_and(|rest| rest.starts_with('_'))) {
+        if self.0.len() == 1
+            && TOP.iter().any(|table| {
+                name.strip_prefix(table)
+                    .is_some_and(|rest| rest.starts_with('_'))
+            })
+        {
             return "a variable has two underscores for each dot, as in POSTDATE_ROUTE__ORDERS__MAX_DELAY".to_owned();
         }
         format!("remove it; known here: {}", siblings.join(", "))
@@ -240,10 +285,17 @@ impl Path {
 }
 
 /// The candidate that `text` was probably meant to be.
-pub(super) fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(
+    text: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let text = text.to_lowercase().replace('-', "_");
-    let distance = |candidate: &str| strsim::damerau_levenshtein(&text, &candidate.replace('-', "_"));
-    let near = candidates.into_iter().map(|candidate| (distance(candidate), candidate)).min()?;
+    let distance =
+        |candidate: &str| strsim::damerau_levenshtein(&text, &candidate.replace('-', "_"));
+    let near = candidates
+        .into_iter()
+        .map(|candidate| (distance(candidate), candidate))
+        .min()?;
     (near.0 <= near.1.len().div_ceil(3)).then_some(near.1)
 }
 
@@ -254,8 +306,15 @@ impl fmt::Display for Path {
                 Segment::Index(index) => write!(f, "[{index}]")?,
                 Segment::Key(key) => {
                     let dot = if place == 0 { "" } else { "." };
-                    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-                    if bare { write!(f, "{dot}{key}")? } else { write!(f, "{dot}{key:?}")? }
+                    let bare = !key.is_empty()
+                        && key
+                            .chars()
+                            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+                    if bare {
+                        write!(f, "{dot}{key}")?
+                    } else {
+                        write!(f, "{dot}{key:?}")?
+                    }
                 }
             }
         }
@@ -276,7 +335,10 @@ mod tests {
             (&["route", "orders", "source"], Kind::Table),
             (&["route", "orders", "source", "topics"], Kind::Value),
             (&["kafka", "main", "properties"], Kind::Table),
-            (&["kafka", "main", "properties", "sasl", "password"], Kind::Value),
+            (
+                &["kafka", "main", "properties", "sasl", "password"],
+                Kind::Value,
+            ),
             (&["route", "orders", "sauce"], Kind::Unknown),
             (&["deployment", "x"], Kind::Unknown),
         ] {
@@ -287,14 +349,26 @@ mod tests {
     #[test]
     fn a_path_is_written_as_toml_has_it_and_as_its_variable() {
         let path = Path::of(&["kafka", "main", "properties", "sasl.password"]).index(1);
-        assert_eq!(path.to_string(), "kafka.main.properties.\"sasl.password\"[1]");
-        assert_eq!(Path::of(&["route", "orders", "max_delay"]).variable(), "POSTDATE_ROUTE__ORDERS__MAX_DELAY");
+        assert_eq!(
+            path.to_string(),
+            "kafka.main.properties.\"sasl.password\"[1]"
+        );
+        assert_eq!(
+            Path::of(&["route", "orders", "max_delay"]).variable(),
+            "POSTDATE_ROUTE__ORDERS__MAX_DELAY"
+        );
     }
 
     #[test]
     fn the_nearest_key_is_named_only_if_it_is_near() {
-        assert_eq!(nearest("max_dealy", ["max_delay", "retry"]), Some("max_delay"));
-        assert_eq!(nearest("max-delay", ["max_delay", "retry"]), Some("max_delay"));
+        assert_eq!(
+            nearest("max_dealy", ["max_delay", "retry"]),
+            Some("max_delay")
+        );
+        assert_eq!(
+            nearest("max-delay", ["max_delay", "retry"]),
+            Some("max_delay")
+        );
         assert_eq!(nearest("colour", ["max_delay", "retry"]), None);
     }
 }

@@ -21,7 +21,10 @@ mod unit;
 mod unsupported;
 
 pub use problem::Error;
-#[allow(unused_imports, reason = "the options' types, for those who read the configuration")]
+#[allow(
+    unused_imports,
+    reason = "the options' types, for those who read the configuration"
+)]
 pub(crate) use {
     admin::{Admin, Tls},
     kafka::Kafka,
@@ -90,10 +93,22 @@ pub(crate) enum LogFormat {
 }
 
 /// Below a few whole batches the loader could not go on.
-const MEMORY: Range<Size> = Range { default: Size(256 << 20), least: Size(4 * limit::BATCH_BYTES_MAX as u64), greatest: Size(1 << 40) };
+const MEMORY: Range<Size> = Range {
+    default: Size(256 << 20),
+    least: Size(4 * limit::BATCH_BYTES_MAX as u64),
+    greatest: Size(1 << 40),
+};
 /// Less than a second and a pause of the process loses its shards; more than some minutes and a lost process holds them up.
-const LEASE: Range<Duration> = Range { default: Duration::from_secs(5), least: Duration::from_secs(1), greatest: Duration::from_secs(300) };
-const SKEW: Range<Duration> = Range { default: limit::CLOCK_SKEW_MAX, least: Duration::from_millis(50), greatest: Duration::from_secs(60) };
+const LEASE: Range<Duration> = Range {
+    default: Duration::from_secs(5),
+    least: Duration::from_secs(1),
+    greatest: Duration::from_secs(300),
+};
+const SKEW: Range<Duration> = Range {
+    default: limit::CLOCK_SKEW_MAX,
+    least: Duration::from_millis(50),
+    greatest: Duration::from_secs(60),
+};
 const LEVEL: &str = "info";
 
 impl Config {
@@ -116,20 +131,31 @@ impl Config {
             None => known.first().filter(|_| known.len() == 1),
         };
         found.copied().ok_or_else(|| {
-            let what = name.map_or_else(|| "there are several routes".to_owned(), |name| format!("there is no route {name:?}"));
+            let what = name.map_or_else(
+                || "there are several routes".to_owned(),
+                |name| format!("there is no route {name:?}"),
+            );
             let fix = format!("choose from: {}", known.join(", "));
             Error::of_option("--route", what, fix)
         })
     }
 
-    fn parse(file: &Path, text: &str, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Error> {
+    fn parse(
+        file: &Path,
+        text: &str,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
         let reader = Reader::new(Layers::new(file, text, environment).map_err(Error::new)?);
         let root = reader.root();
         shape::check(&root);
         let config = Self::read(&root);
         relation::check(&config, &reader);
         let problems = reader.into_problems();
-        if problems.is_empty() { Ok(config) } else { Err(Error::new(problems)) }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(Error::new(problems))
+        }
     }
 
     /// Logs errors only: for commands that end by themselves, and whose answer says the rest.
@@ -143,13 +169,24 @@ impl Config {
     pub fn check_source(&self, route: &str, topic: &str) -> Result<(), Error> {
         let fault = |option, what, known: Vec<&str>| {
             let fix = format!("choose from: {}", known.join(", "));
-            Err(Error::new(vec![Problem { place: Place::Option(option), key: None, what, fix }]))
+            Err(Error::new(vec![Problem {
+                place: Place::Option(option),
+                key: None,
+                what,
+                fix,
+            }]))
         };
         match self.routes.get(route).map(|route| &route.source.topics) {
-            None => fault("--route", format!("there is no route {route:?}"), self.routes.keys().map(String::as_str).collect()),
-            Some(topics) if topics.iter().all(|read| read != topic) => {
-                fault("--topic", format!("route {route} does not read a topic {topic:?}"), topics.iter().map(String::as_str).collect())
-            }
+            None => fault(
+                "--route",
+                format!("there is no route {route:?}"),
+                self.routes.keys().map(String::as_str).collect(),
+            ),
+            Some(topics) if topics.iter().all(|read| read != topic) => fault(
+                "--topic",
+                format!("route {route} does not read a topic {topic:?}"),
+                topics.iter().map(String::as_str).collect(),
+            ),
             Some(_) => Ok(()),
         }
     }
@@ -158,15 +195,30 @@ impl Config {
     fn read(root: &Table<'_>) -> Self {
         let (kafka, nats, routes) = (root.table("kafka"), root.table("nats"), root.table("route"));
         if routes.tables().is_empty() {
-            root.missing("route", "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml");
+            root.missing(
+                "route",
+                "add a [route.<name>] with source, target and dead_letter: see config/kafka.toml",
+            );
         }
         Self {
             deployment: deployment(root),
             roles: roles(root),
             store: store::read(&root.table("store")),
-            kafka: kafka.tables().into_iter().map(|(name, table)| (name.to_owned(), kafka::read(&table))).collect(),
-            nats: nats.tables().into_iter().map(|(name, table)| (name.to_owned(), nats::read(&table))).collect(),
-            routes: routes.tables().into_iter().map(|(name, table)| (name.to_owned(), route::read(&table))).collect(),
+            kafka: kafka
+                .tables()
+                .into_iter()
+                .map(|(name, table)| (name.to_owned(), kafka::read(&table)))
+                .collect(),
+            nats: nats
+                .tables()
+                .into_iter()
+                .map(|(name, table)| (name.to_owned(), nats::read(&table)))
+                .collect(),
+            routes: routes
+                .tables()
+                .into_iter()
+                .map(|(name, table)| (name.to_owned(), route::read(&table)))
+                .collect(),
             timer: timer(&root.table("timer")),
             admin: admin::read(&root.table("admin")),
             log: log(&root.table("log")),
@@ -180,7 +232,10 @@ fn deployment(root: &Table<'_>) -> String {
     let name = field.and_then(|field| {
         let name = field.text()?;
         if !name::is_deployment(name) {
-            field.refuse(format!("{:?} is not a possible name", field.shown()), name::DEPLOYMENT);
+            field.refuse(
+                format!("{:?} is not a possible name", field.shown()),
+                name::DEPLOYMENT,
+            );
         }
         Some(name)
     });
@@ -188,8 +243,16 @@ fn deployment(root: &Table<'_>) -> String {
 }
 
 fn roles(root: &Table<'_>) -> Roles {
-    let Some(field) = root.field("roles") else { return Roles { ingress: true, timer: true } };
-    let mut roles = Roles { ingress: false, timer: false };
+    let Some(field) = root.field("roles") else {
+        return Roles {
+            ingress: true,
+            timer: true,
+        };
+    };
+    let mut roles = Roles {
+        ingress: false,
+        timer: false,
+    };
     for (entry, _) in field.texts("[\"ingress\", \"timer\"]") {
         match entry.choice(&[("ingress", true), ("timer", false)]) {
             Some(true) => roles.ingress = true,
@@ -209,25 +272,40 @@ fn timer(table: &Table<'_>) -> Timer {
 }
 
 fn log(table: &Table<'_>) -> Log {
-    let formats = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
-    let level = table.field("level").and_then(|field| field.text().map(|text| (field.clone(), text)));
+    let formats = [
+        ("auto", LogFormat::Auto),
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+    ];
+    let level = table
+        .field("level")
+        .and_then(|field| field.text().map(|text| (field.clone(), text)));
     if let Some((field, text)) = &level
         && !is_filter(text)
     {
         let fix = "write a level (off error warn info debug trace), or levels by module: \"info,postdate::timer=debug,rdkafka=warn\"";
         field.refuse(format!("{:?} is not a filter", field.shown()), fix);
     }
-    Log { format: table.choice("format", &formats), level: level.map_or(LEVEL, |(_, text)| text).to_owned() }
+    Log {
+        format: table.choice("format", &formats),
+        level: level.map_or(LEVEL, |(_, text)| text).to_owned(),
+    }
 }
 
 /// Stricter than what reads it later: there, a misspelt level is the name of a module, and all logs but that module's go silent.
 fn is_filter(text: &str) -> bool {
     let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
-    let is_module = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-'));
-    text.split(',').all(|directive| match directive.split_once('=') {
-        None => is_level(directive),
-        Some((module, level)) => is_module(module) && is_level(level),
-    })
+    let is_module = |word: &str| {
+        !word.is_empty()
+            && word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-'))
+    };
+    text.split(',')
+        .all(|directive| match directive.split_once('=') {
+            None => is_level(directive),
+            Some((module, level)) => is_module(module) && is_level(level),
+        })
 }
 
 #[cfg(test)]

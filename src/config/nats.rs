@@ -40,7 +40,8 @@ const FORM: &str = "write nats://host:port or tls://host:port, several with comm
 impl Nats {
     /// The addresses of its servers, one by one, without a login.
     pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
-        self.addresses().map(|url| format!("{}://{}", url.scheme(), server(&url)))
+        self.addresses()
+            .map(|url| format!("{}://{}", url.scheme(), server(&url)))
     }
 
     /// Host and port of its servers, which are no secret.
@@ -54,23 +55,40 @@ impl Nats {
 }
 
 fn addresses(url: &Secret) -> impl Iterator<Item = Url> {
-    url.expose().split(',').filter_map(|url| Url::parse(url.trim()).ok())
+    url.expose()
+        .split(',')
+        .filter_map(|url| Url::parse(url.trim()).ok())
 }
 
 fn server(url: &Url) -> String {
-    format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(4222))
+    format!(
+        "{}:{}",
+        url.host_str().unwrap_or_default(),
+        url.port().unwrap_or(4222)
+    )
 }
 
 pub(super) fn read(table: &Table<'_>) -> Nats {
     let url = table.secret("url");
     match &url {
-        Some((field, url)) => url.expose().split(',').for_each(|url| check_url(field, url.trim())),
-        None if table.field("url").or_else(|| table.field("url_file")).is_none() => {
+        Some((field, url)) => url
+            .expose()
+            .split(',')
+            .for_each(|url| check_url(field, url.trim())),
+        None if table
+            .field("url")
+            .or_else(|| table.field("url_file"))
+            .is_none() =>
+        {
             table.missing("url", "add url = \"nats://127.0.0.1:4222\", or url_file with the path of a file that holds it");
         }
         None => {}
     }
-    let path = |key: &str| table.field(key).and_then(|field| field.text().map(PathBuf::from));
+    let path = |key: &str| {
+        table
+            .field(key)
+            .and_then(|field| field.text().map(PathBuf::from))
+    };
     let certificate = match (path("certificate"), path("certificate_key")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
@@ -86,17 +104,29 @@ pub(super) fn read(table: &Table<'_>) -> Nats {
     let domain = table.field("domain").and_then(|field| {
         let domain = field.text().map(str::to_owned);
         if domain.as_deref().is_some_and(|domain| !is_domain(domain)) {
-            field.refuse("this is no name of a domain", "write what the server has as jetstream.domain: 1 or more of A-Z a-z 0-9 _ -");
+            field.refuse(
+                "this is no name of a domain",
+                "write what the server has as jetstream.domain: 1 or more of A-Z a-z 0-9 _ -",
+            );
         }
         domain
     });
     let login = login(table, url.as_ref());
-    Nats { url: url.map(|(_, url)| url).unwrap_or_default(), domain, login, ca: path("ca"), certificate }
+    Nats {
+        url: url.map(|(_, url)| url).unwrap_or_default(),
+        domain,
+        login,
+        ca: path("ca"),
+        certificate,
+    }
 }
 
 /// What is one token of a subject and cannot be taken for more.
 fn is_domain(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 /// The login in the first address that has one: a user with a password, or a token.
@@ -104,7 +134,10 @@ fn login_of(url: &Secret) -> Option<Login> {
     let url = addresses(url).find(|url| !url.username().is_empty())?;
     let name = decoded(url.username());
     Some(match url.password() {
-        Some(password) => Login::User { name, password: Secret::new(decoded(password)) },
+        Some(password) => Login::User {
+            name,
+            password: Secret::new(decoded(password)),
+        },
         None => Login::Token(Secret::new(name)),
     })
 }
@@ -114,8 +147,13 @@ fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%') {
+        let digits = after
+            .get(..2)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+            .filter(|_| *first == b'%')
+        {
             Some(byte) => {
                 bytes.push(byte);
                 rest = &after[2..];
@@ -131,7 +169,9 @@ fn decoded(text: &str) -> String {
 
 fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
     let of_url = url.and_then(|(field, url)| Some((field.clone(), login_of(url)?)));
-    let username = table.field("username").and_then(|field| field.text().map(|name| (field.clone(), name.to_owned())));
+    let username = table
+        .field("username")
+        .and_then(|field| field.text().map(|name| (field.clone(), name.to_owned())));
     let password = table.secret("password");
     let token = table.secret("token");
     let nkey = table.secret("nkey");
@@ -139,11 +179,17 @@ fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
     let user = match (username, password) {
         (Some((field, name)), Some((_, password))) => Some((field, Login::User { name, password })),
         (Some((field, _)), None) => {
-            field.refuse("a username without a password", "add password or password_file, or remove the username");
+            field.refuse(
+                "a username without a password",
+                "add password or password_file, or remove the username",
+            );
             None
         }
         (None, Some((field, _))) => {
-            field.refuse("a password without a username", "add username, or remove the password");
+            field.refuse(
+                "a password without a username",
+                "add username, or remove the password",
+            );
             None
         }
         (None, None) => None,
@@ -159,13 +205,18 @@ fn login(table: &Table<'_>, url: Option<&(Field<'_>, Secret)>) -> Login {
     let mut ways = ways.into_iter().flatten();
     let first = ways.next();
     if let Some((field, _)) = ways.next() {
-        field.refuse("there are two ways to log in", "keep one: in the address, username and password, token, nkey or credentials");
+        field.refuse(
+            "there are two ways to log in",
+            "keep one: in the address, username and password, token, nkey or credentials",
+        );
     }
     first.map(|(_, login)| login).unwrap_or_default()
 }
 
 fn check_url(field: &Field<'_>, url: &str) {
-    let Ok(url) = Url::parse(url) else { return field.refuse("an address is not understood", FORM) };
+    let Ok(url) = Url::parse(url) else {
+        return field.refuse("an address is not understood", FORM);
+    };
     if !["nats", "tls"].contains(&url.scheme()) {
         field.refuse("an address begins with neither nats:// nor tls://", FORM);
     } else if url.host_str().is_none_or(str::is_empty) {
@@ -180,11 +231,23 @@ mod tests {
     #[test]
     fn a_login_in_an_address_is_read_and_taken_off() {
         let secret = |text: &str| Secret::new(text);
-        let user = Login::User { name: "a@b".to_owned(), password: secret("p:%") };
+        let user = Login::User {
+            name: "a@b".to_owned(),
+            password: secret("p:%"),
+        };
         assert_eq!(login_of(&secret("nats://a%40b:p%3A%25@h:1")), Some(user));
-        assert_eq!(login_of(&secret("nats://h, tls://token@h2:3")), Some(Login::Token(secret("token"))));
+        assert_eq!(
+            login_of(&secret("nats://h, tls://token@h2:3")),
+            Some(Login::Token(secret("token")))
+        );
         assert_eq!(login_of(&secret("nats://h")), None);
-        let nats = Nats { url: secret("nats://u:p@h:1, tls://h2"), ..Nats::default() };
-        assert_eq!(nats.urls().collect::<Vec<_>>(), ["nats://h:1", "tls://h2:4222"]);
+        let nats = Nats {
+            url: secret("nats://u:p@h:1, tls://h2"),
+            ..Nats::default()
+        };
+        assert_eq!(
+            nats.urls().collect::<Vec<_>>(),
+            ["nats://h:1", "tls://h2:4222"]
+        );
     }
 }

@@ -15,7 +15,10 @@ pub(super) enum Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path, line: Some(line) } => write!(f, "{}, line {line}", path.display()),
+            Self::File {
+                path,
+                line: Some(line),
+            } => write!(f, "{}, line {line}", path.display()),
             Self::File { path, line: None } => write!(f, "{}", path.display()),
             Self::Option(name) => write!(f, "option {name} of the command line"),
             Self::Variable(name) => write!(f, "environment variable {name}"),
@@ -57,7 +60,12 @@ impl Error {
 
     /// An option of the command line that does not go with the configuration.
     pub(crate) fn of_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
-        Self(vec![Problem { place: Place::Option(option), key: None, what, fix: fix.into() }])
+        Self(vec![Problem {
+            place: Place::Option(option),
+            key: None,
+            what,
+            fix: fix.into(),
+        }])
     }
 }
 

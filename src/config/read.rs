@@ -28,11 +28,19 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(layers: Layers) -> Self {
-        Self { layers, problems: RefCell::default(), broken: RefCell::default() }
+        Self {
+            layers,
+            problems: RefCell::default(),
+            broken: RefCell::default(),
+        }
     }
 
     pub(super) fn root(&self) -> Table<'_> {
-        Table { reader: self, path: Path::default(), dict: Some(self.layers.root()) }
+        Table {
+            reader: self,
+            path: Path::default(),
+            dict: Some(self.layers.root()),
+        }
     }
 
     pub(super) fn into_problems(self) -> Vec<Problem> {
@@ -42,7 +50,12 @@ impl Reader {
     /// The value at `keys`, for checks that come after the reading.
     pub(super) fn find(&self, keys: &[&str]) -> Option<Field<'_>> {
         let (last, tables) = keys.split_last()?;
-        tables.iter().try_fold(self.root(), |table, key| table.dict.map(|_| table.table(key)))?.field(last)
+        tables
+            .iter()
+            .try_fold(self.root(), |table, key| {
+                table.dict.map(|_| table.table(key))
+            })?
+            .field(last)
     }
 
     /// Whether `path` was not marked before.
@@ -54,9 +67,20 @@ impl Reader {
         &self.layers
     }
 
-    pub(super) fn add(&self, place: Place, path: &Path, what: impl Into<String>, fix: impl Into<String>) {
+    pub(super) fn add(
+        &self,
+        place: Place,
+        path: &Path,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
         let key = (!path.segments().is_empty()).then(|| path.to_string());
-        self.problems.borrow_mut().push(Problem { place, key, what: what.into(), fix: fix.into() });
+        self.problems.borrow_mut().push(Problem {
+            place,
+            key,
+            what: what.into(),
+            fix: fix.into(),
+        });
     }
 }
 
@@ -80,23 +104,41 @@ impl<'a> Table<'a> {
     pub(super) fn field(&self, key: &str) -> Option<Field<'a>> {
         let value = self.dict?.get(key)?;
         let path = self.path.join(key);
-        debug_assert!(path.kind() != Kind::Unknown, "{path} is not among the known keys");
+        debug_assert!(
+            path.kind() != Kind::Unknown,
+            "{path} is not among the known keys"
+        );
         Some(Field::new(self.reader, path, value))
     }
 
     /// All that stands in this table, known or not.
     pub(super) fn fields(&self) -> Vec<Field<'a>> {
-        self.dict.into_iter().flatten().map(|(key, value)| Field::new(self.reader, self.path.join(key), value)).collect()
+        self.dict
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| Field::new(self.reader, self.path.join(key), value))
+            .collect()
     }
 
     pub(super) fn table(&self, key: &str) -> Table<'a> {
-        let dict = self.dict.and_then(|dict| dict.get(key)).and_then(Value::as_dict);
-        Table { reader: self.reader, path: self.path.join(key), dict }
+        let dict = self
+            .dict
+            .and_then(|dict| dict.get(key))
+            .and_then(Value::as_dict);
+        Table {
+            reader: self.reader,
+            path: self.path.join(key),
+            dict,
+        }
     }
 
     /// The tables below this one, by the names that the user gave them.
     pub(super) fn tables(&self) -> Vec<(&'a str, Table<'a>)> {
-        let names = self.dict.map(|dict| dict.keys().map(String::as_str)).into_iter().flatten();
+        let names = self
+            .dict
+            .map(|dict| dict.keys().map(String::as_str))
+            .into_iter()
+            .flatten();
         names.map(|name| (name, self.table(name))).collect()
     }
 
@@ -105,7 +147,12 @@ impl<'a> Table<'a> {
         let mut leaves = Vec::new();
         for (key, value) in self.dict.into_iter().flatten() {
             if let Value::Dict(..) = value {
-                leaves.extend(self.table(key).leaves().into_iter().map(|(below, field)| (format!("{key}.{below}"), field)));
+                leaves.extend(
+                    self.table(key)
+                        .leaves()
+                        .into_iter()
+                        .map(|(below, field)| (format!("{key}.{below}"), field)),
+                );
             } else {
                 leaves.extend(self.field(key).map(|field| (key.clone(), field)));
             }
@@ -126,17 +173,26 @@ impl<'a> Table<'a> {
         let broken = self.reader.broken.borrow();
         let path = self.path.join(key);
         if !broken.contains(&self.path) && !broken.contains(&path) {
-            self.reader.add(self.reader.layers.place_in_file(&path), &path, "missing", fix);
+            self.reader.add(
+                self.reader.layers.place_in_file(&path),
+                &path,
+                "missing",
+                fix,
+            );
         }
     }
 
     pub(super) fn quantity<T: Quantity>(&self, key: &str, range: &Range<T>) -> T {
-        self.field(key).and_then(|field| field.quantity(range)).unwrap_or(range.default)
+        self.field(key)
+            .and_then(|field| field.quantity(range))
+            .unwrap_or(range.default)
     }
 
     /// One of a closed list of words; the first is the default.
     pub(super) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> T {
-        self.field(key).and_then(|field| field.choice(choices)).unwrap_or(choices[0].1)
+        self.field(key)
+            .and_then(|field| field.choice(choices))
+            .unwrap_or(choices[0].1)
     }
 
     /// A secret, given as it is or, under `<key>_file`, by the file that holds it. What stands in the environment goes before what stands
@@ -147,7 +203,11 @@ impl<'a> Table<'a> {
             (Some(plain), Some(file)) => preferred(plain, file)?,
             (plain, file) => plain.or(file)?,
         };
-        let text = if field.path().name() == by_file { field.file_content()? } else { field.text()?.to_owned() };
+        let text = if field.path().name() == by_file {
+            field.file_content()?
+        } else {
+            field.text()?.to_owned()
+        };
         if text.is_empty() {
             field.refuse("the text is empty", "give it, or remove the key");
         }
@@ -158,10 +218,14 @@ impl<'a> Table<'a> {
     pub(super) fn properties(&self) -> BTreeMap<String, (Field<'a>, bool)> {
         let mut properties: BTreeMap<String, (Field<'a>, bool)> = BTreeMap::new();
         for (name, field) in self.leaves() {
-            let (name, by_file) = name.strip_suffix("_file").map_or((name.clone(), false), |name| (name.to_owned(), true));
+            let (name, by_file) = name
+                .strip_suffix("_file")
+                .map_or((name.clone(), false), |name| (name.to_owned(), true));
             let kept = match properties.remove(&name) {
                 None => Some((field, by_file)),
-                Some((other, other_by_file)) if other.is_above(&field) => Some((other, other_by_file)),
+                Some((other, other_by_file)) if other.is_above(&field) => {
+                    Some((other, other_by_file))
+                }
                 Some((other, _)) if field.is_above(&other) => Some((field, by_file)),
                 Some((other, _)) => {
                     field.given_twice(&other);

@@ -24,13 +24,25 @@ pub(super) fn read(table: &Table<'_>) -> Redis {
     let url = table.secret("url");
     match &url {
         Some((field, url)) => check_url(field, url, username.is_some() || password.is_some()),
-        None if table.field("url").or_else(|| table.field("url_file")).is_none() => {
+        None if table
+            .field("url")
+            .or_else(|| table.field("url_file"))
+            .is_none() =>
+        {
             table.missing("url", "add url = \"redis://127.0.0.1:6379\", or url_file with the path of a file that holds it");
         }
         None => {}
     }
-    if let (Some(username), None) = (&username, table.field("password").or_else(|| table.field("password_file"))) {
-        username.refuse("a username without a password", "add password or password_file, or remove the username");
+    if let (Some(username), None) = (
+        &username,
+        table
+            .field("password")
+            .or_else(|| table.field("password_file")),
+    ) {
+        username.refuse(
+            "a username without a password",
+            "add password or password_file, or remove the username",
+        );
     }
     Redis {
         url: url.map(|(_, url)| url).unwrap_or_default(),
@@ -44,14 +56,22 @@ fn check_url(field: &Field<'_>, url: &Secret, has_login: bool) {
         return field.refuse("the address has no scheme", FORM);
     };
     if let Some((_, what)) = REDIS_SCHEMES.iter().find(|(other, _)| *other == scheme) {
-        return field.refuse(*what, "give the address of a single server: redis://host:port or rediss://host:port");
+        return field.refuse(
+            *what,
+            "give the address of a single server: redis://host:port or rediss://host:port",
+        );
     }
     if !["redis", "rediss"].contains(&scheme) {
-        return field.refuse("the address begins with neither redis:// nor rediss://", FORM);
+        return field.refuse(
+            "the address begins with neither redis:// nor rediss://",
+            FORM,
+        );
     }
     let Ok(url) = Url::parse(url.expose()) else {
-        return field
-            .refuse("the address is not understood", format!("{FORM}; in a login, write @ : / # ? and % as %40 %3A %2F %23 %3F and %25"));
+        return field.refuse(
+            "the address is not understood",
+            format!("{FORM}; in a login, write @ : / # ? and % as %40 %3A %2F %23 %3F and %25"),
+        );
     };
     let database = url.path().trim_start_matches('/');
     if url.host_str().is_none_or(str::is_empty) {
@@ -59,9 +79,15 @@ fn check_url(field: &Field<'_>, url: &Secret, has_login: bool) {
     } else if !database.is_empty() && database.parse::<u16>().is_err() {
         field.refuse("the address names a database that is not a number", FORM);
     } else if url.fragment().is_some() {
-        field.refuse("the address has a part behind #, which nothing reads", "take it off; certificates are always verified");
+        field.refuse(
+            "the address has a part behind #, which nothing reads",
+            "take it off; certificates are always verified",
+        );
     }
     if has_login && (!url.username().is_empty() || url.password().is_some()) {
-        field.refuse("the address holds a login, and username or password stand beside it", "keep one of the two");
+        field.refuse(
+            "the address holds a login, and username or password stand beside it",
+            "keep one of the two",
+        );
     }
 }

@@ -32,12 +32,16 @@ pub(crate) struct Route {
 impl Route {
     /// The cluster that a topic named by `postdate-to` is on.
     pub(crate) fn target_cluster(&self) -> &str {
-        self.target.as_ref().map_or(&self.source.cluster, |target| &target.cluster)
+        self.target
+            .as_ref()
+            .map_or(&self.source.cluster, |target| &target.cluster)
     }
 
     /// What that cluster is.
     pub(crate) fn target_kind(&self) -> Kind {
-        self.target.as_ref().map_or(self.source.kind, |target| target.kind)
+        self.target
+            .as_ref()
+            .map_or(self.source.kind, |target| target.kind)
     }
 }
 
@@ -124,16 +128,37 @@ pub(crate) struct Retry {
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Ten years: a due time beyond it is a mistake in the producer, such as microseconds sent as milliseconds.
-const MAX_DELAY: Range<Duration> =
-    Range { default: DAY.saturating_mul(30), least: Duration::from_millis(1), greatest: DAY.saturating_mul(3650) };
+const MAX_DELAY: Range<Duration> = Range {
+    default: DAY.saturating_mul(30),
+    least: Duration::from_millis(1),
+    greatest: DAY.saturating_mul(3650),
+};
 /// Shorter than a takeover or a restart takes, it would set aside what nobody did wrong.
-const OVERDUE_AFTER: Range<Duration> =
-    Range { default: Duration::from_secs(3600), least: Duration::from_secs(1), greatest: DAY.saturating_mul(3650) };
-const CATCH_UP_RATE: Range<u32> = Range { default: 5_000, least: 1, greatest: 10_000_000 };
-const MAX_ATTEMPTS: Range<u32> = Range { default: 10, least: 1, greatest: 1000 };
-pub(super) const BACKOFF: Range<Duration> = Range { default: Duration::from_secs(1), least: Duration::from_millis(100), greatest: DAY };
-pub(super) const BACKOFF_MAX: Range<Duration> =
-    Range { default: Duration::from_secs(300), least: Duration::from_millis(100), greatest: DAY };
+const OVERDUE_AFTER: Range<Duration> = Range {
+    default: Duration::from_secs(3600),
+    least: Duration::from_secs(1),
+    greatest: DAY.saturating_mul(3650),
+};
+const CATCH_UP_RATE: Range<u32> = Range {
+    default: 5_000,
+    least: 1,
+    greatest: 10_000_000,
+};
+const MAX_ATTEMPTS: Range<u32> = Range {
+    default: 10,
+    least: 1,
+    greatest: 1000,
+};
+pub(super) const BACKOFF: Range<Duration> = Range {
+    default: Duration::from_secs(1),
+    least: Duration::from_millis(100),
+    greatest: DAY,
+};
+pub(super) const BACKOFF_MAX: Range<Duration> = Range {
+    default: Duration::from_secs(300),
+    least: Duration::from_millis(100),
+    greatest: DAY,
+};
 
 pub(super) fn read(table: &Table<'_>) -> Route {
     let (source, target) = (source(table), topic(table, "target"));
@@ -161,20 +186,34 @@ pub(super) fn read(table: &Table<'_>) -> Route {
 fn source(route: &Table<'_>) -> Source {
     let table = route.table("source");
     if !table.is_there() {
-        route.missing("source", "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }");
+        route.missing(
+            "source",
+            "say what is read: source = { kafka = \"main\", topics = [\"orders.delayed\"] }",
+        );
         return Source::default();
     }
     let kind = kind(&table, &["topics"], &["stream", "subjects"]);
     let topics = match kind {
         Kind::Kafka => {
             let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
-            let topics = topics.map(|field| field.texts("[\"orders.delayed\"]")).unwrap_or_default();
-            topics.iter().for_each(|(field, name)| check_topic(field, name));
-            topics.into_iter().map(|(_, name)| name.to_owned()).collect()
+            let topics = topics
+                .map(|field| field.texts("[\"orders.delayed\"]"))
+                .unwrap_or_default();
+            topics
+                .iter()
+                .for_each(|(field, name)| check_topic(field, name));
+            topics
+                .into_iter()
+                .map(|(_, name)| name.to_owned())
+                .collect()
         }
         Kind::Nats => filters(&table),
     };
-    Source { kind, cluster: cluster(&table, kind), topics }
+    Source {
+        kind,
+        cluster: cluster(&table, kind),
+        topics,
+    }
 }
 
 /// What is read of a stream, each filter subject a partition.
@@ -183,24 +222,46 @@ fn filters(table: &Table<'_>) -> Vec<String> {
     let stream = table.required("stream", "add stream = \"DELAYED\"");
     let name = stream.as_ref().and_then(Field::text).unwrap_or_default();
     if let Some(field) = stream.filter(|_| !name.is_empty() && !name::is_stream(name)) {
-        field.refuse(format!("{:?} is not the name of a stream", field.shown()), name::STREAM);
+        field.refuse(
+            format!("{:?} is not the name of a stream", field.shown()),
+            name::STREAM,
+        );
     }
-    let subjects = table.required("subjects", "add subjects = [\"delayed.orders.>\"], with what is to be read of the stream");
-    let subjects = subjects.map(|field| field.texts(example)).unwrap_or_default();
+    let subjects = table.required(
+        "subjects",
+        "add subjects = [\"delayed.orders.>\"], with what is to be read of the stream",
+    );
+    let subjects = subjects
+        .map(|field| field.texts(example))
+        .unwrap_or_default();
     for (place, (field, filter)) in subjects.iter().enumerate() {
         if !is_filter(filter) {
-            field.refuse(format!("{:?} is not a subject that can be read", field.shown()), name::FILTER);
-        } else if let Some((_, other)) = subjects[..place].iter().find(|(_, other)| overlap(other, filter)) {
-            let what = format!("{other} lets through what this does, which would be delivered twice");
+            field.refuse(
+                format!("{:?} is not a subject that can be read", field.shown()),
+                name::FILTER,
+            );
+        } else if let Some((_, other)) = subjects[..place]
+            .iter()
+            .find(|(_, other)| overlap(other, filter))
+        {
+            let what =
+                format!("{other} lets through what this does, which would be delivered twice");
             field.refuse(what, "name subjects of which each message has one");
         }
     }
-    subjects.into_iter().map(|(_, filter)| source_topic(name, filter)).collect()
+    subjects
+        .into_iter()
+        .map(|(_, filter)| source_topic(name, filter))
+        .collect()
 }
 
 /// What the cluster is that a table names, by the key that names it; what belongs to the other kind is refused.
 fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> Kind {
-    let kind = if table.field("nats").is_some() && table.field("kafka").is_none() { Kind::Nats } else { Kind::Kafka };
+    let kind = if table.field("nats").is_some() && table.field("kafka").is_none() {
+        Kind::Nats
+    } else {
+        Kind::Kafka
+    };
     let strange = match kind {
         Kind::Kafka => of_nats,
         Kind::Nats => of_kafka,
@@ -210,7 +271,13 @@ fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> Kind {
         field.refuse("kafka and nats stand in one table", "keep one of the two");
     }
     for field in strange.iter().filter_map(|key| table.field(key)) {
-        field.refuse(format!("this is no key of a table that names a cluster by `{}`", kind.key()), "remove it, or name the other cluster");
+        field.refuse(
+            format!(
+                "this is no key of a table that names a cluster by `{}`",
+                kind.key()
+            ),
+            "remove it, or name the other cluster",
+        );
     }
     kind
 }
@@ -221,30 +288,50 @@ fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
         return None;
     }
     let kind = kind(&table, &["topic"], &["subject"]);
-    let field = table.required(kind.name_key(), &format!("add {} = \"<name>\"", kind.name_key()));
+    let field = table.required(
+        kind.name_key(),
+        &format!("add {} = \"<name>\"", kind.name_key()),
+    );
     let name = field.and_then(|field| {
         field.text().inspect(|name| match kind {
             Kind::Kafka => check_topic(&field, name),
             Kind::Nats => check_subject(&field, name, key == "target"),
         })
     });
-    Some(Topic { kind, cluster: cluster(&table, kind), topic: name.unwrap_or_default().to_owned() })
+    Some(Topic {
+        kind,
+        cluster: cluster(&table, kind),
+        topic: name.unwrap_or_default().to_owned(),
+    })
 }
 
 fn cluster(table: &Table<'_>, kind: Kind) -> String {
     let key = kind.key();
     let fix = match kind {
-        Kind::Kafka => "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with that of a [nats.<name>]",
+        Kind::Kafka => {
+            "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with that of a [nats.<name>]"
+        }
         Kind::Nats => "add nats = \"<name>\" with the name of a [nats.<name>]",
     };
-    table.required(key, fix).and_then(|field| field.text()).unwrap_or_default().to_owned()
+    table
+        .required(key, fix)
+        .and_then(|field| field.text())
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Of a template the tokens with a `$` stand for others; whether the source has them is checked in `relation`.
 fn check_subject(field: &Field<'_>, subject: &str, may_be_template: bool) {
-    let filled = if may_be_template { subject.replace('$', "x") } else { subject.to_owned() };
+    let filled = if may_be_template {
+        subject.replace('$', "x")
+    } else {
+        subject.to_owned()
+    };
     if !is_subject(&filled) {
-        field.refuse(format!("{:?} is not a subject that can be sent to", field.shown()), name::SUBJECT);
+        field.refuse(
+            format!("{:?} is not a subject that can be sent to", field.shown()),
+            name::SUBJECT,
+        );
     }
 }
 
@@ -260,10 +347,22 @@ fn allow(field: &Field<'_>, kind: Kind) -> Option<Vec<String>> {
         let pattern = entry.text()?;
         match kind {
             Kind::Kafka if !name::is_pattern(pattern) => {
-                entry.refuse(format!("{:?} matches no topic that could be a target", entry.shown()), name::PATTERN);
+                entry.refuse(
+                    format!(
+                        "{:?} matches no topic that could be a target",
+                        entry.shown()
+                    ),
+                    name::PATTERN,
+                );
             }
             Kind::Nats if !is_filter(pattern) => {
-                entry.refuse(format!("{:?} matches no subject that could be a target", entry.shown()), name::FILTER);
+                entry.refuse(
+                    format!(
+                        "{:?} matches no subject that could be a target",
+                        entry.shown()
+                    ),
+                    name::FILTER,
+                );
             }
             _ => {}
         }
@@ -278,11 +377,17 @@ fn dialects(field: &Field<'_>) -> Dialects {
     if field.list(example).is_none_or(|entries| entries.is_empty()) {
         return Dialects::default();
     }
-    field.texts(example).iter().filter_map(|(entry, _)| entry.choice(&known)).collect()
+    field
+        .texts(example)
+        .iter()
+        .filter_map(|(entry, _)| entry.choice(&known))
+        .collect()
 }
 
 fn retry(table: &Table<'_>) -> Retry {
-    let max_attempts = table.field("max_attempts").and_then(|field| field.integer(&MAX_ATTEMPTS));
+    let max_attempts = table
+        .field("max_attempts")
+        .and_then(|field| field.integer(&MAX_ATTEMPTS));
     Retry {
         max_attempts: max_attempts.unwrap_or(MAX_ATTEMPTS.default),
         backoff: table.quantity("backoff", &BACKOFF),

@@ -30,7 +30,10 @@ mod tests {
     #[test]
     fn a_secret_does_not_print_what_it_holds() {
         let secret = Secret::new("hunter2");
-        assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "[secret] Some([secret])");
+        assert_eq!(
+            format!("{secret:?} {:?}", Some(&secret)),
+            "[secret] Some([secret])"
+        );
         assert_eq!(secret.expose(), "hunter2");
     }
 }

@@ -18,7 +18,10 @@ pub(super) fn check(table: &Table<'_>) {
             }
             Kind::Table => {
                 table.reader().mark_broken(path);
-                field.refuse(format!("{} stands where a table is needed", field.kind()), format!("write {}", path.table_example()));
+                field.refuse(
+                    format!("{} stands where a table is needed", field.kind()),
+                    format!("write {}", path.table_example()),
+                );
             }
         }
     }

@@ -23,11 +23,16 @@ const PATH: &str = "./postdate-data";
 pub(super) fn read(store: &Table<'_>) -> Store {
     let (redis, embedded) = (store.table("redis"), store.table("embedded"));
     if !redis.is_there() {
-        return Store::Embedded(Embedded { path: path(&embedded) });
+        return Store::Embedded(Embedded {
+            path: path(&embedded),
+        });
     }
     if let Some(field) = store.field("embedded") {
         let what = "there is a [store.redis] too, and messages wait in one store only";
-        field.refuse(what, "remove one of the two: what waits in a store is not moved to the other");
+        field.refuse(
+            what,
+            "remove one of the two: what waits in a store is not moved to the other",
+        );
     }
     Store::Redis(redis::read(&redis))
 }
@@ -37,7 +42,10 @@ fn path(table: &Table<'_>) -> PathBuf {
     let text = field.as_ref().and_then(|field| {
         let text = field.text()?;
         if text.is_empty() {
-            field.refuse("the path is empty", format!("name a folder, which need not exist, or remove it for \"{PATH}\""));
+            field.refuse(
+                "the path is empty",
+                format!("name a folder, which need not exist, or remove it for \"{PATH}\""),
+            );
         }
         Some(text)
     });

@@ -12,7 +12,9 @@ const SMALLEST: &str = include_str!("../../config/kafka.toml");
 
 /// The configuration that a text and an environment make.
 pub(super) fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, Error> {
-    let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let environment = environment
+        .iter()
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
     Config::parse(Path::new("postdate.toml"), text, environment)
 }
 
@@ -31,9 +33,18 @@ fn the_annotated_file_says_what_the_code_does() {
 
 #[test]
 fn the_examples_with_nats_are_good() {
-    let (nats, bridge) = (good(include_str!("../../config/nats.toml"), &[]), good(include_str!("../../config/bridge.toml"), &[]));
-    assert_eq!(nats.routes["orders"].source.topics, ["DELAYED:delayed.orders.*"]);
-    assert_eq!(nats.nats["edge"].servers().collect::<Vec<_>>(), ["127.0.0.1:4222"]);
+    let (nats, bridge) = (
+        good(include_str!("../../config/nats.toml"), &[]),
+        good(include_str!("../../config/bridge.toml"), &[]),
+    );
+    assert_eq!(
+        nats.routes["orders"].source.topics,
+        ["DELAYED:delayed.orders.*"]
+    );
+    assert_eq!(
+        nats.nats["edge"].servers().collect::<Vec<_>>(),
+        ["127.0.0.1:4222"]
+    );
     assert_eq!(bridge.routes["to_nats"].target_kind(), Kind::Nats);
     assert_eq!(bridge.routes["to_kafka"].target_kind(), Kind::Kafka);
 }
@@ -43,11 +54,15 @@ fn the_annotated_file_has_every_known_key_and_no_other() {
     let (mut shown, mut section) = (BTreeSet::new(), String::new());
     for line in DEFAULT.lines() {
         // What is not set by default is shown behind a # and no space.
-        let line = line.strip_prefix('#').filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[')).unwrap_or(line);
+        let line = line
+            .strip_prefix('#')
+            .filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase() || c == '['))
+            .unwrap_or(line);
         if line.starts_with('[') {
             section = format!("{line}\n");
         } else if !line.starts_with('#') {
-            let document = toml_edit::ImDocument::parse(format!("{section}{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let document = toml_edit::ImDocument::parse(format!("{section}{line}"))
+                .unwrap_or_else(|error| panic!("{line}: {error}"));
             collect(document.as_table(), &key::Path::default(), &mut shown);
         }
     }
@@ -58,9 +73,17 @@ fn the_annotated_file_has_every_known_key_and_no_other() {
 fn collect(table: &dyn TableLike, path: &key::Path, shown: &mut BTreeSet<&'static str>) {
     for (name, item) in table.iter() {
         let path = path.join(name);
-        match KNOWN.iter().find(|pattern| path.matches(pattern.trim_end_matches(".**"))) {
+        match KNOWN
+            .iter()
+            .find(|pattern| path.matches(pattern.trim_end_matches(".**")))
+        {
             Some(pattern) => _ = shown.insert(pattern),
-            None => collect(item.as_table_like().unwrap_or_else(|| panic!("{path} is not known")), &path, shown),
+            None => collect(
+                item.as_table_like()
+                    .unwrap_or_else(|| panic!("{path} is not known")),
+                &path,
+                shown,
+            ),
         }
         assert!(!matches!(item, Item::ArrayOfTables(_)), "{path}");
     }
@@ -68,9 +91,17 @@ fn collect(table: &dyn TableLike, path: &key::Path, shown: &mut BTreeSet<&'stati
 
 #[test]
 fn the_smallest_file_gives_the_documented_defaults() {
-    let topic = |topic: &str| Topic { kind: Kind::Kafka, cluster: "main".to_owned(), topic: topic.to_owned() };
+    let topic = |topic: &str| Topic {
+        kind: Kind::Kafka,
+        cluster: "main".to_owned(),
+        topic: topic.to_owned(),
+    };
     let route = Route {
-        source: Source { kind: Kind::Kafka, cluster: "main".to_owned(), topics: vec!["orders.delayed".to_owned()] },
+        source: Source {
+            kind: Kind::Kafka,
+            cluster: "main".to_owned(),
+            topics: vec!["orders.delayed".to_owned()],
+        },
         target: Some(topic("orders")),
         allow: None,
         dead_letter: topic("orders.dead"),
@@ -82,19 +113,51 @@ fn the_smallest_file_gives_the_documented_defaults() {
         overdue: Overdue::Deliver,
         overdue_after: None,
         catch_up_rate: None,
-        retry: Retry { max_attempts: 10, backoff: Duration::from_secs(1), backoff_max: Duration::from_secs(300) },
+        retry: Retry {
+            max_attempts: 10,
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(300),
+        },
     };
     let expected = Config {
         deployment: "local".to_owned(),
-        roles: Roles { ingress: true, timer: true },
-        store: Store::Redis(Redis { url: Secret::new("redis://127.0.0.1:6379"), username: None, password: None }),
-        kafka: BTreeMap::from([("main".to_owned(), Kafka { brokers: vec!["127.0.0.1:9092".to_owned()], properties: BTreeMap::new() })]),
+        roles: Roles {
+            ingress: true,
+            timer: true,
+        },
+        store: Store::Redis(Redis {
+            url: Secret::new("redis://127.0.0.1:6379"),
+            username: None,
+            password: None,
+        }),
+        kafka: BTreeMap::from([(
+            "main".to_owned(),
+            Kafka {
+                brokers: vec!["127.0.0.1:9092".to_owned()],
+                properties: BTreeMap::new(),
+            },
+        )]),
         nats: BTreeMap::new(),
         routes: BTreeMap::from([("orders".to_owned(), route)]),
-        timer: Timer { memory: 256 << 20, lease: Duration::from_secs(5), max_clock_skew: Duration::from_secs(2) },
-        admin: Admin { listen: "127.0.0.1:8088".parse().unwrap(), token: None, tls: None },
-        log: Log { format: LogFormat::Auto, level: "info".to_owned() },
-        traces: Traces { endpoint: None, authorization: None, one_in: 1 },
+        timer: Timer {
+            memory: 256 << 20,
+            lease: Duration::from_secs(5),
+            max_clock_skew: Duration::from_secs(2),
+        },
+        admin: Admin {
+            listen: "127.0.0.1:8088".parse().unwrap(),
+            token: None,
+            tls: None,
+        },
+        log: Log {
+            format: LogFormat::Auto,
+            level: "info".to_owned(),
+        },
+        traces: Traces {
+            endpoint: None,
+            authorization: None,
+            one_in: 1,
+        },
     };
     assert_eq!(smallest(&[]), expected);
 }
@@ -105,15 +168,24 @@ fn every_option_reaches_its_place_from_the_environment() {
     let config = smallest(&[
         ("POSTDATE_DEPLOYMENT", "prod-eu"),
         ("POSTDATE_ROLES", r#"["timer"]"#),
-        ("POSTDATE_STORE__REDIS__URL", "rediss://redis.example.com:6380/3"),
+        (
+            "POSTDATE_STORE__REDIS__URL",
+            "rediss://redis.example.com:6380/3",
+        ),
         ("POSTDATE_STORE__REDIS__USERNAME", "postdate"),
         ("POSTDATE_STORE__REDIS__PASSWORD", r#""0123""#),
         ("POSTDATE_KAFKA__MAIN__BROKERS", "[a:1, \"[::1]:2\"]"),
-        ("POSTDATE_KAFKA__MAIN__PROPERTIES__SECURITY__PROTOCOL", "SASL_SSL"),
+        (
+            "POSTDATE_KAFKA__MAIN__PROPERTIES__SECURITY__PROTOCOL",
+            "SASL_SSL",
+        ),
         ("POSTDATE_KAFKA__MAIN__PROPERTIES__LINGER__MS", "5"),
         ("POSTDATE_KAFKA__OTHER__BROKERS", "[b:1]"),
         ("POSTDATE_ROUTE__ORDERS__SOURCE__TOPICS", "[x, y]"),
-        ("POSTDATE_ROUTE__ORDERS__TARGET", r#"{ kafka = other, topic = "z" }"#),
+        (
+            "POSTDATE_ROUTE__ORDERS__TARGET",
+            r#"{ kafka = other, topic = "z" }"#,
+        ),
         ("POSTDATE_ROUTE__ORDERS__ALLOW", r#"["a.*", b]"#),
         ("POSTDATE_ROUTE__ORDERS__DEAD_LETTER__TOPIC", "dead"),
         ("POSTDATE_ROUTE__ORDERS__MAX_DELAY", "1h30m"),
@@ -134,7 +206,10 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_ADMIN__TOKEN", "sixteen-or-more-characters"),
         ("POSTDATE_LOG__FORMAT", "json"),
         ("POSTDATE_LOG__LEVEL", "warn,postdate::timer=debug"),
-        ("POSTDATE_TRACES__ENDPOINT", "https://collector.example.com/otlp"),
+        (
+            "POSTDATE_TRACES__ENDPOINT",
+            "https://collector.example.com/otlp",
+        ),
         ("POSTDATE_TRACES__AUTHORIZATION", "Bearer abc"),
         ("POSTDATE_TRACES__ONE_IN", "100"),
         ("POSTDATE_SERVICE_HOST", "10.0.0.1"),
@@ -142,28 +217,50 @@ fn every_option_reaches_its_place_from_the_environment() {
         ("POSTDATE_SERVERS", ".servers"),
         ("POSTDATE_PORT_8088_TCP_ADDR", "10.0.0.1"),
     ]);
-    let properties = [("linger.ms", "5"), ("security.protocol", "SASL_SSL")].map(|(name, value)| (name.to_owned(), Secret::new(value)));
-    let kafka = |brokers: &[&str], properties| Kafka { brokers: brokers.iter().map(|b| (*b).to_owned()).collect(), properties };
+    let properties = [("linger.ms", "5"), ("security.protocol", "SASL_SSL")]
+        .map(|(name, value)| (name.to_owned(), Secret::new(value)));
+    let kafka = |brokers: &[&str], properties| Kafka {
+        brokers: brokers.iter().map(|b| (*b).to_owned()).collect(),
+        properties,
+    };
     let expected = Config {
         deployment: "prod-eu".to_owned(),
-        roles: Roles { ingress: false, timer: true },
+        roles: Roles {
+            ingress: false,
+            timer: true,
+        },
         store: Store::Redis(Redis {
             url: Secret::new("rediss://redis.example.com:6380/3"),
             username: Some("postdate".to_owned()),
             password: Some(Secret::new("0123")),
         }),
         kafka: BTreeMap::from([
-            ("main".to_owned(), kafka(&["a:1", "[::1]:2"], properties.into())),
+            (
+                "main".to_owned(),
+                kafka(&["a:1", "[::1]:2"], properties.into()),
+            ),
             ("other".to_owned(), kafka(&["b:1"], BTreeMap::new())),
         ]),
         nats: BTreeMap::new(),
         routes: BTreeMap::from([(
             "orders".to_owned(),
             Route {
-                source: Source { kind: Kind::Kafka, cluster: "main".to_owned(), topics: vec!["x".to_owned(), "y".to_owned()] },
-                target: Some(Topic { kind: Kind::Kafka, cluster: "other".to_owned(), topic: "z".to_owned() }),
+                source: Source {
+                    kind: Kind::Kafka,
+                    cluster: "main".to_owned(),
+                    topics: vec!["x".to_owned(), "y".to_owned()],
+                },
+                target: Some(Topic {
+                    kind: Kind::Kafka,
+                    cluster: "other".to_owned(),
+                    topic: "z".to_owned(),
+                }),
                 allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
-                dead_letter: Topic { kind: Kind::Kafka, cluster: "main".to_owned(), topic: "dead".to_owned() },
+                dead_letter: Topic {
+                    kind: Kind::Kafka,
+                    cluster: "main".to_owned(),
+                    topic: "dead".to_owned(),
+                },
                 max_delay: Duration::from_secs(5400),
                 delivery: Delivery::AtLeastOnce,
                 without_delay: WithoutDelay::DeadLetter,
@@ -172,12 +269,27 @@ fn every_option_reaches_its_place_from_the_environment() {
                 overdue: Overdue::DeadLetter,
                 overdue_after: Some(Duration::from_secs(90)),
                 catch_up_rate: Some(700),
-                retry: Retry { max_attempts: 3, backoff: Duration::from_secs(2), backoff_max: Duration::from_secs(4) },
+                retry: Retry {
+                    max_attempts: 3,
+                    backoff: Duration::from_secs(2),
+                    backoff_max: Duration::from_secs(4),
+                },
             },
         )]),
-        timer: Timer { memory: 1 << 30, lease: Duration::from_secs(7), max_clock_skew: Duration::from_millis(500) },
-        admin: Admin { listen: "[::]:9000".parse().unwrap(), token: Some(Secret::new("sixteen-or-more-characters")), tls: None },
-        log: Log { format: LogFormat::Json, level: "warn,postdate::timer=debug".to_owned() },
+        timer: Timer {
+            memory: 1 << 30,
+            lease: Duration::from_secs(7),
+            max_clock_skew: Duration::from_millis(500),
+        },
+        admin: Admin {
+            listen: "[::]:9000".parse().unwrap(),
+            token: Some(Secret::new("sixteen-or-more-characters")),
+            tls: None,
+        },
+        log: Log {
+            format: LogFormat::Json,
+            level: "warn,postdate::timer=debug".to_owned(),
+        },
         traces: Traces {
             endpoint: Some("https://collector.example.com/otlp".parse().unwrap()),
             authorization: Some(Secret::new("Bearer abc")),
@@ -206,10 +318,21 @@ fn stored_in(store: &str, environment: &[(&str, &str)]) -> Store {
 fn without_a_redis_messages_wait_in_the_embedded_store() {
     let embedded = |path: &str| Store::Embedded(Embedded { path: path.into() });
     for store in ["", "[store]", "[store.embedded]"] {
-        assert_eq!(stored_in(store, &[]), embedded("./postdate-data"), "{store:?}");
-        assert_eq!(stored_in(store, &[("POSTDATE_STORE__EMBEDDED__PATH", "/data")]), embedded("/data"), "{store:?}");
+        assert_eq!(
+            stored_in(store, &[]),
+            embedded("./postdate-data"),
+            "{store:?}"
+        );
+        assert_eq!(
+            stored_in(store, &[("POSTDATE_STORE__EMBEDDED__PATH", "/data")]),
+            embedded("/data"),
+            "{store:?}"
+        );
     }
-    assert_eq!(stored_in("[store.embedded]\npath = \"here\"", &[]), embedded("here"));
+    assert_eq!(
+        stored_in("[store.embedded]\npath = \"here\"", &[]),
+        embedded("here")
+    );
     let redis = stored_in("", &[("POSTDATE_STORE__REDIS__URL", "redis://a")]);
     assert!(matches!(redis, Store::Redis(redis) if redis.url == Secret::new("redis://a")));
 }
@@ -219,31 +342,64 @@ fn a_secret_is_read_from_its_file_without_the_lines_end() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"hunter2\n").unwrap();
     let path = file.path().to_str().unwrap();
-    let config =
-        smallest(&[("POSTDATE_STORE__REDIS__PASSWORD_FILE", path), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD_FILE", path)]);
+    let config = smallest(&[
+        ("POSTDATE_STORE__REDIS__PASSWORD_FILE", path),
+        (
+            "POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD_FILE",
+            path,
+        ),
+    ]);
     assert_eq!(password(&config), Some(&Secret::new("hunter2")));
-    assert_eq!(config.kafka["main"].properties["sasl.password"], Secret::new("hunter2"));
-    let said = parse(SMALLEST, &[("POSTDATE_STORE__REDIS__URL_FILE", path)]).unwrap_err().to_string();
-    assert!(said.contains("the address has no scheme") && !said.contains("hunter2"), "{said}");
+    assert_eq!(
+        config.kafka["main"].properties["sasl.password"],
+        Secret::new("hunter2")
+    );
+    let said = parse(SMALLEST, &[("POSTDATE_STORE__REDIS__URL_FILE", path)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("the address has no scheme") && !said.contains("hunter2"),
+        "{said}"
+    );
 }
 
 #[test]
 fn the_environments_secret_goes_before_the_files_in_either_form() {
     let text = SMALLEST
         .replace("[kafka.main]", "password_file = \"/nowhere\"\n[kafka.main]\nproperties = { \"sasl.password_file\" = \"/nowhere\" }");
-    let environment = [("POSTDATE_STORE__REDIS__PASSWORD", "a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "b")];
+    let environment = [
+        ("POSTDATE_STORE__REDIS__PASSWORD", "a"),
+        ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "b"),
+    ];
     let config = good(&text, &environment);
     assert_eq!(password(&config), Some(&Secret::new("a")));
-    assert_eq!(config.kafka["main"].properties, BTreeMap::from([("sasl.password".to_owned(), Secret::new("b"))]));
+    assert_eq!(
+        config.kafka["main"].properties,
+        BTreeMap::from([("sasl.password".to_owned(), Secret::new("b"))])
+    );
 }
 
 #[test]
 fn properties_are_text_whole_numbers_and_truths_however_their_names_are_written() {
     let text = SMALLEST
         .replace("[route.orders]", "[kafka.main.properties]\n\"a.b\" = 5\nc.d = true\ne = \"text, with [all] kinds\"\n[route.orders]");
-    let properties = &good(&text, &[("POSTDATE_KAFKA__MAIN__PROPERTIES__C__D", "false")]).kafka["main"].properties;
-    let expected = [("a.b", "5"), ("c.d", "false"), ("e", "text, with [all] kinds")];
-    assert_eq!(properties, &expected.map(|(name, value)| (name.to_owned(), Secret::new(value))).into());
+    let properties = &good(
+        &text,
+        &[("POSTDATE_KAFKA__MAIN__PROPERTIES__C__D", "false")],
+    )
+    .kafka["main"]
+        .properties;
+    let expected = [
+        ("a.b", "5"),
+        ("c.d", "false"),
+        ("e", "text, with [all] kinds"),
+    ];
+    assert_eq!(
+        properties,
+        &expected
+            .map(|(name, value)| (name.to_owned(), Secret::new(value)))
+            .into()
+    );
 }
 
 #[test]
@@ -259,24 +415,43 @@ fn two_routes_may_read_the_same_topic() {
 fn the_sources_of_a_cluster_are_known_by_all_its_names() {
     let again = "[kafka.again]\nbrokers = [\"127.0.0.1:9092\"]\n[kafka.other]\nbrokers = [\"127.0.0.1:9093\"]\n[route.orders]";
     let config = good(&SMALLEST.replace("[route.orders]", again), &[]);
-    let sources = |cluster| config.source_topics(cluster).into_iter().collect::<Vec<_>>();
+    let sources = |cluster| {
+        config
+            .source_topics(cluster)
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
     assert_eq!(
         (sources("main"), sources("again"), sources("other")),
-        (vec!["orders.delayed".to_owned()], vec!["orders.delayed".to_owned()], vec![])
+        (
+            vec!["orders.delayed".to_owned()],
+            vec!["orders.delayed".to_owned()],
+            vec![]
+        )
     );
 }
 
 #[test]
 fn a_whole_configuration_does_not_print_a_secret() {
-    let config =
-        smallest(&[("POSTDATE_STORE__REDIS__URL", "redis://:hunter2@a"), ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD", "hunter2")]);
+    let config = smallest(&[
+        ("POSTDATE_STORE__REDIS__URL", "redis://:hunter2@a"),
+        (
+            "POSTDATE_KAFKA__MAIN__PROPERTIES__SASL__PASSWORD",
+            "hunter2",
+        ),
+    ]);
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |path: &Path| Config::load(path).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "<folder>");
+    let said = |path: &Path| {
+        Config::load(path)
+            .unwrap_err()
+            .to_string()
+            .replace(folder.path().to_str().unwrap(), "<folder>")
+    };
     let missing = said(&folder.path().join("none.toml"));
     assert!(
         missing.ends_with("  in:   <folder>/none.toml\n  what: there is no such file\n  fix:  give the path of the file with --config\n"),
@@ -292,9 +467,19 @@ fn a_file_that_cannot_be_read_is_an_error() {
 #[test]
 fn a_variable_that_is_not_text_is_named() {
     use std::os::unix::ffi::OsStringExt;
-    let environment = [(OsString::from("POSTDATE_DEPLOYMENT"), OsString::from_vec(vec![0xff]))];
-    let said = Config::parse(Path::new("postdate.toml"), SMALLEST, environment).unwrap_err().to_string();
-    assert!(said.contains("in:   environment variable POSTDATE_DEPLOYMENT\n  what: its value is not UTF-8"), "{said}");
+    let environment = [(
+        OsString::from("POSTDATE_DEPLOYMENT"),
+        OsString::from_vec(vec![0xff]),
+    )];
+    let said = Config::parse(Path::new("postdate.toml"), SMALLEST, environment)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains(
+            "in:   environment variable POSTDATE_DEPLOYMENT\n  what: its value is not UTF-8"
+        ),
+        "{said}"
+    );
 }
 
 #[test]
@@ -306,7 +491,9 @@ fn a_command_names_a_route_and_a_topic_that_it_reads() {
         said("billing", "x")
             .ends_with("in:   option --route of the command line\n  what: there is no route \"billing\"\n  fix:  choose from: orders\n")
     );
-    assert!(said("orders", "x").ends_with("what: route orders does not read a topic \"x\"\n  fix:  choose from: orders.delayed\n"));
+    assert!(said("orders", "x").ends_with(
+        "what: route orders does not read a topic \"x\"\n  fix:  choose from: orders.delayed\n"
+    ));
 }
 
 /// Values of every kind, as TOML has them; those of secret keys hold a word that must never be printed.
@@ -328,8 +515,14 @@ const VALUES: &[&str] = &[
     "\"\\u0000\"",
     "\"é\\n\"",
 ];
-const SECRETS: &[&str] =
-    &["'hunter2'", "'redis://hunter2'", "'redis://u:hunter2@h:x/y'", "['hunter2']", "{ a = 'hunter2' }", "'hunter2://'"];
+const SECRETS: &[&str] = &[
+    "'hunter2'",
+    "'redis://hunter2'",
+    "'redis://u:hunter2@h:x/y'",
+    "['hunter2']",
+    "{ a = 'hunter2' }",
+    "'hunter2://'",
+];
 
 /// The smallest configuration, a line a key.
 const LINES: &[(&str, &str)] = &[

@@ -3,8 +3,20 @@
 use std::time::Duration;
 
 /// From the longest to the shortest: the order in which they may follow one another.
-const DURATIONS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-const SIZES: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const DURATIONS: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
+const SIZES: [(&str, u64); 5] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
 
 /// A quantity that an option can have: how it is read and written.
 pub(super) trait Quantity: Copy + PartialOrd {
@@ -25,7 +37,9 @@ impl Quantity for Duration {
         let mut total: u64 = 0;
         while !rest.is_empty() {
             let (number, after) = split_number(rest)?;
-            let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+            let end = after
+                .find(|c: char| c.is_ascii_digit())
+                .unwrap_or(after.len());
             let (unit, next) = after.split_at(end);
             let (_, millis) = units.find(|(name, _)| *name == unit)?;
             total = total.checked_add(number.checked_mul(*millis)?)?;
@@ -43,7 +57,11 @@ impl Quantity for Duration {
                 millis %= length;
             }
         }
-        if text.is_empty() { "0ms".to_owned() } else { text }
+        if text.is_empty() {
+            "0ms".to_owned()
+        } else {
+            text
+        }
     }
 }
 
@@ -52,7 +70,8 @@ impl Quantity for Duration {
 pub(super) struct Size(pub(super) u64);
 
 impl Quantity for Size {
-    const GRAMMAR: &str = "a whole number with a unit (B KiB MiB GiB TiB, of 1024 each), such as \"256MiB\"";
+    const GRAMMAR: &str =
+        "a whole number with a unit (B KiB MiB GiB TiB, of 1024 each), such as \"256MiB\"";
 
     fn parse(text: &str) -> Option<Self> {
         let (number, unit) = split_number(text)?;
@@ -61,13 +80,18 @@ impl Quantity for Size {
     }
 
     fn write(self) -> String {
-        let (unit, bytes) = SIZES.iter().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes)).unwrap_or(&SIZES[4]);
+        let (unit, bytes) = SIZES
+            .iter()
+            .find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes))
+            .unwrap_or(&SIZES[4]);
         format!("{}{unit}", self.0 / bytes)
     }
 }
 
 fn split_number(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     Some((digits.parse().ok()?, rest))
 }
@@ -80,9 +104,14 @@ mod tests {
     #[test]
     fn durations_are_sums_of_falling_units() {
         let millis = |text: &str| <Duration as Quantity>::parse(text).map(|d| d.as_millis());
-        for (text, expected) in
-            [("30d", 2_592_000_000), ("1h30m", 5_400_000), ("250ms", 250), ("1d2h3m4s5ms", 93_784_005), ("0s", 0), ("007s", 7_000)]
-        {
+        for (text, expected) in [
+            ("30d", 2_592_000_000),
+            ("1h30m", 5_400_000),
+            ("250ms", 250),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("0s", 0),
+            ("007s", 7_000),
+        ] {
             assert_eq!(millis(text), Some(expected), "{text}");
         }
         for text in [
@@ -112,10 +141,26 @@ mod tests {
     #[test]
     fn sizes_are_one_number_and_one_unit() {
         let bytes = |text: &str| Size::parse(text).map(|size| size.0);
-        for (text, expected) in [("64MiB", 64 << 20), ("1GiB", 1 << 30), ("0B", 0), ("5KiB", 5120)] {
+        for (text, expected) in [
+            ("64MiB", 64 << 20),
+            ("1GiB", 1 << 30),
+            ("0B", 0),
+            ("5KiB", 5120),
+        ] {
             assert_eq!(bytes(text), Some(expected), "{text}");
         }
-        for text in ["", "64", "64MB", "64mib", "MiB", "1.5GiB", "1GiB512MiB", "64 MiB", "-1B", "16777216TiB"] {
+        for text in [
+            "",
+            "64",
+            "64MB",
+            "64mib",
+            "MiB",
+            "1.5GiB",
+            "1GiB512MiB",
+            "64 MiB",
+            "-1B",
+            "16777216TiB",
+        ] {
             assert_eq!(bytes(text), None, "{text}");
         }
     }

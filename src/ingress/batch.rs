@@ -24,7 +24,12 @@ impl Batch {
     pub(crate) fn add(&mut self, slice: Slice, place: Cursor, body: &Body<'_>) {
         let start = self.bodies.len();
         record::encode(body, &mut self.bodies);
-        self.entries.push(Entry { slice, place, start, end: self.bodies.len() });
+        self.entries.push(Entry {
+            slice,
+            place,
+            start,
+            end: self.bodies.len(),
+        });
     }
 
     pub(crate) fn change(&mut self, change: Change) {
@@ -33,11 +38,14 @@ impl Batch {
 
     /// Memory that it takes, full or empty.
     pub(crate) fn bytes_held(&self) -> usize {
-        self.bodies.capacity() + self.entries.capacity() * size_of::<Entry>() + self.changes.capacity() * size_of::<Change>()
+        self.bodies.capacity()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.changes.capacity() * size_of::<Change>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.entries.len() + self.changes.len() >= BATCH_MESSAGES_MAX || self.bodies.len() >= BATCH_BYTES_MAX
+        self.entries.len() + self.changes.len() >= BATCH_MESSAGES_MAX
+            || self.bodies.len() >= BATCH_BYTES_MAX
     }
 
     /// One giant record must not keep its memory for as long as the partition is read.
@@ -58,8 +66,15 @@ impl Batch {
     /// Empties the batch into runs.
     pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> (Vec<Run>, Vec<Change>) {
         let bodies = &self.bodies;
-        let placed = |entry: &Entry| Placed { slice: entry.slice, place: entry.place, record: &bodies[entry.start..entry.end] };
-        let runs = sealer.seal(&mut self.entries.iter().map(placed).collect::<Vec<_>>(), Some(far));
+        let placed = |entry: &Entry| Placed {
+            slice: entry.slice,
+            place: entry.place,
+            record: &bodies[entry.start..entry.end],
+        };
+        let runs = sealer.seal(
+            &mut self.entries.iter().map(placed).collect::<Vec<_>>(),
+            Some(far),
+        );
         let changes = std::mem::take(&mut self.changes);
         self.clear();
         (runs, changes)
@@ -75,12 +90,26 @@ mod tests {
     fn add(batch: &mut Batch, offset: u64, payload: &[u8]) {
         let (due, headers) = (Timestamp::from_millis(1), Headers::from_block(&[]));
         let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
-        let body = Body { key: None, payload: Some(payload), headers, id, target, dialect, disposition };
+        let body = Body {
+            key: None,
+            payload: Some(payload),
+            headers,
+            id,
+            target,
+            dialect,
+            disposition,
+        };
         batch.add(Slice::of(due, due), Cursor::new(due, Offset(offset)), &body);
     }
 
     fn seal(batch: &mut Batch) -> usize {
-        batch.seal(&mut Sealer::new(1), Far::at(Timestamp::from_millis(1), Thin::DEFAULT)).0.len()
+        batch
+            .seal(
+                &mut Sealer::new(1),
+                Far::at(Timestamp::from_millis(1), Thin::DEFAULT),
+            )
+            .0
+            .len()
     }
 
     #[test]

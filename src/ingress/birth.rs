@@ -24,34 +24,62 @@ pub(crate) enum Verdict {
 
 /// What is written if the shard is absent: W is the lowest pending offset that was committed for this incarnation of the partition, else
 /// the first retained offset.
-pub(crate) fn birth(shard: &ShardId, described: &Described, committed: Option<&Committed>) -> Birth {
-    let is_of_it = |committed: &&Committed| committed.identity == described.identity || mutant::active(Mutant::TakesOldCommit);
-    let same = |committed: &&Committed| is_of_it(committed) && committed.lowest_pending <= described.end;
+pub(crate) fn birth(
+    shard: &ShardId,
+    described: &Described,
+    committed: Option<&Committed>,
+) -> Birth {
+    let is_of_it = |committed: &&Committed| {
+        committed.identity == described.identity || mutant::active(Mutant::TakesOldCommit)
+    };
+    let same =
+        |committed: &&Committed| is_of_it(committed) && committed.lowest_pending <= described.end;
     let (watermark, delivered) = match committed.filter(same) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
         None => (Watermark(described.first.0), Claim::START),
     };
-    Birth { shard: shard.clone(), identity: stored(described), watermark, delivered }
+    Birth {
+        shard: shard.clone(),
+        identity: stored(described),
+        watermark,
+        delivered,
+    }
 }
 
 /// The identity as it is stored; a broker without identities has the same for all.
 fn stored(described: &Described) -> Identity {
-    described.identity.clone().unwrap_or_else(|| Identity("-".into()))
+    described
+        .identity
+        .clone()
+        .unwrap_or_else(|| Identity("-".into()))
 }
 
 pub(crate) fn verdict(shard: &ShardId, described: &Described, opened: &Opened) -> Verdict {
     let state = match opened {
         Opened::Born(state) | Opened::Found(state) => state,
-        Opened::Foreign(found) => return Verdict::Stop(format!("what the store keeps of {shard} is not usable: {found}")),
+        Opened::Foreign(found) => {
+            return Verdict::Stop(format!(
+                "what the store keeps of {shard} is not usable: {found}"
+            ));
+        }
     };
-    if let Some(reason) = recreated(shard, described, state).filter(|_| !mutant::active(Mutant::TakesForOld)) {
+    if let Some(reason) =
+        recreated(shard, described, state).filter(|_| !mutant::active(Mutant::TakesForOld))
+    {
         return Verdict::Stop(reason);
     }
     let (from, first) = (state.watermark, Watermark(described.first.0));
     if from < first {
-        return Verdict::Gap { from, to: first, delivered: state.delivered };
+        return Verdict::Gap {
+            from,
+            to: first,
+            delivered: state.delivered,
+        };
     }
-    Verdict::Read { from, delivered: state.delivered }
+    Verdict::Read {
+        from,
+        delivered: state.delivered,
+    }
 }
 
 fn recreated(shard: &ShardId, described: &Described, state: &State) -> Option<String> {
@@ -65,7 +93,9 @@ fn recreated(shard: &ShardId, described: &Described, state: &State) -> Option<St
         )
     } else if state.watermark.0 > described.end.0 {
         let (end, watermark) = (described.end, state.watermark);
-        format!("partition of {shard} ends at offset {end}, but was read up to {watermark}: it was truncated or recreated")
+        format!(
+            "partition of {shard} ends at offset {end}, but was read up to {watermark}: it was truncated or recreated"
+        )
     } else {
         return None;
     };
@@ -85,11 +115,18 @@ mod tests {
     }
 
     fn described(identity: &str, first: u64, end: u64) -> Described {
-        Described { identity: Some(Identity(identity.into())), first: Offset(first), end: Offset(end) }
+        Described {
+            identity: Some(Identity(identity.into())),
+            first: Offset(first),
+            end: Offset(end),
+        }
     }
 
     fn done() -> Claim {
-        Claim::new(Cursor::new(Timestamp::from_millis(5), Offset(6)), Watermark(9))
+        Claim::new(
+            Cursor::new(Timestamp::from_millis(5), Offset(6)),
+            Watermark(9),
+        )
     }
 
     fn state(identity: &str, watermark: u64) -> Opened {
@@ -109,7 +146,11 @@ mod tests {
 
     #[test]
     fn a_lost_store_is_read_again_from_the_lowest_pending_offset() {
-        let committed = Committed { lowest_pending: Offset(7), delivered: done(), identity: Some(Identity("a".into())) };
+        let committed = Committed {
+            lowest_pending: Offset(7),
+            delivered: done(),
+            identity: Some(Identity("a".into())),
+        };
         let birth = birth(&shard(), &described("a", 2, 90), Some(&committed));
         assert_eq!((birth.watermark, birth.delivered), (Watermark(7), done()));
     }
@@ -117,29 +158,58 @@ mod tests {
     #[test]
     fn what_was_committed_for_another_incarnation_does_not_count() {
         for (identity, low) in [("b", 7), ("a", 91)] {
-            let committed = Committed { lowest_pending: Offset(low), delivered: done(), identity: Some(Identity(identity.into())) };
+            let committed = Committed {
+                lowest_pending: Offset(low),
+                delivered: done(),
+                identity: Some(Identity(identity.into())),
+            };
             let birth = birth(&shard(), &described("a", 2, 90), Some(&committed));
-            assert_eq!((birth.watermark, birth.delivered), (Watermark(2), Claim::START));
+            assert_eq!(
+                (birth.watermark, birth.delivered),
+                (Watermark(2), Claim::START)
+            );
         }
     }
 
     #[test]
     fn reading_goes_on_at_the_watermark() {
         let verdict = verdict(&shard(), &described("a", 2, 90), &state("a", 90));
-        assert_eq!(verdict, Verdict::Read { from: Watermark(90), delivered: done() });
+        assert_eq!(
+            verdict,
+            Verdict::Read {
+                from: Watermark(90),
+                delivered: done()
+            }
+        );
     }
 
     #[test]
     fn records_that_are_gone_and_were_never_stored_are_a_gap() {
         let verdict = verdict(&shard(), &described("a", 20, 90), &state("a", 15));
-        assert_eq!(verdict, Verdict::Gap { from: Watermark(15), to: Watermark(20), delivered: done() });
+        assert_eq!(
+            verdict,
+            Verdict::Gap {
+                from: Watermark(15),
+                to: Watermark(20),
+                delivered: done()
+            }
+        );
     }
 
     #[test]
     fn a_recreated_topic_stops_its_shard_and_says_how_to_reset_it() {
-        for (described, opened) in [(described("b", 0, 90), state("a", 5)), (described("a", 0, 4), state("a", 5))] {
-            let Verdict::Stop(reason) = verdict(&shard(), &described, &opened) else { panic!("it reads on") };
-            assert!(reason.contains("postdate reset --config FILE --route orders --topic orders.delayed"), "{reason}");
+        for (described, opened) in [
+            (described("b", 0, 90), state("a", 5)),
+            (described("a", 0, 4), state("a", 5)),
+        ] {
+            let Verdict::Stop(reason) = verdict(&shard(), &described, &opened) else {
+                panic!("it reads on")
+            };
+            assert!(
+                reason
+                    .contains("postdate reset --config FILE --route orders --topic orders.delayed"),
+                "{reason}"
+            );
         }
     }
 
@@ -147,7 +217,11 @@ mod tests {
     fn a_recreated_topic_is_told_in_the_same_words_by_all_its_partitions() {
         let reason = |index| {
             let shard = ShardId::new("orders", Partition::new("orders.delayed", index));
-            verdict(&shard, &described("b", index as u64, 90), &state("a", 5 + index as u64))
+            verdict(
+                &shard,
+                &described("b", index as u64, 90),
+                &state("a", 5 + index as u64),
+            )
         };
         assert_eq!(reason(0), reason(3));
     }
@@ -155,6 +229,8 @@ mod tests {
     #[test]
     fn a_foreign_shard_stops_with_what_was_found() {
         let opened = Opened::Foreign("layout version 9".into());
-        assert!(matches!(verdict(&shard(), &described("a", 0, 4), &opened), Verdict::Stop(reason) if reason.contains("layout version 9")));
+        assert!(
+            matches!(verdict(&shard(), &described("a", 0, 4), &opened), Verdict::Stop(reason) if reason.contains("layout version 9"))
+        );
     }
 }

@@ -3,16 +3,28 @@
 use super::intake::Intake;
 use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
-use crate::model::{Admission, Body, Cursor, Headers, Reason, Record, Refusal, Rules, Slice, Timestamp, Warning, admit};
+use crate::model::{
+    Admission, Body, Cursor, Headers, Reason, Record, Refusal, Rules, Slice, Timestamp, Warning,
+    admit,
+};
 use crate::store::{Change, ChangeKind};
 use std::time::Duration;
 
 /// Makes a record an entry of its shard, or nothing (a cancel, or what was delivered before the store was lost).
-pub(super) fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, record: &Record<'_>, now: Timestamp) {
+pub(super) fn enter(
+    rules: &Rules,
+    metric: &metric::Route,
+    intake: &mut Intake,
+    record: &Record<'_>,
+    now: Timestamp,
+) {
     let (refusal, reference);
     let (due, body) = match admit(record, &intake.origins, rules) {
         Admission::Cancel { id } => {
-            intake.batch.change(Change { id: id.into(), kind: ChangeKind::Cancel });
+            intake.batch.change(Change {
+                id: id.into(),
+                kind: ChangeKind::Cancel,
+            });
             // What it cancels may be due at any moment.
             intake.hasten(Duration::ZERO);
             return;
@@ -32,7 +44,10 @@ pub(super) fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, 
             (Timestamp::AT_ONCE, Body::refused(record, &refusal))
         }
     };
-    if record.timestamp.is_some_and(|timestamp| timestamp > now.plus(CLOCK_SKEW_MAX)) {
+    if record
+        .timestamp
+        .is_some_and(|timestamp| timestamp > now.plus(CLOCK_SKEW_MAX))
+    {
         metric.timestamp_ahead.increment(1);
     }
     let place = Cursor::new(due, record.offset);
@@ -43,15 +58,24 @@ pub(super) fn enter(rules: &Rules, metric: &metric::Route, intake: &mut Intake, 
         metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
-        intake.batch.change(Change { id: id.into(), kind: ChangeKind::Schedule(place) });
+        intake.batch.change(Change {
+            id: id.into(),
+            kind: ChangeKind::Schedule(place),
+        });
     }
     // So may what a message with an id replaces.
-    intake.hasten(if body.id.is_some() { Duration::ZERO } else { due.since(now) });
+    intake.hasten(if body.id.is_some() {
+        Duration::ZERO
+    } else {
+        due.since(now)
+    });
     intake.batch.add(Slice::of(due, now), place, &body);
 }
 
 fn length(record: &Record<'_>) -> usize {
-    record.key.map_or(0, <[u8]>::len) + record.payload.map_or(0, <[u8]>::len) + record.headers.as_block().len()
+    record.key.map_or(0, <[u8]>::len)
+        + record.payload.map_or(0, <[u8]>::len)
+        + record.headers.as_block().len()
 }
 
 /// What is stored of a record that is larger than a run can hold: its key, unless that is what is too large.
@@ -66,14 +90,24 @@ fn refer<'a>(record: &Record<'a>) -> (Record<'a>, Refusal) {
         record.headers.as_block().len()
     );
     let key = record.key.filter(|key| key.len() <= RECORD_BYTES_MAX);
-    (Record { key, payload: None, headers: Headers::from_block(&[]), ..*record }, Refusal::new(Reason::TooLarge, detail))
+    (
+        Record {
+            key,
+            payload: None,
+            headers: Headers::from_block(&[]),
+            ..*record
+        },
+        Refusal::new(Reason::TooLarge, detail),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::header::push_header;
-    use crate::model::{AllowList, Dialects, Disposition, Naming, Offset, Partition, ShardId, WithoutDelay};
+    use crate::model::{
+        AllowList, Dialects, Disposition, Naming, Offset, Partition, ShardId, WithoutDelay,
+    };
     use crate::run::{Decoder, Far, Sealer, Thin};
     use std::collections::BTreeSet;
     use tokio::time::Instant;
@@ -92,22 +126,53 @@ mod tests {
     }
 
     /// What is stored of a record with that key, payload and headers: reason, detail, key, and whether the payload is there.
-    fn stored(key: &[u8], payload: &[u8], headers: &[(&str, &str)]) -> Option<(Option<Reason>, String, Option<usize>, bool)> {
+    fn stored(
+        key: &[u8],
+        payload: &[u8],
+        headers: &[(&str, &str)],
+    ) -> Option<(Option<Reason>, String, Option<usize>, bool)> {
         let mut block = Vec::new();
-        headers.iter().for_each(|(name, value)| push_header(&mut block, name.as_bytes(), Some(value.as_bytes())));
+        headers.iter().for_each(|(name, value)| {
+            push_header(&mut block, name.as_bytes(), Some(value.as_bytes()))
+        });
         let (now, offset) = (Timestamp::YEAR_2000, Offset(7));
-        let record = Record { offset, timestamp: Some(now), key: Some(key), payload: Some(payload), headers: Headers::from_block(&block) };
-        let mut intake = Intake::new("prod", ShardId::new("r", Partition::new("orders.delayed", 0)), Instant::now());
-        enter(&rules(), &metric::Route::new("r"), &mut intake, &record, now);
-        let (runs, _) = intake.batch.seal(&mut Sealer::new(1), Far::at(now, Thin::DEFAULT));
+        let record = Record {
+            offset,
+            timestamp: Some(now),
+            key: Some(key),
+            payload: Some(payload),
+            headers: Headers::from_block(&block),
+        };
+        let mut intake = Intake::new(
+            "prod",
+            ShardId::new("r", Partition::new("orders.delayed", 0)),
+            Instant::now(),
+        );
+        enter(
+            &rules(),
+            &metric::Route::new("r"),
+            &mut intake,
+            &record,
+            now,
+        );
+        let (runs, _) = intake
+            .batch
+            .seal(&mut Sealer::new(1), Far::at(now, Thin::DEFAULT));
         let run = runs.first()?;
-        let run = Decoder::new().decode(run.name.clone(), run.slice, &run.bytes).unwrap();
+        let run = Decoder::new()
+            .decode(run.name.clone(), run.slice, &run.bytes)
+            .unwrap();
         let body = run.message(0).unwrap().body;
         let (reason, detail) = match body.disposition {
             Disposition::DeadLetter { reason, detail } => (Some(reason), detail),
             _ => (None, ""),
         };
-        Some((reason, detail.to_owned(), body.key.map(<[u8]>::len), body.payload.is_some()))
+        Some((
+            reason,
+            detail.to_owned(),
+            body.key.map(<[u8]>::len),
+            body.payload.is_some(),
+        ))
     }
 
     #[test]
@@ -117,12 +182,28 @@ mod tests {
         let delay = [("postdate-after", "1m")];
         for headers in [&delay[..], &[("postdate-after", "never")], &[]] {
             let (reason, detail, key, has_payload) = stored(b"key", &giant, headers).unwrap();
-            assert_eq!((reason, key, has_payload), (Some(Reason::TooLarge), Some(3), false));
-            assert!(detail.contains(&format!("its payload {}", giant.len())) && detail.contains("its key has 3 bytes"), "{detail}");
+            assert_eq!(
+                (reason, key, has_payload),
+                (Some(Reason::TooLarge), Some(3), false)
+            );
+            assert!(
+                detail.contains(&format!("its payload {}", giant.len()))
+                    && detail.contains("its key has 3 bytes"),
+                "{detail}"
+            );
         }
-        assert_eq!(stored(&giant, b"", &delay).map(|(reason, _, key, _)| (reason, key)), Some((Some(Reason::TooLarge), None)));
-        assert_eq!(stored(b"key", b"small", &delay).map(|(reason, ..)| reason), Some(None));
+        assert_eq!(
+            stored(&giant, b"", &delay).map(|(reason, _, key, _)| (reason, key)),
+            Some((Some(Reason::TooLarge), None))
+        );
+        assert_eq!(
+            stored(b"key", b"small", &delay).map(|(reason, ..)| reason),
+            Some(None)
+        );
         let cancel = [("postdate-op", "cancel"), ("postdate-id", "a")];
-        assert!(stored(b"key", &giant, &cancel).is_none(), "nothing is stored of a cancel");
+        assert!(
+            stored(b"key", &giant, &cancel).is_none(),
+            "nothing is stored of a cancel"
+        );
     }
 }

@@ -1,9 +1,13 @@
 //! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
 
 use super::batch::Batch;
-use crate::limit::{APPENDS_IN_FLIGHT_MAX, DUE_SOON, INTAKE_BYTES_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART};
+use crate::limit::{
+    APPENDS_IN_FLIGHT_MAX, DUE_SOON, INTAKE_BYTES_MAX, LINGER_MAX, LINGER_MIN, LINGER_PART,
+};
 use crate::metric;
-use crate::model::{Claim, Cursor, Identity, Offset, Origins, Partition, ShardId, Timestamp, Watermark};
+use crate::model::{
+    Claim, Cursor, Identity, Offset, Origins, Partition, ShardId, Timestamp, Watermark,
+};
 use crate::mutant::{self, Mutant};
 use crate::run::{Far, Sealer};
 use crate::store::{Append, Appended, Balance, Reading, State};
@@ -60,7 +64,10 @@ pub(crate) struct Rebuilt {
 impl Rebuilt {
     /// `None`: nothing of the shard was ever delivered, as far as the commits tell.
     pub(crate) fn new(born: &State, end: Offset, now: Timestamp) -> Option<Self> {
-        (born.delivered != Claim::START).then_some(Self { before: end, at: now })
+        (born.delivered != Claim::START).then_some(Self {
+            before: end,
+            at: now,
+        })
     }
 
     pub(crate) fn covers(self, place: Cursor) -> bool {
@@ -129,7 +136,13 @@ impl Intake {
     fn rest(&mut self, from: Watermark) {
         self.batch.clear();
         self.links = Links::default();
-        (self.from, self.read_to, self.in_flight, self.since, self.linger) = (from, from, 0, None, LINGER_MAX);
+        (
+            self.from,
+            self.read_to,
+            self.in_flight,
+            self.since,
+            self.linger,
+        ) = (from, from, 0, None, LINGER_MAX);
     }
 
     pub(crate) fn is_reading(&self, epoch: u64) -> bool {
@@ -164,7 +177,11 @@ impl Intake {
         let balance = Balance::of(state);
         let difference = (!balance.is_unsure).then_some(balance.difference);
         let due_soon = state.forecast.due_by(now.plus(DUE_SOON), now);
-        self.waiting.set([state.pending, due_soon, state.quarantined, state.bytes], balance.counts(), difference);
+        self.waiting.set(
+            [state.pending, due_soon, state.quarantined, state.bytes],
+            balance.counts(),
+            difference,
+        );
     }
 
     /// How far the reading is behind the partition's end is shown, if that is known.
@@ -206,8 +223,18 @@ impl Intake {
 
     pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> Append {
         let (runs, changes) = self.batch.seal(sealer, far);
-        let reading = Reading { writer: sealer.writer(), number: self.epoch };
-        let append = Append { shard: self.shard.clone(), reading, from: self.from, to: self.read_to, runs, changes };
+        let reading = Reading {
+            writer: sealer.writer(),
+            number: self.epoch,
+        };
+        let append = Append {
+            shard: self.shard.clone(),
+            reading,
+            from: self.from,
+            to: self.read_to,
+            runs,
+            changes,
+        };
         self.from = self.read_to;
         (self.since, self.linger) = (None, LINGER_MAX);
         self.in_flight += 1;
@@ -230,15 +257,23 @@ impl Intake {
 /// Whether more may be read. Before it is not, empty batches give up what they kept for the next ones; and if it is not all the same, those that
 /// are not empty wait for no company any more.
 pub(super) fn has_room(intakes: &mut BTreeMap<Partition, Intake>) -> bool {
-    let has_room =
-        |intakes: &BTreeMap<_, Intake>| intakes.values().map(|intake| intake.batch.bytes_held()).sum::<usize>() < INTAKE_BYTES_MAX;
+    let has_room = |intakes: &BTreeMap<_, Intake>| {
+        intakes
+            .values()
+            .map(|intake| intake.batch.bytes_held())
+            .sum::<usize>()
+            < INTAKE_BYTES_MAX
+    };
     if has_room(intakes) {
         return true;
     }
     intakes.values_mut().for_each(|intake| intake.batch.rest());
     let has_room = has_room(intakes);
     if !has_room {
-        intakes.values_mut().filter(|intake| intake.has_batch()).for_each(|intake| intake.hasten(Duration::ZERO));
+        intakes
+            .values_mut()
+            .filter(|intake| intake.has_batch())
+            .for_each(|intake| intake.hasten(Duration::ZERO));
     }
     has_room
 }
@@ -251,7 +286,11 @@ mod tests {
     use crate::run::Thin;
 
     fn reading(from: u64) -> Intake {
-        let mut intake = Intake::new("prod", ShardId::new("r", Partition::new("t", 0)), Instant::now());
+        let mut intake = Intake::new(
+            "prod",
+            ShardId::new("r", Partition::new("t", 0)),
+            Instant::now(),
+        );
         intake.begin(Watermark(from), 1);
         intake
     }
@@ -266,18 +305,42 @@ mod tests {
         let mut intake = reading(10);
         let now = Instant::now();
         assert_eq!(intake.seal_at(), None);
-        assert!(intake.reads(Offset(12), now) && !intake.reads(Offset(11), now) && intake.reads(Offset(15), now));
-        assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "nothing of it is urgent");
+        assert!(
+            intake.reads(Offset(12), now)
+                && !intake.reads(Offset(11), now)
+                && intake.reads(Offset(15), now)
+        );
+        assert_eq!(
+            intake.seal_at(),
+            Some(now + LINGER_MAX),
+            "nothing of it is urgent"
+        );
         let append = intake.seal(&mut sealer, far());
         assert_eq!((append.from, append.to), (Watermark(10), Watermark(16)));
         intake.reaches(Offset(16), now);
-        assert_eq!(intake.seal_at(), None, "nothing lies between the last record and the end");
+        assert_eq!(
+            intake.seal_at(),
+            None,
+            "nothing lies between the last record and the end"
+        );
         intake.reaches(Offset(18), now);
         assert_eq!(intake.seal_at(), None, "one append is in flight");
-        assert_eq!(intake.settle(Watermark(16), Appended::Done { cancelled: 0, missed: 0 }), Next::GoOn);
+        assert_eq!(
+            intake.settle(
+                Watermark(16),
+                Appended::Done {
+                    cancelled: 0,
+                    missed: 0
+                }
+            ),
+            Next::GoOn
+        );
         assert!(intake.seal_at().is_some() && !intake.is_settled());
         let append = intake.seal(&mut sealer, far());
-        assert_eq!((append.from, append.to, append.runs.len()), (Watermark(16), Watermark(18), 0));
+        assert_eq!(
+            (append.from, append.to, append.runs.len()),
+            (Watermark(16), Watermark(18), 0)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -285,16 +348,29 @@ mod tests {
         let mut intake = reading(10);
         let now = Instant::now();
         intake.reads(Offset(10), now);
-        for (spare, linger) in
-            [(3_600_000, LINGER_MAX), (400, Duration::from_millis(50)), (60_000, Duration::from_millis(50)), (0, LINGER_MIN)]
-        {
+        for (spare, linger) in [
+            (3_600_000, LINGER_MAX),
+            (400, Duration::from_millis(50)),
+            (60_000, Duration::from_millis(50)),
+            (0, LINGER_MIN),
+        ] {
             intake.hasten(Duration::from_millis(spare));
             assert_eq!(intake.seal_at(), Some(now + linger), "{spare}");
         }
         intake.seal(&mut Sealer::new(1), far());
-        intake.settle(Watermark(11), Appended::Done { cancelled: 0, missed: 0 });
+        intake.settle(
+            Watermark(11),
+            Appended::Done {
+                cancelled: 0,
+                missed: 0,
+            },
+        );
         intake.reads(Offset(11), now);
-        assert_eq!(intake.seal_at(), Some(now + LINGER_MAX), "the next batch begins anew");
+        assert_eq!(
+            intake.seal_at(),
+            Some(now + LINGER_MAX),
+            "the next batch begins anew"
+        );
     }
 
     #[test]
@@ -312,19 +388,47 @@ mod tests {
             forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
-        let rebuilt = Rebuilt::new(&born(Claim::new(place(5, 2), Watermark(4))), Offset(9), Timestamp::from_millis(1_000));
-        let covers = |due, offset| rebuilt.is_some_and(|rebuilt| rebuilt.covers(place(due, offset)));
-        assert_eq!((covers(1_000, 8), covers(1_001, 8), covers(1_000, 9)), (true, false, false));
-        assert_eq!(Rebuilt::new(&born(Claim::START), Offset(9), Timestamp::from_millis(1_000)), None, "nothing was ever delivered");
+        let rebuilt = Rebuilt::new(
+            &born(Claim::new(place(5, 2), Watermark(4))),
+            Offset(9),
+            Timestamp::from_millis(1_000),
+        );
+        let covers =
+            |due, offset| rebuilt.is_some_and(|rebuilt| rebuilt.covers(place(due, offset)));
+        assert_eq!(
+            (covers(1_000, 8), covers(1_001, 8), covers(1_000, 9)),
+            (true, false, false)
+        );
+        assert_eq!(
+            Rebuilt::new(
+                &born(Claim::START),
+                Offset(9),
+                Timestamp::from_millis(1_000)
+            ),
+            None,
+            "nothing was ever delivered"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_watermark_elsewhere_makes_it_seek_unless_the_append_is_what_moved_it() {
         let mut intake = reading(10);
-        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(20))), Next::GoOn);
-        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(4))), Next::Seek(Watermark(4)));
-        assert_eq!(intake.settle(Watermark(20), Appended::Elsewhere(Watermark(40))), Next::Seek(Watermark(40)));
-        assert_eq!(intake.settle(Watermark(20), Appended::Unknown), Next::Reopen);
+        assert_eq!(
+            intake.settle(Watermark(20), Appended::Elsewhere(Watermark(20))),
+            Next::GoOn
+        );
+        assert_eq!(
+            intake.settle(Watermark(20), Appended::Elsewhere(Watermark(4))),
+            Next::Seek(Watermark(4))
+        );
+        assert_eq!(
+            intake.settle(Watermark(20), Appended::Elsewhere(Watermark(40))),
+            Next::Seek(Watermark(40))
+        );
+        assert_eq!(
+            intake.settle(Watermark(20), Appended::Unknown),
+            Next::Reopen
+        );
     }
 
     /// So many partitions, of each of which a batch of so many bytes was read.
@@ -336,8 +440,18 @@ mod tests {
             intake.begin(Watermark(0), 1);
             intake.reads(Offset(0), now);
             let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
-            let body = Body { key: None, payload: Some(&payload), headers: Headers::from_block(&[]), id, target, dialect, disposition };
-            intake.batch.add(Slice::of(due, due), Cursor::new(due, Offset(0)), &body);
+            let body = Body {
+                key: None,
+                payload: Some(&payload),
+                headers: Headers::from_block(&[]),
+                id,
+                target,
+                dialect,
+                disposition,
+            };
+            intake
+                .batch
+                .add(Slice::of(due, due), Cursor::new(due, Offset(0)), &body);
             (partition, intake)
         };
         (0..partitions).map(read).collect()
@@ -348,10 +462,22 @@ mod tests {
         let now = Instant::now();
         let mut intakes = read(40, BATCH_BYTES_MAX / 2, now);
         assert!(!has_room(&mut intakes), "all of it is to be stored");
-        assert!(intakes.values().all(|intake| intake.seal_at() == Some(now + LINGER_MIN)), "soon");
+        assert!(
+            intakes
+                .values()
+                .all(|intake| intake.seal_at() == Some(now + LINGER_MIN)),
+            "soon"
+        );
         let far = Far::at(Timestamp::from_millis(0), Thin::DEFAULT);
-        intakes.values_mut().for_each(|intake| drop(intake.seal(&mut Sealer::new(1), far)));
-        let held = |intakes: &BTreeMap<_, Intake>| intakes.values().map(|intake| intake.batch.bytes_held()).sum::<usize>();
+        intakes
+            .values_mut()
+            .for_each(|intake| drop(intake.seal(&mut Sealer::new(1), far)));
+        let held = |intakes: &BTreeMap<_, Intake>| {
+            intakes
+                .values()
+                .map(|intake| intake.batch.bytes_held())
+                .sum::<usize>()
+        };
         assert!(held(&intakes) > INTAKE_BYTES_MAX);
         assert!(has_room(&mut intakes) && held(&intakes) < INTAKE_BYTES_MAX);
     }

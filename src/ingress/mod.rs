@@ -14,7 +14,10 @@ mod writer;
 use crate::broker::{self, Commit, Event, Source};
 use crate::clock::Clock;
 use crate::health::{Health, Part};
-use crate::limit::{COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY, STATE_INTERVAL};
+use crate::limit::{
+    COMMIT_INTERVAL, COMMIT_REFRESH, FAREWELL_MAX, LAST_CALL_MAX, LINGER_MAX, OPEN_RETRY,
+    STATE_INTERVAL,
+};
 use crate::metric;
 use crate::model::{Claim, Committed, Partition, Rules, Watermark};
 use crate::mutant::{self, Mutant};
@@ -46,9 +49,15 @@ pub(crate) struct Options {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("ingress of route {route}")]
-    Broker { route: Arc<str>, source: broker::Error },
+    Broker {
+        route: Arc<str>,
+        source: broker::Error,
+    },
     #[error("ingress of route {route}")]
-    Store { route: Arc<str>, source: store::Error },
+    Store {
+        route: Arc<str>,
+        source: store::Error,
+    },
     #[error("ingress of route {0}: its writer ended")]
     WriterGone(Arc<str>),
 }
@@ -64,7 +73,12 @@ pub(crate) struct Parts {
 impl Parts {
     pub(crate) fn new(health: &Health, route: &str) -> Self {
         let part = |what| health.part(format!("route {route} {what}"));
-        let parts = Self { source: part("source"), shards: part("shards"), watermarks: part("watermarks"), commits: part("commits") };
+        let parts = Self {
+            source: part("source"),
+            shards: part("shards"),
+            watermarks: part("watermarks"),
+            commits: part("commits"),
+        };
         // A process to which the group gives no partition does its duty too.
         for part in [&parts.shards, &parts.watermarks, &parts.commits] {
             part.ready();
@@ -150,11 +164,14 @@ impl Ingress {
 
     fn next_wake(&self) -> Instant {
         let writer_has_room = self.ports.jobs.capacity() > 0;
-        let each = self.intakes.values().filter_map(|intake| match &intake.phase {
-            Phase::Opening { not_before } => Some(*not_before),
-            Phase::Stopped { again, .. } => Some(*again),
-            Phase::Reading => intake.seal_at().filter(|_| writer_has_room),
-        });
+        let each = self
+            .intakes
+            .values()
+            .filter_map(|intake| match &intake.phase {
+                Phase::Opening { not_before } => Some(*not_before),
+                Phase::Stopped { again, .. } => Some(*again),
+                Phase::Reading => intake.seal_at().filter(|_| writer_has_room),
+            });
         each.chain([self.next_look]).min().unwrap_or(self.next_look)
     }
 
@@ -164,12 +181,21 @@ impl Ingress {
             Ok(Event::Gained(partitions)) => self.gain(partitions, now),
             Ok(Event::Lost(partitions)) => self.lose(partitions),
             Ok(Event::Records(batch)) => self.take_in(&batch, now),
-            Ok(Event::End { partition, epoch, at }) => {
+            Ok(Event::End {
+                partition,
+                epoch,
+                at,
+            }) => {
                 if let Some(intake) = self.reading(&partition, epoch) {
                     intake.reaches(at, now);
                 }
             }
-            Ok(Event::Removed { partition, epoch, from, count }) => self.miss(&partition, epoch, (from, count)),
+            Ok(Event::Removed {
+                partition,
+                epoch,
+                from,
+                count,
+            }) => self.miss(&partition, epoch, (from, count)),
             Ok(Event::OutOfRange { partition, epoch }) => {
                 if let Some(intake) = self.reading(&partition, epoch) {
                     intake.pause(Phase::Opening { not_before: now });
@@ -180,24 +206,45 @@ impl Ingress {
                 self.ports.health.source.not_ready(error.to_string());
                 tokio::time::sleep(OPEN_RETRY).await;
             }
-            Err(source) => return Err(Error::Broker { route: self.options.route.clone(), source }),
+            Err(source) => {
+                return Err(Error::Broker {
+                    route: self.options.route.clone(),
+                    source,
+                });
+            }
         }
         Ok(())
     }
 
     fn reading(&mut self, partition: &Partition, epoch: u64) -> Option<&mut Intake> {
-        self.intakes.get_mut(partition).filter(|intake| intake.is_reading(epoch))
+        self.intakes
+            .get_mut(partition)
+            .filter(|intake| intake.is_reading(epoch))
     }
 
     fn take_in(&mut self, batch: &broker::Batch, now: Instant) {
         let wall = self.ports.clock.now();
-        let Some(intake) = self.intakes.get_mut(&batch.partition).filter(|intake| intake.is_reading(batch.epoch)) else { return };
+        let Some(intake) = self
+            .intakes
+            .get_mut(&batch.partition)
+            .filter(|intake| intake.is_reading(batch.epoch))
+        else {
+            return;
+        };
         let mut accepted = 0;
         for record in batch.iter() {
             if intake.reads(record.offset, now) {
                 accepted += 1;
-                self.ports.tracer.note(&mut intake.links, record.headers, wall);
-                enter(&self.options.rules, &self.ports.metric, intake, &record, wall);
+                self.ports
+                    .tracer
+                    .note(&mut intake.links, record.headers, wall);
+                enter(
+                    &self.options.rules,
+                    &self.ports.metric,
+                    intake,
+                    &record,
+                    wall,
+                );
             }
         }
         self.ports.metric.accepted.increment(accepted);
@@ -206,15 +253,32 @@ impl Ingress {
     /// Hands to the writer what is due to go, as far as it has room.
     fn seal(&mut self) {
         let (now, far) = (Instant::now(), self.far());
-        if !self.intakes.values().any(|intake| intake.seal_at().is_some_and(|at| at <= now)) {
+        if !self
+            .intakes
+            .values()
+            .any(|intake| intake.seal_at().is_some_and(|at| at <= now))
+        {
             return;
         }
         // When one goes, those go along that soon would: the store is called once for all of them.
         for (partition, intake) in &mut self.intakes {
-            while intake.seal_at().is_some_and(|at| at <= now + LINGER_MAX / 2) {
-                let Ok(room) = self.ports.jobs.try_reserve() else { return };
-                let (append, links) = (intake.seal(&mut self.sealer, far), std::mem::take(&mut intake.links));
-                room.send(Job { partition: partition.clone(), epoch: intake.epoch, append, links });
+            while intake
+                .seal_at()
+                .is_some_and(|at| at <= now + LINGER_MAX / 2)
+            {
+                let Ok(room) = self.ports.jobs.try_reserve() else {
+                    return;
+                };
+                let (append, links) = (
+                    intake.seal(&mut self.sealer, far),
+                    std::mem::take(&mut intake.links),
+                );
+                room.send(Job {
+                    partition: partition.clone(),
+                    epoch: intake.epoch,
+                    append,
+                    links,
+                });
             }
         }
     }
@@ -224,42 +288,72 @@ impl Ingress {
     }
 
     fn settle(&mut self, settled: Settled) {
-        let Settled { partition, epoch, to, messages, outcome, links } = settled;
-        let Some(intake) = self.reading(&partition, epoch) else { return };
+        let Settled {
+            partition,
+            epoch,
+            to,
+            messages,
+            outcome,
+            links,
+        } = settled;
+        let Some(intake) = self.reading(&partition, epoch) else {
+            return;
+        };
         let (next, shard) = (intake.settle(to, outcome), intake.shard.clone());
         if let Appended::Done { cancelled, missed } = outcome {
             let end = self.ports.clock.now();
-            self.ports.tracer.tell(links, |start, links| Span { shard, start, end, links, messages, deed: Deed::Stored });
+            self.ports.tracer.tell(links, |start, links| Span {
+                shard,
+                start,
+                end,
+                links,
+                messages,
+                deed: Deed::Stored,
+            });
             self.ports.metric.stored.increment(messages);
             self.ports.metric.cancelled.increment(u64::from(cancelled));
             self.ports.metric.cancel_missed.increment(u64::from(missed));
         }
         match next {
             Next::GoOn => {}
-            Next::Seek(watermark) => self.seek(&partition, watermark, "an append found the store's watermark elsewhere"),
+            Next::Seek(watermark) => self.seek(
+                &partition,
+                watermark,
+                "an append found the store's watermark elsewhere",
+            ),
             Next::Reopen => self.reopen(&partition),
         }
     }
 
     fn seek(&mut self, partition: &Partition, watermark: Watermark, why: &str) {
-        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        let Some(intake) = self.intakes.get_mut(partition) else {
+            return;
+        };
         tracing::warn!(shard = %intake.shard, from = %intake.from, to = %watermark, "reads on from another offset: {why}");
         self.last_epoch += 1;
         intake.begin(watermark, self.last_epoch);
-        self.ports.source.start(partition, watermark.offset(), self.last_epoch);
+        self.ports
+            .source
+            .start(partition, watermark.offset(), self.last_epoch);
     }
 
     fn reopen(&mut self, partition: &Partition) {
-        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        let Some(intake) = self.intakes.get_mut(partition) else {
+            return;
+        };
         tracing::warn!(shard = %intake.shard, "the store knows nothing of the shard any more: it is filled again from the log");
-        intake.pause(Phase::Opening { not_before: Instant::now() });
+        intake.pause(Phase::Opening {
+            not_before: Instant::now(),
+        });
         self.ports.source.stop(partition);
     }
 
     /// Looks at what the store knows of each shard: notices one that went back or was lost though nothing is appended, and commits.
     async fn look(&mut self) -> Result<(), Error> {
         self.next_look = Instant::now() + COMMIT_INTERVAL;
-        self.intakes.iter().for_each(|(partition, intake)| intake.ends(self.ports.source.end(partition)));
+        self.intakes
+            .iter()
+            .for_each(|(partition, intake)| intake.ends(self.ports.source.end(partition)));
         match self.states().await {
             Ok(states) => {
                 self.ports.health.watermarks.ready();
@@ -277,38 +371,67 @@ impl Ingress {
                 self.ports.health.watermarks.not_ready(error.to_string());
                 Ok(())
             }
-            Err(source) => Err(Error::Store { route: self.options.route.clone(), source }),
+            Err(source) => Err(Error::Store {
+                route: self.options.route.clone(),
+                source,
+            }),
         }
     }
 
     /// What the store knows of the shards that are read, but for those that were quiet and still stand where they stood.
     async fn states(&self) -> Result<Vec<(Partition, Option<State>)>, store::Error> {
         let now = Instant::now();
-        let reading = || self.intakes.iter().filter(|(_, intake)| intake.phase == Phase::Reading);
-        let quiet = reading().filter_map(|(partition, intake)| Some((partition, &intake.shard, self.quiet(intake, now)?)));
+        let reading = || {
+            self.intakes
+                .iter()
+                .filter(|(_, intake)| intake.phase == Phase::Reading)
+        };
+        let quiet = reading().filter_map(|(partition, intake)| {
+            Some((partition, &intake.shard, self.quiet(intake, now)?))
+        });
         let (mut still, quiet) = (BTreeSet::new(), quiet.collect::<Vec<_>>());
         if !quiet.is_empty() {
-            let glances = self.ports.store.glance(&quiet.iter().map(|(_, shard, _)| (*shard).clone()).collect::<Vec<_>>()).await?;
+            let glances = self
+                .ports
+                .store
+                .glance(
+                    &quiet
+                        .iter()
+                        .map(|(_, shard, _)| (*shard).clone())
+                        .collect::<Vec<_>>(),
+                )
+                .await?;
             let looked = quiet.into_iter().zip(glances);
-            let is_still = |glance: Glance, before| before == (glance.watermark, glance.delivered) || mutant::active(Mutant::TakesForStill);
-            still.extend(
-                looked.filter_map(|((partition, _, before), glance)| {
-                    glance.is_some_and(|glance| is_still(glance, before)).then_some(partition)
-                }),
-            );
+            let is_still = |glance: Glance, before| {
+                before == (glance.watermark, glance.delivered)
+                    || mutant::active(Mutant::TakesForStill)
+            };
+            still.extend(looked.filter_map(|((partition, _, before), glance)| {
+                glance
+                    .is_some_and(|glance| is_still(glance, before))
+                    .then_some(partition)
+            }));
         }
         let others = reading().filter(|(partition, _)| !still.contains(partition));
-        let (partitions, shards): (Vec<_>, Vec<_>) = others.map(|(partition, intake)| (partition.clone(), intake.shard.clone())).unzip();
+        let (partitions, shards): (Vec<_>, Vec<_>) = others
+            .map(|(partition, intake)| (partition.clone(), intake.shard.clone()))
+            .unzip();
         if shards.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(partitions.into_iter().zip(self.ports.store.state(&shards).await?).collect())
+        Ok(partitions
+            .into_iter()
+            .zip(self.ports.store.state(&shards).await?)
+            .collect())
     }
 
     /// Where a shard stood, if a glance is enough to know that nothing is to be done about it.
     fn quiet(&self, intake: &Intake, now: Instant) -> Option<(Watermark, Claim)> {
-        let quiet = intake.quiet.filter(|quiet| now < quiet.since + STATE_INTERVAL && now < self.next_refresh)?;
-        (intake.is_settled() && intake.from == quiet.watermark).then_some((quiet.watermark, quiet.delivered))
+        let quiet = intake
+            .quiet
+            .filter(|quiet| now < quiet.since + STATE_INTERVAL && now < self.next_refresh)?;
+        (intake.is_settled() && intake.from == quiet.watermark)
+            .then_some((quiet.watermark, quiet.delivered))
     }
 
     /// What to commit of a shard, if anything changed; an idle one whose watermark is elsewhere is read on from there.
@@ -316,16 +439,36 @@ impl Ingress {
         let intake = self.intakes.get_mut(&partition)?;
         intake.knows(state, self.ports.clock.now());
         if intake.is_settled() && intake.from != state.watermark {
-            self.seek(&partition, state.watermark, "the store's watermark moved by itself");
+            self.seek(
+                &partition,
+                state.watermark,
+                "the store's watermark moved by itself",
+            );
             return None;
         }
-        let lowest = if mutant::active(Mutant::RewindsToCommit) { state.watermark.offset() } else { state.lowest_pending };
-        let committed = Committed { lowest_pending: lowest, delivered: state.delivered, identity: intake.identity.clone() };
-        let commit = Commit { offset: state.watermark.offset(), metadata: committed.to_string(), partition };
+        let lowest = if mutant::active(Mutant::RewindsToCommit) {
+            state.watermark.offset()
+        } else {
+            state.lowest_pending
+        };
+        let committed = Committed {
+            lowest_pending: lowest,
+            delivered: state.delivered,
+            identity: intake.identity.clone(),
+        };
+        let commit = Commit {
+            offset: state.watermark.offset(),
+            metadata: committed.to_string(),
+            partition,
+        };
         let text = format!("{} {}", commit.offset, commit.metadata);
         let refresh = Instant::now() >= self.next_refresh;
         let is_new = self.committed.get(&commit.partition) != Some(&text);
-        let quiet = Quiet { watermark: state.watermark, delivered: state.delivered, since: Instant::now() };
+        let quiet = Quiet {
+            watermark: state.watermark,
+            delivered: state.delivered,
+            since: Instant::now(),
+        };
         intake.quiet = (!is_new).then_some(quiet);
         (is_new || refresh).then_some(commit)
     }
@@ -337,16 +480,29 @@ impl Ingress {
         if commits.is_empty() {
             return;
         }
-        let Some(outcome) = unless_stopped(&self.stop, self.ports.source.commit(&commits)).await else { return };
+        let Some(outcome) = unless_stopped(&self.stop, self.ports.source.commit(&commits)).await
+        else {
+            return;
+        };
         match outcome {
             Ok(()) => {
-                for Commit { partition, offset, metadata } in commits {
-                    self.committed.insert(partition, format!("{offset} {metadata}"));
+                for Commit {
+                    partition,
+                    offset,
+                    metadata,
+                } in commits
+                {
+                    self.committed
+                        .insert(partition, format!("{offset} {metadata}"));
                 }
                 self.ports.health.commits.ready();
             }
             // A commit that fails costs nothing but reading more after a loss of the store; the next one says it all again.
-            Err(error) => self.ports.health.commits.not_ready(format!("offsets cannot be committed: {error}")),
+            Err(error) => self
+                .ports
+                .health
+                .commits
+                .not_ready(format!("offsets cannot be committed: {error}")),
         }
     }
 
@@ -355,8 +511,16 @@ impl Ingress {
         let far = self.far();
         for (partition, intake) in &mut self.intakes {
             if intake.phase == Phase::Reading && intake.has_batch() {
-                let (append, links) = (intake.seal(&mut self.sealer, far), std::mem::take(&mut intake.links));
-                let job = Job { partition: partition.clone(), epoch: intake.epoch, append, links };
+                let (append, links) = (
+                    intake.seal(&mut self.sealer, far),
+                    std::mem::take(&mut intake.links),
+                );
+                let job = Job {
+                    partition: partition.clone(),
+                    epoch: intake.epoch,
+                    append,
+                    links,
+                };
                 if self.ports.jobs.send(job).await.is_err() {
                     break;
                 }
@@ -373,7 +537,9 @@ impl Ingress {
         if is_stored {
             match tokio::time::timeout(LAST_CALL_MAX, self.look()).await {
                 Ok(outcome) => outcome?,
-                Err(_) => tracing::warn!(route = %self.options.route, "stopped without a last commit: the store does not answer"),
+                Err(_) => {
+                    tracing::warn!(route = %self.options.route, "stopped without a last commit: the store does not answer")
+                }
             }
             tracing::info!(route = %self.options.route, "ingress drained");
         } else {

@@ -19,7 +19,8 @@ impl Ingress {
         for partition in partitions {
             tracing::info!(route = %self.options.route, %partition, "partition gained");
             let shard = ShardId::new(self.options.route.clone(), partition.clone());
-            self.intakes.insert(partition, Intake::new(&self.options.deployment, shard, now));
+            self.intakes
+                .insert(partition, Intake::new(&self.options.deployment, shard, now));
         }
         if !self.is_refused {
             self.ports.health.source.ready();
@@ -34,7 +35,9 @@ impl Ingress {
             self.committed.remove(&partition);
         }
         if self.intakes.is_empty() && !self.is_refused {
-            self.ports.health.source.not_ready("all partitions were taken back, and the group has not shared them out again yet");
+            self.ports.health.source.not_ready(
+                "all partitions were taken back, and the group has not shared them out again yet",
+            );
         }
     }
 
@@ -45,7 +48,12 @@ impl Ingress {
             Phase::Opening { not_before: at } | Phase::Stopped { again: at, .. } => *at <= now,
             Phase::Reading => false,
         };
-        let due: Vec<_> = self.intakes.iter().filter(|(_, intake)| is_due(intake)).map(|(partition, _)| partition.clone()).collect();
+        let due: Vec<_> = self
+            .intakes
+            .iter()
+            .filter(|(_, intake)| is_due(intake))
+            .map(|(partition, _)| partition.clone())
+            .collect();
         if due.is_empty() {
             return Ok(());
         }
@@ -57,33 +65,63 @@ impl Ingress {
                 self.report_stopped();
             }
             Err(failure) if failure.is_transient() => {
-                self.ports.health.shards.not_ready(format!("shards cannot be opened: {failure}"));
+                self.ports
+                    .health
+                    .shards
+                    .not_ready(format!("shards cannot be opened: {failure}"));
                 for partition in &due {
                     if let Some(intake) = self.intakes.get_mut(partition) {
-                        intake.pause(Phase::Opening { not_before: Instant::now() + OPEN_RETRY });
+                        intake.pause(Phase::Opening {
+                            not_before: Instant::now() + OPEN_RETRY,
+                        });
                     }
                 }
             }
-            Err(Failure::Broker(source)) => return Err(Error::Broker { route: self.options.route.clone(), source }),
-            Err(Failure::Store(source)) => return Err(Error::Store { route: self.options.route.clone(), source }),
+            Err(Failure::Broker(source)) => {
+                return Err(Error::Broker {
+                    route: self.options.route.clone(),
+                    source,
+                });
+            }
+            Err(Failure::Store(source)) => {
+                return Err(Error::Store {
+                    route: self.options.route.clone(),
+                    source,
+                });
+            }
         }
         Ok(())
     }
 
     async fn verdicts(&mut self, partitions: &[Partition]) -> Result<Vec<Verdict>, Failure> {
         let stopped = || broker::Error::Unavailable("the process is to stop".to_owned());
-        let described = unless_stopped(&self.stop, self.ports.source.describe(partitions)).await.ok_or_else(stopped)??;
-        let committed = unless_stopped(&self.stop, self.ports.source.committed(partitions)).await.ok_or_else(stopped)??;
-        let shards: Vec<_> = partitions.iter().map(|partition| ShardId::new(self.options.route.clone(), partition.clone())).collect();
+        let described = unless_stopped(&self.stop, self.ports.source.describe(partitions))
+            .await
+            .ok_or_else(stopped)??;
+        let committed = unless_stopped(&self.stop, self.ports.source.committed(partitions))
+            .await
+            .ok_or_else(stopped)??;
+        let shards: Vec<_> = partitions
+            .iter()
+            .map(|partition| ShardId::new(self.options.route.clone(), partition.clone()))
+            .collect();
         let births: Vec<_> = (shards.iter().zip(&described).zip(&committed))
-            .map(|((shard, described), metadata)| birth::birth(shard, described, metadata.as_deref().and_then(Committed::parse).as_ref()))
+            .map(|((shard, described), metadata)| {
+                birth::birth(
+                    shard,
+                    described,
+                    metadata.as_deref().and_then(Committed::parse).as_ref(),
+                )
+            })
             .collect();
         let opened = self.opened(&shards, births).await?;
         let mut verdicts = Vec::new();
         for ((shard, described), opened) in shards.iter().zip(&described).zip(&opened) {
             let verdict = birth::verdict(shard, described, opened);
             verdicts.push(self.bridge(shard, verdict).await?);
-            let Some(intake) = self.intakes.get_mut(&shard.partition) else { continue };
+            let Some(intake) = self.intakes.get_mut(&shard.partition) else {
+                continue;
+            };
             intake.identity.clone_from(&described.identity);
             if let Opened::Born(state) = opened {
                 tracing::info!(%shard, watermark = %state.watermark, "shard born");
@@ -95,35 +133,88 @@ impl Ingress {
 
     /// Finds the shards that are there, and bears the others: only that needs free memory, and a full store is no reason to wait with the
     /// reading of what it holds.
-    async fn opened(&self, shards: &[ShardId], births: Vec<Birth>) -> Result<Vec<Opened>, store::Error> {
-        let mut opened: Vec<_> = self.ports.store.state(shards).await?.into_iter().map(|state| state.map(Opened::Found)).collect();
-        let absent = births.into_iter().zip(&opened).filter(|(_, found)| found.is_none()).map(|(birth, _)| birth);
-        let mut born = self.ports.store.open(&absent.collect::<Vec<_>>()).await?.into_iter();
-        opened.iter_mut().filter(|found| found.is_none()).for_each(|found| *found = born.next());
-        Ok(opened.into_iter().map(|opened| opened.expect("a birth is answered")).collect())
+    async fn opened(
+        &self,
+        shards: &[ShardId],
+        births: Vec<Birth>,
+    ) -> Result<Vec<Opened>, store::Error> {
+        let mut opened: Vec<_> = self
+            .ports
+            .store
+            .state(shards)
+            .await?
+            .into_iter()
+            .map(|state| state.map(Opened::Found))
+            .collect();
+        let absent = births
+            .into_iter()
+            .zip(&opened)
+            .filter(|(_, found)| found.is_none())
+            .map(|(birth, _)| birth);
+        let mut born = self
+            .ports
+            .store
+            .open(&absent.collect::<Vec<_>>())
+            .await?
+            .into_iter();
+        opened
+            .iter_mut()
+            .filter(|found| found.is_none())
+            .for_each(|found| *found = born.next());
+        Ok(opened
+            .into_iter()
+            .map(|opened| opened.expect("a birth is answered"))
+            .collect())
     }
 
     /// A gap is said, counted and, unless the route stops at it, moved over.
     async fn bridge(&mut self, shard: &ShardId, verdict: Verdict) -> Result<Verdict, Failure> {
-        let Verdict::Gap { from, to, delivered } = verdict else { return Ok(verdict) };
+        let Verdict::Gap {
+            from,
+            to,
+            delivered,
+        } = verdict
+        else {
+            return Ok(verdict);
+        };
         let gone = to.0 - from.0;
-        let reason = format!("{gone} offsets of {shard} ({from} to {to}) are no longer retained by the source and were never stored");
+        let reason = format!(
+            "{gone} offsets of {shard} ({from} to {to}) are no longer retained by the source and were never stored"
+        );
         if self.options.stops_at_gap {
             let fix = "set on_source_gap = \"continue\" for the route to go on without them";
             return Ok(Verdict::Stop(format!("{reason}: {fix}")));
         }
         self.last_epoch += 1;
-        let reading = Reading { writer: self.sealer.writer(), number: self.last_epoch };
-        let append = Append { shard: shard.clone(), reading, from, to, runs: Vec::new(), changes: Vec::new() };
+        let reading = Reading {
+            writer: self.sealer.writer(),
+            number: self.last_epoch,
+        };
+        let append = Append {
+            shard: shard.clone(),
+            reading,
+            from,
+            to,
+            runs: Vec::new(),
+            changes: Vec::new(),
+        };
         self.ports.store.append(&[append]).await?;
         tracing::error!(%shard, gone, "{reason}: they are lost; raise the source's retention above the longest delay");
         self.ports.metric.source_gap_messages.increment(gone);
-        Ok(Verdict::Read { from: to, delivered })
+        Ok(Verdict::Read {
+            from: to,
+            delivered,
+        })
     }
 
     /// The route goes on, also one that stops at a gap: what lay behind was read before anybody knew.
     pub(super) fn miss(&mut self, partition: &Partition, epoch: u64, (from, count): (Offset, u64)) {
-        let Some(shard) = self.reading(partition, epoch).map(|intake| intake.shard.clone()) else { return };
+        let Some(shard) = self
+            .reading(partition, epoch)
+            .map(|intake| intake.shard.clone())
+        else {
+            return;
+        };
         tracing::error!(
             %shard,
             "the source removed up to {count} messages of {shard} from offset {from} on, by a purge or a limit, while they were being read: \
@@ -133,15 +224,23 @@ impl Ingress {
     }
 
     fn apply(&mut self, partition: &Partition, verdict: Verdict) {
-        let is_known = matches!(&verdict, Verdict::Stop(reason) if self.stopped().contains(reason.as_str()));
-        let Some(intake) = self.intakes.get_mut(partition) else { return };
+        let is_known =
+            matches!(&verdict, Verdict::Stop(reason) if self.stopped().contains(reason.as_str()));
+        let Some(intake) = self.intakes.get_mut(partition) else {
+            return;
+        };
         match verdict {
-            Verdict::Read { from, delivered } | Verdict::Gap { from, delivered, .. } => {
+            Verdict::Read { from, delivered }
+            | Verdict::Gap {
+                from, delivered, ..
+            } => {
                 tracing::info!(shard = %intake.shard, %from, "reading");
                 self.last_epoch += 1;
                 intake.begin(from, self.last_epoch);
                 intake.delivered = delivered;
-                self.ports.source.start(partition, from.offset(), self.last_epoch);
+                self.ports
+                    .source
+                    .start(partition, from.offset(), self.last_epoch);
             }
             Verdict::Stop(reason) => {
                 // What concerns the whole topic is the same for each of its partitions.
@@ -149,17 +248,23 @@ impl Ingress {
                     tracing::error!(shard = %intake.shard, "shard stopped: {reason}");
                 }
                 self.ports.source.stop(partition);
-                intake.pause(Phase::Stopped { reason, again: Instant::now() + STOPPED_RETRY });
+                intake.pause(Phase::Stopped {
+                    reason,
+                    again: Instant::now() + STOPPED_RETRY,
+                });
             }
         }
     }
 
     /// Why shards are stopped, each reason once.
     fn stopped(&self) -> BTreeSet<&str> {
-        let reasons = self.intakes.values().filter_map(|intake| match &intake.phase {
-            Phase::Stopped { reason, .. } => Some(reason.as_str()),
-            _ => None,
-        });
+        let reasons = self
+            .intakes
+            .values()
+            .filter_map(|intake| match &intake.phase {
+                Phase::Stopped { reason, .. } => Some(reason.as_str()),
+                _ => None,
+            });
         reasons.collect()
     }
 

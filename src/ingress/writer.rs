@@ -39,8 +39,14 @@ pub(crate) struct Writer {
 }
 
 /// The two bounded channels between an ingress and its writer, as (ingress' ends, writer's ends).
-#[allow(clippy::type_complexity, reason = "four ends of two channels, taken apart at once")]
-pub(crate) fn channels() -> ((mpsc::Sender<Job>, mpsc::Receiver<Settled>), (mpsc::Receiver<Job>, mpsc::Sender<Settled>)) {
+#[allow(
+    clippy::type_complexity,
+    reason = "four ends of two channels, taken apart at once"
+)]
+pub(crate) fn channels() -> (
+    (mpsc::Sender<Job>, mpsc::Receiver<Settled>),
+    (mpsc::Receiver<Job>, mpsc::Sender<Settled>),
+) {
     let (jobs, jobs_in) = mpsc::channel(WRITER_QUEUE_MAX);
     let (settled, settled_in) = mpsc::channel(WRITER_QUEUE_MAX);
     ((jobs, settled_in), (jobs_in, settled))
@@ -57,17 +63,38 @@ impl Writer {
             {
                 jobs.push(job);
             }
-            let (appends, tags): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.append, (job.partition, job.epoch, job.links))).unzip();
-            let Some(outcomes) = self.append(&appends, &give_up).await? else { break };
-            for ((append, (partition, epoch, links)), outcome) in appends.iter().zip(tags).zip(outcomes) {
+            let (appends, tags): (Vec<_>, Vec<_>) = jobs
+                .into_iter()
+                .map(|job| (job.append, (job.partition, job.epoch, job.links)))
+                .unzip();
+            let Some(outcomes) = self.append(&appends, &give_up).await? else {
+                break;
+            };
+            for ((append, (partition, epoch, links)), outcome) in
+                appends.iter().zip(tags).zip(outcomes)
+            {
                 let least_due = append.runs.iter().map(|run| run.summary.least_due()).min();
                 if let (Appended::Done { .. }, Some(least_due)) = (&outcome, least_due) {
                     for hints in &self.hints {
-                        let _full_is_late = hints.try_send(Hint { shard: append.shard.clone(), least_due });
+                        let _full_is_late = hints.try_send(Hint {
+                            shard: append.shard.clone(),
+                            least_due,
+                        });
                     }
                 }
-                let messages = append.runs.iter().map(|run| u64::from(run.summary.count)).sum();
-                let settled = Settled { partition, epoch, to: append.to, messages, outcome, links };
+                let messages = append
+                    .runs
+                    .iter()
+                    .map(|run| u64::from(run.summary.count))
+                    .sum();
+                let settled = Settled {
+                    partition,
+                    epoch,
+                    to: append.to,
+                    messages,
+                    outcome,
+                    links,
+                };
                 if self.settled.send(settled).await.is_err() {
                     return Ok(());
                 }
@@ -77,7 +104,11 @@ impl Writer {
     }
 
     /// `None`: it was told to give up.
-    async fn append(&self, appends: &[Append], give_up: &CancellationToken) -> Result<Option<Vec<Appended>>, Error> {
+    async fn append(
+        &self,
+        appends: &[Append],
+        give_up: &CancellationToken,
+    ) -> Result<Option<Vec<Appended>>, Error> {
         let mut wait = STORE_RETRY_MIN;
         loop {
             // Dropped at either await, an append was made or not: whoever reads on begins at the store's watermark.
@@ -92,7 +123,8 @@ impl Writer {
                     return Ok(Some(outcomes));
                 }
                 Err(error) if error.is_transient() => {
-                    self.health.not_ready(format!("nothing new can be stored: {error}"));
+                    self.health
+                        .not_ready(format!("nothing new can be stored: {error}"));
                     tokio::select! {
                         biased;
                         () = give_up.cancelled() => return Ok(None),

@@ -368,30 +368,40 @@ const _: () = assert!(CLAIM_MAX <= IN_FLIGHT_SHARD_MAX && IN_FLIGHT_SHARD_MAX < 
 const _: () = assert!(2 * POLL_MAX.as_millis() + CLAIM_AHEAD.as_millis() < HINT_SPARE.as_millis());
 
 /// A claim is answered well before the first message that the one before it did not hold is due.
-const _: () = assert!(CLAIM_INTERVAL.as_millis() + CLAIM_PACE.as_millis() < CLAIM_AHEAD.as_millis());
+const _: () =
+    assert!(CLAIM_INTERVAL.as_millis() + CLAIM_PACE.as_millis() < CLAIM_AHEAD.as_millis());
 const _: () = assert!(CLAIM_INTERVAL.as_millis() < TELL_AFTER.as_millis());
 
 /// Draining, the store's last call and the end of the brokers' clients come before the process is given up, and that before the ten seconds
 /// that a stop is promised to take.
 const _: () = assert!(
-    DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis() < STOP_MAX.as_millis()
+    DRAIN_MAX.as_millis() + LAST_CALL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis()
+        < STOP_MAX.as_millis()
         && STOP_MAX.as_millis() < 10_000
 );
 
 /// A worker that hands over what it has is done with it well before it would have to give up.
-const _: () = assert!(ROLL_INTERVAL.as_millis() + DEPART_SPARE.as_millis() + HAND_OVER_MAX.as_millis() < DEPART_MAX.as_millis());
-const _: () = assert!(DEPART_MAX.as_millis() + 2 * HAND_OVER_MAX.as_millis() < DRAIN_MAX.as_millis());
+const _: () = assert!(
+    ROLL_INTERVAL.as_millis() + DEPART_SPARE.as_millis() + HAND_OVER_MAX.as_millis()
+        < DEPART_MAX.as_millis()
+);
+const _: () =
+    assert!(DEPART_MAX.as_millis() + 2 * HAND_OVER_MAX.as_millis() < DRAIN_MAX.as_millis());
 
 /// What is claimed of a shard is due, and handed over, well before a shard that is to be handed over would go on.
 const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HAND_OVER_MAX.as_millis());
 
 /// The same where a broker is away: an answer that was under way, the last commit, and the end of the client.
-const _: () = assert!(2 * FAREWELL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
+const _: () =
+    assert!(2 * FAREWELL_MAX.as_millis() + CLIENT_CLOSE_MAX.as_millis() < STOP_MAX.as_millis());
 
 /// A broker that falls silent is noticed within five seconds: the turn in which it is heard last; the silence; a probe that began just before
 /// its end, so that the next begins an interval and a turn later; and two questions.
 const _: () = assert!(
-    2 * KAFKA_IDLE.as_millis() + KAFKA_SILENCE_MAX.as_millis() + KAFKA_PROBE_INTERVAL.as_millis() + 2 * KAFKA_PROBE_MAX.as_millis()
+    2 * KAFKA_IDLE.as_millis()
+        + KAFKA_SILENCE_MAX.as_millis()
+        + KAFKA_PROBE_INTERVAL.as_millis()
+        + 2 * KAFKA_PROBE_MAX.as_millis()
         <= 5_000
 );
 

@@ -58,7 +58,9 @@ pub(crate) const KAFKA_ALONE: Duration = Duration::from_secs(30);
 pub(crate) const KAFKA_OFFSETS_MAX: Duration = Duration::from_secs(25);
 
 /// A transaction that waited as long as it may, and then as long for its marker, is still open at the broker and not given up here.
-const _: () = assert!(TRANSACTION_OPEN_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < KAFKA_TRANSACTION_MAX.as_secs());
+const _: () = assert!(
+    TRANSACTION_OPEN_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < KAFKA_TRANSACTION_MAX.as_secs()
+);
 const _: () = assert!(KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_secs());
 
 /// How often it is looked whether the marker's answer has come; and after how long without one, of a broker that answers, that is told: a
@@ -72,7 +74,9 @@ pub(crate) const KAFKA_MEND_MAX: Duration = Duration::from_secs(8);
 pub(crate) const KAFKA_MEND_PAUSE: Duration = Duration::from_secs(60);
 
 /// All of it is within the time that an opening has, and the marker's with it.
-const _: () = assert!(2 * KAFKA_MEND_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_secs());
+const _: () = assert!(
+    2 * KAFKA_MEND_MAX.as_secs() + KAFKA_OFFSETS_MAX.as_secs() < TRANSACTION_ANSWER_MAX.as_secs()
+);
 
 /// How long a connection that Kafka's protocol is spoken on may say nothing, and how large an answer may be. An answer tells of all that have
 /// written to some partitions in the last day, some 40 bytes for each; so it is asked of so many partitions at a time.

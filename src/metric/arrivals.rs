@@ -19,7 +19,8 @@ impl Arrivals {
 
     /// It was stored ahead of its due, and came so many seconds after it.
     pub(crate) fn late(&mut self, seconds: f64) {
-        let (count, sum) = &mut self.late[LATENESS_BOUNDS.partition_point(|bound| *bound < seconds)];
+        let (count, sum) =
+            &mut self.late[LATENESS_BOUNDS.partition_point(|bound| *bound < seconds)];
         *count += 1;
         *sum += seconds;
     }
@@ -39,8 +40,15 @@ impl Arrivals {
             route.early.increment(self.early);
         }
         let bounds = LATENESS_BOUNDS.iter().copied().chain([f64::INFINITY]);
-        for ((count, sum), bound) in self.late.into_iter().zip(bounds).filter(|((count, _), _)| *count > 0) {
-            route.lateness.record_many((sum / f64::from(count)).min(bound), count as usize);
+        for ((count, sum), bound) in self
+            .late
+            .into_iter()
+            .zip(bounds)
+            .filter(|((count, _), _)| *count > 0)
+        {
+            route
+                .lateness
+                .record_many((sum / f64::from(count)).min(bound), count as usize);
         }
     }
 }
@@ -57,8 +65,13 @@ mod tests {
         let recorder = Recorder::new();
         metrics::with_local_recorder(&recorder, || body(&Route::new("orders")));
         let page = recorder.reading().render();
-        let (sums, lines): (Vec<&str>, Vec<&str>) = page.lines().partition(|line| line.starts_with("postdate_lateness_seconds_sum"));
-        (lines.into_iter().map(str::to_owned).collect(), sums[0].rsplit_once(' ').unwrap().1.parse().unwrap())
+        let (sums, lines): (Vec<&str>, Vec<&str>) = page
+            .lines()
+            .partition(|line| line.starts_with("postdate_lateness_seconds_sum"));
+        (
+            lines.into_iter().map(str::to_owned).collect(),
+            sums[0].rsplit_once(' ').unwrap().1.parse().unwrap(),
+        )
     }
 
     #[test]
@@ -68,8 +81,10 @@ mod tests {
 
     /// Mostly many of the same, as of one due that are acknowledged together, and often at a bucket's bound.
     fn millis() -> impl Strategy<Value = Vec<u32>> {
-        let bound = prop::sample::select(LATENESS_BOUNDS).prop_map(|seconds| (seconds * 1_000.0).round() as u32);
-        let alike = (prop_oneof![bound, 0..70_000u32], 1..40usize).prop_map(|(millis, count)| vec![millis; count]);
+        let bound = prop::sample::select(LATENESS_BOUNDS)
+            .prop_map(|seconds| (seconds * 1_000.0).round() as u32);
+        let alike = (prop_oneof![bound, 0..70_000u32], 1..40usize)
+            .prop_map(|(millis, count)| vec![millis; count]);
         prop::collection::vec(alike, 0..6).prop_map(|groups| groups.concat())
     }
 

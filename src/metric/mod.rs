@@ -22,7 +22,10 @@ pub(crate) struct Instrument {
     pub(crate) labels: &'static [&'static str],
     pub(crate) meaning: &'static str,
     /// What to do when it moves: for the page on metrics, which a test holds equal to this list.
-    #[cfg_attr(not(test), allow(dead_code, reason = "read by the test of the page on metrics"))]
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "read by the test of the page on metrics")
+    )]
     pub(crate) action: &'static str,
 }
 
@@ -35,10 +38,14 @@ pub(crate) enum Kind {
 }
 
 /// From a tick of the timer to a minute, beyond which only the number of late messages matters.
-const LATENESS_BOUNDS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const LATENESS_BOUNDS: &[f64] = &[
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
 const LATENESS: Kind = Kind::Histogram(LATENESS_BOUNDS);
 /// From one script on an idle Redis to the longest time that a call is waited for.
-const LATENCY: Kind = Kind::Histogram(&[0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+const LATENCY: Kind = Kind::Histogram(&[
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+]);
 
 macro_rules! instruments {
     ($($id:ident $name:literal $kind:expr, [$($label:literal),*] $meaning:literal $action:literal)+) => {
@@ -213,8 +220,17 @@ impl Instrument {
     }
 
     fn labelled(&self, values: &[&str]) -> Vec<Label> {
-        assert_eq!(self.labels.len(), values.len(), "{} has other labels", self.name);
-        self.labels.iter().zip(values).map(|(label, value)| Label::new(*label, (*value).to_owned())).collect()
+        assert_eq!(
+            self.labels.len(),
+            values.len(),
+            "{} has other labels",
+            self.name
+        );
+        self.labels
+            .iter()
+            .zip(values)
+            .map(|(label, value)| Label::new(*label, (*value).to_owned()))
+            .collect()
     }
 
     fn counter(&self, values: &[&str]) -> Counter {
@@ -308,7 +324,10 @@ pub(crate) struct Traces {
 
 impl Traces {
     pub(crate) fn new() -> Self {
-        Self { exported: SPANS_EXPORTED.counter(&[]), dropped: SPANS_DROPPED.counter(&[]) }
+        Self {
+            exported: SPANS_EXPORTED.counter(&[]),
+            dropped: SPANS_DROPPED.counter(&[]),
+        }
     }
 }
 
@@ -318,7 +337,12 @@ pub(crate) struct ByReason(Vec<Counter>);
 
 impl ByReason {
     fn new(instrument: Instrument, route: &str) -> Self {
-        Self(Reason::ALL.iter().map(|reason| instrument.counter(&[route, reason.code()])).collect())
+        Self(
+            Reason::ALL
+                .iter()
+                .map(|reason| instrument.counter(&[route, reason.code()]))
+                .collect(),
+        )
     }
 
     pub(crate) fn of(&self, reason: Reason) -> &Counter {
@@ -336,8 +360,13 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(started: Timestamp) -> Self {
-        START_TIME.gauge(&[]).set(started.as_millis() as f64 / 1_000.0);
-        Self { ready: READY.gauge(&[]), degraded: DEGRADED.gauge(&[]) }
+        START_TIME
+            .gauge(&[])
+            .set(started.as_millis() as f64 / 1_000.0);
+        Self {
+            ready: READY.gauge(&[]),
+            degraded: DEGRADED.gauge(&[]),
+        }
     }
 
     pub(crate) fn set(&self, is_ready: bool, is_degraded: bool) {
@@ -397,7 +426,12 @@ mod tests {
             describe();
             body();
         });
-        recorder.reading().render().lines().map(str::to_owned).collect()
+        recorder
+            .reading()
+            .render()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     fn shard() -> ShardId {
@@ -407,15 +441,33 @@ mod tests {
     #[test]
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
-            let (_route, _timer, _traces, store) = (Route::new("orders"), Timer::new(), Traces::new(), Store::new());
+            let (_route, _timer, _traces, store) = (
+                Route::new("orders"),
+                Timer::new(),
+                Traces::new(),
+                Store::new(),
+            );
             let _process = Process::new(Timestamp::from_millis(0));
             let (_waiting, _held) = (Waiting::new(&shard()), LeaseHeld::new(&shard()));
             Route::new("orders").lateness.record(0.5);
-            store.called(Operation::Append, Duration::from_millis(3), &Ok::<_, ()>(()));
+            store.called(
+                Operation::Append,
+                Duration::from_millis(3),
+                &Ok::<_, ()>(()),
+            );
         });
-        let told: BTreeSet<_> = lines.iter().filter_map(|line| line.strip_prefix("# HELP ")).collect();
-        let known: Vec<_> = ALL.iter().map(|instrument| format!("{} {}", instrument.name, instrument.meaning)).collect();
-        assert_eq!(told, known.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        let told: BTreeSet<_> = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("# HELP "))
+            .collect();
+        let known: Vec<_> = ALL
+            .iter()
+            .map(|instrument| format!("{} {}", instrument.name, instrument.meaning))
+            .collect();
+        assert_eq!(
+            told,
+            known.iter().map(String::as_str).collect::<BTreeSet<_>>()
+        );
         for instrument in ALL {
             let kind = format!("# TYPE {} {}", instrument.name, instrument.kind_name());
             assert!(lines.contains(&kind), "{kind} is not in {lines:#?}");
@@ -431,7 +483,11 @@ mod tests {
             let waiting = Waiting::new(&shard());
             waiting.set([7, 3, 2, 512], [9, 1, 0, 0, 2, 0, 7], Some(-1));
             waiting.lags(4);
-            Store::new().called(Operation::Advance, Duration::from_millis(3), &Err::<(), _>(()));
+            Store::new().called(
+                Operation::Advance,
+                Duration::from_millis(3),
+                &Err::<(), _>(()),
+            );
             std::mem::forget((waiting, LeaseHeld::new(&shard())));
         });
         for line in [
@@ -457,38 +513,82 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines = scraped(|| Waiting::new(&shard()).set([7, 3, 2, 512], [9, 0, 0, 0, 2, 0, 7], Some(0)));
+        let lines =
+            scraped(|| Waiting::new(&shard()).set([7, 3, 2, 512], [9, 0, 0, 0, 2, 0, 7], Some(0)));
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 
     #[test]
     fn lists_are_in_the_order_of_their_declaration() {
-        assert!(Reason::ALL.iter().enumerate().all(|(index, reason)| *reason as usize == index));
-        assert!(Operation::ALL.iter().enumerate().all(|(index, (operation, _))| *operation as usize == index));
+        assert!(
+            Reason::ALL
+                .iter()
+                .enumerate()
+                .all(|(index, reason)| *reason as usize == index)
+        );
+        assert!(
+            Operation::ALL
+                .iter()
+                .enumerate()
+                .all(|(index, (operation, _))| *operation as usize == index)
+        );
     }
 
     #[test]
     fn names_are_prometheus_own_kind() {
         for instrument in ALL {
-            assert!(instrument.name.starts_with("postdate_"), "{}", instrument.name);
-            assert_eq!(instrument.name.ends_with("_total"), instrument.kind == Kind::Counter, "{}", instrument.name);
+            assert!(
+                instrument.name.starts_with("postdate_"),
+                "{}",
+                instrument.name
+            );
+            assert_eq!(
+                instrument.name.ends_with("_total"),
+                instrument.kind == Kind::Counter,
+                "{}",
+                instrument.name
+            );
         }
     }
 
     #[test]
     fn the_page_on_metrics_is_this_list() {
         let row = |instrument: &Instrument| {
-            let Instrument { name, labels, meaning, action, .. } = instrument;
-            let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(" ");
-            format!("| `{name}` | {} | {labels} | {meaning} | {action} |\n", instrument.kind_name())
+            let Instrument {
+                name,
+                labels,
+                meaning,
+                action,
+                ..
+            } = instrument;
+            let labels = labels
+                .iter()
+                .map(|label| format!("`{label}`"))
+                .collect::<Vec<_>>()
+                .join(" ");
+            format!(
+                "| `{name}` | {} | {labels} | {meaning} | {action} |\n",
+                instrument.kind_name()
+            )
         };
         let instruments: String = ALL.iter().map(row).collect();
-        let reasons: String = Reason::ALL.iter().map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning())).collect();
-        let operations = Operation::ALL.iter().map(|(_, name)| format!("`{name}`")).collect::<Vec<_>>().join(" ");
+        let reasons: String = Reason::ALL
+            .iter()
+            .map(|reason| format!("| `{}` | {} |\n", reason.code(), reason.meaning()))
+            .collect();
+        let operations = Operation::ALL
+            .iter()
+            .map(|(_, name)| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(" ");
         let page = include_str!("../../docs/metrics.md");
         for part in [&instruments, &reasons, &operations] {
             assert!(page.contains(part), "docs/metrics.md should hold:\n{part}");
         }
-        assert_eq!(page.matches("\n| `").count(), ALL.len() + Reason::ALL.len(), "docs/metrics.md lists something else besides");
+        assert_eq!(
+            page.matches("\n| `").count(),
+            ALL.len() + Reason::ALL.len(),
+            "docs/metrics.md lists something else besides"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! What is shown of one shard, by the process that reads it and by the one that delivers it.
 
 use super::{
-    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE, PARTITION_ASSIGNED, PENDING,
-    QUARANTINED, STORED_BYTES,
+    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
+    PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
@@ -19,25 +19,66 @@ pub(crate) struct Waiting {
 }
 
 /// What a ledger counts, as the label says it.
-const COUNTS: [&str; 7] = ["accepted", "delivered", "cancelled", "dead_lettered", "quarantined", "sent_back", "pending"];
+const COUNTS: [&str; 7] = [
+    "accepted",
+    "delivered",
+    "cancelled",
+    "dead_lettered",
+    "quarantined",
+    "sent_back",
+    "pending",
+];
 
 impl Waiting {
     pub(crate) fn new(shard: &ShardId) -> Self {
         let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-        let gauges = [PENDING, DUE_SOON, QUARANTINED, STORED_BYTES, LEDGER_DIFFERENCE, LEDGER_UNSURE];
+        let gauges = [
+            PENDING,
+            DUE_SOON,
+            QUARANTINED,
+            STORED_BYTES,
+            LEDGER_DIFFERENCE,
+            LEDGER_UNSURE,
+        ];
         let gauges = gauges.map(|instrument| shard_gauge(instrument, shard));
-        let (ingress_lag, assigned) = (shard_gauge(INGRESS_LAG, shard), shard_gauge(PARTITION_ASSIGNED, shard));
+        let (ingress_lag, assigned) = (
+            shard_gauge(INGRESS_LAG, shard),
+            shard_gauge(PARTITION_ASSIGNED, shard),
+        );
         assigned.set(1);
-        Self { gauges, ingress_lag, assigned, ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])) }
+        Self {
+            gauges,
+            ingress_lag,
+            assigned,
+            ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])),
+        }
     }
 
     /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`COUNTS`], and the
     /// difference, if it says anything.
-    pub(crate) fn set(&self, [pending, due_soon, quarantined, bytes]: [u64; 4], ledger: [u64; COUNTS.len()], difference: Option<i64>) {
+    pub(crate) fn set(
+        &self,
+        [pending, due_soon, quarantined, bytes]: [u64; 4],
+        ledger: [u64; COUNTS.len()],
+        difference: Option<i64>,
+    ) {
         let unsure = if difference.is_none() { 1.0 } else { 0.0 };
-        let values = [pending as f64, due_soon as f64, quarantined as f64, bytes as f64, difference.unwrap_or(0) as f64, unsure];
-        self.gauges.iter().zip(values).for_each(|(gauge, value)| gauge.set(value));
-        self.ledger.iter().zip(ledger).for_each(|(gauge, count)| gauge.set(count as f64));
+        let values = [
+            pending as f64,
+            due_soon as f64,
+            quarantined as f64,
+            bytes as f64,
+            difference.unwrap_or(0) as f64,
+            unsure,
+        ];
+        self.gauges
+            .iter()
+            .zip(values)
+            .for_each(|(gauge, value)| gauge.set(value));
+        self.ledger
+            .iter()
+            .zip(ledger)
+            .for_each(|(gauge, count)| gauge.set(count as f64));
     }
 
     /// Records that are not on their way to the store.

@@ -51,11 +51,26 @@ pub(crate) struct Store(Vec<(Histogram, Counter)>);
 
 impl Store {
     pub(crate) fn new() -> Self {
-        Self(Operation::ALL.iter().map(|(_, name)| (STORE_LATENCY_SECONDS.histogram(&[name]), STORE_ERRORS.counter(&[name]))).collect())
+        Self(
+            Operation::ALL
+                .iter()
+                .map(|(_, name)| {
+                    (
+                        STORE_LATENCY_SECONDS.histogram(&[name]),
+                        STORE_ERRORS.counter(&[name]),
+                    )
+                })
+                .collect(),
+        )
     }
 
     /// A call was answered, or not, after `latency`.
-    pub(crate) fn called<T, E>(&self, operation: Operation, latency: Duration, outcome: &Result<T, E>) {
+    pub(crate) fn called<T, E>(
+        &self,
+        operation: Operation,
+        latency: Duration,
+        outcome: &Result<T, E>,
+    ) {
         let (latencies, errors) = &self.0[operation as usize];
         latencies.record(latency);
         errors.increment(u64::from(outcome.is_err()));

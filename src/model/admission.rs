@@ -53,7 +53,11 @@ const ID: &str = "1-128 of A-Z a-z 0-9 . _ : -";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission<'a> {
     /// Waits until `due`; [`Timestamp::AT_ONCE`] for a relay, and only for it.
-    Message { due: Timestamp, body: Body<'a>, warning: Option<Warning> },
+    Message {
+        due: Timestamp,
+        body: Body<'a>,
+        warning: Option<Warning>,
+    },
     /// Cancels what waits under the id; nothing of the record itself is kept.
     Cancel { id: &'a str },
     /// Waits, due at once, as [`Body::refused`].
@@ -75,12 +79,19 @@ pub(crate) fn admit<'a>(record: &Record<'a>, origins: &Origins, rules: &Rules) -
 impl<'a> Body<'a> {
     /// The body of a refused record: all that it brought, on its way to the dead letters, due at once.
     pub(crate) fn refused(record: &Record<'a>, refusal: &'a Refusal) -> Self {
-        let disposition = Disposition::DeadLetter { reason: refusal.reason, detail: &refusal.detail };
+        let disposition = Disposition::DeadLetter {
+            reason: refusal.reason,
+            detail: &refusal.detail,
+        };
         body(record, (None, None), disposition)
     }
 }
 
-fn read<'a>(record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Admission<'a>, Refusal> {
+fn read<'a>(
+    record: &Record<'a>,
+    origins: &Origins,
+    rules: &Rules,
+) -> Result<Admission<'a>, Refusal> {
     let controls = Controls::read(record.headers)?;
     if let Some(line) = controls.text(Control::Retry)? {
         return read_retry(line, record, origins, rules);
@@ -88,26 +99,49 @@ fn read<'a>(record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Adm
     let op = read_op(&controls)?;
     let id = read_id(&controls)?;
     if op == Some(Op::Cancel) {
-        let without_id = || Refusal::new(Reason::CancelWithoutId, "postdate-op: cancel needs a postdate-id; the record has none");
+        let without_id = || {
+            Refusal::new(
+                Reason::CancelWithoutId,
+                "postdate-op: cancel needs a postdate-id; the record has none",
+            )
+        };
         return id.map(|id| Admission::Cancel { id }).ok_or_else(without_id);
     }
     let own = read_when(&controls)?;
     // What a control header says of the time leaves a dialect nothing to say.
-    let (dialect, asked) = if own.is_some() { None } else { read_dialect(&controls, op, record, rules)? }.unzip();
+    let (dialect, asked) = if own.is_some() {
+        None
+    } else {
+        read_dialect(&controls, op, record, rules)?
+    }
+    .unzip();
     let delivery = match asked {
-        Some(Asked::Cancel(by)) => return id.map_or_else(|| cancelled_key(record, by), Ok).map(|id| Admission::Cancel { id }),
+        Some(Asked::Cancel(by)) => {
+            return id
+                .map_or_else(|| cancelled_key(record, by), Ok)
+                .map(|id| Admission::Cancel { id });
+        }
         Some(Asked::Delivery(delivery)) => Some(delivery),
         None => None,
     };
-    let (due, disposition) = match own.or(delivery.map(|Delivery { header, when, .. }| (header, when))) {
-        Some((header, when)) => (due(header, when, record, rules)?, Disposition::Deliver),
-        None => (Timestamp::AT_ONCE, relay(op, record, rules)?),
-    };
-    let target = controls.text(Control::To)?.or(delivery.and_then(|delivery| delivery.target));
+    let (due, disposition) =
+        match own.or(delivery.map(|Delivery { header, when, .. }| (header, when))) {
+            Some((header, when)) => (due(header, when, record, rules)?, Disposition::Deliver),
+            None => (Timestamp::AT_ONCE, relay(op, record, rules)?),
+        };
+    let target = controls
+        .text(Control::To)?
+        .or(delivery.and_then(|delivery| delivery.target));
     rules.target(target, came_by(record, origins))?;
     let is_keyed = id.is_none() && delivery.is_some_and(|delivery| delivery.is_keyed);
     let id = if is_keyed { key_as_id(record)? } else { id };
-    Ok(message(due, Body { dialect, ..body(record, (id, target), disposition) }))
+    Ok(message(
+        due,
+        Body {
+            dialect,
+            ..body(record, (id, target), disposition)
+        },
+    ))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,17 +156,29 @@ fn read_op(controls: &Controls<'_>) -> Result<Option<Op>, Refusal> {
         None => Ok(None),
         Some("schedule") => Ok(Some(Op::Schedule)),
         Some("cancel") => Ok(Some(Op::Cancel)),
-        Some(op) => Err(invalid(Reason::InvalidOp, Control::Op, op, "schedule or cancel")),
+        Some(op) => Err(invalid(
+            Reason::InvalidOp,
+            Control::Op,
+            op,
+            "schedule or cancel",
+        )),
     }
 }
 
 fn read_id<'a>(controls: &Controls<'a>) -> Result<Option<&'a str>, Refusal> {
-    let Some(id) = controls.text(Control::Id)? else { return Ok(None) };
-    if is_id(id.as_bytes()) { Ok(Some(id)) } else { Err(invalid(Reason::InvalidId, Control::Id, id, ID)) }
+    let Some(id) = controls.text(Control::Id)? else {
+        return Ok(None);
+    };
+    if is_id(id.as_bytes()) {
+        Ok(Some(id))
+    } else {
+        Err(invalid(Reason::InvalidId, Control::Id, id, ID))
+    }
 }
 
 fn is_id(bytes: &[u8]) -> bool {
-    let is_valid = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+    let is_valid =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
     (1..=ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_valid)
 }
 
@@ -140,15 +186,23 @@ fn is_id(bytes: &[u8]) -> bool {
 fn read_when(controls: &Controls<'_>) -> Result<Option<(&'static str, When)>, Refusal> {
     let when = match (controls.text(Control::At)?, controls.text(Control::After)?) {
         (None, None) => return Ok(None),
-        (Some(_), Some(_)) => return Err(Refusal::new(Reason::AtAndAfter, "the record has both postdate-at and postdate-after")),
+        (Some(_), Some(_)) => {
+            return Err(Refusal::new(
+                Reason::AtAndAfter,
+                "the record has both postdate-at and postdate-after",
+            ));
+        }
         (Some(at), None) => {
-            let asks = "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
-            let at = parse_at(at).ok_or_else(|| invalid(Reason::InvalidAt, Control::At, at, asks))?;
+            let asks =
+                "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
+            let at =
+                parse_at(at).ok_or_else(|| invalid(Reason::InvalidAt, Control::At, at, asks))?;
             (Control::At.name(), When::At(at))
         }
         (None, Some(after)) => {
             let asks = "milliseconds, or units such as 1h30m, 250ms, 7d";
-            let after = parse_after(after).ok_or_else(|| invalid(Reason::InvalidAfter, Control::After, after, asks))?;
+            let after = parse_after(after)
+                .ok_or_else(|| invalid(Reason::InvalidAfter, Control::After, after, asks))?;
             (Control::After.name(), When::After(after))
         }
     };
@@ -169,16 +223,21 @@ fn read_dialect<'a>(
         None if controls.0.is_empty() => dialect::read_bare(record, rules.dialects),
         spoken => spoken,
     };
-    let is_overruled = |asked: &Asked<'_>| op == Some(Op::Schedule) && matches!(asked, Asked::Cancel(_));
+    let is_overruled =
+        |asked: &Asked<'_>| op == Some(Op::Schedule) && matches!(asked, Asked::Cancel(_));
     Ok(spoken.filter(|(_, asked)| !is_overruled(asked)))
 }
 
 /// The key as an id, on a record whose dialect takes it for one. `None`: a record without key can be neither replaced nor cancelled.
 fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Refusal> {
-    let Some(key) = record.key.filter(|key| !key.is_empty()) else { return Ok(None) };
+    let Some(key) = record.key.filter(|key| !key.is_empty()) else {
+        return Ok(None);
+    };
     let refused = || {
-        let detail =
-            format!("the record's key, {}, is the schedule's id; an id is {ID}, and a postdate-id goes before the key", Quoted(key));
+        let detail = format!(
+            "the record's key, {}, is the schedule's id; an id is {ID}, and a postdate-id goes before the key",
+            Quoted(key)
+        );
         Refusal::new(Reason::InvalidId, detail)
     };
     if !is_id(key) {
@@ -188,7 +247,12 @@ fn key_as_id<'a>(record: &Record<'a>) -> Result<Option<&'a str>, Refusal> {
 }
 
 fn cancelled_key<'a>(record: &Record<'a>, by: &str) -> Result<&'a str, Refusal> {
-    let without_key = || Refusal::new(Reason::CancelWithoutId, format!("{by} cancels what waits under the record's key; it has none"));
+    let without_key = || {
+        Refusal::new(
+            Reason::CancelWithoutId,
+            format!("{by} cancels what waits under the record's key; it has none"),
+        )
+    };
     key_as_id(record)?.ok_or_else(without_key)
 }
 
@@ -205,78 +269,175 @@ fn due_at(due: Timestamp, record: &Record<'_>, rules: &Rules) -> Result<Timestam
     let delay = due.since(start);
     if delay > rules.max_delay {
         let is_own = record.timestamp == Some(start);
-        return Err(above_max(delay, if is_own { "its timestamp" } else { "the year 2000, for it has no later timestamp" }, rules));
+        return Err(above_max(
+            delay,
+            if is_own {
+                "its timestamp"
+            } else {
+                "the year 2000, for it has no later timestamp"
+            },
+            rules,
+        ));
     }
     Ok(due)
 }
 
-fn due_after(header: &str, delay: Delay, record: &Record<'_>, rules: &Rules) -> Result<Timestamp, Refusal> {
+fn due_after(
+    header: &str,
+    delay: Delay,
+    record: &Record<'_>,
+    rules: &Rules,
+) -> Result<Timestamp, Refusal> {
     if delay.length() > rules.max_delay {
         return Err(above_max(delay.length(), "its timestamp", rules));
     }
-    let refused = |found: String| Refusal::new(Reason::InvalidTimestamp, format!("{header} cannot be counted from {found}"));
-    let timestamp = record.timestamp.ok_or_else(|| refused("a record without a timestamp".to_owned()))?;
+    let refused = |found: String| {
+        Refusal::new(
+            Reason::InvalidTimestamp,
+            format!("{header} cannot be counted from {found}"),
+        )
+    };
+    let timestamp = record
+        .timestamp
+        .ok_or_else(|| refused("a record without a timestamp".to_owned()))?;
     if timestamp < Timestamp::YEAR_2000 {
-        return Err(refused(format!("the record's timestamp {}, which is before the year 2000", timestamp.as_millis())));
+        return Err(refused(format!(
+            "the record's timestamp {}, which is before the year 2000",
+            timestamp.as_millis()
+        )));
     }
-    delay.after(timestamp).ok_or_else(|| refused(format!("the record's timestamp {timestamp}: the sum has no room in 64 bits")))
+    delay.after(timestamp).ok_or_else(|| {
+        refused(format!(
+            "the record's timestamp {timestamp}: the sum has no room in 64 bits"
+        ))
+    })
 }
 
 /// Where delays are measured from.
 fn start(record: &Record<'_>) -> Timestamp {
-    record.timestamp.map_or(Timestamp::YEAR_2000, |timestamp| timestamp.max(Timestamp::YEAR_2000))
+    record.timestamp.map_or(Timestamp::YEAR_2000, |timestamp| {
+        timestamp.max(Timestamp::YEAR_2000)
+    })
 }
 
 fn above_max(delay: Duration, from: &str, rules: &Rules) -> Refusal {
     let (delay, max) = (to_units(delay), to_units(rules.max_delay));
-    Refusal::new(Reason::DelayAboveMax, format!("the record is due {delay} after {from}; the route's max_delay is {max}"))
+    Refusal::new(
+        Reason::DelayAboveMax,
+        format!("the record is due {delay} after {from}; the route's max_delay is {max}"),
+    )
 }
 
 /// What a record without a due time comes to.
-fn relay<'a>(op: Option<Op>, record: &Record<'a>, rules: &Rules) -> Result<Disposition<'a>, Refusal> {
+fn relay<'a>(
+    op: Option<Op>,
+    record: &Record<'a>,
+    rules: &Rules,
+) -> Result<Disposition<'a>, Refusal> {
     let asks = match (op, rules.without_delay) {
         (Some(_), _) => "postdate-op: schedule",
         (None, WithoutDelay::DeadLetter) => "the route",
         // -1 is Kafka's own word for a timestamp that is not there.
         (None, WithoutDelay::Relay) => {
             let timestamp = record.timestamp.filter(|timestamp| !timestamp.is_at_once());
-            return Ok(Disposition::Relay { timestamp: timestamp.unwrap_or(Timestamp::from_millis(-1)) });
+            return Ok(Disposition::Relay {
+                timestamp: timestamp.unwrap_or(Timestamp::from_millis(-1)),
+            });
         }
     };
-    Err(Refusal::new(Reason::MissingDue, format!("{asks} demands postdate-at or postdate-after; the record has neither")))
+    Err(Refusal::new(
+        Reason::MissingDue,
+        format!("{asks} demands postdate-at or postdate-after; the record has neither"),
+    ))
 }
 
 /// Believes only what Postdate could have written on this very record, so that a forged line gains nothing: the origin is an earlier
 /// record of the shard, the next attempt is no further ahead than a delay may be, and the target is one that the rules allow.
-fn read_retry<'a>(line: &'a str, record: &Record<'a>, origins: &Origins, rules: &Rules) -> Result<Admission<'a>, Refusal> {
-    let refused = |why: &str| Refusal::new(Reason::InvalidRetry, format!("postdate-retry is {}: {why}", Quoted(line.as_bytes())));
-    let retry::Value { retry, target, dialect, at } = retry::Value::parse(line).ok_or_else(|| refused("not as Postdate writes it"))?;
-    if origins.offset(retry.origin).is_none_or(|offset| offset >= record.offset) {
-        return Err(refused("its origin is not an earlier record of this partition"));
+fn read_retry<'a>(
+    line: &'a str,
+    record: &Record<'a>,
+    origins: &Origins,
+    rules: &Rules,
+) -> Result<Admission<'a>, Refusal> {
+    let refused = |why: &str| {
+        Refusal::new(
+            Reason::InvalidRetry,
+            format!("postdate-retry is {}: {why}", Quoted(line.as_bytes())),
+        )
+    };
+    let retry::Value {
+        retry,
+        target,
+        dialect,
+        at,
+    } = retry::Value::parse(line).ok_or_else(|| refused("not as Postdate writes it"))?;
+    if origins
+        .offset(retry.origin)
+        .is_none_or(|offset| offset >= record.offset)
+    {
+        return Err(refused(
+            "its origin is not an earlier record of this partition",
+        ));
     }
     if at.since(start(record)) > rules.max_delay.max(rules.retry_max) {
-        return Err(refused("its next attempt is further ahead than any that the route makes"));
+        return Err(refused(
+            "its next attempt is further ahead than any that the route makes",
+        ));
     }
     let allowed = rules.target(target, came_by(record, origins));
-    allowed.map_err(|Refusal { reason, detail }| Refusal::new(reason, format!("retry of {}: {detail}", retry.origin)))?;
-    Ok(message(at, Body { dialect, ..body(record, (None, target), Disposition::Retry(retry)) }))
+    allowed.map_err(|Refusal { reason, detail }| {
+        Refusal::new(reason, format!("retry of {}: {detail}", retry.origin))
+    })?;
+    Ok(message(
+        at,
+        Body {
+            dialect,
+            ..body(record, (None, target), Disposition::Retry(retry))
+        },
+    ))
 }
 
 fn came_by<'a>(record: &Record<'a>, origins: &'a Origins) -> CameBy<'a> {
-    CameBy { topic: origins.topic(), headers: record.headers }
+    CameBy {
+        topic: origins.topic(),
+        headers: record.headers,
+    }
 }
 
 fn message(due: Timestamp, body: Body<'_>) -> Admission<'_> {
     let meant = due >= Timestamp::YEAR_2000 || due.is_at_once();
-    Admission::Message { due, body, warning: (!meant).then_some(Warning::DueBefore2000) }
+    Admission::Message {
+        due,
+        body,
+        warning: (!meant).then_some(Warning::DueBefore2000),
+    }
 }
 
-fn body<'a>(record: &Record<'a>, (id, target): (Option<&'a str>, Option<&'a str>), disposition: Disposition<'a>) -> Body<'a> {
-    Body { key: record.key, payload: record.payload, headers: record.headers, id, target, dialect: None, disposition }
+fn body<'a>(
+    record: &Record<'a>,
+    (id, target): (Option<&'a str>, Option<&'a str>),
+    disposition: Disposition<'a>,
+) -> Body<'a> {
+    Body {
+        key: record.key,
+        payload: record.payload,
+        headers: record.headers,
+        id,
+        target,
+        dialect: None,
+        disposition,
+    }
 }
 
 fn invalid(reason: Reason, control: Control, value: &str, asks: &str) -> Refusal {
-    Refusal::new(reason, format!("{} is {}; it takes {asks}", control.name(), Quoted(value.as_bytes())))
+    Refusal::new(
+        reason,
+        format!(
+            "{} is {}; it takes {asks}",
+            control.name(),
+            Quoted(value.as_bytes())
+        ),
+    )
 }
 
 /// The control headers of one record.
@@ -288,13 +449,18 @@ impl<'a> Controls<'a> {
     fn read(headers: Headers<'a>) -> Result<Self, Refusal> {
         let bytes = headers.as_block().len();
         if bytes > HEADER_BYTES_MAX {
-            let detail = format!("the record has {bytes} bytes of headers; at most {HEADER_BYTES_MAX} are taken");
+            let detail = format!(
+                "the record has {bytes} bytes of headers; at most {HEADER_BYTES_MAX} are taken"
+            );
             return Err(Refusal::new(Reason::TooManyHeaders, detail));
         }
         let mut picked = Picked::new(&Control::NAMES);
         for (index, (name, value)) in headers.iter().enumerate() {
             if index == HEADERS_MAX {
-                return Err(Refusal::new(Reason::TooManyHeaders, format!("the record has more than {HEADERS_MAX} headers")));
+                return Err(Refusal::new(
+                    Reason::TooManyHeaders,
+                    format!("the record has more than {HEADERS_MAX} headers"),
+                ));
             }
             if let Some(control) = Control::from_name(name) {
                 picked.put(control as usize, value);
@@ -326,14 +492,25 @@ mod tests {
         error=unknown_target at=1700000060000";
 
     fn origins() -> Origins {
-        Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)))
+        Origins::new(
+            "prod",
+            &ShardId::new("orders", Partition::new("orders.delayed", 0)),
+        )
     }
 
     fn rules() -> Rules {
         Rules {
             naming: Naming::Topic,
             default_target: Some("orders".into()),
-            allow: AllowList::new(["billing.*", "audit", "orders.delayed", "$*", "__*", "..", "* *"]),
+            allow: AllowList::new([
+                "billing.*",
+                "audit",
+                "orders.delayed",
+                "$*",
+                "__*",
+                "..",
+                "* *",
+            ]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(30 * 86_400),
             retry_max: Duration::from_secs(1),
@@ -394,7 +571,12 @@ mod tests {
         for (meaning, rules, timestamp, lines, expected) in rows {
             let block = block(lines);
             let admission = admit(&record(*timestamp, &block), &origins(), rules);
-            assert_eq!(short(&admission), *expected, "{meaning}: {} gave {admission:?}", lines.join(&b", "[..]).escape_ascii());
+            assert_eq!(
+                short(&admission),
+                *expected,
+                "{meaning}: {} gave {admission:?}",
+                lines.join(&b", "[..]).escape_ascii()
+            );
         }
     }
 
@@ -585,10 +767,17 @@ mod tests {
         let count = |headers: usize| {
             let mut lines = vec!["h: 1"; headers - 1];
             lines.push("postdate-after: 5");
-            short(&admit(&record(Some(NOW), &block(&lines)), &origins(), &rules()))
+            short(&admit(
+                &record(Some(NOW), &block(&lines)),
+                &origins(),
+                &rules(),
+            ))
         };
         assert_eq!(count(HEADERS_MAX), Is::Due(NOW + 5));
-        assert_eq!(count(HEADERS_MAX + 1), Is::DeadLetter(Reason::TooManyHeaders));
+        assert_eq!(
+            count(HEADERS_MAX + 1),
+            Is::DeadLetter(Reason::TooManyHeaders)
+        );
         assert_eq!(count(10_000), Is::DeadLetter(Reason::TooManyHeaders));
 
         let bytes = |bytes: usize| {
@@ -598,21 +787,38 @@ mod tests {
             short(&admit(&record(Some(NOW), &block), &origins(), &rules()))
         };
         assert_eq!(bytes(HEADER_BYTES_MAX), Is::Relayed);
-        assert_eq!(bytes(HEADER_BYTES_MAX + 1), Is::DeadLetter(Reason::TooManyHeaders));
+        assert_eq!(
+            bytes(HEADER_BYTES_MAX + 1),
+            Is::DeadLetter(Reason::TooManyHeaders)
+        );
         assert_eq!(bytes(1_000_000), Is::DeadLetter(Reason::TooManyHeaders));
     }
 
     #[test]
     fn forged_output_headers_change_nothing_on_reading() {
-        let lines =
-            ["postdate-due: x", "postdate-origin", "postdate-error: x", "postdate-error-detail: x", "postdate-after: 5", "postdate-due: y"];
+        let lines = [
+            "postdate-due: x",
+            "postdate-origin",
+            "postdate-error: x",
+            "postdate-error-detail: x",
+            "postdate-after: 5",
+            "postdate-due: y",
+        ];
         let block = block(&lines);
-        assert_eq!(short(&admit(&record(Some(NOW), &block), &origins(), &rules())), Is::Due(NOW + 5));
+        assert_eq!(
+            short(&admit(&record(Some(NOW), &block), &origins(), &rules())),
+            Is::Due(NOW + 5)
+        );
     }
 
     #[test]
     fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
-        let named = block(&["a: 1", "postdate-after: 5", "postdate-to: orders", "postdate-id: x"]);
+        let named = block(&[
+            "a: 1",
+            "postdate-after: 5",
+            "postdate-to: orders",
+            "postdate-id: x",
+        ]);
         let admitted = admit(&record(Some(NOW), &named), &origins(), &rules());
         let body = Body {
             key: Some(b"key"),
@@ -623,22 +829,52 @@ mod tests {
             dialect: None,
             disposition: Disposition::Deliver,
         };
-        assert_eq!(admitted, Admission::Message { due: Timestamp::from_millis(NOW + 5), body, warning: None });
+        assert_eq!(
+            admitted,
+            Admission::Message {
+                due: Timestamp::from_millis(NOW + 5),
+                body,
+                warning: None
+            }
+        );
 
         let unnamed = block(&["postdate-after: 5"]);
         let admitted = admit(&record(Some(NOW), &unnamed), &origins(), &rules());
-        let body = Body { headers: Headers::from_block(&unnamed), id: None, target: None, ..body };
-        assert_eq!(admitted, Admission::Message { due: Timestamp::from_millis(NOW + 5), body, warning: None });
+        let body = Body {
+            headers: Headers::from_block(&unnamed),
+            id: None,
+            target: None,
+            ..body
+        };
+        assert_eq!(
+            admitted,
+            Admission::Message {
+                due: Timestamp::from_millis(NOW + 5),
+                body,
+                warning: None
+            }
+        );
     }
 
     #[test]
     fn a_relay_keeps_its_timestamp_id_and_target() {
         let named = block(&["postdate-to: audit", "postdate-id: x"]);
-        for (timestamp, kept) in [(Some(NOW), NOW), (None, -1), (Some(i64::MIN), -1), (Some(5), 5)] {
-            let disposition = Disposition::Relay { timestamp: Timestamp::from_millis(kept) };
+        for (timestamp, kept) in [
+            (Some(NOW), NOW),
+            (None, -1),
+            (Some(i64::MIN), -1),
+            (Some(5), 5),
+        ] {
+            let disposition = Disposition::Relay {
+                timestamp: Timestamp::from_millis(kept),
+            };
             let record = record(timestamp, &named);
             let body = body(&record, (Some("x"), Some("audit")), disposition);
-            let expected = Admission::Message { due: Timestamp::AT_ONCE, body, warning: None };
+            let expected = Admission::Message {
+                due: Timestamp::AT_ONCE,
+                body,
+                warning: None,
+            };
             assert_eq!(admit(&record, &origins(), &rules()), expected);
         }
     }
@@ -654,7 +890,11 @@ mod tests {
             error: Reason::UnknownTarget,
         };
         let body = body(&record, (None, Some("audit")), Disposition::Retry(retry));
-        let expected = Admission::Message { due: Timestamp::from_millis(NOW + 60_000), body, warning: None };
+        let expected = Admission::Message {
+            due: Timestamp::from_millis(NOW + 60_000),
+            body,
+            warning: None,
+        };
         assert_eq!(admit(&record, &origins(), &rules()), expected);
     }
 
@@ -662,36 +902,74 @@ mod tests {
     fn null_and_empty_keys_and_payloads_stay_what_they_are() {
         let delayed = block(&["postdate-after: 5"]);
         for bytes in [None, Some(b"".as_slice()), Some(b"{a}/\0\xff")] {
-            let record = Record { key: bytes, payload: bytes, ..record(Some(NOW), &delayed) };
-            let Admission::Message { body, .. } = admit(&record, &origins(), &rules()) else { panic!("not a message") };
+            let record = Record {
+                key: bytes,
+                payload: bytes,
+                ..record(Some(NOW), &delayed)
+            };
+            let Admission::Message { body, .. } = admit(&record, &origins(), &rules()) else {
+                panic!("not a message")
+            };
             assert_eq!((body.key, body.payload), (bytes, bytes));
             let refusal = Refusal::new(Reason::InvalidAt, "why");
             let body = Body::refused(&record, &refusal);
-            assert_eq!((body.key, body.payload, body.headers), (bytes, bytes, record.headers));
-            assert_eq!(body.disposition, Disposition::DeadLetter { reason: Reason::InvalidAt, detail: "why" });
+            assert_eq!(
+                (body.key, body.payload, body.headers),
+                (bytes, bytes, record.headers)
+            );
+            assert_eq!(
+                body.disposition,
+                Disposition::DeadLetter {
+                    reason: Reason::InvalidAt,
+                    detail: "why"
+                }
+            );
         }
     }
 
     #[test]
     fn a_refusal_says_what_was_found_and_what_is_taken() {
         let table: &[(&[u8], &str)] = &[
-            (b"postdate-after: 1h 30m", r#"postdate-after is "1h 30m"; it takes milliseconds, or units such as 1h30m, 250ms, 7d"#),
-            (b"postdate-id: a\nb", r#"postdate-id is "a\nb"; it takes 1-128 of A-Z a-z 0-9 . _ : -"#),
-            (b"postdate-at: \xff\x1b[2J", r#"postdate-at is "\xff\x1b[2J", which is not UTF-8"#),
-            (b"postdate-op: schedule", "postdate-op: schedule demands postdate-at or postdate-after; the record has neither"),
-            (b"postdate-after: 31d", "the record is due 31d after its timestamp; the route's max_delay is 30d"),
+            (
+                b"postdate-after: 1h 30m",
+                r#"postdate-after is "1h 30m"; it takes milliseconds, or units such as 1h30m, 250ms, 7d"#,
+            ),
+            (
+                b"postdate-id: a\nb",
+                r#"postdate-id is "a\nb"; it takes 1-128 of A-Z a-z 0-9 . _ : -"#,
+            ),
+            (
+                b"postdate-at: \xff\x1b[2J",
+                r#"postdate-at is "\xff\x1b[2J", which is not UTF-8"#,
+            ),
+            (
+                b"postdate-op: schedule",
+                "postdate-op: schedule demands postdate-at or postdate-after; the record has neither",
+            ),
+            (
+                b"postdate-after: 31d",
+                "the record is due 31d after its timestamp; the route's max_delay is 30d",
+            ),
         ];
         for (line, expected) in table {
-            let Admission::Refused(refusal) = admit(&record(Some(NOW), &block(&[line])), &origins(), &rules()) else {
+            let Admission::Refused(refusal) =
+                admit(&record(Some(NOW), &block(&[line])), &origins(), &rules())
+            else {
                 panic!("not refused")
             };
             assert_eq!(refusal.detail, *expected);
         }
         let elsewhere = RETRY.replace("=audit", "=other");
-        let Admission::Refused(refusal) = admit(&record(Some(NOW), &block(&[elsewhere])), &origins(), &rules()) else {
+        let Admission::Refused(refusal) = admit(
+            &record(Some(NOW), &block(&[elsewhere])),
+            &origins(),
+            &rules(),
+        ) else {
             panic!("not refused")
         };
-        assert!(refusal.detail.starts_with(r#"retry of prod/orders/orders.delayed/0/42: the target "other" is not allowed"#));
+        assert!(refusal.detail.starts_with(
+            r#"retry of prod/orders/orders.delayed/0/42: the target "other" is not allowed"#
+        ));
     }
 
     /// Mostly control headers with values near the valid ones, so that the later checks are reached too.
@@ -713,23 +991,43 @@ mod tests {
         ])
         .prop_map(|line| line.as_bytes().to_vec());
         let names = Control::ALL.map(Control::name).to_vec();
-        let foreign = (proptest::sample::select(names), proptest::collection::vec(any::<u8>(), 0..20))
+        let foreign = (
+            proptest::sample::select(names),
+            proptest::collection::vec(any::<u8>(), 0..20),
+        )
             .prop_map(|(name, value)| [name.as_bytes(), b": ", &value].concat());
-        let number = (proptest::sample::select(vec!["postdate-at", "postdate-after"]), any::<i64>())
+        let number = (
+            proptest::sample::select(vec!["postdate-at", "postdate-after"]),
+            any::<i64>(),
+        )
             .prop_map(|(name, millis)| format!("{name}: {millis}").into_bytes());
-        let null = proptest::sample::select(Control::ALL.map(Control::name).to_vec()).prop_map(|name| name.as_bytes().to_vec());
-        proptest::collection::vec(prop_oneof![6 => plausible, 2 => foreign, 2 => number, 1 => null], 0..4)
+        let null = proptest::sample::select(Control::ALL.map(Control::name).to_vec())
+            .prop_map(|name| name.as_bytes().to_vec());
+        proptest::collection::vec(
+            prop_oneof![6 => plausible, 2 => foreign, 2 => number, 1 => null],
+            0..4,
+        )
     }
 
     fn timestamp() -> impl Strategy<Value = Option<i64>> {
-        prop_oneof![Just(None), Just(Some(NOW)), any::<i64>().prop_map(Some), Just(Some(i64::MIN)), Just(Some(i64::MAX))]
+        prop_oneof![
+            Just(None),
+            Just(Some(NOW)),
+            any::<i64>().prop_map(Some),
+            Just(Some(i64::MIN)),
+            Just(Some(i64::MAX))
+        ]
     }
 
     fn any_rules() -> impl Strategy<Value = Rules> {
         (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(relay, default, max_delay)| Rules {
             naming: Naming::Topic,
             default_target: default.then(|| "orders".into()),
-            without_delay: if relay { WithoutDelay::Relay } else { WithoutDelay::DeadLetter },
+            without_delay: if relay {
+                WithoutDelay::Relay
+            } else {
+                WithoutDelay::DeadLetter
+            },
             max_delay: Duration::from_millis(max_delay),
             retry_max: Duration::from_secs(1),
             ..rules()

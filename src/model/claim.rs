@@ -12,7 +12,10 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// Before every message that waits, and not before what is due at once: that is late from the start, so it goes in offset order.
-    pub(crate) const START: Self = Self { due: Timestamp::AT_ONCE, offset: Offset::MAX };
+    pub(crate) const START: Self = Self {
+        due: Timestamp::AT_ONCE,
+        offset: Offset::MAX,
+    };
 
     pub(crate) fn new(due: Timestamp, offset: Offset) -> Self {
         Self { due, offset }
@@ -43,7 +46,10 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    pub(crate) const START: Self = Self { cursor: Cursor::START, watermark: Watermark(0) };
+    pub(crate) const START: Self = Self {
+        cursor: Cursor::START,
+        watermark: Watermark(0),
+    };
 
     pub(crate) fn new(cursor: Cursor, watermark: Watermark) -> Self {
         Self { cursor, watermark }
@@ -74,7 +80,10 @@ impl Claim {
         if text.len() != 48 {
             return None;
         }
-        Some(Self { cursor: Cursor::from_hex(cursor)?, watermark: Watermark(u64::from_str_radix(watermark, 16).ok()?) })
+        Some(Self {
+            cursor: Cursor::from_hex(cursor)?,
+            watermark: Watermark(u64::from_str_radix(watermark, 16).ok()?),
+        })
     }
 }
 
@@ -84,7 +93,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn cursor() -> impl Strategy<Value = Cursor> {
-        (any::<i64>(), any::<u64>()).prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
+        (any::<i64>(), any::<u64>())
+            .prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
     }
 
     proptest! {
@@ -104,7 +114,8 @@ mod tests {
     }
 
     fn place() -> impl Strategy<Value = Cursor> {
-        (0i64..6, 0u64..6).prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
+        (0i64..6, 0u64..6)
+            .prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
     }
 
     fn small() -> impl Strategy<Value = Claim> {

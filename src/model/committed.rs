@@ -33,7 +33,12 @@ impl Committed {
 
 impl fmt::Display for Committed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v1 low={} done={} id=", self.lowest_pending, self.delivered.to_hex())?;
+        write!(
+            f,
+            "v1 low={} done={} id=",
+            self.lowest_pending,
+            self.delivered.to_hex()
+        )?;
         match &self.identity {
             Some(identity) => identity.fmt(f),
             None => f.write_str("-"),
@@ -48,7 +53,11 @@ mod tests {
     #[test]
     fn committed_metadata_reads_back() {
         for identity in [None, Some(Identity("q83vEjRWeJA".into()))] {
-            let committed = Committed { lowest_pending: Offset(17), delivered: Claim::START, identity };
+            let committed = Committed {
+                lowest_pending: Offset(17),
+                delivered: Claim::START,
+                identity,
+            };
             assert_eq!(Committed::parse(&committed.to_string()), Some(committed));
         }
     }

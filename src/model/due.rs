@@ -28,7 +28,13 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Units of the second form of `postdate-after` in the order they must stand in, with their milliseconds.
-const UNITS: [(&str, i64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const UNITS: [(&str, i64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
 
 /// A length of time in the second form of `postdate-after`.
 pub(super) fn to_units(length: Duration) -> String {
@@ -40,7 +46,11 @@ pub(super) fn to_units(length: Duration) -> String {
             millis %= of_unit;
         }
     }
-    if text.is_empty() { "0ms".to_owned() } else { text }
+    if text.is_empty() {
+        "0ms".to_owned()
+    } else {
+        text
+    }
 }
 
 /// When a message is due, as a header says it.
@@ -69,12 +79,20 @@ impl Delay {
 
 /// Reads a value of `postdate-at`; `None`: not of the grammar. Never [`Timestamp::AT_ONCE`].
 pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
-    if is_integer(text) { parse_millis_at(text) } else { parse_rfc3339(text) }
+    if is_integer(text) {
+        parse_millis_at(text)
+    } else {
+        parse_rfc3339(text)
+    }
 }
 
 /// Reads a value of `postdate-after`; `None`: not of the grammar.
 pub(crate) fn parse_after(text: &str) -> Option<Delay> {
-    if is_integer(text) { parse_millis_after(text) } else { parse_units(text, &UNITS) }
+    if is_integer(text) {
+        parse_millis_after(text)
+    } else {
+        parse_units(text, &UNITS)
+    }
 }
 
 pub(super) fn parse_millis_at(text: &str) -> Option<Timestamp> {
@@ -119,7 +137,9 @@ pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
         return None;
     }
-    let nanos = OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp_nanos();
+    let nanos = OffsetDateTime::parse(text, &Rfc3339)
+        .ok()?
+        .unix_timestamp_nanos();
     // Rounds down before 1970 too, so that cutting digits off means the same everywhere.
     instant(i64::try_from(nanos.div_euclid(1_000_000)).ok()?)
 }
@@ -131,7 +151,10 @@ fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
     let mut rest = text;
     while !rest.is_empty() {
         let (count, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, tail) = tail.split_at(tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len()));
+        let (unit, tail) = tail.split_at(
+            tail.find(|c: char| c.is_ascii_digit())
+                .unwrap_or(tail.len()),
+        );
         let (_, millis) = units.find(|(name, _)| *name == unit)?;
         let count: i64 = count.parse().ok()?;
         total = total.checked_add(count.checked_mul(*millis)?)?;
@@ -168,7 +191,10 @@ mod tests {
             ("2027-01-31T09:00:00.25Z", 1_801_386_000_250),
             ("2027-01-31T09:00:00.250+00:00", 1_801_386_000_250),
             ("2027-01-31T09:00:00.250999999Z", 1_801_386_000_250),
-            ("2027-01-31T09:00:00.2509999999999999999999999Z", 1_801_386_000_250),
+            (
+                "2027-01-31T09:00:00.2509999999999999999999999Z",
+                1_801_386_000_250,
+            ),
             ("2027-01-31T09:00:00.000000000Z", 1_801_386_000_000),
             ("1969-12-31T23:59:59.9999Z", -1),
             ("1970-01-01T00:00:00Z", 0),
@@ -178,7 +204,11 @@ mod tests {
             ("0000-01-01T00:00:00Z", -62_167_219_200_000),
         ];
         for (text, millis) in table {
-            assert_eq!(parse_at(text), Some(Timestamp::from_millis(*millis)), "{text}");
+            assert_eq!(
+                parse_at(text),
+                Some(Timestamp::from_millis(*millis)),
+                "{text}"
+            );
         }
     }
 
@@ -352,10 +382,17 @@ mod tests {
 
     #[test]
     fn a_delay_that_leads_out_of_time_is_no_instant() {
-        assert_eq!(Delay(5).after(Timestamp::from_millis(7)), Some(Timestamp::from_millis(12)));
+        assert_eq!(
+            Delay(5).after(Timestamp::from_millis(7)),
+            Some(Timestamp::from_millis(12))
+        );
         assert_eq!(Delay(1).after(Timestamp::MAX), None);
         assert_eq!(Delay(i64::MIN).after(Timestamp::from_millis(-1)), None);
-        assert_eq!(Delay(i64::MIN).after(Timestamp::from_millis(0)), None, "at once is nobody's due time");
+        assert_eq!(
+            Delay(i64::MIN).after(Timestamp::from_millis(0)),
+            None,
+            "at once is nobody's due time"
+        );
     }
 
     proptest! {

@@ -19,17 +19,32 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    pub(crate) const ALL: [Self; 6] = [Self::At, Self::After, Self::To, Self::Id, Self::Op, Self::Retry];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::At,
+        Self::After,
+        Self::To,
+        Self::Id,
+        Self::Op,
+        Self::Retry,
+    ];
     /// By `Control as usize`.
-    pub(crate) const NAMES: [&'static str; 6] =
-        ["postdate-at", "postdate-after", "postdate-to", "postdate-id", "postdate-op", "postdate-retry"];
+    pub(crate) const NAMES: [&'static str; 6] = [
+        "postdate-at",
+        "postdate-after",
+        "postdate-to",
+        "postdate-id",
+        "postdate-op",
+        "postdate-retry",
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
     pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|control| control.name().as_bytes() == name)
+        Self::ALL
+            .into_iter()
+            .find(|control| control.name().as_bytes() == name)
     }
 }
 
@@ -102,15 +117,27 @@ mod tests {
     fn each_way_out_keeps_the_headers_that_are_not_ours() {
         for (name, stays) in WAYS_OUT {
             let name = name.as_bytes();
-            let found = [stays_on_delivery(name), stays_on_dead_letter(name), stays_on_retry(name)];
+            let found = [
+                stays_on_delivery(name),
+                stays_on_dead_letter(name),
+                stays_on_retry(name),
+            ];
             assert_eq!(found, *stays, "{}", name.escape_ascii());
         }
     }
 
     #[test]
     fn every_header_of_the_contract_is_either_control_or_output() {
-        assert!(Control::ALL.iter().all(|control| Control::from_name(control.name().as_bytes()) == Some(*control)));
-        assert!(Control::ALL.iter().all(|control| !is_output(control.name().as_bytes())));
+        assert!(
+            Control::ALL
+                .iter()
+                .all(|control| Control::from_name(control.name().as_bytes()) == Some(*control))
+        );
+        assert!(
+            Control::ALL
+                .iter()
+                .all(|control| !is_output(control.name().as_bytes()))
+        );
         assert!(OUTPUT.iter().all(|name| !is_control(name.as_bytes())));
     }
 }

@@ -37,16 +37,40 @@ impl Delivered {
 
 impl fmt::Display for Delivered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pair, identity, since, tally: Tally { delivered, cancelled, dead_lettered, sent_back } } = self;
-        write!(f, "v1 done={} id={identity} since={} ", pair.to_hex(), since.to_hex())?;
-        write!(f, "tally={delivered},{cancelled},{dead_lettered},{sent_back}")
+        let Self {
+            pair,
+            identity,
+            since,
+            tally:
+                Tally {
+                    delivered,
+                    cancelled,
+                    dead_lettered,
+                    sent_back,
+                },
+        } = self;
+        write!(
+            f,
+            "v1 done={} id={identity} since={} ",
+            pair.to_hex(),
+            since.to_hex()
+        )?;
+        write!(
+            f,
+            "tally={delivered},{cancelled},{dead_lettered},{sent_back}"
+        )
     }
 }
 
 fn tally(text: &str) -> Option<Tally> {
     let mut numbers = text.split(',').map(|number| number.parse().ok());
     let mut next = || numbers.next()?;
-    let tally = Tally { delivered: next()?, cancelled: next()?, dead_lettered: next()?, sent_back: next()? };
+    let tally = Tally {
+        delivered: next()?,
+        cancelled: next()?,
+        dead_lettered: next()?,
+        sent_back: next()?,
+    };
     numbers.next().is_none().then_some(tally)
 }
 
@@ -57,22 +81,50 @@ mod tests {
 
     #[test]
     fn a_marker_reads_back() {
-        let pair = Claim::new(Cursor::new(Timestamp::from_millis(1_795_136_390_000), Offset(17)), Watermark(40));
+        let pair = Claim::new(
+            Cursor::new(Timestamp::from_millis(1_795_136_390_000), Offset(17)),
+            Watermark(40),
+        );
         for identity in ["q83vEjRWeJA", "-"] {
-            let since = Claim::new(Cursor::new(Timestamp::from_millis(1_795_136_380_000), Offset(3)), Watermark(9));
-            let tally = Tally { delivered: 1_234, cancelled: 0, dead_lettered: 5, sent_back: 67 };
-            let delivered = Delivered { pair, identity: Identity(identity.into()), since, tally };
+            let since = Claim::new(
+                Cursor::new(Timestamp::from_millis(1_795_136_380_000), Offset(3)),
+                Watermark(9),
+            );
+            let tally = Tally {
+                delivered: 1_234,
+                cancelled: 0,
+                dead_lettered: 5,
+                sent_back: 67,
+            };
+            let delivered = Delivered {
+                pair,
+                identity: Identity(identity.into()),
+                since,
+                tally,
+            };
             assert_eq!(Delivered::parse(&delivered.to_string()), Some(delivered));
         }
     }
 
     #[test]
     fn a_foreign_marker_is_not_guessed_at() {
-        for text in ["", "v2 done=0 id=-", "hello", "v1 done=zz id=-", "v1 low=1 done=0 id=-"] {
+        for text in [
+            "",
+            "v2 done=0 id=-",
+            "hello",
+            "v1 done=zz id=-",
+            "v1 low=1 done=0 id=-",
+        ] {
             assert_eq!(Delivered::parse(text), None, "{text:?}");
         }
         let (pair, since) = (Claim::START, Claim::START);
-        let whole = Delivered { pair, identity: Identity("-".into()), since, tally: Tally::default() }.to_string();
+        let whole = Delivered {
+            pair,
+            identity: Identity("-".into()),
+            since,
+            tally: Tally::default(),
+        }
+        .to_string();
         assert!(Delivered::parse(&whole).is_some(), "{whole:?}");
         let (head, _) = whole.rsplit_once(' ').unwrap();
         for text in [

@@ -41,7 +41,10 @@ pub(crate) use reason::Reason;
 pub(crate) use refusal::Refusal;
 pub(crate) use route::{AllowList, CameBy, Naming, Rules, WithoutDelay};
 pub(crate) use shard::{Hint, Identity, Offset, Partition, ShardId, Watermark};
-pub(crate) use subject::{covers, fault_of_template, is_filter, is_subject, is_template, lets_through, overlap, source_topic, split_topic};
+pub(crate) use subject::{
+    covers, fault_of_template, is_filter, is_subject, is_template, lets_through, overlap,
+    source_topic, split_topic,
+};
 pub(crate) use tally::Tally;
 pub(crate) use time::{Level, Slice, Timestamp};
 pub(crate) use worker::Worker;

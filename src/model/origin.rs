@@ -17,7 +17,10 @@ pub(crate) struct Origins {
 
 impl Origins {
     pub(crate) fn new(deployment: &str, shard: &ShardId) -> Self {
-        Self { prefix: format!("{deployment}/{shard}/"), topic: shard.partition.topic.clone() }
+        Self {
+            prefix: format!("{deployment}/{shard}/"),
+            topic: shard.partition.topic.clone(),
+        }
     }
 
     /// The source topic.
@@ -42,7 +45,10 @@ impl Origins {
 
 /// Whether the record of this origin came by a subject. A topic of Kafka has no colon, and no stream and filter are without.
 pub(crate) fn is_of_subject(origin: &str) -> bool {
-    origin.split('/').nth(2).is_some_and(|topic| split_topic(topic).is_some())
+    origin
+        .split('/')
+        .nth(2)
+        .is_some_and(|topic| split_topic(topic).is_some())
 }
 
 #[cfg(test)]
@@ -52,7 +58,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn origins() -> Origins {
-        Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)))
+        Origins::new(
+            "prod",
+            &ShardId::new("orders", Partition::new("orders.delayed", 0)),
+        )
     }
 
     proptest! {
@@ -73,9 +82,14 @@ mod tests {
 
     #[test]
     fn an_origin_tells_whether_its_record_came_by_a_subject() {
-        for (topic, is) in [("orders.delayed", false), ("ORDERS:delayed.orders.*", true), ("ORDERS:delayed.>", true)] {
+        for (topic, is) in [
+            ("orders.delayed", false),
+            ("ORDERS:delayed.orders.*", true),
+            ("ORDERS:delayed.>", true),
+        ] {
             let mut text = String::new();
-            Origins::new("prod", &ShardId::new("orders", Partition::new(topic, 0))).write(Offset(42), &mut text);
+            Origins::new("prod", &ShardId::new("orders", Partition::new(topic, 0)))
+                .write(Offset(42), &mut text);
             assert_eq!(is_of_subject(&text), is, "{text}");
         }
         assert!(!is_of_subject("prod/orders"));

@@ -22,18 +22,30 @@ enum Found<'a> {
 
 impl<'a> Picked<'a> {
     pub(super) fn new(names: &'static [&'static str]) -> Self {
-        assert!(names.len() <= NAMES_MAX, "a list of names is written in the code, and shorter than that");
-        Self { names, found: [Found::Absent; NAMES_MAX] }
+        assert!(
+            names.len() <= NAMES_MAX,
+            "a list of names is written in the code, and shorter than that"
+        );
+        Self {
+            names,
+            found: [Found::Absent; NAMES_MAX],
+        }
     }
 
     /// The record has the header at this place of the list.
     pub(super) fn put(&mut self, index: usize, value: Option<&'a [u8]>) {
         let found = &mut self.found[index];
-        *found = if matches!(found, Found::Absent) { Found::Once(value) } else { Found::Twice };
+        *found = if matches!(found, Found::Absent) {
+            Found::Once(value)
+        } else {
+            Found::Twice
+        };
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.found.iter().all(|found| matches!(found, Found::Absent))
+        self.found
+            .iter()
+            .all(|found| matches!(found, Found::Absent))
     }
 
     pub(super) fn name(&self, index: usize) -> &'static str {
@@ -45,18 +57,31 @@ impl<'a> Picked<'a> {
         match self.found[index] {
             Found::Absent => Ok(None),
             Found::Once(value) => Ok(Some(value)),
-            Found::Twice => Err(Refusal::new(Reason::DuplicateHeader, format!("{} stands on the record more than once", self.name(index)))),
+            Found::Twice => Err(Refusal::new(
+                Reason::DuplicateHeader,
+                format!("{} stands on the record more than once", self.name(index)),
+            )),
         }
     }
 
     /// The header's value, which is text and not empty; `None`: the record does not have it.
     pub(super) fn text(&self, index: usize) -> Result<Option<&'a str>, Refusal> {
-        let Some(value) = self.bytes(index)? else { return Ok(None) };
+        let Some(value) = self.bytes(index)? else {
+            return Ok(None);
+        };
         let (name, value) = (self.name(index), value.unwrap_or_default());
         if value.is_empty() {
-            return Err(Refusal::new(Reason::EmptyValue, format!("{name} has no value")));
+            return Err(Refusal::new(
+                Reason::EmptyValue,
+                format!("{name} has no value"),
+            ));
         }
-        let foreign = |_| Refusal::new(Reason::NotUtf8, format!("{name} is {}, which is not UTF-8", Quoted(value)));
+        let foreign = |_| {
+            Refusal::new(
+                Reason::NotUtf8,
+                format!("{name} is {}, which is not UTF-8", Quoted(value)),
+            )
+        };
         std::str::from_utf8(value).map(Some).map_err(foreign)
     }
 }

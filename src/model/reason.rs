@@ -104,7 +104,11 @@ mod tests {
     fn every_code_is_its_own_and_reads_back() {
         let codes: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.code()).collect();
         assert_eq!(codes.len(), Reason::ALL.len());
-        assert!(Reason::ALL.iter().all(|r| Reason::from_code(r.code()) == Some(*r) && !r.meaning().is_empty()));
+        assert!(
+            Reason::ALL
+                .iter()
+                .all(|r| Reason::from_code(r.code()) == Some(*r) && !r.meaning().is_empty())
+        );
         assert_eq!(Reason::from_code("something_else"), None);
     }
 }

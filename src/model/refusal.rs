@@ -37,7 +37,12 @@ pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.split_at_checked(QUOTED_BYTES_MAX) {
-            Some((head, tail)) if !tail.is_empty() => write!(f, "\"{}\"{CUT} ({} bytes)", head.escape_ascii(), self.0.len()),
+            Some((head, tail)) if !tail.is_empty() => write!(
+                f,
+                "\"{}\"{CUT} ({} bytes)",
+                head.escape_ascii(),
+                self.0.len()
+            ),
             _ => write!(f, "\"{}\"", self.0.escape_ascii()),
         }
     }
@@ -67,8 +72,17 @@ mod tests {
     #[test]
     fn quoted_bytes_cannot_leave_their_quotes() {
         assert_eq!(Quoted(b"abc").to_string(), r#""abc""#);
-        assert_eq!(Quoted(b"a\"b\n\x1b[31m\0\xff").to_string(), r#""a\"b\n\x1b[31m\x00\xff""#);
-        assert_eq!(Quoted(&[b'x'; 64]).to_string(), format!("\"{}\"", "x".repeat(64)));
-        assert_eq!(Quoted(&[b'x'; 65]).to_string(), format!("\"{}\"... (65 bytes)", "x".repeat(64)));
+        assert_eq!(
+            Quoted(b"a\"b\n\x1b[31m\0\xff").to_string(),
+            r#""a\"b\n\x1b[31m\x00\xff""#
+        );
+        assert_eq!(
+            Quoted(&[b'x'; 64]).to_string(),
+            format!("\"{}\"", "x".repeat(64))
+        );
+        assert_eq!(
+            Quoted(&[b'x'; 65]).to_string(),
+            format!("\"{}\"... (65 bytes)", "x".repeat(64))
+        );
     }
 }

@@ -40,7 +40,10 @@ impl<'a> Value<'a> {
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split(' ');
         let mut field = |name| fields.next()?.strip_prefix(name);
-        let attempt = field("attempt=")?.parse().ok().filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))?;
+        let attempt = field("attempt=")?
+            .parse()
+            .ok()
+            .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))?;
         let origin = field("origin=")?;
         let due = parse_instant(field("due=")?)?;
         let target = Some(field("target=")?).filter(|target| !target.is_empty());
@@ -50,22 +53,48 @@ impl<'a> Value<'a> {
             Some(field) => Some(Dialect::from_name(field.strip_prefix("dialect=")?)?),
             None => None,
         };
-        let value = Self { retry: Retry { attempt, origin, due, error }, target, dialect, at };
+        let value = Self {
+            retry: Retry {
+                attempt,
+                origin,
+                due,
+                error,
+            },
+            target,
+            dialect,
+            at,
+        };
         (value.to_string() == line).then_some(value)
     }
 }
 
 /// [`Timestamp::AT_ONCE`] is Postdate's own and never stands in a header.
 fn parse_instant(text: &str) -> Option<Timestamp> {
-    text.parse().ok().map(Timestamp::from_millis).filter(|instant| !instant.is_at_once())
+    text.parse()
+        .ok()
+        .map(Timestamp::from_millis)
+        .filter(|instant| !instant.is_at_once())
 }
 
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Retry { attempt, origin, due, error } = self.retry;
-        let (due, target, at) = (due.as_millis(), self.target.unwrap_or_default(), self.at.as_millis());
-        write!(f, "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}")?;
-        self.dialect.map_or(Ok(()), |dialect| write!(f, " dialect={}", dialect.name()))
+        let Retry {
+            attempt,
+            origin,
+            due,
+            error,
+        } = self.retry;
+        let (due, target, at) = (
+            due.as_millis(),
+            self.target.unwrap_or_default(),
+            self.at.as_millis(),
+        );
+        write!(
+            f,
+            "attempt={attempt} origin={origin} due={due} target={target} error={error} at={at}"
+        )?;
+        self.dialect
+            .map_or(Ok(()), |dialect| write!(f, " dialect={}", dialect.name()))
     }
 }
 
@@ -74,8 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LINE: &str =
-        "attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000";
+    const LINE: &str = "attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000";
 
     fn value() -> Value<'static> {
         Value {
@@ -95,10 +123,19 @@ mod tests {
     fn a_value_is_one_line_of_text() {
         assert_eq!(value().to_string(), LINE);
         assert_eq!(Value::parse(LINE), Some(value()));
-        let to_default = Value { target: None, ..value() };
-        assert_eq!(to_default.to_string(), LINE.replace("target=orders", "target="));
+        let to_default = Value {
+            target: None,
+            ..value()
+        };
+        assert_eq!(
+            to_default.to_string(),
+            LINE.replace("target=orders", "target=")
+        );
         assert_eq!(Value::parse(&to_default.to_string()), Some(to_default));
-        let of_dialect = Value { dialect: Some(Dialect::Etf1), ..value() };
+        let of_dialect = Value {
+            dialect: Some(Dialect::Etf1),
+            ..value()
+        };
         assert_eq!(of_dialect.to_string(), format!("{LINE} dialect=etf1"));
     }
 
@@ -150,7 +187,10 @@ mod tests {
             ("due=1700000000000", "due=1.7e12"),
             ("due=1700000000000", "due=-9223372036854775808"),
             ("due=1700000000000", "due=9223372036854775808"),
-            ("due=1700000000000 target=orders", "target=orders due=1700000000000"),
+            (
+                "due=1700000000000 target=orders",
+                "target=orders due=1700000000000",
+            ),
             ("target=orders ", ""),
             ("target=orders", "target=or ders"),
             ("error=unknown_target", "error=other"),
@@ -161,7 +201,10 @@ mod tests {
             ("at=1700000001000", "at=1700000001000 dialect="),
             ("at=1700000001000", "at=1700000001000 dialect=other"),
             ("at=1700000001000", "at=1700000001000 dialect=etf1 "),
-            ("at=1700000001000", "at=1700000001000 dialect=etf1 dialect=etf1"),
+            (
+                "at=1700000001000",
+                "at=1700000001000 dialect=etf1 dialect=etf1",
+            ),
             ("error=unknown_target", "error=unknown_target dialect=etf1"),
             ("at=1700000001000", "at=-9223372036854775808"),
             ("at=1700000001000", "at=soon"),

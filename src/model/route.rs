@@ -55,14 +55,20 @@ impl DefaultTarget {
 
 impl From<&str> for DefaultTarget {
     fn from(name: &str) -> Self {
-        Self { name: name.into(), is_fit: OnceLock::new() }
+        Self {
+            name: name.into(),
+            is_fit: OnceLock::new(),
+        }
     }
 }
 
 /// What was found holds for the rules that it was found by: those made of a copy may name other sources.
 impl Clone for DefaultTarget {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), is_fit: OnceLock::new() }
+        Self {
+            name: self.name.clone(),
+            is_fit: OnceLock::new(),
+        }
     }
 }
 
@@ -110,7 +116,10 @@ impl CameBy<'_> {
     /// `None`: the message did not come by a subject that the source's filter lets through.
     fn fill(&self, template: &str) -> Option<String> {
         let (_, filter) = subject::split_topic(self.topic)?;
-        let (_, by) = self.headers.iter().find(|(name, _)| *name == SUBJECT.as_bytes())?;
+        let (_, by) = self
+            .headers
+            .iter()
+            .find(|(name, _)| *name == SUBJECT.as_bytes())?;
         subject::fill(template, filter, std::str::from_utf8(by?).ok()?)
     }
 }
@@ -131,7 +140,11 @@ impl Rules {
     /// 2. [`Reason::InvalidTarget`]: not a name that [`Naming`] takes, though it were on the allow-list.
     /// 3. [`Reason::TargetIsSource`]: a source of this deployment, though it were on the allow-list or the default.
     /// 4. [`Reason::TargetNotAllowed`]: neither the default target, which is always allowed, nor on the allow-list.
-    pub(crate) fn target<'a>(&'a self, named: Option<&'a str>, came_by: CameBy<'_>) -> Result<Cow<'a, str>, Refusal> {
+    pub(crate) fn target<'a>(
+        &'a self,
+        named: Option<&'a str>,
+        came_by: CameBy<'_>,
+    ) -> Result<Cow<'a, str>, Refusal> {
         if named.is_none()
             && let Some(default) = self.fit_default()
         {
@@ -142,11 +155,17 @@ impl Rules {
             default => default?,
         };
         let Some(target) = named.or(default.as_deref()) else {
-            return Err(Refusal::new(Reason::NoTarget, "the record names no target and the route has no default target"));
+            return Err(Refusal::new(
+                Reason::NoTarget,
+                "the record names no target and the route has no default target",
+            ));
         };
         self.check(target)?;
         if Some(target) != default.as_deref() && !self.allow.allows(self.naming, target) {
-            return Err(Refusal::new(Reason::TargetNotAllowed, self.not_allowed(target)));
+            return Err(Refusal::new(
+                Reason::TargetNotAllowed,
+                self.not_allowed(target),
+            ));
         }
         match named {
             Some(named) => Ok(Cow::Borrowed(named)),
@@ -167,7 +186,10 @@ impl Rules {
             return Err(self.invalid(target));
         }
         if self.is_source(target) {
-            let detail = format!("the target {} is a source of this deployment", Quoted(target.as_bytes()));
+            let detail = format!(
+                "the target {} is a source of this deployment",
+                Quoted(target.as_bytes())
+            );
             return Err(Refusal::new(Reason::TargetIsSource, detail));
         }
         Ok(())
@@ -179,47 +201,71 @@ impl Rules {
 
     /// The default target of a message that came by there.
     fn default(&self, came_by: CameBy<'_>) -> Result<Option<Cow<'_, str>>, Refusal> {
-        let Some(default) = self.default_target.as_ref().map(DefaultTarget::name) else { return Ok(None) };
+        let Some(default) = self.default_target.as_ref().map(DefaultTarget::name) else {
+            return Ok(None);
+        };
         if !self.is_template(default) {
             return Ok(Some(Cow::Borrowed(default)));
         }
         let unfilled = || {
-            let detail = format!("the route's target {default} cannot be made of the subject that the message came by");
+            let detail = format!(
+                "the route's target {default} cannot be made of the subject that the message came by"
+            );
             Refusal::new(Reason::InvalidTarget, detail)
         };
-        came_by.fill(default).map(|target| Some(Cow::Owned(target))).ok_or_else(unfilled)
+        came_by
+            .fill(default)
+            .map(|target| Some(Cow::Owned(target)))
+            .ok_or_else(unfilled)
     }
 
     fn is_source(&self, target: &str) -> bool {
         match self.naming {
             Naming::Topic => self.sources.contains(target),
-            Naming::Subject => self.sources.iter().any(|filter| subject::lets_through(filter, target)),
+            Naming::Subject => self
+                .sources
+                .iter()
+                .any(|filter| subject::lets_through(filter, target)),
         }
     }
 
     fn invalid(&self, target: &str) -> Refusal {
         let what = match self.naming {
-            Naming::Topic => "is not a topic: 1-249 of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)",
+            Naming::Topic => {
+                "is not a topic: 1-249 of A-Z a-z 0-9 . _ -, neither . nor .., and not reserved (__*)"
+            }
             Naming::Subject => {
                 "is not a subject to send to: 1-249 of printable ASCII, tokens with dots between them, no * or >, and not reserved ($*, _INBOX.*)"
             }
         };
-        Refusal::new(Reason::InvalidTarget, format!("the target {} {what}", Quoted(target.as_bytes())))
+        Refusal::new(
+            Reason::InvalidTarget,
+            format!("the target {} {what}", Quoted(target.as_bytes())),
+        )
     }
 
     fn not_allowed(&self, target: &str) -> String {
         let AllowList(patterns) = &self.allow;
-        let mut detail = format!("the target {} is not allowed; allowed:", Quoted(target.as_bytes()));
+        let mut detail = format!(
+            "the target {} is not allowed; allowed:",
+            Quoted(target.as_bytes())
+        );
         let default = self.default_target.as_ref().map(DefaultTarget::name);
-        let others = patterns.iter().map(String::as_str).filter(|pattern| Some(*pattern) != default);
+        let others = patterns
+            .iter()
+            .map(String::as_str)
+            .filter(|pattern| Some(*pattern) != default);
         let allowed: Vec<&str> = default.into_iter().chain(others).collect();
         let count = allowed.len();
         for (index, pattern) in allowed.into_iter().take(PATTERNS_SHOWN_MAX).enumerate() {
-            write!(detail, "{}{pattern}", if index == 0 { " " } else { ", " }).expect("writing into a String cannot fail");
+            write!(detail, "{}{pattern}", if index == 0 { " " } else { ", " })
+                .expect("writing into a String cannot fail");
         }
         match count.checked_sub(PATTERNS_SHOWN_MAX) {
             _ if count == 0 => detail.push_str(" nothing"),
-            Some(more @ 1..) => write!(detail, " and {more} more").expect("writing into a String cannot fail"),
+            Some(more @ 1..) => {
+                write!(detail, " and {more} more").expect("writing into a String cannot fail")
+            }
             _ => {}
         }
         detail
@@ -230,7 +276,9 @@ impl Rules {
 /// starting with `__`, which Kafka and its tools keep for themselves. Wildcards, spaces, NUL, `$JS` and `$SYS` are not of that alphabet.
 pub(crate) fn is_topic(name: &str) -> bool {
     (1..=TOPIC_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
         && name != "."
         && name != ".."
         && !name.starts_with("__")
@@ -255,10 +303,16 @@ impl AllowList {
 fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
     for piece in pieces {
-        let Some(at) = rest.find(piece) else { return false };
+        let Some(at) = rest.find(piece) else {
+            return false;
+        };
         rest = &rest[at + piece.len()..];
     }
     rest.ends_with(last)
@@ -270,7 +324,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NOWHERE: CameBy<'static> = CameBy { topic: "orders.delayed", headers: Headers::from_block(&[]) };
+    const NOWHERE: CameBy<'static> = CameBy {
+        topic: "orders.delayed",
+        headers: Headers::from_block(&[]),
+    };
 
     fn rules(default_target: Option<&str>, allow: &[&str]) -> Rules {
         Rules {
@@ -343,7 +400,9 @@ mod tests {
         // Asked again, a default is not looked at again.
         for (rules, named, expected) in table.iter().chain(table) {
             assert_eq!(
-                rules.target(*named, NOWHERE).map_err(|refusal| refusal.reason),
+                rules
+                    .target(*named, NOWHERE)
+                    .map_err(|refusal| refusal.reason),
                 expected.map(Cow::Borrowed),
                 "{named:?} of {rules:?}"
             );
@@ -354,9 +413,19 @@ mod tests {
     fn what_was_found_of_a_default_target_does_not_go_into_other_rules() {
         let asked = rules(Some("orders"), &[]);
         assert_eq!(asked.target(None, NOWHERE), Ok(Cow::Borrowed("orders")));
-        let others = Rules { sources: BTreeSet::from(["orders".to_owned()]), ..asked.clone() };
-        assert_eq!(others.target(None, NOWHERE).unwrap_err().reason, Reason::TargetIsSource);
-        assert_eq!(asked.target(None, NOWHERE), Ok(Cow::Borrowed("orders")), "nor the other way");
+        let others = Rules {
+            sources: BTreeSet::from(["orders".to_owned()]),
+            ..asked.clone()
+        };
+        assert_eq!(
+            others.target(None, NOWHERE).unwrap_err().reason,
+            Reason::TargetIsSource
+        );
+        assert_eq!(
+            asked.target(None, NOWHERE),
+            Ok(Cow::Borrowed("orders")),
+            "nor the other way"
+        );
     }
 
     #[test]
@@ -370,11 +439,26 @@ mod tests {
         };
         let mut block = Vec::new();
         super::super::header::push_header(&mut block, SUBJECT.as_bytes(), Some(b"delayed.eu"));
-        let came_by = CameBy { topic: "S:delayed.*", headers: Headers::from_block(&block) };
-        let target = |named| rules.target(named, came_by).map(Cow::into_owned).map_err(|refusal| refusal.reason);
+        let came_by = CameBy {
+            topic: "S:delayed.*",
+            headers: Headers::from_block(&block),
+        };
+        let target = |named| {
+            rules
+                .target(named, came_by)
+                .map(Cow::into_owned)
+                .map_err(|refusal| refusal.reason)
+        };
         assert_eq!(target(None), Ok("orders.eu".to_owned()));
-        assert_eq!(rules.target(None, NOWHERE).unwrap_err().reason, Reason::InvalidTarget);
-        assert_eq!(target(Some("orders.eu")), Ok("orders.eu".to_owned()), "the default is always allowed");
+        assert_eq!(
+            rules.target(None, NOWHERE).unwrap_err().reason,
+            Reason::InvalidTarget
+        );
+        assert_eq!(
+            target(Some("orders.eu")),
+            Ok("orders.eu".to_owned()),
+            "the default is always allowed"
+        );
         assert_eq!(target(Some("billing.eu")), Ok("billing.eu".to_owned()));
         assert_eq!(target(Some("audit.a.b")), Ok("audit.a.b".to_owned()));
         assert_eq!(target(Some("billing.eu.x")), Err(Reason::TargetNotAllowed));
@@ -387,12 +471,27 @@ mod tests {
     fn a_refusal_says_what_was_found_and_what_is_allowed() {
         let detail = |rules: &Rules, named| rules.target(Some(named), NOWHERE).unwrap_err().detail;
         let some = rules(Some("orders"), &["orders", "billing.*"]);
-        assert_eq!(detail(&some, "other"), r#"the target "other" is not allowed; allowed: orders, billing.*"#);
-        assert_eq!(detail(&rules(None, &[]), "other"), r#"the target "other" is not allowed; allowed: nothing"#);
-        assert!(detail(&some, "a\u{202e}\nb").starts_with(r#"the target "a\xe2\x80\xae\nb" is not a topic: "#));
+        assert_eq!(
+            detail(&some, "other"),
+            r#"the target "other" is not allowed; allowed: orders, billing.*"#
+        );
+        assert_eq!(
+            detail(&rules(None, &[]), "other"),
+            r#"the target "other" is not allowed; allowed: nothing"#
+        );
+        assert!(
+            detail(&some, "a\u{202e}\nb")
+                .starts_with(r#"the target "a\xe2\x80\xae\nb" is not a topic: "#)
+        );
 
-        let many = rules(Some("orders"), &["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
-        assert_eq!(detail(&many, "z"), r#"the target "z" is not allowed; allowed: orders, a, b, c, d, e, f, g and 2 more"#);
+        let many = rules(
+            Some("orders"),
+            &["a", "b", "c", "d", "e", "f", "g", "h", "i"],
+        );
+        assert_eq!(
+            detail(&many, "z"),
+            r#"the target "z" is not allowed; allowed: orders, a, b, c, d, e, f, g and 2 more"#
+        );
         let eight = rules(None, &["a", "b", "c", "d", "e", "f", "g", "h"]);
         assert!(detail(&eight, "z").ends_with(" a, b, c, d, e, f, g, h"));
 
@@ -404,8 +503,12 @@ mod tests {
     fn matches_by_definition(pattern: &[u8], name: &[u8]) -> bool {
         match pattern.split_first() {
             None => name.is_empty(),
-            Some((b'*', rest)) => (0..=name.len()).any(|skipped| matches_by_definition(rest, &name[skipped..])),
-            Some((first, rest)) => name.first() == Some(first) && matches_by_definition(rest, &name[1..]),
+            Some((b'*', rest)) => {
+                (0..=name.len()).any(|skipped| matches_by_definition(rest, &name[skipped..]))
+            }
+            Some((first, rest)) => {
+                name.first() == Some(first) && matches_by_definition(rest, &name[1..])
+            }
         }
     }
 

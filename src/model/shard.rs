@@ -53,7 +53,10 @@ pub(crate) struct Partition {
 
 impl Partition {
     pub(crate) fn new(topic: impl Into<Arc<str>>, index: i32) -> Self {
-        Self { topic: topic.into(), index }
+        Self {
+            topic: topic.into(),
+            index,
+        }
     }
 }
 
@@ -72,7 +75,10 @@ pub(crate) struct ShardId {
 
 impl ShardId {
     pub(crate) fn new(route: impl Into<Arc<str>>, partition: Partition) -> Self {
-        Self { route: route.into(), partition }
+        Self {
+            route: route.into(),
+            partition,
+        }
     }
 }
 

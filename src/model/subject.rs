@@ -15,14 +15,18 @@ pub(crate) fn source_topic(stream: &str, filter: &str) -> String {
 
 /// Stream and filter subject of a partition's topic; `None`: it is not of NATS.
 pub(crate) fn split_topic(topic: &str) -> Option<(&str, &str)> {
-    topic.split_once(BETWEEN).filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
+    topic
+        .split_once(BETWEEN)
+        .filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
 }
 
 /// Whether a message can be sent there: 1-249 bytes of printable ASCII without wildcards, no empty token, and none of the server's or the
 /// clients' own (`$`, `_INBOX`).
 pub(crate) fn is_subject(subject: &str) -> bool {
     (1..=SUBJECT_BYTES_MAX).contains(&subject.len())
-        && subject.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'))
+        && subject
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'))
         && subject.split('.').all(|token| !token.is_empty())
         && !subject.starts_with('$')
         && subject.split('.').next() != Some("_INBOX")
@@ -31,8 +35,15 @@ pub(crate) fn is_subject(subject: &str) -> bool {
 /// Whether it can be what a source reads, or an entry of an allow-list: tokens of `A-Z a-z 0-9 - _`, `*`, and `>` at the end.
 pub(crate) fn is_filter(filter: &str) -> bool {
     let count = filter.split('.').count();
-    let is_token = |token: &str| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    let fits = |(place, token): (usize, &str)| is_token(token) || token == "*" || (token == ">" && place + 1 == count);
+    let is_token = |token: &str| {
+        !token.is_empty()
+            && token
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let fits = |(place, token): (usize, &str)| {
+        is_token(token) || token == "*" || (token == ">" && place + 1 == count)
+    };
     filter.len() <= SUBJECT_BYTES_MAX && filter.split('.').enumerate().all(fits)
 }
 
@@ -76,7 +87,9 @@ fn wildcards<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
             found.push(subject);
             return (!subject.is_empty()).then_some(found);
         }
-        let (first, after) = subject.split_once('.').map_or((subject, None), |(first, after)| (first, Some(after)));
+        let (first, after) = subject
+            .split_once('.')
+            .map_or((subject, None), |(first, after)| (first, Some(after)));
         match token {
             "*" if !first.is_empty() => found.push(first),
             _ if token == first => {}
@@ -89,13 +102,26 @@ fn wildcards<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
 
 /// What is wrong with a template for messages that such a filter lets through.
 pub(crate) fn fault_of_template(template: &str, filter: &str) -> Option<String> {
-    let count = filter.split('.').filter(|token| matches!(*token, "*" | ">")).count();
-    let places = template.split('.').filter_map(|token| token.strip_prefix('$'));
+    let count = filter
+        .split('.')
+        .filter(|token| matches!(*token, "*" | ">"))
+        .count();
+    let places = template
+        .split('.')
+        .filter_map(|token| token.strip_prefix('$'));
     for place in places {
         match place.parse::<usize>() {
             Ok(place) if (1..=count).contains(&place) => {}
-            Ok(_) => return Some(format!("${place} is no wildcard of {filter}, which has {count}")),
-            Err(_) => return Some(format!("${place} is not the number of a wildcard, as in orders.$1")),
+            Ok(_) => {
+                return Some(format!(
+                    "${place} is no wildcard of {filter}, which has {count}"
+                ));
+            }
+            Err(_) => {
+                return Some(format!(
+                    "${place} is not the number of a wildcard, as in orders.$1"
+                ));
+            }
         }
     }
     None
@@ -115,7 +141,9 @@ pub(crate) fn fill(template: &str, filter: &str, subject: &str) -> Option<String
         }
         match token.strip_prefix('$') {
             None => target.push_str(token),
-            Some(number) => target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?),
+            Some(number) => {
+                target.push_str(found.get(number.parse::<usize>().ok()?.checked_sub(1)?)?)
+            }
         }
     }
     Some(target)
@@ -127,12 +155,33 @@ mod tests {
 
     #[test]
     fn what_can_be_sent_to_has_no_wildcard_space_or_reserved_start() {
-        for subject in ["orders", "a.b.c", "A-z_0/9", "a$b", "x.$1", &"x".repeat(249)] {
+        for subject in [
+            "orders",
+            "a.b.c",
+            "A-z_0/9",
+            "a$b",
+            "x.$1",
+            &"x".repeat(249),
+        ] {
             assert!(is_subject(subject), "{subject}");
         }
-        for subject in
-            ["", ".", "a.", ".a", "a..b", "a.*", "a.>", "a b", "a\0", "a\n", "ü", "$JS.API.x", "$SYS.x", "_INBOX.x", &"x".repeat(250)]
-        {
+        for subject in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a..b",
+            "a.*",
+            "a.>",
+            "a b",
+            "a\0",
+            "a\n",
+            "ü",
+            "$JS.API.x",
+            "$SYS.x",
+            "_INBOX.x",
+            &"x".repeat(250),
+        ] {
             assert!(!is_subject(subject), "{subject:?}");
         }
     }
@@ -161,7 +210,10 @@ mod tests {
             assert!(!is_filter(filter), "{filter}");
         }
         assert_eq!(split_topic(&source_topic("S", "a.>")), Some(("S", "a.>")));
-        assert_eq!((split_topic("orders.delayed"), split_topic("S:a b")), (None, None));
+        assert_eq!(
+            (split_topic("orders.delayed"), split_topic("S:a b")),
+            (None, None)
+        );
     }
 
     #[test]
@@ -193,14 +245,24 @@ mod tests {
             ("a", "b", false),
             ("a.>", "a", false),
         ] {
-            assert_eq!((overlap(one, other), overlap(other, one)), (is, is), "{one} {other}");
+            assert_eq!(
+                (overlap(one, other), overlap(other, one)),
+                (is, is),
+                "{one} {other}"
+            );
         }
     }
 
     #[test]
     fn a_target_is_made_of_what_the_wildcards_stand_for() {
-        assert_eq!(fill("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(), Some("orders.eu"));
-        assert_eq!(fill("$2.x.$1", "*.d.>", "a.d.b.c").as_deref(), Some("b.c.x.a"));
+        assert_eq!(
+            fill("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(),
+            Some("orders.eu")
+        );
+        assert_eq!(
+            fill("$2.x.$1", "*.d.>", "a.d.b.c").as_deref(),
+            Some("b.c.x.a")
+        );
         assert_eq!(fill("orders.$1", "delayed.*", "other.eu"), None);
         assert_eq!(fault_of_template("orders.$1", "delayed.*"), None);
         assert!(fault_of_template("orders.$2", "delayed.*").is_some());

@@ -30,7 +30,9 @@ impl Timestamp {
 
     /// RFC 3339 in UTC, to the second or, where there are any, milliseconds; what has no such date stays a number.
     pub(crate) fn to_rfc3339(self) -> String {
-        let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else { return self.to_string() };
+        let Ok(date) = OffsetDateTime::from_unix_timestamp(self.0.div_euclid(1_000)) else {
+            return self.to_string();
+        };
         if !(0..=9_999).contains(&date.year()) {
             return self.to_string();
         }
@@ -40,16 +42,25 @@ impl Timestamp {
             0 => String::new(),
             millis => format!(".{millis:03}"),
         };
-        format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{millis}Z", u8::from(month))
+        format!(
+            "{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{millis}Z",
+            u8::from(month)
+        )
     }
 
     /// Saturates below [`Timestamp::MAX`] instead of wrapping.
     pub(crate) fn plus(self, delay: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_add(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
+        )
     }
 
     pub(crate) fn minus(self, delay: Duration) -> Self {
-        Self(self.0.saturating_sub(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
+        )
     }
 
     /// Zero if `earlier` is in fact later.
@@ -69,7 +80,11 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_at_once() { f.write_str("at once") } else { write!(f, "{}", self.0) }
+        if self.is_at_once() {
+            f.write_str("at once")
+        } else {
+            write!(f, "{}", self.0)
+        }
     }
 }
 
@@ -133,12 +148,19 @@ pub(crate) struct Slice {
 impl Slice {
     /// Where a message due at `due` belongs if it is stored at `now`.
     pub(crate) fn of(due: Timestamp, now: Timestamp) -> Self {
-        if due <= now { Self::at(Level::Now, now) } else { Self::at(Level::Hour, due) }
+        if due <= now {
+            Self::at(Level::Now, now)
+        } else {
+            Self::at(Level::Hour, due)
+        }
     }
 
     /// The slice of a level that an instant falls in: of the dues, or of storing, as the level counts.
     pub(crate) fn at(level: Level, instant: Timestamp) -> Self {
-        Self { level, start: instant.0.div_euclid(level.unit()) }
+        Self {
+            level,
+            start: instant.0.div_euclid(level.unit()),
+        }
     }
 
     /// The least due that the slice can hold: a timer that has loaded up to an earlier instant need not look into it.
@@ -146,7 +168,9 @@ impl Slice {
         match self.level {
             Level::Now => Timestamp::AT_ONCE,
             // What was due when it was stored is in no far slice.
-            Level::Far | Level::Day | Level::Hour | Level::Minute => Timestamp(self.start.saturating_mul(self.level.unit())),
+            Level::Far | Level::Day | Level::Hour | Level::Minute => {
+                Timestamp(self.start.saturating_mul(self.level.unit()))
+            }
         }
     }
 
@@ -154,14 +178,21 @@ impl Slice {
     pub(crate) fn end(self) -> Option<Timestamp> {
         match self.level {
             Level::Now | Level::Far => None,
-            Level::Day | Level::Hour | Level::Minute => Some(Timestamp(self.start.saturating_add(1).saturating_mul(self.level.unit()))),
+            Level::Day | Level::Hour | Level::Minute => Some(Timestamp(
+                self.start
+                    .saturating_add(1)
+                    .saturating_mul(self.level.unit()),
+            )),
         }
     }
 
     /// `None`: not a slice that this version knows.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let level = Level::of_letter(*text.as_bytes().first()?)?;
-        Some(Self { level, start: text.get(1..)?.parse().ok()? })
+        Some(Self {
+            level,
+            start: text.get(1..)?.parse().ok()?,
+        })
     }
 }
 

@@ -10,7 +10,9 @@ impl Worker {
     /// Reads what `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_ours.then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
+        is_ours
+            .then(|| u128::from_str_radix(text, 16).ok().map(Self))
+            .flatten()
     }
 }
 

@@ -11,7 +11,12 @@ use tokio::sync::mpsc;
 
 /// Tells others what this process appended, if `told` brings something, and hands on to `heard` what they tell. Ends when `stop` is
 /// cancelled.
-pub(super) async fn serve(hints: Hints, told: mpsc::Receiver<Hint>, heard: Option<mpsc::Sender<Hint>>, stop: Token) {
+pub(super) async fn serve(
+    hints: Hints,
+    told: mpsc::Receiver<Hint>,
+    heard: Option<mpsc::Sender<Hint>>,
+    stop: Token,
+) {
     // What is dropped here is a hint.
     tokio::select! {
         biased;

@@ -10,7 +10,10 @@ use crate::clock::{Clock, WallClock};
 use crate::config::{self, Config, Secret};
 use crate::health::{Health, Part};
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX, SPANS_FAREWELL, STOP_MAX};
+use crate::limit::{
+    CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX,
+    SPANS_FAREWELL, STOP_MAX,
+};
 use crate::metric;
 use crate::model::Hint;
 use crate::task::{self, TaskGroup, Token};
@@ -47,7 +50,8 @@ pub(crate) struct Service {
 impl Service {
     /// Starts the roles that `config` names.
     pub(crate) fn start(config: &Config, telemetry: &Telemetry) -> Result<Self> {
-        let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+        let mut random =
+            StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
         let listener = admin::bind(config.admin.listen)?;
         let (health, give_up) = (Health::new(), Token::new());
         let starting = health.part("process");
@@ -55,7 +59,14 @@ impl Service {
         let timers_done = give_up.child_token();
         let mut group = TaskGroup::new();
         let tracer = start_traces(&mut group, config, StdRng::seed_from_u64(random.random()))?;
-        let plan = Plan { config: config.clone(), store, health: health.clone(), tracer, give_up: give_up.clone(), timers_done };
+        let plan = Plan {
+            config: config.clone(),
+            store,
+            health: health.clone(),
+            tracer,
+            give_up: give_up.clone(),
+            timers_done,
+        };
         let plan = Arc::new(plan);
         let (render, served) = (telemetry.clone(), health.clone());
         let (guard, tls) = door(&config.admin)?;
@@ -66,12 +77,25 @@ impl Service {
             render.render()
         };
         group.thread("admin", move |stop| async move {
-            let desk = Desk { guard, tls, health: served, render: Arc::new(render), questions };
+            let desk = Desk {
+                guard,
+                tls,
+                health: served,
+                render: Arc::new(render),
+                questions,
+            };
             admin::serve(listener, desk, stop).await
         })?;
         let here = plan.clone();
         group.thread("survey", move |stop| async move {
-            admin::pending::serve(asked, known(&here.config), WallClock, async || here.store.survey().await, stop.clone()).await;
+            admin::pending::serve(
+                asked,
+                known(&here.config),
+                WallClock,
+                async || here.store.survey().await,
+                stop.clone(),
+            )
+            .await;
             // The questions may end first: all others are told to end along with this one.
             stop.cancelled().await;
             anyhow::Ok(())
@@ -90,7 +114,11 @@ impl Service {
             plan.timers_done.cancel();
         }
         starting.retire();
-        Ok(Self { group, health, give_up })
+        Ok(Self {
+            group,
+            health,
+            give_up,
+        })
     }
 
     pub(crate) fn health(&self) -> &Health {
@@ -104,7 +132,9 @@ impl Service {
 
     /// Waits until `stop` is ready or a loop fails; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
     pub(crate) fn until(self, stop: impl Future<Output = ()>) -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         runtime.block_on(async {
             let (token, give_up) = (self.group.token(), self.give_up);
             let limit = async {
@@ -125,19 +155,42 @@ impl Service {
 
 /// Who is let in by the admin endpoint, and how.
 fn door(admin: &config::Admin) -> Result<(Guard, Option<Tls>)> {
-    let tls = admin.tls.as_ref().map(|tls| Tls::new(&tls.certificate, &tls.key, tls.client_ca.as_deref())).transpose()?;
-    let by_certificate = admin.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-    Ok((Guard::new(admin.token.as_ref().map(Secret::expose), by_certificate), tls))
+    let tls = admin
+        .tls
+        .as_ref()
+        .map(|tls| Tls::new(&tls.certificate, &tls.key, tls.client_ca.as_deref()))
+        .transpose()?;
+    let by_certificate = admin
+        .tls
+        .as_ref()
+        .is_some_and(|tls| tls.client_ca.is_some());
+    Ok((
+        Guard::new(admin.token.as_ref().map(Secret::expose), by_certificate),
+        tls,
+    ))
 }
 
 /// The tracer of all roles; the thread that sends what it takes ends after them, unless the collector keeps it waiting.
 fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Result<Tracer> {
     let (traces, metric) = (&config.traces, metric::Traces::new());
-    let Some(endpoint) = &traces.endpoint else { return Ok(Tracer::default()) };
+    let Some(endpoint) = &traces.endpoint else {
+        return Ok(Tracer::default());
+    };
     let authorization = traces.authorization.as_ref().map(Secret::expose);
-    let systems = |route: &config::Route| Systems { source: route.source.kind.key(), target: route.target_kind().key() };
-    let systems = config.routes.iter().map(|(name, route)| (name.clone(), systems(route))).collect();
-    let scribe = Scribe { deployment: config.deployment.clone(), systems, random };
+    let systems = |route: &config::Route| Systems {
+        source: route.source.kind.key(),
+        target: route.target_kind().key(),
+    };
+    let systems = config
+        .routes
+        .iter()
+        .map(|(name, route)| (name.clone(), systems(route)))
+        .collect();
+    let scribe = Scribe {
+        deployment: config.deployment.clone(),
+        systems,
+        random,
+    };
     let exporter = Exporter::new(endpoint, authorization, scribe).context("traces.endpoint")?;
     let (tracer, spans) = Tracer::new(traces.one_in, metric.dropped);
     group.thread("traces", move |stop| async move {
@@ -157,8 +210,15 @@ fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Resul
 }
 
 /// The loop that carries hints from and to other processes, if there can be any. Answers where an ingress tells it.
-fn start_hints(group: &mut TaskGroup, plan: &Arc<Plan>, heard: &mpsc::Sender<Hint>, me: u64) -> Result<Vec<mpsc::Sender<Hint>>> {
-    let Some(hints) = plan.store.hints(me)? else { return Ok(Vec::new()) };
+fn start_hints(
+    group: &mut TaskGroup,
+    plan: &Arc<Plan>,
+    heard: &mpsc::Sender<Hint>,
+    me: u64,
+) -> Result<Vec<mpsc::Sender<Hint>>> {
+    let Some(hints) = plan.store.hints(me)? else {
+        return Ok(Vec::new());
+    };
     let (tell, told) = mpsc::channel(HINTS_MAX);
     let heard = plan.config.roles.timer.then(|| heard.clone());
     group.thread("hints", move |stop| async move {
@@ -168,11 +228,22 @@ fn start_hints(group: &mut TaskGroup, plan: &Arc<Plan>, heard: &mpsc::Sender<Hin
     Ok(vec![tell])
 }
 
-fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hints, writer): (Vec<mpsc::Sender<Hint>>, u64)) -> Result<()> {
+fn start_ingress(
+    group: &mut TaskGroup,
+    plan: &Arc<Plan>,
+    route: &str,
+    (hints, writer): (Vec<mpsc::Sender<Hint>>, u64),
+) -> Result<()> {
     let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
-    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("ingress of {route}")));
+    let (here, name, starting) = (
+        plan.clone(),
+        route.to_owned(),
+        plan.starting(&format!("ingress of {route}")),
+    );
     group.thread(&format!("ingress-{route}"), move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else {
+            return anyhow::Ok(());
+        };
         let ports = ingress::Ports {
             source: here.source(&name, writer)?,
             store,
@@ -185,14 +256,28 @@ fn start_ingress(group: &mut TaskGroup, plan: &Arc<Plan>, route: &str, (hints, w
             timers_done: here.timers_done.clone(),
         };
         begun(starting);
-        Ok(Ingress::new(here.ingress_options(&name), ports, writer).serve(stop).await?)
+        Ok(Ingress::new(here.ingress_options(&name), ports, writer)
+            .serve(stop)
+            .await?)
     })?;
-    let (here, name, starting) = (plan.clone(), route.to_owned(), plan.starting(&format!("writer of {route}")));
+    let (here, name, starting) = (
+        plan.clone(),
+        route.to_owned(),
+        plan.starting(&format!("writer of {route}")),
+    );
     group.thread(&format!("writer-{route}"), move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else {
+            return anyhow::Ok(());
+        };
         let health = here.ready_part(&format!("route {name} writer"));
         begun(starting);
-        let writer = Writer { store, jobs: jobs_in, settled: settled_out, hints, health };
+        let writer = Writer {
+            store,
+            jobs: jobs_in,
+            settled: settled_out,
+            hints,
+            health,
+        };
         Ok(writer.serve(here.give_up.clone()).await?)
     })?;
     Ok(())
@@ -215,7 +300,9 @@ fn start_timer(
         let _done = here.timers_done.clone().drop_guard();
         // Held, so that the hints do not end with the last ingress.
         let _hint = hint;
-        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
+        let Some(store) = here.store(&starting, &stop).await? else {
+            return anyhow::Ok(());
+        };
         let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
         let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
         let claimer = here.claimer(store.clone(), seed, (holdings_out, gave_up_in))?;
@@ -241,8 +328,15 @@ fn start_timer(
     })?;
     let (here, starting) = (plan.clone(), plan.starting("loader"));
     group.thread("loader", move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
-        let loader = Loader { store, requests: requests_in, replies: replies_out, health: here.ready_part("loader") };
+        let Some(store) = here.store(&starting, &stop).await? else {
+            return anyhow::Ok(());
+        };
+        let loader = Loader {
+            store,
+            requests: requests_in,
+            replies: replies_out,
+            health: here.ready_part("loader"),
+        };
         begun(starting);
         // A timer that ends serves on while it hands its shards over, and ends the requests when it has.
         Ok(loader.serve(here.give_up.clone()).await?)
@@ -250,8 +344,16 @@ fn start_timer(
     let (here, starting) = (plan.clone(), plan.starting("rewriter"));
     group.thread("rewriter", move |stop| async move {
         task::give_way();
-        let Some(store) = here.store(&starting, &stop).await? else { return anyhow::Ok(()) };
-        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape: Shape::DEFAULT, writer };
+        let Some(store) = here.store(&starting, &stop).await? else {
+            return anyhow::Ok(());
+        };
+        let rewriter = Rewriter {
+            store,
+            chores: chores_in,
+            done: looked_out,
+            shape: Shape::DEFAULT,
+            writer,
+        };
         begun(starting);
         Ok(rewriter.serve(stop).await?)
     })?;

@@ -14,7 +14,10 @@ use crate::model::{AllowList, Dialect, Naming, Rules, WithoutDelay};
 use crate::run::Thin;
 use crate::store::Store;
 use crate::task::Token;
-use crate::timer::{self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, Queue, RouteOptions};
+use crate::timer::{
+    self, Claimable, Claimer, Clients, GaveUp, Holding, Outcry, Outlets, Policy, Queue,
+    RouteOptions,
+};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
 use rand::SeedableRng;
@@ -44,7 +47,11 @@ impl Plan {
     }
 
     /// A store connection of the loop's own; waits for a store that does not answer yet. `None`: the process is to stop.
-    pub(super) async fn store(&self, starting: &Part, stop: &Token) -> Result<Option<Rc<dyn Store>>> {
+    pub(super) async fn store(
+        &self,
+        starting: &Part,
+        stop: &Token,
+    ) -> Result<Option<Rc<dyn Store>>> {
         loop {
             match self.store.connect().await {
                 Ok(store) => return Ok(Some(store)),
@@ -82,7 +89,8 @@ impl Plan {
         let part = self.health.part(format!("route {name} source client"));
         Ok(match source.kind {
             Kind::Kafka => {
-                let made = KafkaSource::new(&self.cluster(&source.cluster), group, &source.topics, part);
+                let made =
+                    KafkaSource::new(&self.cluster(&source.cluster), group, &source.topics, part);
                 Box::new(made.with_context(|| format!("route.{name}.source"))?)
             }
             Kind::Nats => {
@@ -92,7 +100,11 @@ impl Plan {
                     member: format!("{member:016x}"),
                     keeps_schedules: route.dialects.has(Dialect::Nats),
                 };
-                Box::new(NatsSource::new(&nats_cluster(&self.config, &source.cluster), reading, part)?)
+                Box::new(NatsSource::new(
+                    &nats_cluster(&self.config, &source.cluster),
+                    reading,
+                    part,
+                )?)
             }
         })
     }
@@ -117,12 +129,15 @@ impl Plan {
                     backoff: route.retry.backoff,
                     backoff_max: route.retry.backoff_max,
                 },
-                overdue_after: route.overdue_after.filter(|_| route.overdue == config::Overdue::DeadLetter),
+                overdue_after: route
+                    .overdue_after
+                    .filter(|_| route.overdue == config::Overdue::DeadLetter),
                 catch_up_rate: route.catch_up_rate,
                 source_cluster: route.source.cluster.clone(),
                 target_cluster: route.target_cluster().to_owned(),
                 dead_letter_cluster: route.dead_letter.cluster.clone(),
-                markers: (route.delivery == config::Delivery::ExactlyOnce).then(|| markers(&self.config, name)),
+                markers: (route.delivery == config::Delivery::ExactlyOnce)
+                    .then(|| markers(&self.config, name)),
                 reach: reach(route).into_iter().collect(),
                 metric: metric::Route::new(name),
                 tracer: self.tracer.clone(),
@@ -149,12 +164,21 @@ impl Plan {
                 route: name.as_str().into(),
                 topics: route.source.topics.clone(),
                 group: group(&self.config, name),
-                catalog: catalog(&self.config, name, self.health.part(format!("route {name} catalog client")))?,
+                catalog: catalog(
+                    &self.config,
+                    name,
+                    self.health.part(format!("route {name} catalog client")),
+                )?,
                 health: self.health.part(format!("route {name} catalog")),
             })
         };
         Ok(Claimer {
-            routes: self.config.routes.iter().map(claimable).collect::<Result<_>>()?,
+            routes: self
+                .config
+                .routes
+                .iter()
+                .map(claimable)
+                .collect::<Result<_>>()?,
             store,
             clock: Rc::new(WallClock),
             leases: self.health.part("leases"),
@@ -176,10 +200,18 @@ impl Plan {
         if self.config.nats.contains_key(name) {
             let part = self.health.part(format!("{what} of nats.{name}"));
             let cluster = nats_cluster(&self.config, name);
-            let target = NatsTarget::new(&cluster, IN_FLIGHT_MAX, format!("{worker:016x}/{what}"), part);
+            let target = NatsTarget::new(
+                &cluster,
+                IN_FLIGHT_MAX,
+                format!("{worker:016x}/{what}"),
+                part,
+            );
             return Ok(Box::new(target.with_context(|| format!("nats.{name}"))?));
         }
-        let (cluster, part) = (self.cluster(name), self.health.part(format!("{what} of kafka.{name}")));
+        let (cluster, part) = (
+            self.cluster(name),
+            self.health.part(format!("{what} of kafka.{name}")),
+        );
         let target = match queue {
             Queue::Short => KafkaTarget::new(&cluster, IN_FLIGHT_MAX, part),
             Queue::Long => KafkaTarget::for_floods(&cluster, IN_FLIGHT_MAX, part),
@@ -193,23 +225,36 @@ impl Plan {
         let (mut names, mut exact) = (BTreeSet::new(), BTreeMap::new());
         for (route_name, route) in &self.config.routes {
             if route.delivery == config::Delivery::ExactlyOnce {
-                exact.entry(route.source.cluster.as_str()).or_insert_with(|| markers(&self.config, route_name));
+                exact
+                    .entry(route.source.cluster.as_str())
+                    .or_insert_with(|| markers(&self.config, route_name));
                 continue;
             }
-            names.extend([route.source.cluster.as_str(), route.target_cluster(), route.dead_letter.cluster.as_str()]);
+            names.extend([
+                route.source.cluster.as_str(),
+                route.target_cluster(),
+                route.dead_letter.cluster.as_str(),
+            ]);
         }
         let clients = |name: &str| -> Result<(String, Clients)> {
             Ok((
                 name.to_owned(),
-                Clients { short: self.target(name, Queue::Short, worker)?, long: self.target(name, Queue::Long, worker)? },
+                Clients {
+                    short: self.target(name, Queue::Short, worker)?,
+                    long: self.target(name, Queue::Long, worker)?,
+                },
             ))
         };
         let targets: Result<BTreeMap<_, _>> = names.into_iter().map(clients).collect();
-        let transactors = |(name, markers): (&str, String)| -> Result<(String, Box<dyn Transactors>)> {
-            let part = self.health.part(format!("transactions client of kafka.{name}"));
-            let transactors = KafkaTransactors::new(&self.cluster(name), Some(&markers), part).with_context(|| format!("kafka.{name}"))?;
-            Ok((name.to_owned(), Box::new(transactors)))
-        };
+        let transactors =
+            |(name, markers): (&str, String)| -> Result<(String, Box<dyn Transactors>)> {
+                let part = self
+                    .health
+                    .part(format!("transactions client of kafka.{name}"));
+                let transactors = KafkaTransactors::new(&self.cluster(name), Some(&markers), part)
+                    .with_context(|| format!("kafka.{name}"))?;
+                Ok((name.to_owned(), Box::new(transactors)))
+            };
         let transactors: Result<BTreeMap<_, _>> = exact.into_iter().map(transactors).collect();
         Ok(Outlets::new(targets?, transactors?))
     }
@@ -222,8 +267,16 @@ fn group(config: &Config, route: &str) -> String {
 
 /// The topics that a route's records may go to, but for those that only a pattern allows, and for their own source.
 fn reach(route: &config::Route) -> BTreeSet<String> {
-    let allowed = route.allow.iter().flatten().filter(|entry| !entry.contains('*'));
-    let named = route.target.iter().map(|target| &target.topic).chain([&route.dead_letter.topic]);
+    let allowed = route
+        .allow
+        .iter()
+        .flatten()
+        .filter(|entry| !entry.contains('*'));
+    let named = route
+        .target
+        .iter()
+        .map(|target| &target.topic)
+        .chain([&route.dead_letter.topic]);
     named.chain(allowed).cloned().collect()
 }
 
@@ -240,7 +293,10 @@ pub(crate) fn rules(config: &Config, name: &str) -> Rules {
             Kind::Kafka => Naming::Topic,
             Kind::Nats => Naming::Subject,
         },
-        default_target: route.target.as_ref().map(|target| target.topic.as_str().into()),
+        default_target: route
+            .target
+            .as_ref()
+            .map(|target| target.topic.as_str().into()),
         allow: AllowList::new(route.allow.clone().unwrap_or_default()),
         sources: config.source_topics(route.target_cluster()),
         max_delay: route.max_delay,
@@ -256,16 +312,30 @@ pub(crate) fn rules(config: &Config, name: &str) -> Rules {
 /// A cluster that routes name.
 pub(crate) fn cluster(config: &Config, name: &str) -> Cluster {
     let kafka = &config.kafka[name];
-    let properties = kafka.properties.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
-    Cluster { name: name.into(), brokers: kafka.brokers.clone(), properties: properties.collect() }
+    let properties = kafka
+        .properties
+        .iter()
+        .map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    Cluster {
+        name: name.into(),
+        brokers: kafka.brokers.clone(),
+        properties: properties.collect(),
+    }
 }
 
 /// A catalog of what a route reads, and of what its ingress committed.
 pub(crate) fn catalog(config: &Config, route: &str, part: Part) -> Result<Box<dyn Catalog>> {
     let source = &config.routes[route].source;
     Ok(match source.kind {
-        Kind::Kafka => Box::new(KafkaCatalog::new(&cluster(config, &source.cluster), Some(&group(config, route)), part)?),
-        Kind::Nats => Box::new(NatsCatalog::new(&nats_cluster(config, &source.cluster), part)),
+        Kind::Kafka => Box::new(KafkaCatalog::new(
+            &cluster(config, &source.cluster),
+            Some(&group(config, route)),
+            part,
+        )?),
+        Kind::Nats => Box::new(NatsCatalog::new(
+            &nats_cluster(config, &source.cluster),
+            part,
+        )),
     })
 }
 
@@ -280,11 +350,17 @@ pub(crate) fn nats_cluster(config: &Config, name: &str) -> nats::Cluster {
         domain: nats.domain.clone(),
         login: match &nats.login {
             config::Login::Nobody => nats::Login::Nobody,
-            config::Login::User { name, password } => nats::Login::User { name: name.clone(), password: secret(password) },
+            config::Login::User { name, password } => nats::Login::User {
+                name: name.clone(),
+                password: secret(password),
+            },
             config::Login::Token(token) => nats::Login::Token(secret(token)),
             config::Login::Nkey(seed) => nats::Login::Nkey(secret(seed)),
             config::Login::Credentials(text) => nats::Login::Credentials(secret(text)),
         },
-        tls: nats::Tls { ca: nats.ca.clone(), own: nats.certificate.clone() },
+        tls: nats::Tls {
+            ca: nats.ca.clone(),
+            own: nats.certificate.clone(),
+        },
     }
 }

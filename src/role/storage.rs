@@ -25,7 +25,10 @@ impl Storage {
         Ok(match &config.store {
             config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
             config::Store::Embedded(embedded) => {
-                let options = embedded::Options { path: embedded.path.clone(), deployment: config.deployment.clone() };
+                let options = embedded::Options {
+                    path: embedded.path.clone(),
+                    deployment: config.deployment.clone(),
+                };
                 Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
             }
         })
@@ -41,7 +44,9 @@ impl Storage {
     /// For a store that other processes share.
     pub(crate) fn hints(&self, me: u64) -> Result<Option<redis::Hints>> {
         match self {
-            Self::Redis(options) => redis::Hints::new(options, me).map(Some).context("store.redis"),
+            Self::Redis(options) => redis::Hints::new(options, me)
+                .map(Some)
+                .context("store.redis"),
             Self::Embedded(_) => Ok(None),
         }
     }
@@ -59,7 +64,10 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
     redis::Options {
         url: redis.url.expose().to_owned(),
         username: redis.username.clone(),
-        password: redis.password.as_ref().map(|password| password.expose().to_owned()),
+        password: redis
+            .password
+            .as_ref()
+            .map(|password| password.expose().to_owned()),
         deployment: config.deployment.clone(),
     }
 }
@@ -69,15 +77,31 @@ pub(crate) fn known(config: &Config) -> Known {
     let store = match &config.store {
         config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
         config::Store::Embedded(config::Embedded { path }) => {
-            format!("folder {}", std::path::absolute(path).as_ref().unwrap_or(path).display())
+            format!(
+                "folder {}",
+                std::path::absolute(path).as_ref().unwrap_or(path).display()
+            )
         }
     };
-    let routes = config.routes.iter().map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
-    Known { deployment: config.deployment.clone(), store, routes: routes.collect() }
+    let routes = config
+        .routes
+        .iter()
+        .map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
+    Known {
+        deployment: config.deployment.clone(),
+        store,
+        routes: routes.collect(),
+    }
 }
 
 fn address(url: &str) -> String {
     let url = Url::parse(url).ok();
-    let part = |url: Url| Some(format!("{}:{}", url.host_str()?, url.port().unwrap_or(6379)));
+    let part = |url: Url| {
+        Some(format!(
+            "{}:{}",
+            url.host_str()?,
+            url.port().unwrap_or(6379)
+        ))
+    };
     url.and_then(part).unwrap_or_else(|| "?".to_owned())
 }

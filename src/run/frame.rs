@@ -43,7 +43,10 @@ const HEADER_LENGTH: usize = 74;
 /// The least that a message takes of the columns: one byte in each.
 const COLUMN_BYTES_MIN: u32 = 3;
 
-const _: () = assert!(limit::RUN_BYTES_MAX <= u32::MAX as usize, "raw size and record ends are 32 bits wide");
+const _: () = assert!(
+    limit::RUN_BYTES_MAX <= u32::MAX as usize,
+    "raw size and record ends are 32 bits wide"
+);
 
 /// Why the bytes are not a run that this version can read. None of it passes by waiting: the run is for quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,7 +95,13 @@ pub(crate) struct Header {
 
 /// Header and content as one run.
 pub(crate) fn write(header: &Header, content: &[u8]) -> Vec<u8> {
-    let Summary { count, first, last, least_offset, greatest_offset } = header.summary;
+    let Summary {
+        count,
+        first,
+        last,
+        least_offset,
+        greatest_offset,
+    } = header.summary;
     let mut bytes = Vec::with_capacity(HEADER_LENGTH + content.len());
     bytes.extend(MAGIC);
     bytes.push(VERSION);
@@ -119,7 +128,11 @@ pub(crate) fn write(header: &Header, content: &[u8]) -> Vec<u8> {
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Corrupt> {
     let truncated = Corrupt::Truncated(bytes.len());
     if !bytes.starts_with(&MAGIC) {
-        return Err(if MAGIC.starts_with(bytes) { truncated } else { Corrupt::BadMagic });
+        return Err(if MAGIC.starts_with(bytes) {
+            truncated
+        } else {
+            Corrupt::BadMagic
+        });
     }
     match bytes.get(VERSION_AT) {
         Some(&VERSION) => {}
@@ -146,7 +159,12 @@ pub(crate) fn sizes(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 fn check_sizes(header: &Header) -> Result<(), Corrupt> {
-    let Header { raw_size, records_size, summary: Summary { count, .. }, .. } = *header;
+    let Header {
+        raw_size,
+        records_size,
+        summary: Summary { count, .. },
+        ..
+    } = *header;
     if raw_size as usize > limit::RUN_BYTES_MAX {
         return Err(Corrupt::TooLarge(raw_size));
     }
@@ -168,10 +186,24 @@ impl Fields<'_> {
             [other] => return Err(Corrupt::UnknownCodec(other)),
         };
         let count = u32::from_le_bytes(self.take());
-        let (raw_size, records_size) = (u32::from_le_bytes(self.take()), u32::from_le_bytes(self.take()));
+        let (raw_size, records_size) = (
+            u32::from_le_bytes(self.take()),
+            u32::from_le_bytes(self.take()),
+        );
         let (first, last) = (self.place(), self.place());
         let (least_offset, greatest_offset) = (Offset(self.u64()), Offset(self.u64()));
-        Ok(Header { codec, summary: Summary { count, first, last, least_offset, greatest_offset }, raw_size, records_size })
+        Ok(Header {
+            codec,
+            summary: Summary {
+                count,
+                first,
+                last,
+                least_offset,
+                greatest_offset,
+            },
+            raw_size,
+            records_size,
+        })
     }
 
     fn place(&mut self) -> Cursor {
@@ -184,7 +216,10 @@ impl Fields<'_> {
     }
 
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self.0.split_first_chunk().expect("the fields are as long as a header");
+        let (field, rest) = self
+            .0
+            .split_first_chunk()
+            .expect("the fields are as long as a header");
         self.0 = rest;
         *field
     }
@@ -224,13 +259,33 @@ mod tests {
 
     fn bytes(hex: &[&str]) -> Vec<u8> {
         let digits = hex.concat().replace(' ', "");
-        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+        (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect()
     }
 
     fn assert_reads(run: &[u8], messages: &BTreeMap<Cursor, Sample>) {
-        let loaded = Decoder::new().decode(Name::new("1-1-4-3e6"), Slice { level: Level::Now, start: 0 }, run).unwrap();
-        let read: Vec<_> = (0..loaded.len()).map(|index| loaded.message(index).unwrap()).collect();
-        let expected: Vec<_> = messages.iter().map(|(place, sample)| Message { place: *place, body: sample.body() }).collect();
+        let loaded = Decoder::new()
+            .decode(
+                Name::new("1-1-4-3e6"),
+                Slice {
+                    level: Level::Now,
+                    start: 0,
+                },
+                run,
+            )
+            .unwrap();
+        let read: Vec<_> = (0..loaded.len())
+            .map(|index| loaded.message(index).unwrap())
+            .collect();
+        let expected: Vec<_> = messages
+            .iter()
+            .map(|(place, sample)| Message {
+                place: *place,
+                body: sample.body(),
+            })
+            .collect();
         assert_eq!(read, expected);
     }
 
@@ -248,7 +303,10 @@ mod tests {
     #[test]
     fn version_1_packed_is_read_as_ever() {
         assert_reads(&bytes(PACKED), &much_alike());
-        assert_eq!(parse(&run_of(&much_alike()).1).unwrap().0, parse(&bytes(PACKED)).unwrap().0);
+        assert_eq!(
+            parse(&run_of(&much_alike()).1).unwrap().0,
+            parse(&bytes(PACKED)).unwrap().0
+        );
     }
 
     #[test]
@@ -267,8 +325,16 @@ mod tests {
 
     fn of_every_kind() -> BTreeMap<Cursor, Sample> {
         let bytes = |text: &str| Some(text.as_bytes().to_vec());
-        let relayed = Sample { payload: bytes("relayed"), fate: Fate::Relay(1_700_000_000_000), ..Sample::default() };
-        let refused = Sample { key: bytes(""), fate: Fate::DeadLetter(Reason::NoTarget, "why".into()), ..Sample::default() };
+        let relayed = Sample {
+            payload: bytes("relayed"),
+            fate: Fate::Relay(1_700_000_000_000),
+            ..Sample::default()
+        };
+        let refused = Sample {
+            key: bytes(""),
+            fate: Fate::DeadLetter(Reason::NoTarget, "why".into()),
+            ..Sample::default()
+        };
         let waiting = Sample {
             key: bytes("key"),
             payload: bytes("{}"),
@@ -278,7 +344,11 @@ mod tests {
             dialect: Some(Dialect::Karafka),
             fate: Fate::Deliver,
         };
-        let retried = Sample { key: bytes("key"), fate: Fate::Retry(2, "d/r/t/0/5".into(), -7, Reason::TimedOut), ..Sample::default() };
+        let retried = Sample {
+            key: bytes("key"),
+            fate: Fate::Retry(2, "d/r/t/0/5".into(), -7, Reason::TimedOut),
+            ..Sample::default()
+        };
         BTreeMap::from([
             (at(i64::MIN, 1000), relayed),
             (at(i64::MIN, 1001), refused),
@@ -288,7 +358,12 @@ mod tests {
     }
 
     fn much_alike() -> BTreeMap<Cursor, Sample> {
-        let message = |n: u64| Sample { payload: Some(format!("payload number {n} of forty").into_bytes()), ..Sample::default() };
-        (0..40).map(|n| (at(1_800_000_000_000 + n as i64 * 1000, 70 - n), message(n))).collect()
+        let message = |n: u64| Sample {
+            payload: Some(format!("payload number {n} of forty").into_bytes()),
+            ..Sample::default()
+        };
+        (0..40)
+            .map(|n| (at(1_800_000_000_000 + n as i64 * 1000, 70 - n), message(n)))
+            .collect()
     }
 }

@@ -39,12 +39,18 @@ impl Name {
 
     /// Messages in the run; 0 for a name that Postdate did not write.
     pub(crate) fn count(&self) -> u32 {
-        self.part(2).and_then(|part| u32::from_str_radix(part, 16).ok()).unwrap_or(0)
+        self.part(2)
+            .and_then(|part| u32::from_str_radix(part, 16).ok())
+            .unwrap_or(0)
     }
 
     /// The least offset in the run; 0, which is never too high, for a name that Postdate did not write.
     pub(crate) fn least_offset(&self) -> Offset {
-        Offset(self.part(3).and_then(|part| u64::from_str_radix(part, 16).ok()).unwrap_or(0))
+        Offset(
+            self.part(3)
+                .and_then(|part| u64::from_str_radix(part, 16).ok())
+                .unwrap_or(0),
+        )
     }
 
     fn part(&self, index: usize) -> Option<&str> {

@@ -18,19 +18,37 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self { decompressor: Decompressor::new().expect("no dictionary is set that could be refused") }
+        Self {
+            decompressor: Decompressor::new().expect("no dictionary is set that could be refused"),
+        }
     }
 
     /// The run of that name, checked as a whole: its checksum, its columns against its header, the order of its places (I3). Bodies are not
     /// looked at before they are asked for.
-    pub(crate) fn decode(&mut self, name: Name, slice: Slice, bytes: &[u8]) -> Result<Loaded, Corrupt> {
+    pub(crate) fn decode(
+        &mut self,
+        name: Name,
+        slice: Slice,
+        bytes: &[u8],
+    ) -> Result<Loaded, Corrupt> {
         let (header, packed) = frame::parse(bytes)?;
         let mut content = self.unpack(&header, packed)?;
         let (places, ends) = read_columns(&header, &content)?;
         content.truncate(header.records_size as usize);
-        let each = ends.windows(2).map(|ends| Traits::of(&content[ends[0] as usize..ends[1] as usize]));
+        let each = ends
+            .windows(2)
+            .map(|ends| Traits::of(&content[ends[0] as usize..ends[1] as usize]));
         let traits = each.fold(Traits::default(), Traits::or);
-        Ok(Loaded { name, slice, summary: header.summary, records: content, traits, places, ends, next_after: None })
+        Ok(Loaded {
+            name,
+            slice,
+            summary: header.summary,
+            records: content,
+            traits,
+            places,
+            ends,
+            next_after: None,
+        })
     }
 
     /// Never takes more memory than the header's raw size, whatever the content would unpack to.
@@ -38,17 +56,30 @@ impl Decoder {
         let size = header.raw_size as usize;
         let content = match header.codec {
             Codec::None => packed.to_vec(),
-            Codec::Zstd => self.decompressor.decompress(packed, size).map_err(|_| Corrupt::Unpack)?,
+            Codec::Zstd => self
+                .decompressor
+                .decompress(packed, size)
+                .map_err(|_| Corrupt::Unpack)?,
         };
-        if content.len() == size { Ok(content) } else { Err(Corrupt::Unpack) }
+        if content.len() == size {
+            Ok(content)
+        } else {
+            Err(Corrupt::Unpack)
+        }
     }
 }
 
 /// What a run takes in memory once it is decoded, or a little less than this: told by its header, so that it can be known before. 0 where the
 /// bytes are none of a run.
 pub(crate) fn bytes_decoded(bytes: &[u8]) -> usize {
-    let Some((count, raw_size)) = frame::sizes(bytes) else { return 0 };
-    size_of::<Loaded>() + NAME_BYTES_MAX + raw_size + count * size_of::<Cursor>() + (count + 1) * size_of::<u32>()
+    let Some((count, raw_size)) = frame::sizes(bytes) else {
+        return 0;
+    };
+    size_of::<Loaded>()
+        + NAME_BYTES_MAX
+        + raw_size
+        + count * size_of::<Cursor>()
+        + (count + 1) * size_of::<u32>()
 }
 
 /// A run in memory, whole or up to a horizon. Its messages go by index, from 0, in order of (due, offset).
@@ -127,13 +158,18 @@ impl Loaded {
 
     /// Memory that the run takes, for the loader's budget.
     pub(crate) fn bytes_held(&self) -> usize {
-        let columns = self.places.capacity() * size_of::<Cursor>() + self.ends.capacity() * size_of::<u32>();
+        let columns =
+            self.places.capacity() * size_of::<Cursor>() + self.ends.capacity() * size_of::<u32>();
         size_of::<Self>() + self.name.as_str().len() + self.records.capacity() + columns
     }
 
     /// Drops those messages at the head that are done, up to the first that is not, and gives their memory back. Indices begin anew.
     pub(crate) fn drop_head(&mut self, is_done: impl Fn(Cursor) -> bool) {
-        let done = self.places.iter().position(|place| !is_done(*place)).unwrap_or(self.places.len());
+        let done = self
+            .places
+            .iter()
+            .position(|place| !is_done(*place))
+            .unwrap_or(self.places.len());
         if done == 0 {
             return;
         }
@@ -150,7 +186,9 @@ impl Loaded {
     /// Drops the messages that are due later than `horizon`, and gives their memory back.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) {
         let kept = self.places.partition_point(|place| place.due <= horizon);
-        let Some(dropped) = self.places.get(kept) else { return };
+        let Some(dropped) = self.places.get(kept) else {
+            return;
+        };
         self.next_after = Some(dropped.due);
         self.records.truncate(self.ends[kept] as usize);
         self.places.truncate(kept);
@@ -192,13 +230,19 @@ fn read_dues(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<Cursor>, 
     let mut due = summary.first.due.as_millis();
     let mut places = Vec::with_capacity(summary.count as usize);
     for _ in 0..summary.count {
-        due = due.checked_add_unsigned(column.next()?).ok_or(Corrupt::Columns)?;
+        due = due
+            .checked_add_unsigned(column.next()?)
+            .ok_or(Corrupt::Columns)?;
         places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
     }
     Ok(places)
 }
 
-fn read_offsets(summary: &Summary, column: &mut Column<'_>, places: &mut [Cursor]) -> Result<(), Corrupt> {
+fn read_offsets(
+    summary: &Summary,
+    column: &mut Column<'_>,
+    places: &mut [Cursor],
+) -> Result<(), Corrupt> {
     let mut offset = summary.first.offset.0;
     let (mut least, mut greatest) = (u64::MAX, 0);
     for place in places {
@@ -206,7 +250,11 @@ fn read_offsets(summary: &Summary, column: &mut Column<'_>, places: &mut [Cursor
         (least, greatest) = (least.min(offset), greatest.max(offset));
         place.offset = Offset(offset);
     }
-    if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) { Ok(()) } else { Err(Corrupt::Range) }
+    if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) {
+        Ok(())
+    } else {
+        Err(Corrupt::Range)
+    }
 }
 
 fn read_ends(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<u32>, Corrupt> {
@@ -241,7 +289,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn decode(bytes: &[u8]) -> Result<Loaded, Corrupt> {
-        Decoder::new().decode(Name::new("1-1-1-0"), Slice { level: Level::Hour, start: 1 }, bytes)
+        Decoder::new().decode(
+            Name::new("1-1-1-0"),
+            Slice {
+                level: Level::Hour,
+                start: 1,
+            },
+            bytes,
+        )
     }
 
     fn assert_holds(loaded: &Loaded, messages: &BTreeMap<Cursor, Sample>) {
@@ -250,8 +305,17 @@ mod tests {
             assert_eq!(loaded.place(index), *place);
             let body = sample.body();
             assert_eq!(loaded.has_id(index), body.id.is_some());
-            assert_eq!(loaded.is_to_deliver(index), body.disposition == Disposition::Deliver);
-            assert_eq!(loaded.message(index), Some(Message { place: *place, body }));
+            assert_eq!(
+                loaded.is_to_deliver(index),
+                body.disposition == Disposition::Deliver
+            );
+            assert_eq!(
+                loaded.message(index),
+                Some(Message {
+                    place: *place,
+                    body
+                })
+            );
         }
     }
 
@@ -349,21 +413,35 @@ mod tests {
     }
 
     fn horizons() -> impl Strategy<Value = Vec<i64>> {
-        prop::collection::vec(prop_oneof![6 => -1..52i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)], 1..4)
+        prop::collection::vec(
+            prop_oneof![6 => -1..52i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)],
+            1..4,
+        )
     }
 
     fn header() -> impl Strategy<Value = Header> {
         let place = || (any::<i64>(), any::<u64>()).prop_map(|(due, offset)| at(due, offset));
-        let sizes = (prop_oneof![0..9u32, any::<u32>()], prop_oneof![0..99u32, any::<u32>()], prop_oneof![0..99u32, any::<u32>()]);
-        let offsets = (any::<u64>(), any::<u64>()).prop_map(|(least, greatest)| (Offset(least), Offset(greatest)));
-        (any::<bool>(), sizes, place(), place(), offsets).prop_map(|(packed, (count, raw_size, records_size), first, last, offsets)| {
-            Header {
+        let sizes = (
+            prop_oneof![0..9u32, any::<u32>()],
+            prop_oneof![0..99u32, any::<u32>()],
+            prop_oneof![0..99u32, any::<u32>()],
+        );
+        let offsets = (any::<u64>(), any::<u64>())
+            .prop_map(|(least, greatest)| (Offset(least), Offset(greatest)));
+        (any::<bool>(), sizes, place(), place(), offsets).prop_map(
+            |(packed, (count, raw_size, records_size), first, last, offsets)| Header {
                 codec: if packed { Codec::Zstd } else { Codec::None },
-                summary: Summary { count, first, last, least_offset: offsets.0, greatest_offset: offsets.1 },
+                summary: Summary {
+                    count,
+                    first,
+                    last,
+                    least_offset: offsets.0,
+                    greatest_offset: offsets.1,
+                },
                 raw_size,
                 records_size,
-            }
-        })
+            },
+        )
     }
 
     /// As it stands, under a checksum that fits.
@@ -385,8 +463,19 @@ mod tests {
 
     /// A run of two messages, due at 10 and 20 with offsets 7 and 5, and records `a` and `bc`; `change` makes something of it.
     fn forged(change: impl FnOnce(&mut Header, &mut Vec<u8>)) -> Option<Corrupt> {
-        let summary = Summary { count: 2, first: at(10, 7), last: at(20, 5), least_offset: Offset(5), greatest_offset: Offset(7) };
-        let mut header = Header { codec: Codec::None, summary, raw_size: 9, records_size: 3 };
+        let summary = Summary {
+            count: 2,
+            first: at(10, 7),
+            last: at(20, 5),
+            least_offset: Offset(5),
+            greatest_offset: Offset(7),
+        };
+        let mut header = Header {
+            codec: Codec::None,
+            summary,
+            raw_size: 9,
+            records_size: 3,
+        };
         let mut content = [&b"abc"[..], &[0, 10], &[0, 3], &[1, 2]].concat();
         change(&mut header, &mut content);
         decode(&write(&header, &content)).err()
@@ -395,19 +484,55 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_run_is_told_apart() {
         assert_eq!(forged(|_, _| {}), None);
-        assert_eq!(forged(|header, _| header.summary.count = 0), Some(Corrupt::Count(0)));
-        assert_eq!(forged(|header, _| header.summary.count = 3), Some(Corrupt::Count(3)));
-        assert_eq!(forged(|header, _| header.summary.count = 1), Some(Corrupt::Range));
-        assert_eq!(forged(|header, _| header.summary.first = at(9, 7)), Some(Corrupt::Range));
-        assert_eq!(forged(|header, _| header.summary.last = at(20, 6)), Some(Corrupt::Range));
-        assert_eq!(forged(|header, _| header.summary.least_offset = Offset(4)), Some(Corrupt::Range));
-        assert_eq!(forged(|header, _| header.summary.greatest_offset = Offset(8)), Some(Corrupt::Range));
-        assert_eq!(forged(|header, _| header.raw_size = u32::MAX), Some(Corrupt::TooLarge(u32::MAX)));
-        assert_eq!(forged(|header, _| header.raw_size = 10), Some(Corrupt::Unpack));
-        assert_eq!(forged(|header, _| header.codec = Codec::Zstd), Some(Corrupt::Unpack));
-        assert_eq!(forged(|header, _| header.records_size = 10), Some(Corrupt::Records));
+        assert_eq!(
+            forged(|header, _| header.summary.count = 0),
+            Some(Corrupt::Count(0))
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.count = 3),
+            Some(Corrupt::Count(3))
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.count = 1),
+            Some(Corrupt::Range)
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.first = at(9, 7)),
+            Some(Corrupt::Range)
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.last = at(20, 6)),
+            Some(Corrupt::Range)
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.least_offset = Offset(4)),
+            Some(Corrupt::Range)
+        );
+        assert_eq!(
+            forged(|header, _| header.summary.greatest_offset = Offset(8)),
+            Some(Corrupt::Range)
+        );
+        assert_eq!(
+            forged(|header, _| header.raw_size = u32::MAX),
+            Some(Corrupt::TooLarge(u32::MAX))
+        );
+        assert_eq!(
+            forged(|header, _| header.raw_size = 10),
+            Some(Corrupt::Unpack)
+        );
+        assert_eq!(
+            forged(|header, _| header.codec = Codec::Zstd),
+            Some(Corrupt::Unpack)
+        );
+        assert_eq!(
+            forged(|header, _| header.records_size = 10),
+            Some(Corrupt::Records)
+        );
         assert_eq!(forged(|_, content| content[8] = 3), Some(Corrupt::Records));
-        assert_eq!(forged(|_, content| content[8] = 0x80), Some(Corrupt::Columns));
+        assert_eq!(
+            forged(|_, content| content[8] = 0x80),
+            Some(Corrupt::Columns)
+        );
         assert_eq!(forged(|_, content| content[4] = 0), Some(Corrupt::Unsorted));
     }
 
@@ -440,9 +565,14 @@ mod tests {
 
     #[test]
     fn a_newer_writers_version_or_codec_is_told_apart_from_damage() {
-        let mut bytes = run_of(&BTreeMap::from([(at(1, 1), Sample::default())])).1.to_vec();
+        let mut bytes = run_of(&BTreeMap::from([(at(1, 1), Sample::default())]))
+            .1
+            .to_vec();
         bytes[13] = 2;
-        assert_eq!(decode(&signed(bytes.clone())).err(), Some(Corrupt::UnknownCodec(2)));
+        assert_eq!(
+            decode(&signed(bytes.clone())).err(),
+            Some(Corrupt::UnknownCodec(2))
+        );
         bytes[4] = 2;
         assert_eq!(decode(&bytes).err(), Some(Corrupt::UnknownVersion(2)));
         bytes[0] = b'x';
@@ -464,9 +594,15 @@ mod tests {
     #[test]
     fn one_malformed_body_leaves_the_others_readable() {
         let good = Sample::default().record();
-        let records = [(at(1, 1), &good[..]), (at(2, 2), b"\xff"), (at(3, 3), &good[..])];
+        let records = [
+            (at(1, 1), &good[..]),
+            (at(2, 2), b"\xff"),
+            (at(3, 3), &good[..]),
+        ];
         let loaded = decode(&Encoder::new().encode(records.into_iter()).1).unwrap();
-        let readable: Vec<_> = (0..3).map(|index| loaded.message(index).map(|message| message.place)).collect();
+        let readable: Vec<_> = (0..3)
+            .map(|index| loaded.message(index).map(|message| message.place))
+            .collect();
         assert_eq!(readable, [Some(at(1, 1)), None, Some(at(3, 3))]);
         assert_eq!(loaded.place(1), at(2, 2));
     }
@@ -474,11 +610,25 @@ mod tests {
     #[test]
     fn what_a_horizon_drops_gives_its_memory_back() {
         let payload = Some(vec![7; 100]);
-        let messages = (0..1000).map(|n| (at(n, n as u64), Sample { payload: payload.clone(), ..Sample::default() })).collect();
+        let messages = (0..1000)
+            .map(|n| {
+                (
+                    at(n, n as u64),
+                    Sample {
+                        payload: payload.clone(),
+                        ..Sample::default()
+                    },
+                )
+            })
+            .collect();
         let mut loaded = decode(&run_of(&messages).1).unwrap();
         let before = loaded.bytes_held();
         loaded.keep_until(Timestamp::from_millis(9));
         assert!(before > 1000 * 120, "{before}");
-        assert!(loaded.bytes_held() < 10 * 130 + size_of::<Loaded>() + 10, "{}", loaded.bytes_held());
+        assert!(
+            loaded.bytes_held() < 10 * 130 + size_of::<Loaded>() + 10,
+            "{}",
+            loaded.bytes_held()
+        );
     }
 }

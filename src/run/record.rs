@@ -39,9 +39,18 @@ const RETRY: u8 = 3;
 
 /// Appends `body` to `out`, without anything that says how long it is: the run's column does.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
-    debug_assert!(is_whole(body.headers), "a block of headers that ends in the middle could not be read back");
+    debug_assert!(
+        is_whole(body.headers),
+        "a block of headers that ends in the middle could not be read back"
+    );
     out.push(flags(body));
-    let parts = [body.key, Some(body.headers.as_block()), body.payload, body.id.map(str::as_bytes), body.target.map(str::as_bytes)];
+    let parts = [
+        body.key,
+        Some(body.headers.as_block()),
+        body.payload,
+        body.id.map(str::as_bytes),
+        body.target.map(str::as_bytes),
+    ];
     for part in parts.into_iter().flatten() {
         push_bytes(out, part);
     }
@@ -58,13 +67,37 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
     }
     let has = |flag: u8| flags & flag != 0;
     let body = Body {
-        key: if has(NULL_KEY) { None } else { Some(rest.bytes()?) },
+        key: if has(NULL_KEY) {
+            None
+        } else {
+            Some(rest.bytes()?)
+        },
         headers: Headers::from_block(rest.bytes()?),
-        payload: if has(NULL_PAYLOAD) { None } else { Some(rest.bytes()?) },
-        id: if has(HAS_ID) { Some(rest.text()?) } else { None },
-        target: if has(HAS_TARGET) { Some(rest.text()?) } else { None },
-        dialect: if has(HAS_DIALECT) { Some(Dialect::from_code(rest.byte()?)?) } else { None },
-        disposition: if has(HAS_DISPOSITION) { rest.disposition()? } else { Disposition::Deliver },
+        payload: if has(NULL_PAYLOAD) {
+            None
+        } else {
+            Some(rest.bytes()?)
+        },
+        id: if has(HAS_ID) {
+            Some(rest.text()?)
+        } else {
+            None
+        },
+        target: if has(HAS_TARGET) {
+            Some(rest.text()?)
+        } else {
+            None
+        },
+        dialect: if has(HAS_DIALECT) {
+            Some(Dialect::from_code(rest.byte()?)?)
+        } else {
+            None
+        },
+        disposition: if has(HAS_DISPOSITION) {
+            rest.disposition()?
+        } else {
+            Disposition::Deliver
+        },
     };
     (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
 }
@@ -104,7 +137,10 @@ fn flags(body: &Body<'_>) -> u8 {
         (body.dialect.is_some(), HAS_DIALECT),
     ]
     .into_iter()
-    .fold(0, |flags, (set, flag)| if set { flags | flag } else { flags })
+    .fold(
+        0,
+        |flags, (set, flag)| if set { flags | flag } else { flags },
+    )
 }
 
 fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
@@ -119,7 +155,12 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
             push_bytes(out, reason.code().as_bytes());
             push_bytes(out, detail.as_bytes());
         }
-        Disposition::Retry(Retry { attempt, origin, due, error }) => {
+        Disposition::Retry(Retry {
+            attempt,
+            origin,
+            due,
+            error,
+        }) => {
             out.push(RETRY);
             push_varint(out, u64::from(attempt));
             push_bytes(out, origin.as_bytes());
@@ -191,11 +232,19 @@ impl<'a> Rest<'a> {
 
     fn disposition(&mut self) -> Option<Disposition<'a>> {
         Some(match self.byte()? {
-            RELAY => Disposition::Relay { timestamp: self.instant()? },
-            DEAD_LETTER => Disposition::DeadLetter { reason: self.reason()?, detail: self.text()? },
-            RETRY => {
-                Disposition::Retry(Retry { attempt: self.varint()?, origin: self.text()?, due: self.instant()?, error: self.reason()? })
-            }
+            RELAY => Disposition::Relay {
+                timestamp: self.instant()?,
+            },
+            DEAD_LETTER => Disposition::DeadLetter {
+                reason: self.reason()?,
+                detail: self.text()?,
+            },
+            RETRY => Disposition::Retry(Retry {
+                attempt: self.varint()?,
+                origin: self.text()?,
+                due: self.instant()?,
+                error: self.reason()?,
+            }),
             _ => return None,
         })
     }
@@ -214,7 +263,11 @@ mod tests {
     }
 
     fn plain() -> Sample {
-        Sample { key: Some(b"k".to_vec()), payload: Some(b"v".to_vec()), ..Sample::default() }
+        Sample {
+            key: Some(b"k".to_vec()),
+            payload: Some(b"v".to_vec()),
+            ..Sample::default()
+        }
     }
 
     proptest! {
@@ -269,7 +322,11 @@ mod tests {
     fn null_and_empty_stay_apart() {
         for key in [None, Some(Vec::new())] {
             for payload in [None, Some(Vec::new())] {
-                let sample = Sample { key: key.clone(), payload, ..Sample::default() };
+                let sample = Sample {
+                    key: key.clone(),
+                    payload,
+                    ..Sample::default()
+                };
                 assert_eq!(decode(&sample.record()), Some(sample.body()));
             }
         }
@@ -282,17 +339,29 @@ mod tests {
             assert_eq!(decode(&[&[bytes[0] | flag], &bytes[1..]].concat()), None);
         }
         for dialect in [0, 9, 255] {
-            assert_eq!(decode(&[&[bytes[0] | HAS_DIALECT], &bytes[1..], &[dialect]].concat()), None);
+            assert_eq!(
+                decode(&[&[bytes[0] | HAS_DIALECT], &bytes[1..], &[dialect]].concat()),
+                None
+            );
         }
         for disposition in [0, 4, 255] {
-            assert_eq!(decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()), None);
+            assert_eq!(
+                decode(&[&[bytes[0] | HAS_DISPOSITION], &bytes[1..], &[disposition]].concat()),
+                None
+            );
         }
     }
 
     #[test]
     fn an_unknown_reason_or_a_text_that_is_not_utf_8_is_malformed() {
-        let refused = Disposition::DeadLetter { reason: Reason::TooLarge, detail: "detail" };
-        let bytes = encoded(&Body { disposition: refused, ..plain().body() });
+        let refused = Disposition::DeadLetter {
+            reason: Reason::TooLarge,
+            detail: "detail",
+        };
+        let bytes = encoded(&Body {
+            disposition: refused,
+            ..plain().body()
+        });
         let code = bytes.windows(9).position(|w| w == b"too_large").unwrap();
         for (at, byte) in [(code, b'x'), (bytes.len() - 1, 0xff)] {
             let mut bytes = bytes.clone();
@@ -322,9 +391,15 @@ mod tests {
             id: Some("id-1"),
             target: Some("to"),
             dialect: Some(Dialect::Etf1),
-            disposition: Disposition::Retry(Retry { attempt: 300, origin: "o", due: Timestamp::from_millis(-1), error: Reason::TimedOut }),
+            disposition: Disposition::Retry(Retry {
+                attempt: 300,
+                origin: "o",
+                due: Timestamp::from_millis(-1),
+                error: Reason::TimedOut,
+            }),
         };
-        let bytes = b"\x3d\x04\x01a\x02b\x03pay\x04id-1\x02to\x08\x03\xac\x02\x01o\x01\x09timed_out";
+        let bytes =
+            b"\x3d\x04\x01a\x02b\x03pay\x04id-1\x02to\x08\x03\xac\x02\x01o\x01\x09timed_out";
         assert_eq!(encoded(&body), bytes);
         assert_eq!(decode(bytes), Some(body));
     }

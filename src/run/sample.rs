@@ -46,11 +46,19 @@ impl Sample {
             dialect: self.dialect,
             disposition: match &self.fate {
                 Fate::Deliver => Disposition::Deliver,
-                Fate::Relay(timestamp) => Disposition::Relay { timestamp: Timestamp::from_millis(*timestamp) },
-                Fate::DeadLetter(reason, detail) => Disposition::DeadLetter { reason: *reason, detail },
-                Fate::Retry(attempt, origin, due, error) => {
-                    Disposition::Retry(Retry { attempt: *attempt, origin, due: Timestamp::from_millis(*due), error: *error })
-                }
+                Fate::Relay(timestamp) => Disposition::Relay {
+                    timestamp: Timestamp::from_millis(*timestamp),
+                },
+                Fate::DeadLetter(reason, detail) => Disposition::DeadLetter {
+                    reason: *reason,
+                    detail,
+                },
+                Fate::Retry(attempt, origin, due, error) => Disposition::Retry(Retry {
+                    attempt: *attempt,
+                    origin,
+                    due: Timestamp::from_millis(*due),
+                    error: *error,
+                }),
             },
         }
     }
@@ -58,7 +66,10 @@ impl Sample {
 
 /// The run of those messages.
 pub(crate) fn run_of(messages: &BTreeMap<Cursor, Sample>) -> (Summary, Bytes) {
-    let records: Vec<_> = messages.iter().map(|(place, sample)| (*place, sample.record())).collect();
+    let records: Vec<_> = messages
+        .iter()
+        .map(|(place, sample)| (*place, sample.record()))
+        .collect();
     Encoder::new().encode(records.iter().map(|(place, record)| (*place, &record[..])))
 }
 
@@ -78,22 +89,34 @@ pub(crate) fn at(due: i64, offset: u64) -> Cursor {
 }
 
 fn place() -> impl Strategy<Value = Cursor> {
-    let due = prop_oneof![5 => 0..50i64, 2 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)];
+    let due =
+        prop_oneof![5 => 0..50i64, 2 => any::<i64>(), 1 => Just(i64::MIN), 1 => Just(i64::MAX)];
     let offset = prop_oneof![5 => 0..50u64, 2 => any::<u64>(), 1 => Just(u64::MAX)];
     (due, offset).prop_map(|(due, offset)| at(due, offset))
 }
 
 fn sample() -> impl Strategy<Value = Sample> {
     let dialect = || prop::option::of(prop::sample::select(&Dialect::ALL));
-    (bytes(), bytes(), headers(), text(), text(), dialect(), fate()).prop_map(|(key, payload, headers, id, target, dialect, fate)| Sample {
-        key,
-        payload,
-        headers,
-        id,
-        target,
-        dialect,
-        fate,
-    })
+    (
+        bytes(),
+        bytes(),
+        headers(),
+        text(),
+        text(),
+        dialect(),
+        fate(),
+    )
+        .prop_map(
+            |(key, payload, headers, id, target, dialect, fate)| Sample {
+                key,
+                payload,
+                headers,
+                id,
+                target,
+                dialect,
+                fate,
+            },
+        )
 }
 
 fn bytes() -> impl Strategy<Value = Option<Vec<u8>>> {
@@ -102,7 +125,10 @@ fn bytes() -> impl Strategy<Value = Option<Vec<u8>>> {
 }
 
 fn headers() -> impl Strategy<Value = Vec<u8>> {
-    let one = (prop_oneof![Just(b"same".to_vec()), any::<Vec<u8>>()], any::<Option<Vec<u8>>>());
+    let one = (
+        prop_oneof![Just(b"same".to_vec()), any::<Vec<u8>>()],
+        any::<Option<Vec<u8>>>(),
+    );
     prop::collection::vec(one, 0..4).prop_map(|headers| {
         let mut block = Vec::new();
         for (name, value) in &headers {
@@ -122,6 +148,7 @@ fn fate() -> impl Strategy<Value = Fate> {
         Just(Fate::Deliver),
         any::<i64>().prop_map(Fate::Relay),
         (reason(), ".{0,12}").prop_map(|(reason, detail)| Fate::DeadLetter(reason, detail)),
-        (any::<u32>(), ".{0,12}", any::<i64>(), reason()).prop_map(|(a, o, d, e)| Fate::Retry(a, o, d, e)),
+        (any::<u32>(), ".{0,12}", any::<i64>(), reason())
+            .prop_map(|(a, o, d, e)| Fate::Retry(a, o, d, e)),
     ]
 }

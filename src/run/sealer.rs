@@ -23,7 +23,10 @@ pub(crate) struct Thin {
 }
 
 impl Thin {
-    pub(crate) const DEFAULT: Self = Self { after: FAR_AFTER, below: FAR_THIN };
+    pub(crate) const DEFAULT: Self = Self {
+        after: FAR_AFTER,
+        below: FAR_THIN,
+    };
 }
 
 /// Where thin hours go.
@@ -39,7 +42,11 @@ pub(crate) struct Far {
 impl Far {
     /// Of what is stored at `now`.
     pub(crate) fn at(now: Timestamp, thin: Thin) -> Self {
-        Self { slice: Slice::at(Level::Far, now), after: now.plus(thin.after), below: thin.below }
+        Self {
+            slice: Slice::at(Level::Far, now),
+            after: now.plus(thin.after),
+            below: thin.below,
+        }
     }
 }
 
@@ -52,7 +59,10 @@ pub(crate) struct Sealer {
 impl Sealer {
     /// `writer` is drawn anew by each process.
     pub(crate) fn new(writer: u64) -> Self {
-        Self { encoder: Encoder::new(), namer: Namer::new(writer) }
+        Self {
+            encoder: Encoder::new(),
+            namer: Namer::new(writer),
+        }
     }
 
     /// The random id that it was made with.
@@ -73,7 +83,12 @@ impl Sealer {
                 let (part, after) = rest.split_at(part(rest));
                 let records = part.iter().map(|message| (message.place, message.record));
                 let (summary, bytes) = self.encoder.encode(records);
-                runs.push(Run { name: self.namer.next(summary.count, summary.least_offset), slice: part[0].slice, summary, bytes });
+                runs.push(Run {
+                    name: self.namer.next(summary.count, summary.least_offset),
+                    slice: part[0].slice,
+                    summary,
+                    bytes,
+                });
                 rest = after;
             }
         }
@@ -93,13 +108,25 @@ fn are_together(a: &Placed<'_>, b: &Placed<'_>) -> bool {
 fn gather(messages: &mut [Placed<'_>], far: Far) -> bool {
     let is_thin = |group: &[Placed<'_>]| {
         let slice = group[0].slice;
-        matches!(slice.level, Level::Day | Level::Hour) && slice.end().is_some_and(|end| end > far.after) && group.len() < far.below
+        matches!(slice.level, Level::Day | Level::Hour)
+            && slice.end().is_some_and(|end| end > far.after)
+            && group.len() < far.below
     };
-    if messages.chunk_by(are_together).filter(|group| is_thin(group)).count() < 2 {
+    if messages
+        .chunk_by(are_together)
+        .filter(|group| is_thin(group))
+        .count()
+        < 2
+    {
         return false;
     }
-    for group in messages.chunk_by_mut(are_together).filter(|group| is_thin(group)) {
-        group.iter_mut().for_each(|message| message.slice = far.slice);
+    for group in messages
+        .chunk_by_mut(are_together)
+        .filter(|group| is_thin(group))
+    {
+        group
+            .iter_mut()
+            .for_each(|message| message.slice = far.slice);
     }
     true
 }
@@ -107,11 +134,14 @@ fn gather(messages: &mut [Placed<'_>], far: Far) -> bool {
 /// How many of these messages make one run: as many as a batch may hold.
 fn part(messages: &[Placed<'_>]) -> usize {
     let mut bytes = 0;
-    let fits = messages.iter().take(BATCH_MESSAGES_MAX).take_while(|message| {
-        let fits = bytes < BATCH_BYTES_MAX;
-        bytes += message.record.len();
-        fits
-    });
+    let fits = messages
+        .iter()
+        .take(BATCH_MESSAGES_MAX)
+        .take_while(|message| {
+            let fits = bytes < BATCH_BYTES_MAX;
+            bytes += message.record.len();
+            fits
+        });
     fits.count()
 }
 
@@ -126,7 +156,14 @@ mod tests {
     const HOUR: i64 = 3_600_000;
 
     fn placed(messages: &BTreeMap<Cursor, Vec<u8>>) -> Vec<Placed<'_>> {
-        messages.iter().map(|(place, record)| Placed { slice: Slice::at(Level::Hour, place.due), place: *place, record }).collect()
+        messages
+            .iter()
+            .map(|(place, record)| Placed {
+                slice: Slice::at(Level::Hour, place.due),
+                place: *place,
+                record,
+            })
+            .collect()
     }
 
     fn at(hour: i64, millis: i64, offset: u64) -> Cursor {
@@ -134,19 +171,45 @@ mod tests {
     }
 
     fn slices(runs: &[Run]) -> Vec<(String, u32)> {
-        runs.iter().map(|run| (run.slice.to_string(), run.summary.count)).collect()
+        runs.iter()
+            .map(|run| (run.slice.to_string(), run.summary.count))
+            .collect()
     }
 
     #[test]
     fn thin_hours_far_ahead_share_a_run_and_all_others_have_their_own() {
-        let places = [(1, 2), (5, 3), (6, 1), (7, 2)].into_iter().flat_map(|(hour, count)| (0..count).map(move |n| (hour, n)));
-        let messages = places.enumerate().map(|(offset, (hour, n))| (at(hour, n, offset as u64), vec![0])).collect();
-        let far = Far { slice: Slice { level: Level::Far, start: 0 }, after: Timestamp::from_millis(2 * HOUR), below: 3 };
+        let places = [(1, 2), (5, 3), (6, 1), (7, 2)]
+            .into_iter()
+            .flat_map(|(hour, count)| (0..count).map(move |n| (hour, n)));
+        let messages = places
+            .enumerate()
+            .map(|(offset, (hour, n))| (at(hour, n, offset as u64), vec![0]))
+            .collect();
+        let far = Far {
+            slice: Slice {
+                level: Level::Far,
+                start: 0,
+            },
+            after: Timestamp::from_millis(2 * HOUR),
+            below: 3,
+        };
         let seal = |far| slices(&Sealer::new(1).seal(&mut placed(&messages), far));
-        let of = |names: &[(&str, u32)]| names.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect::<Vec<_>>();
+        let of = |names: &[(&str, u32)]| {
+            names
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(seal(Some(far)), of(&[("f0", 3), ("h1", 2), ("h5", 3)]));
-        assert_eq!(seal(Some(Far { below: 2, ..far })), of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)]), "one alone stays");
-        assert_eq!(seal(None), of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)]));
+        assert_eq!(
+            seal(Some(Far { below: 2, ..far })),
+            of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)]),
+            "one alone stays"
+        );
+        assert_eq!(
+            seal(None),
+            of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)])
+        );
     }
 
     proptest! {

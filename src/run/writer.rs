@@ -37,8 +37,15 @@ impl Namer {
     pub(crate) fn next(&mut self, count: u32, least_offset: Offset) -> Name {
         self.counter += 1;
         let reused = mutant::active(Mutant::ReusesNames);
-        let (writer, counter, least_offset) = if reused { (0, 0, Offset(0)) } else { (self.writer, self.counter, least_offset) };
-        Name::new(format!("{writer:x}-{counter:x}-{count:x}-{least_offset:x}", least_offset = least_offset.0))
+        let (writer, counter, least_offset) = if reused {
+            (0, 0, Offset(0))
+        } else {
+            (self.writer, self.counter, least_offset)
+        };
+        Name::new(format!(
+            "{writer:x}-{counter:x}-{count:x}-{least_offset:x}",
+            least_offset = least_offset.0
+        ))
     }
 }
 
@@ -51,8 +58,13 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        let compressor = Compressor::new(ZSTD_LEVEL).expect("zstd takes the level, and no dictionary is set");
-        Self { compressor, raw: Vec::new(), packed: Vec::new() }
+        let compressor =
+            Compressor::new(ZSTD_LEVEL).expect("zstd takes the level, and no dictionary is set");
+        Self {
+            compressor,
+            raw: Vec::new(),
+            packed: Vec::new(),
+        }
     }
 
     /// The run of `records`: places in strictly ascending order (I3), each with its body as [`super::record::encode`] left it. Their number
@@ -70,14 +82,23 @@ impl Encoder {
         push_columns(&mut self.raw, summary.first, records);
         let raw_size = self.raw_size();
         let (codec, content) = self.pack();
-        let header = Header { codec, summary, raw_size, records_size };
+        let header = Header {
+            codec,
+            summary,
+            raw_size,
+            records_size,
+        };
         let bytes = Bytes::from(frame::write(&header, content));
         self.clear();
         (summary, bytes)
     }
 
     fn raw_size(&self) -> u32 {
-        assert!(self.raw.len() <= limit::RUN_BYTES_MAX, "a run of {} bytes could not be read back", self.raw.len());
+        assert!(
+            self.raw.len() <= limit::RUN_BYTES_MAX,
+            "a run of {} bytes could not be read back",
+            self.raw.len()
+        );
         self.raw.len() as u32
     }
 
@@ -85,7 +106,9 @@ impl Encoder {
     fn pack(&mut self) -> (Codec, &[u8]) {
         if self.raw.len() >= PACK_BYTES_MIN {
             self.packed.reserve(zstd::compress_bound(self.raw.len()));
-            let packed = self.compressor.compress_to_buffer(&self.raw, &mut self.packed);
+            let packed = self
+                .compressor
+                .compress_to_buffer(&self.raw, &mut self.packed);
             if packed.expect("the buffer is as large as zstd asks for") < self.raw.len() {
                 return (Codec::Zstd, &self.packed);
             }
@@ -105,9 +128,19 @@ impl Encoder {
 fn summarize(mut places: impl ExactSizeIterator<Item = Cursor>) -> Summary {
     let count = u32::try_from(places.len()).expect("a batch is bounded far below 2^32 messages");
     let first = places.next().expect("a run holds at least one message");
-    let alone = Summary { count, first, last: first, least_offset: first.offset, greatest_offset: first.offset };
+    let alone = Summary {
+        count,
+        first,
+        last: first,
+        least_offset: first.offset,
+        greatest_offset: first.offset,
+    };
     places.fold(alone, |so_far, place| {
-        assert!(so_far.last < place, "{place:?} after {:?}: a run's messages are sorted by due and offset (I3)", so_far.last);
+        assert!(
+            so_far.last < place,
+            "{place:?} after {:?}: a run's messages are sorted by due and offset (I3)",
+            so_far.last
+        );
         Summary {
             last: place,
             least_offset: so_far.least_offset.min(place.offset),
@@ -117,7 +150,11 @@ fn summarize(mut places: impl ExactSizeIterator<Item = Cursor>) -> Summary {
     })
 }
 
-fn push_columns<'a>(raw: &mut Vec<u8>, first: Cursor, records: impl Iterator<Item = (Cursor, &'a [u8])> + Clone) {
+fn push_columns<'a>(
+    raw: &mut Vec<u8>,
+    first: Cursor,
+    records: impl Iterator<Item = (Cursor, &'a [u8])> + Clone,
+) {
     let mut before = first.due.as_millis();
     for (place, _) in records.clone() {
         let due = place.due.as_millis();
@@ -181,22 +218,29 @@ mod tests {
     #[test]
     fn a_name_never_comes_twice() {
         let mut namers = [Namer::new(7), Namer::new(8)];
-        let names: BTreeSet<_> = (0..200).map(|turn| namers[turn % 2].next(5, Offset(9))).collect();
+        let names: BTreeSet<_> = (0..200)
+            .map(|turn| namers[turn % 2].next(5, Offset(9)))
+            .collect();
         assert_eq!(names.len(), 200);
         assert!(names.contains(&Name::new("7-1-5-9")));
     }
 
     #[test]
     fn the_planted_fault_gives_the_same_name_to_runs_of_as_many_messages() {
-        let names = mutant::with(Some(Mutant::ReusesNames), || [7, 8].map(|writer| Namer::new(writer).next(5, Offset(writer))));
+        let names = mutant::with(Some(Mutant::ReusesNames), || {
+            [7, 8].map(|writer| Namer::new(writer).next(5, Offset(writer)))
+        });
         assert_eq!(names, [Name::new("0-0-5-0"), Name::new("0-0-5-0")]);
     }
 
     #[test]
     fn what_repeats_is_packed_and_what_does_not_is_left_as_it_is() {
         let alike = [b'a'; 4000];
-        let unlike: Vec<u8> =
-            (0..1000u64).flat_map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n << 17).to_be_bytes()[..4].to_vec()).collect();
+        let unlike: Vec<u8> = (0..1000u64)
+            .flat_map(|n| {
+                (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n << 17).to_be_bytes()[..4].to_vec()
+            })
+            .collect();
         let (_, packed) = Encoder::new().encode([(at(1, 1), &alike[..])].into_iter());
         let (_, left) = Encoder::new().encode([(at(1, 1), &unlike[..])].into_iter());
         assert_eq!(frame::parse(&packed).unwrap().0.codec, Codec::Zstd);
@@ -206,7 +250,10 @@ mod tests {
 
     #[test]
     fn a_giant_record_does_not_keep_its_memory() {
-        let (giant, bound) = (vec![0; 3 * limit::BATCH_BYTES_MAX], 2 * limit::BATCH_BYTES_MAX);
+        let (giant, bound) = (
+            vec![0; 3 * limit::BATCH_BYTES_MAX],
+            2 * limit::BATCH_BYTES_MAX,
+        );
         let mut encoder = Encoder::new();
         encoder.encode([(at(1, 1), &giant[..])].into_iter());
         assert!(encoder.raw.capacity() <= bound && encoder.packed.capacity() <= bound);

@@ -23,7 +23,12 @@ struct Flight<T> {
 impl<T> Flights<T> {
     /// Begins behind a pair that is delivered.
     pub(crate) fn new(finished: Claim) -> Self {
-        Self { queue: VecDeque::new(), first: 0, left: 0, finished }
+        Self {
+            queue: VecDeque::new(),
+            first: 0,
+            left: 0,
+            finished,
+        }
     }
 
     /// Everything inside it is finished with.
@@ -33,7 +38,9 @@ impl<T> Flights<T> {
 
     /// The pair that was claimed last.
     pub(crate) fn claimed(&self) -> Claim {
-        self.queue.back().map_or(self.finished, |flight| flight.claim)
+        self.queue
+            .back()
+            .map_or(self.finished, |flight| flight.claim)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -57,7 +64,10 @@ impl<T> Flights<T> {
 
     /// The numbers of the flights, in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + use<T> {
-        let (first, count) = (self.first, u32::try_from(self.queue.len()).expect("flights are bounded by the messages in flight"));
+        let (first, count) = (
+            self.first,
+            u32::try_from(self.queue.len()).expect("flights are bounded by the messages in flight"),
+        );
         (0..count).map(move |at| first.wrapping_add(at))
     }
 
@@ -79,13 +89,18 @@ impl<T> Flights<T> {
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.queue.get_mut(number.wrapping_sub(self.first) as usize).map(|flight| &mut flight.load)
+        self.queue
+            .get_mut(number.wrapping_sub(self.first) as usize)
+            .map(|flight| &mut flight.load)
     }
 
     /// The fate of `count` messages is settled: delivered, dead-lettered, sent back or cancelled (I4).
     pub(crate) fn settle(&mut self, number: u32, count: usize) {
         if let Some(flight) = self.queue.get_mut(number.wrapping_sub(self.first) as usize) {
-            flight.left = flight.left.checked_sub(count).expect("a message is settled once");
+            flight.left = flight
+                .left
+                .checked_sub(count)
+                .expect("a message is settled once");
             self.left -= count;
         }
     }
@@ -113,7 +128,10 @@ mod tests {
     use crate::model::{Cursor, Offset, Timestamp, Watermark};
 
     fn claim(at: u64) -> Claim {
-        Claim::new(Cursor::new(Timestamp::from_millis(at as i64), Offset(at)), Watermark(at + 1))
+        Claim::new(
+            Cursor::new(Timestamp::from_millis(at as i64), Offset(at)),
+            Watermark(at + 1),
+        )
     }
 
     #[test]
@@ -123,9 +141,18 @@ mod tests {
         flights.settle(1, 2);
         assert_eq!((flights.land(), flights.finished()), (None, Claim::START));
         flights.settle(0, 2);
-        assert_eq!((flights.land(), flights.land(), flights.land()), (Some(1), Some(2), None));
-        assert_eq!((flights.finished(), flights.left(), flights.claimed()), (claim(2), 2, claim(3)));
-        assert_eq!((flights.numbers().collect::<Vec<_>>(), flights.get_mut(2)), (vec![2], Some(&mut 3)));
+        assert_eq!(
+            (flights.land(), flights.land(), flights.land()),
+            (Some(1), Some(2), None)
+        );
+        assert_eq!(
+            (flights.finished(), flights.left(), flights.claimed()),
+            (claim(2), 2, claim(3))
+        );
+        assert_eq!(
+            (flights.numbers().collect::<Vec<_>>(), flights.get_mut(2)),
+            (vec![2], Some(&mut 3))
+        );
     }
 
     #[test]
@@ -135,7 +162,10 @@ mod tests {
         flights.settle(0, 2);
         flights.settle(1, 1);
         flights.finish(claim(6));
-        assert_eq!((flights.land(), flights.land(), flights.finished()), (Some(1), None, claim(6)));
+        assert_eq!(
+            (flights.land(), flights.land(), flights.finished()),
+            (Some(1), None, claim(6))
+        );
         flights.settle(1, 1);
         assert_eq!((flights.land(), flights.finished()), (Some(2), claim(8)));
     }

@@ -37,8 +37,19 @@ impl Inventory {
     }
 
     /// A run was read; its messages from `stub` on were left in the store.
-    pub(crate) fn add(&mut self, name: &Name, slice: Slice, summary: &Summary, stub: Option<Timestamp>) {
-        let known = Known { slice, greatest_offset: summary.greatest_offset, stub, is_replaced: false };
+    pub(crate) fn add(
+        &mut self,
+        name: &Name,
+        slice: Slice,
+        summary: &Summary,
+        stub: Option<Timestamp>,
+    ) {
+        let known = Known {
+            slice,
+            greatest_offset: summary.greatest_offset,
+            stub,
+            is_replaced: false,
+        };
         if self.known.insert(name.clone(), known).is_none() {
             self.by_last.push(Reverse((summary.last, name.clone())));
         }
@@ -78,7 +89,11 @@ impl Inventory {
     /// The least due that is known but not in memory.
     pub(crate) fn first_stub(&mut self) -> Option<Timestamp> {
         while let Some(Reverse((due, name))) = self.stubs.peek() {
-            if self.known.get(name).is_some_and(|known| known.stub == Some(*due)) {
+            if self
+                .known
+                .get(name)
+                .is_some_and(|known| known.stub == Some(*due))
+            {
                 return Some(*due);
             }
             self.stubs.pop();
@@ -100,7 +115,9 @@ impl Inventory {
         while let Some(head) = self.by_last.peek()
             && head.0.0 <= delivered.cursor
         {
-            let Some(Reverse((_, name))) = self.by_last.pop() else { break };
+            let Some(Reverse((_, name))) = self.by_last.pop() else {
+                break;
+            };
             if let Some(known) = self.known.get(&name) {
                 self.by_offset.push(Reverse((known.greatest_offset, name)));
             }
@@ -110,7 +127,9 @@ impl Inventory {
             && let Some(head) = self.by_offset.peek()
             && delivered.watermark.covers(head.0.0)
         {
-            let Some(Reverse((_, name))) = self.by_offset.pop() else { break };
+            let Some(Reverse((_, name))) = self.by_offset.pop() else {
+                break;
+            };
             if let Some(known) = self.known.remove(&name) {
                 finished.push((known.slice, name));
             }
@@ -129,7 +148,13 @@ mod tests {
     }
 
     fn summary(last: Cursor, greatest: u64) -> Summary {
-        Summary { count: 2, first: place(1, 1), last, least_offset: Offset(1), greatest_offset: Offset(greatest) }
+        Summary {
+            count: 2,
+            first: place(1, 1),
+            last,
+            least_offset: Offset(1),
+            greatest_offset: Offset(greatest),
+        }
     }
 
     fn slice() -> Slice {
@@ -143,7 +168,10 @@ mod tests {
         let at = |due, offset, w| Claim::new(place(due, offset), Watermark(w));
         assert!(inventory.finished(at(9, 2, 100), 10).is_empty());
         assert!(inventory.finished(at(9, 3, 8), 10).is_empty());
-        assert_eq!(inventory.finished(at(9, 3, 9), 10), [(slice(), name.clone())]);
+        assert_eq!(
+            inventory.finished(at(9, 3, 9), 10),
+            [(slice(), name.clone())]
+        );
         assert!(!inventory.knows(&name));
         assert!(inventory.finished(at(99, 3, 99), 10).is_empty());
     }
@@ -151,13 +179,24 @@ mod tests {
     #[test]
     fn a_stub_is_told_once_and_again_when_it_was_cut_again() {
         let (mut inventory, name) = (Inventory::default(), Name::new("a"));
-        inventory.add(&name, slice(), &summary(place(9, 3), 8), Some(Timestamp::from_millis(5)));
+        inventory.add(
+            &name,
+            slice(),
+            &summary(place(9, 3), 8),
+            Some(Timestamp::from_millis(5)),
+        );
         assert_eq!(inventory.pop_stub(Timestamp::from_millis(4)), None);
-        assert_eq!(inventory.pop_stub(Timestamp::from_millis(5)), Some((Timestamp::from_millis(5), slice(), name.clone())));
+        assert_eq!(
+            inventory.pop_stub(Timestamp::from_millis(5)),
+            Some((Timestamp::from_millis(5), slice(), name.clone()))
+        );
         assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), None);
         inventory.cut(&name, Timestamp::from_millis(7));
         inventory.cut(&name, Timestamp::from_millis(6));
-        assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), Some((Timestamp::from_millis(6), slice(), name)));
+        assert_eq!(
+            inventory.pop_stub(Timestamp::from_millis(50)),
+            Some((Timestamp::from_millis(6), slice(), name))
+        );
         assert_eq!(inventory.pop_stub(Timestamp::from_millis(50)), None);
     }
 }

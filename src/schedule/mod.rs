@@ -76,7 +76,11 @@ struct Late<R> {
 /// By offset, the least first out of the heap.
 impl<R> Ord for Late<R> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.place.offset.cmp(&self.place.offset).then(other.place.due.cmp(&self.place.due))
+        other
+            .place
+            .offset
+            .cmp(&self.place.offset)
+            .then(other.place.due.cmp(&self.place.due))
     }
 }
 
@@ -168,12 +172,19 @@ impl<R: Places> Schedule<R> {
 
     /// The end of the late messages that may be taken.
     fn late_end(&self) -> Watermark {
-        if self.is_loaded() { self.seen } else { self.seen.min(Watermark(self.late_loaded.0)) }
+        if self.is_loaded() {
+            self.seen
+        } else {
+            self.seen.min(Watermark(self.late_loaded.0))
+        }
     }
 
     /// The due of the late message that would be taken next.
     pub(crate) fn late_due(&self) -> Option<Timestamp> {
-        self.late.peek().filter(|late| self.late_end().covers(late.place.offset)).map(|late| late.place.due)
+        self.late
+            .peek()
+            .filter(|late| self.late_end().covers(late.place.offset))
+            .map(|late| late.place.due)
     }
 
     /// Late messages that are held.
@@ -183,9 +194,16 @@ impl<R: Places> Schedule<R> {
 
     /// Whether there are (or, ahead of now, may be) messages in memory that nothing but time keeps from being taken.
     pub(crate) fn holds_loaded(&self) -> bool {
-        let late = self.late.peek().is_some_and(|late| self.late_end().covers(late.place.offset));
-        let ready = self.ready.peek().is_some_and(|Reverse((place, _))| *place < self.loaded);
-        late || self.is_loaded() && (ready || self.wheel.next().is_some_and(|due| due < self.loaded.due))
+        let late = self
+            .late
+            .peek()
+            .is_some_and(|late| self.late_end().covers(late.place.offset));
+        let ready = self
+            .ready
+            .peek()
+            .is_some_and(|Reverse((place, _))| *place < self.loaded);
+        late || self.is_loaded()
+            && (ready || self.wheel.next().is_some_and(|due| due < self.loaded.due))
     }
 
     /// Takes a run in. Merging the same messages twice, under one name or another, is harmless: equal places are one message.
@@ -194,13 +212,21 @@ impl<R: Places> Schedule<R> {
         while next < run.len() && run.place(next) <= self.taken.cursor {
             let place = run.place(next);
             if !self.taken.covers(place) {
-                self.late.push(Late { place, run: run.clone(), index: index(next) });
+                self.late.push(Late {
+                    place,
+                    run: run.clone(),
+                    index: index(next),
+                });
             }
             next += 1;
         }
         if next < run.len() {
             let end = index(run.len());
-            let handle = self.add(Standing { run, next: index(next), end });
+            let handle = self.add(Standing {
+                run,
+                next: index(next),
+                end,
+            });
             self.stand(handle);
         }
     }
@@ -216,7 +242,10 @@ impl<R: Places> Schedule<R> {
 
     /// Puts a run into the wheel at its next message, or lets it go after its last.
     fn stand(&mut self, handle: u32) {
-        match self.runs[handle as usize].as_ref().and_then(Standing::next_place) {
+        match self.runs[handle as usize]
+            .as_ref()
+            .and_then(Standing::next_place)
+        {
             Some(place) => self.wheel.insert(place.due, handle),
             None => {
                 self.runs[handle as usize] = None;
@@ -229,7 +258,10 @@ impl<R: Places> Schedule<R> {
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.load_reaches_only(loaded);
         for slot in &mut self.runs {
-            slot.as_mut().and_then(|standing| Rc::get_mut(&mut standing.run)).into_iter().for_each(&mut trim);
+            slot.as_mut()
+                .and_then(|standing| Rc::get_mut(&mut standing.run))
+                .into_iter()
+                .for_each(&mut trim);
             // One of which nothing is left goes at once: a shard may have more runs than fit into its memory even when they are empty.
             slot.take_if(|standing| standing.next_place().is_none());
         }
@@ -246,18 +278,31 @@ impl<R: Places> Schedule<R> {
         let mut messages = Vec::new();
         let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
         let late = messages.len();
-        let cursor = if self.is_loaded() { self.take_fresh(now, limit, watermark, &mut messages) } else { self.taken.cursor };
+        let cursor = if self.is_loaded() {
+            self.take_fresh(now, limit, watermark, &mut messages)
+        } else {
+            self.taken.cursor
+        };
         if messages.is_empty() {
             // W could move alone, but nothing needs it to: it moves with the next message.
             return None;
         }
         let claim = Claim::new(cursor, watermark);
         self.taken = claim;
-        Some(Take { claim, messages, late })
+        Some(Take {
+            claim,
+            messages,
+            late,
+        })
     }
 
     /// Answers how far W may move: up to the first late message that stays.
-    fn take_late(&mut self, now: Timestamp, limit: usize, messages: &mut Vec<(Rc<R>, u32)>) -> Watermark {
+    fn take_late(
+        &mut self,
+        now: Timestamp,
+        limit: usize,
+        messages: &mut Vec<(Rc<R>, u32)>,
+    ) -> Watermark {
         let (mut last, end) = (None, self.late_end());
         while let Some(late) = self.late.peek() {
             let place = late.place;
@@ -281,11 +326,19 @@ impl<R: Places> Schedule<R> {
 
     /// Answers how far C moved. A message past the new W must wait until W has reached it; the cursor may pass it meanwhile, and then it
     /// is late.
-    fn take_fresh(&mut self, now: Timestamp, limit: usize, watermark: Watermark, messages: &mut Vec<(Rc<R>, u32)>) -> Cursor {
+    fn take_fresh(
+        &mut self,
+        now: Timestamp,
+        limit: usize,
+        watermark: Watermark,
+        messages: &mut Vec<(Rc<R>, u32)>,
+    ) -> Cursor {
         let mut cursor = self.taken.cursor;
         let mut ahead: Vec<Late<R>> = Vec::new();
         while messages.len() < limit && ahead.len() < limit {
-            let Some((place, run, index)) = self.pop_before(now) else { break };
+            let Some((place, run, index)) = self.pop_before(now) else {
+                break;
+            };
             if place <= cursor {
                 if !watermark.covers(place.offset) {
                     self.late.push(Late { place, run, index });
@@ -301,7 +354,11 @@ impl<R: Places> Schedule<R> {
             if place <= cursor {
                 self.late.push(Late { place, run, index });
             } else {
-                let handle = self.add(Standing { run, next: index, end: index + 1 });
+                let handle = self.add(Standing {
+                    run,
+                    next: index,
+                    end: index + 1,
+                });
                 self.ready.push(Reverse((place, handle)));
             }
         }
@@ -312,15 +369,26 @@ impl<R: Places> Schedule<R> {
     pub(crate) fn least_due(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.rise(now);
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
-        let late = self.late.peek().map(|late| late.place.due).filter(|due| !due.is_at_once());
-        [ready, late].into_iter().flatten().filter(|due| *due <= now).min()
+        let late = self
+            .late
+            .peek()
+            .map(|late| late.place.due)
+            .filter(|due| !due.is_at_once());
+        [ready, late]
+            .into_iter()
+            .flatten()
+            .filter(|due| *due <= now)
+            .min()
     }
 
     /// Runs whose next message is due leave the wheel.
     fn rise(&mut self, now: Timestamp) {
         self.wheel.advance(now, &mut self.risen);
         for (_, handle) in self.risen.drain(..) {
-            match self.runs[handle as usize].as_ref().and_then(Standing::next_place) {
+            match self.runs[handle as usize]
+                .as_ref()
+                .and_then(Standing::next_place)
+            {
                 Some(place) => self.ready.push(Reverse((place, handle))),
                 None => {
                     self.runs[handle as usize] = None;
@@ -340,7 +408,8 @@ impl<R: Places> Schedule<R> {
                 return None;
             }
             let standing = self.runs[handle as usize].as_mut();
-            let Some(standing) = standing.filter(|standing| standing.next_place() == Some(place)) else {
+            let Some(standing) = standing.filter(|standing| standing.next_place() == Some(place))
+            else {
                 // Trimmed away beneath its head.
                 PeekMut::pop(head);
                 self.stand(handle);
@@ -363,7 +432,11 @@ impl<R: Places> Schedule<R> {
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
         let late = self.late.peek().map(|late| late.place.due);
-        [ready, late, self.wheel.next()].into_iter().flatten().filter(|due| *due > now).min()
+        [ready, late, self.wheel.next()]
+            .into_iter()
+            .flatten()
+            .filter(|due| *due > now)
+            .min()
     }
 }
 
@@ -451,7 +524,13 @@ mod tests {
     impl World {
         fn new() -> Self {
             let schedule = Schedule::new(Claim::START, Watermark(0));
-            Self { now: 1_000, dues: Vec::new(), runs: Vec::new(), schedule, taken: BTreeSet::new() }
+            Self {
+                now: 1_000,
+                dues: Vec::new(),
+                runs: Vec::new(),
+                schedule,
+                taken: BTreeSet::new(),
+            }
         }
 
         fn at(&self, distance: i64) -> Timestamp {
@@ -468,7 +547,9 @@ mod tests {
         fn load(&mut self, until: Timestamp) {
             let bound = Cursor::new(until, Offset(0));
             if bound > self.schedule.loaded() {
-                let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                let all = (0u64..)
+                    .zip(&self.dues)
+                    .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
                 let run: Vec<_> = all.filter(|place| *place < bound).collect();
                 self.merge(run);
                 self.schedule.load_reached(bound);
@@ -497,12 +578,18 @@ mod tests {
                 Step::LoadLate(ahead) => {
                     let taken = self.schedule.taken();
                     let end = Offset(taken.watermark.0 + ahead);
-                    let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
-                    let run: Vec<_> = all.filter(|place| *place <= taken.cursor && place.offset < end).collect();
+                    let all = (0u64..)
+                        .zip(&self.dues)
+                        .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+                    let run: Vec<_> = all
+                        .filter(|place| *place <= taken.cursor && place.offset < end)
+                        .collect();
                     self.merge(run);
                     self.schedule.late_reached(end);
                 }
-                Step::Again(index) if !self.runs.is_empty() => self.merge(index.get(&self.runs).clone()),
+                Step::Again(index) if !self.runs.is_empty() => {
+                    self.merge(index.get(&self.runs).clone())
+                }
                 Step::Again(_) => {}
                 Step::Take { limit } => self.take(limit)?,
                 Step::Time(distance) => self.now += distance,
@@ -524,30 +611,61 @@ mod tests {
         fn take(&mut self, limit: usize) -> Result<(), TestCaseError> {
             let (before, loaded) = (self.schedule.taken(), self.schedule.loaded());
             let Some(take) = self.schedule.take(Timestamp::from_millis(self.now), limit) else {
-                prop_assert_eq!(self.schedule.taken(), before, "a take of nothing moves nothing");
+                prop_assert_eq!(
+                    self.schedule.taken(),
+                    before,
+                    "a take of nothing moves nothing"
+                );
                 return Ok(());
             };
-            let places: Vec<_> = take.messages.iter().map(|(run, index)| run.place(*index as usize)).collect();
+            let places: Vec<_> = take
+                .messages
+                .iter()
+                .map(|(run, index)| run.place(*index as usize))
+                .collect();
             let (late, fresh) = places.split_at(take.late);
-            prop_assert!(!places.is_empty() && places.len() <= limit && late.len() <= limit.div_ceil(2));
-            prop_assert!(late.is_sorted_by_key(|place| place.offset) && fresh.is_sorted(), "out of order: {late:?} {fresh:?}");
-            prop_assert!(late.iter().all(|place| *place <= before.cursor) && fresh.iter().all(|place| *place > before.cursor));
+            prop_assert!(
+                !places.is_empty() && places.len() <= limit && late.len() <= limit.div_ceil(2)
+            );
+            prop_assert!(
+                late.is_sorted_by_key(|place| place.offset) && fresh.is_sorted(),
+                "out of order: {late:?} {fresh:?}"
+            );
+            prop_assert!(
+                late.iter().all(|place| *place <= before.cursor)
+                    && fresh.iter().all(|place| *place > before.cursor)
+            );
             for place in &places {
-                prop_assert!(place.due.as_millis() <= self.now, "early: {place:?} at {}", self.now);
+                prop_assert!(
+                    place.due.as_millis() <= self.now,
+                    "early: {place:?} at {}",
+                    self.now
+                );
                 prop_assert!(self.taken.insert(*place), "twice: {place:?}");
             }
             prop_assert!(take.claim.includes(before), "the pair went back");
-            let all = (0u64..).zip(&self.dues).map(|(offset, due)| Cursor::new(*due, Offset(offset)));
+            let all = (0u64..)
+                .zip(&self.dues)
+                .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
             let covered: BTreeSet<_> = all.filter(|place| take.claim.covers(*place)).collect();
-            prop_assert_eq!(&covered, &self.taken, "the pair {:?} says something else than was taken (loaded {:?})", take.claim, loaded);
+            prop_assert_eq!(
+                &covered,
+                &self.taken,
+                "the pair {:?} says something else than was taken (loaded {:?})",
+                take.claim,
+                loaded
+            );
             Ok(())
         }
     }
 
     #[test]
-    fn a_run_of_which_a_trim_leaves_nothing_is_gone_and_its_handle_is_used_again_when_the_wheel_came_by() {
+    fn a_run_of_which_a_trim_leaves_nothing_is_gone_and_its_handle_is_used_again_when_the_wheel_came_by()
+     {
         let mut schedule = Schedule::new(Claim::START, Watermark(9));
-        let (now, run) = (Timestamp::from_millis(1_000), |due, offset| Rc::new(vec![place(due, offset)]));
+        let (now, run) = (Timestamp::from_millis(1_000), |due, offset| {
+            Rc::new(vec![place(due, offset)])
+        });
         schedule.merge(run(2_000, 1));
         schedule.merge(run(500, 2));
         schedule.load_reached(place(9_000, 0));
@@ -583,8 +701,13 @@ mod tests {
         let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(90));
         schedule.merge(Rc::new(vec![place(40, 7), place(45, 20), place(60, 8)]));
         schedule.late_reached(Offset(20));
-        let take = schedule.take(Timestamp::from_millis(100), 10).expect("the late one below the bound");
-        assert_eq!((take.messages.len(), take.late, take.claim), (1, 1, Claim::new(place(50, 5), Watermark(20))));
+        let take = schedule
+            .take(Timestamp::from_millis(100), 10)
+            .expect("the late one below the bound");
+        assert_eq!(
+            (take.messages.len(), take.late, take.claim),
+            (1, 1, Claim::new(place(50, 5), Watermark(20)))
+        );
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
     }
 
@@ -595,8 +718,13 @@ mod tests {
         schedule.load_reached(place(50, 5));
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
         schedule.load_reached(place(101, 0));
-        let take = schedule.take(Timestamp::from_millis(100), 10).expect("two messages");
-        assert_eq!((take.messages.len(), take.late, take.claim), (2, 1, Claim::new(place(60, 8), Watermark(9))));
+        let take = schedule
+            .take(Timestamp::from_millis(100), 10)
+            .expect("two messages");
+        assert_eq!(
+            (take.messages.len(), take.late, take.claim),
+            (2, 1, Claim::new(place(60, 8), Watermark(9)))
+        );
     }
 
     #[test]
@@ -613,9 +741,17 @@ mod tests {
     fn a_backlog_of_late_messages_leaves_room_for_fresh_ones() {
         let mut schedule = Schedule::new(Claim::new(place(50, 0), Watermark(1)), Watermark(100));
         schedule.load_reached(place(1_000, 0));
-        schedule.merge(Rc::new((10..100).map(|offset| place(40, offset)).collect::<Vec<_>>()));
-        schedule.merge(Rc::new((1..10).map(|offset| place(60, offset)).collect::<Vec<_>>()));
-        let take = schedule.take(Timestamp::from_millis(100), 8).expect("messages");
+        schedule.merge(Rc::new(
+            (10..100)
+                .map(|offset| place(40, offset))
+                .collect::<Vec<_>>(),
+        ));
+        schedule.merge(Rc::new(
+            (1..10).map(|offset| place(60, offset)).collect::<Vec<_>>(),
+        ));
+        let take = schedule
+            .take(Timestamp::from_millis(100), 8)
+            .expect("messages");
         assert_eq!((take.late, take.messages.len()), (4, 8));
     }
 }

@@ -26,9 +26,15 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     }
     broken.extend(world.take_accusations());
     broken.extend(early(world, sent));
-    broken.extend(arrivals.get(ABORTED).map(|came| format!("of an aborted transaction: {came:?}")));
+    broken.extend(
+        arrivals
+            .get(ABORTED)
+            .map(|came| format!("of an aborted transaction: {came:?}")),
+    );
     for message in sent {
-        let came = arrivals.get(message.uid.as_str()).map_or(&[][..], Vec::as_slice);
+        let came = arrivals
+            .get(message.uid.as_str())
+            .map_or(&[][..], Vec::as_slice);
         broken.extend(wrong(world, message, came));
     }
     broken
@@ -37,17 +43,34 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
 /// When all is settled nothing is pending, and the ledgers say what arrived.
 pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
     let balances = world.balances();
-    let is_closed = |balance: &Balance| balance.difference == 0 && balance.pending == 0 && !balance.is_unsure;
-    let mut wrong: Vec<_> =
-        balances.iter().filter(|balance| !is_closed(balance)).map(|balance| format!("a ledger is open: {balance:?}")).collect();
+    let is_closed =
+        |balance: &Balance| balance.difference == 0 && balance.pending == 0 && !balance.is_unsure;
+    let mut wrong: Vec<_> = balances
+        .iter()
+        .filter(|balance| !is_closed(balance))
+        .map(|balance| format!("a ledger is open: {balance:?}"))
+        .collect();
     if !world.was_disturbed() {
         let mut told = Tally::default();
-        balances.iter().for_each(|balance| told.add(balance.settled));
+        balances
+            .iter()
+            .for_each(|balance| told.add(balance.settled));
         let accepted: u64 = balances.iter().map(|balance| balance.accepted).sum();
-        let (dead, delivered): (Vec<_>, Vec<_>) = world.arrivals().into_iter().partition(|arrival| arrival.is_dead);
-        let messages = sent.iter().filter(|sent| !matches!(sent.kind, Kind::Cancel { .. })).count();
+        let (dead, delivered): (Vec<_>, Vec<_>) = world
+            .arrivals()
+            .into_iter()
+            .partition(|arrival| arrival.is_dead);
+        let messages = sent
+            .iter()
+            .filter(|sent| !matches!(sent.kind, Kind::Cancel { .. }))
+            .count();
         let cancelled = sent.iter().filter(|sent| world.was_cancelled(sent)).count();
-        let ledger = [told.delivered, told.dead_lettered, told.cancelled, accepted - told.sent_back];
+        let ledger = [
+            told.delivered,
+            told.dead_lettered,
+            told.cancelled,
+            accepted - told.sent_back,
+        ];
         let seen = [delivered.len(), dead.len(), cancelled, messages].map(|count| count as u64);
         if ledger != seen {
             wrong.push(format!("the ledgers tell {ledger:?} (delivered, dead-lettered, cancelled, accepted), and there were {seen:?}"));
@@ -59,19 +82,32 @@ pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
 fn by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
     let mut arrivals: BTreeMap<String, Vec<Arrival>> = BTreeMap::new();
     for arrival in world.arrivals() {
-        arrivals.entry(arrival.uid.clone()).or_default().push(arrival);
+        arrivals
+            .entry(arrival.uid.clone())
+            .or_default()
+            .push(arrival);
     }
     arrivals
 }
 
 /// What was accepted and neither arrived nor was cancelled.
 fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
-    let arrived: BTreeSet<_> = world.arrivals().into_iter().map(|arrival| arrival.uid).collect();
+    let arrived: BTreeSet<_> = world
+        .arrivals()
+        .into_iter()
+        .map(|arrival| arrival.uid)
+        .collect();
     let is_missing = |message: &&Sent| {
         let is_expected = !matches!(message.kind, Kind::Cancel { .. });
-        is_expected && !arrived.contains(&message.uid) && !world.was_cancelled(message) && !world.streams().took_away(&message.uid)
+        is_expected
+            && !arrived.contains(&message.uid)
+            && !world.was_cancelled(message)
+            && !world.streams().took_away(&message.uid)
     };
-    sent.iter().filter(is_missing).map(|message| format!("lost: {message:?}")).collect()
+    sent.iter()
+        .filter(is_missing)
+        .map(|message| format!("lost: {message:?}"))
+        .collect()
 }
 
 /// What was handed over before its due by the clock of the process that did so.
@@ -81,20 +117,39 @@ fn early(world: &World, sent: &[Sent]) -> Vec<String> {
         _ => None,
     };
     let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
-    let is_early = |handed: &&Handed| dues.get(&handed.uid).is_some_and(|due| *due > handed.own_at);
-    world.handed().iter().filter(is_early).map(|handed| format!("early by its own clock: {handed:?}")).collect()
+    let is_early = |handed: &&Handed| {
+        dues.get(&handed.uid)
+            .is_some_and(|due| *due > handed.own_at)
+    };
+    world
+        .handed()
+        .iter()
+        .filter(is_early)
+        .map(|handed| format!("early by its own clock: {handed:?}"))
+        .collect()
 }
 
 fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
     let mut wrong = Vec::new();
     match &message.kind {
         Kind::Delayed { .. } | Kind::Relay => {
-            wrong.extend(came.iter().filter(|arrival| arrival.is_dead).map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")));
+            wrong.extend(
+                came.iter()
+                    .filter(|arrival| arrival.is_dead)
+                    .map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")),
+            );
         }
         Kind::Large { .. } | Kind::Refused => {
-            wrong.extend(came.iter().filter(|arrival| !arrival.is_dead).map(|arrival| format!("delivered: {message:?} {arrival:?}")));
+            wrong.extend(
+                came.iter()
+                    .filter(|arrival| !arrival.is_dead)
+                    .map(|arrival| format!("delivered: {message:?} {arrival:?}")),
+            );
         }
-        Kind::Cancel { .. } => wrong.extend(came.iter().map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}"))),
+        Kind::Cancel { .. } => wrong.extend(
+            came.iter()
+                .map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}")),
+        ),
     }
     if !world.was_disturbed() && came.len() > 1 {
         wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
@@ -102,7 +157,9 @@ fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
         wrong.push(format!("twice: {message:?} {came:?}"));
     }
     if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {
-        wrong.push(format!("delivered after its cancel was confirmed: {message:?} {came:?}"));
+        wrong.push(format!(
+            "delivered after its cancel was confirmed: {message:?} {came:?}"
+        ));
     }
     wrong
 }

@@ -4,7 +4,10 @@
 use super::link::Link;
 use super::world::World;
 use crate::broker::memory::{MemoryTarget, MemoryTransactors};
-use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
+use crate::broker::{
+    Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Target, Transactional,
+    Transactors,
+};
 use crate::model::{Headers, Reason};
 use async_trait::async_trait;
 use std::collections::{BTreeSet, VecDeque};
@@ -33,12 +36,20 @@ impl Record {
             payload: record.payload.map(<[u8]>::to_vec),
             headers: record.headers.as_block().to_vec(),
             stays: record.stays,
-            extra: record.extra.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect(),
+            extra: record
+                .extra
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.to_vec()))
+                .collect(),
         }
     }
 
     fn send(&self, send: impl FnOnce(&Outgoing<'_>) -> Sent) -> Sent {
-        let extra: Vec<(&str, &[u8])> = self.extra.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
+        let extra: Vec<(&str, &[u8])> = self
+            .extra
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_slice()))
+            .collect();
         send(&Outgoing {
             topic: &self.topic,
             partition: self.partition,
@@ -52,11 +63,19 @@ impl Record {
 }
 
 fn closed() -> Failure {
-    Failure { kind: FailureKind::Closed, reason: Reason::TimedOut, detail: "the producer has failed for good".to_owned() }
+    Failure {
+        kind: FailureKind::Closed,
+        reason: Reason::TimedOut,
+        detail: "the producer has failed for good".to_owned(),
+    }
 }
 
 fn failed(ticket: u64, failure: Failure) -> Report {
-    Report { ticket, place: None, outcome: Err(failure) }
+    Report {
+        ticket,
+        place: None,
+        outcome: Err(failure),
+    }
 }
 
 /// A target.
@@ -90,8 +109,11 @@ impl Producer {
         if self.failures != self.link.failures() {
             self.failures = self.link.failures();
             self.target = self.world.cluster().target(IN_CLIENT_MAX);
-            let lost = std::mem::take(&mut self.sent).into_iter().chain(self.waiting.drain(..).map(|(_, ticket)| ticket));
-            self.told.extend(lost.map(|ticket| failed(ticket, closed())));
+            let lost = std::mem::take(&mut self.sent)
+                .into_iter()
+                .chain(self.waiting.drain(..).map(|(_, ticket)| ticket));
+            self.told
+                .extend(lost.map(|ticket| failed(ticket, closed())));
         }
         while !self.link.is_cut()
             && let Some((record, ticket)) = self.waiting.pop_front()
@@ -182,14 +204,22 @@ impl Exchange {
 
     fn lose(&mut self, number: u64) {
         self.transactors.end(number);
-        self.told.push((number, Happened::Lost { is_fenced: false, reason: closed().detail }));
+        self.told.push((
+            number,
+            Happened::Lost {
+                is_fenced: false,
+                reason: closed().detail,
+            },
+        ));
     }
 
     fn go_on(&mut self) {
         if self.failures != self.link.failures() {
             self.failures = self.link.failures();
             self.waiting.clear();
-            std::mem::take(&mut self.open).into_iter().for_each(|number| self.lose(number));
+            std::mem::take(&mut self.open)
+                .into_iter()
+                .for_each(|number| self.lose(number));
         }
         while !self.link.is_cut()
             && let Some((number, asked)) = self.waiting.pop_front()
@@ -202,8 +232,11 @@ impl Exchange {
         match asked {
             Asked::Open(name) => self.transactors.open(number, &name),
             Asked::Send(record, ticket) => {
-                if let Sent::Failed(failure) = record.send(|record| self.transactors.send(number, record, ticket)) {
-                    self.told.push((number, Happened::Reports(vec![failed(ticket, failure)])));
+                if let Sent::Failed(failure) =
+                    record.send(|record| self.transactors.send(number, record, ticket))
+                {
+                    self.told
+                        .push((number, Happened::Reports(vec![failed(ticket, failure)])));
                 }
             }
             Asked::Commit(marker) => self.transactors.commit(number, marker),
@@ -216,7 +249,11 @@ impl Exchange {
         if !self.open.contains(&number) {
             return;
         }
-        if self.link.is_cut() { self.waiting.push_back((number, asked)) } else { self.pass_on(number, asked) }
+        if self.link.is_cut() {
+            self.waiting.push_back((number, asked))
+        } else {
+            self.pass_on(number, asked)
+        }
     }
 }
 
@@ -243,7 +280,8 @@ impl Transactors for Exchange {
         if !self.link.is_cut() {
             return self.transactors.send(number, record, ticket);
         }
-        self.waiting.push_back((number, Asked::Send(Record::new(record), ticket)));
+        self.waiting
+            .push_back((number, Asked::Send(Record::new(record), ticket)));
         Sent::Taken
     }
 

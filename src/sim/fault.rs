@@ -19,16 +19,40 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self { kills: false, store_loses: false, clock_steps: false, outages: false, streams: Harm::None };
-    pub(crate) const ALL: Self = Self { kills: true, store_loses: true, clock_steps: true, outages: true, ..Self::NONE };
+    pub(crate) const NONE: Self = Self {
+        kills: false,
+        store_loses: false,
+        clock_steps: false,
+        outages: false,
+        streams: Harm::None,
+    };
+    pub(crate) const ALL: Self = Self {
+        kills: true,
+        store_loses: true,
+        clock_steps: true,
+        outages: true,
+        ..Self::NONE
+    };
     /// Nothing but a store that forgets: a takeover would load everything again, and hide what was not.
-    pub(crate) const STORE_LOSES: Self = Self { store_loses: true, ..Self::NONE };
+    pub(crate) const STORE_LOSES: Self = Self {
+        store_loses: true,
+        ..Self::NONE
+    };
     /// All but a store that forgets.
-    pub(crate) const STORE_KEEPS: Self = Self { store_loses: false, ..Self::ALL };
+    pub(crate) const STORE_KEEPS: Self = Self {
+        store_loses: false,
+        ..Self::ALL
+    };
 }
 
 /// Injects faults for `length`.
-pub(crate) async fn inject(world: &World, process: &mut Process, faults: Faults, length: Duration, random: &mut StdRng) {
+pub(crate) async fn inject(
+    world: &World,
+    process: &mut Process,
+    faults: Faults,
+    length: Duration,
+    random: &mut StdRng,
+) {
     let end = tokio::time::Instant::now() + length;
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;

@@ -42,7 +42,13 @@ pub(super) struct Fleet {
 
 impl Fleet {
     fn new(world: &World, random: StdRng) -> Self {
-        let mut fleet = Self { world: world.clone(), processes: Vec::new(), faults: Vec::new(), joined: 0, random };
+        let mut fleet = Self {
+            world: world.clone(),
+            processes: Vec::new(),
+            faults: Vec::new(),
+            joined: 0,
+            random,
+        };
         fleet.join();
         fleet
     }
@@ -51,13 +57,18 @@ impl Fleet {
         let member = Member::timed(&self.world, self.joined);
         self.world.note(format!("process {} joins", self.joined));
         self.joined += 1;
-        self.processes.push(Process::join(&self.world, member, &mut self.random));
+        self.processes
+            .push(Process::join(&self.world, member, &mut self.random));
     }
 
     /// From a moment until now what a process has in flight may come again.
     pub(super) fn blame(&mut self, process: usize, from: i64) {
         self.world.disturb();
-        self.faults.push(Fault { process, from, until: self.world.elapsed() });
+        self.faults.push(Fault {
+            process,
+            from,
+            until: self.world.elapsed(),
+        });
     }
 
     /// Ends all processes; answers which did not end in time.
@@ -65,7 +76,10 @@ impl Fleet {
         let mut late = Vec::new();
         for mut process in self.processes.drain(..) {
             if !process.stop().await {
-                late.push(format!("process {} did not stop in time", process.member.number));
+                late.push(format!(
+                    "process {} did not stop in time",
+                    process.member.number
+                ));
             }
         }
         late
@@ -73,10 +87,18 @@ impl Fleet {
 
     /// How many shards each process holds, and how many nobody.
     fn parts(&self) -> (BTreeMap<usize, usize>, usize) {
-        let mut parts: BTreeMap<usize, usize> = self.processes.iter().map(|process| (process.member.number, 0)).collect();
+        let mut parts: BTreeMap<usize, usize> = self
+            .processes
+            .iter()
+            .map(|process| (process.member.number, 0))
+            .collect();
         let mut free = 0;
         for partition in 0..PARTITIONS {
-            match self.world.holder(partition).and_then(|process| parts.get_mut(&process)) {
+            match self
+                .world
+                .holder(partition)
+                .and_then(|process| parts.get_mut(&process))
+            {
                 Some(part) => *part += 1,
                 None => free += 1,
             }
@@ -86,7 +108,12 @@ impl Fleet {
 
     fn is_even(&self) -> bool {
         let (parts, free) = self.parts();
-        free == 0 && parts.values().max().zip(parts.values().min()).is_some_and(|(most, least)| most - least <= 1)
+        free == 0
+            && parts
+                .values()
+                .max()
+                .zip(parts.values().min())
+                .is_some_and(|(most, least)| most - least <= 1)
     }
 
     /// Waits until the shards are shared evenly, and stay so.
@@ -95,12 +122,19 @@ impl Fleet {
         let mut even_since = None;
         while Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            even_since = if self.is_even() { even_since.or(Some(Instant::now())) } else { None };
+            even_since = if self.is_even() {
+                even_since.or(Some(Instant::now()))
+            } else {
+                None
+            };
             if even_since.is_some_and(|since: Instant| since.elapsed() > 3 * LEASE) {
                 return None;
             }
         }
-        Some(format!("the shards are not shared evenly: {:?}", self.parts()))
+        Some(format!(
+            "the shards are not shared evenly: {:?}",
+            self.parts()
+        ))
     }
 
     /// What came more than once, though nothing of it can have been in flight when something happened to the process.
@@ -108,13 +142,18 @@ impl Fleet {
         let mut first: BTreeMap<&str, &Handed> = BTreeMap::new();
         let mut repeated = Vec::new();
         for handed in handed {
-            let Some(before) = first.insert(&handed.uid, handed) else { continue };
+            let Some(before) = first.insert(&handed.uid, handed) else {
+                continue;
+            };
             let was_in_flight = |fault: &Fault| {
                 let until = fault.until + i64::try_from(LEASE.as_millis()).expect("a second");
-                fault.process == before.process && (fault.from - UNTOLD..=until).contains(&before.at)
+                fault.process == before.process
+                    && (fault.from - UNTOLD..=until).contains(&before.at)
             };
             if !self.faults.iter().any(was_in_flight) {
-                repeated.push(format!("twice, and not in flight at a fault: {before:?} {handed:?}"));
+                repeated.push(format!(
+                    "twice, and not in flight at a fault: {before:?} {handed:?}"
+                ));
             }
         }
         repeated
@@ -123,7 +162,10 @@ impl Fleet {
 
 /// Runs one fleet in a runtime of its own; answers what happened and which promises were broken.
 pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
     let runtime = runtime.expect("a runtime without I/O can always be built");
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
@@ -142,7 +184,10 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
             fleet.step(trouble).await;
         }
         let sent = sending.await.expect("the sender does not panic");
-        fleet.processes.iter().for_each(|process| process.member.clock.set_off(0));
+        fleet
+            .processes
+            .iter()
+            .for_each(|process| process.member.clock.set_off(0));
         let uneven = fleet.becomes_even().await;
         let mut broken = checker::check(&world, &sent).await;
         broken.extend(uneven);
@@ -159,7 +204,10 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
             broken.extend(checker::ledgers(&world, &sent));
             broken.extend(fleet.stop().await);
         }
-        super::Outcome { trace: world.take_trace(), broken }
+        super::Outcome {
+            trace: world.take_trace(),
+            broken,
+        }
     })
 }
 
@@ -176,7 +224,13 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_a_fleet_to_the_letter() {
-        for trouble in [Trouble::None, Trouble::All, Trouble::StoreLoses, Trouble::Streams, Trouble::ExactlyOnceStoreLoses] {
+        for trouble in [
+            Trouble::None,
+            Trouble::All,
+            Trouble::StoreLoses,
+            Trouble::Streams,
+            Trouble::ExactlyOnceStoreLoses,
+        ] {
             let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
             assert!(first.trace.len() > 50);
             assert_eq!(first, second);
@@ -190,7 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it() {
+    fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it()
+     {
         assert_kept(1_000..1_020, |seed| run(seed, LENGTH, Trouble::All));
         assert_kept(20_000..20_220, |seed| run(seed, SHORT, Trouble::All));
     }
@@ -202,20 +257,27 @@ mod tests {
     }
 
     #[test]
-    fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice() {
+    fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice()
+     {
         assert_kept(3_000..3_010, |seed| run(seed, LENGTH, Trouble::Streams));
         assert_kept(30_000..30_100, |seed| run(seed, SHORT, Trouble::Streams));
     }
 
     #[test]
     fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake() {
-        assert_kept(70_000..70_150, |seed| run(seed, SHORT, Trouble::ExactlyOnce));
+        assert_kept(70_000..70_150, |seed| {
+            run(seed, SHORT, Trouble::ExactlyOnce)
+        });
     }
 
     #[test]
     fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
-        assert_kept(4_000..4_010, |seed| run(seed, LENGTH, Trouble::ExactlyOnceStoreLoses));
-        assert_kept(40_000..40_150, |seed| run(seed, SHORT, Trouble::ExactlyOnceStoreLoses));
+        assert_kept(4_000..4_010, |seed| {
+            run(seed, LENGTH, Trouble::ExactlyOnceStoreLoses)
+        });
+        assert_kept(40_000..40_150, |seed| {
+            run(seed, SHORT, Trouble::ExactlyOnceStoreLoses)
+        });
     }
 
     #[test]
@@ -230,15 +292,25 @@ mod tests {
             (Mutant::RewindsToCommit, Trouble::StoreLoses),
             (Mutant::TalliesNothing, Trouble::All),
         ];
-        let is_caught = |mutant, trouble| is_broken_by(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble));
-        let missed: Vec<_> = planted.into_iter().filter(|(mutant, trouble)| !is_caught(*mutant, *trouble)).collect();
+        let is_caught = |mutant, trouble| {
+            is_broken_by(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
+        };
+        let missed: Vec<_> = planted
+            .into_iter()
+            .filter(|(mutant, trouble)| !is_caught(*mutant, *trouble))
+            .collect();
         assert_eq!(missed, []);
     }
     /// It would fence whoever has the shard by then.
     #[test]
     fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
         let opens = |broken: &String| broken.contains(" opens a transactor of ");
-        let is_accused = |seed| run(seed, LENGTH, Trouble::ExactlyOnce).broken.iter().any(opens);
+        let is_accused = |seed| {
+            run(seed, LENGTH, Trouble::ExactlyOnce)
+                .broken
+                .iter()
+                .any(opens)
+        };
         assert!(mutant::with([Mutant::IgnoresTerm], || (2_000..2_100).any(is_accused)));
     }
 }

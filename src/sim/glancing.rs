@@ -20,7 +20,11 @@ fn simulate(quiet: u64) -> Vec<i64> {
         let mut process = Process::start(&world, &mut random);
         let due = world.now().as_millis() + 4_000 + 1_000 * quiet as i64 + AHEAD.as_millis() as i64;
         for (number, due) in [due, due + 1].into_iter().enumerate() {
-            world.produce(&Partition::new(SOURCE, 0), &format!("{number} {due}"), &[("postdate-at", due.to_string())]);
+            world.produce(
+                &Partition::new(SOURCE, 0),
+                &format!("{number} {due}"),
+                &[("postdate-at", due.to_string())],
+            );
             tokio::time::sleep(Duration::from_secs(2)).await;
             if number == 0 {
                 world.remember();
@@ -36,7 +40,9 @@ fn simulate(quiet: u64) -> Vec<i64> {
 
 /// Whenever it happens between two whole looks, which are ten seconds apart.
 fn are_on_time() -> bool {
-    (0..10).map(simulate).all(|late| late.len() == 2 && late.iter().all(|late| ON_TIME.contains(late)))
+    (0..10)
+        .map(simulate)
+        .all(|late| late.len() == 2 && late.iter().all(|late| ON_TIME.contains(late)))
 }
 
 #[test]

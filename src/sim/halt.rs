@@ -23,8 +23,14 @@ impl Halt {
     }
 
     /// A loop that stands still with it.
-    pub(super) fn over<F: Future>(self: &Rc<Self>, body: F) -> impl Future<Output = F::Output> + use<F> {
-        Loop { body: Box::pin(body), halt: self.clone() }
+    pub(super) fn over<F: Future>(
+        self: &Rc<Self>,
+        body: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        Loop {
+            body: Box::pin(body),
+            halt: self.clone(),
+        }
     }
 }
 

@@ -23,9 +23,13 @@ impl Levels {
     pub(super) fn saw(&self, shard: &ShardId, runs: &[Run]) {
         let (mut decoder, mut paths) = (Decoder::new(), self.paths.borrow_mut());
         for run in runs.iter().filter(|_| self.is_followed.get()) {
-            let loaded = decoder.decode(run.name.clone(), run.slice, &run.bytes).expect("it was just written");
+            let loaded = decoder
+                .decode(run.name.clone(), run.slice, &run.bytes)
+                .expect("it was just written");
             for index in 0..loaded.len() {
-                let path = paths.entry((shard.clone(), loaded.place(index))).or_default();
+                let path = paths
+                    .entry((shard.clone(), loaded.place(index)))
+                    .or_default();
                 if path.last() != Some(&run.slice.level) {
                     path.push(run.slice.level);
                 }
@@ -36,7 +40,10 @@ impl Levels {
     /// How many messages took each way.
     fn ways(&self) -> BTreeMap<Vec<Level>, usize> {
         let mut ways = BTreeMap::new();
-        self.paths.borrow().values().for_each(|path| *ways.entry(path.clone()).or_default() += 1);
+        self.paths
+            .borrow()
+            .values()
+            .for_each(|path| *ways.entry(path.clone()).or_default() += 1);
         ways
     }
 }
@@ -69,8 +76,14 @@ mod tests {
             (0..20).for_each(|_| _ = world.produce(&partition, "relayed", &[]));
             for batch in 0..16 {
                 for number in 0..60 {
-                    let due = ((start + 27 * HOUR) / HOUR + 1) * HOUR + 3 * MINUTE * number + 11 * SECOND * batch;
-                    world.produce(&partition, &format!("{number} {due}"), &[("postdate-at", due.to_string())]);
+                    let due = ((start + 27 * HOUR) / HOUR + 1) * HOUR
+                        + 3 * MINUTE * number
+                        + 11 * SECOND * batch;
+                    world.produce(
+                        &partition,
+                        &format!("{number} {due}"),
+                        &[("postdate-at", due.to_string())],
+                    );
                 }
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }
@@ -79,13 +92,18 @@ mod tests {
             process.member.rewriter.set(false);
             assert!(process.stop().await);
             assert_eq!(late.len(), 960);
-            assert!(late.iter().all(|late| ON_TIME.contains(late)), "{:?} ms late", late.iter().max());
+            assert!(
+                late.iter().all(|late| ON_TIME.contains(late)),
+                "{:?} ms late",
+                late.iter().max()
+            );
             world.levels().ways()
         })
     }
 
     #[test]
-    fn what_waits_for_the_next_day_is_brought_by_the_rewriter_from_far_over_its_day_and_its_hour_to_its_minute() {
+    fn what_waits_for_the_next_day_is_brought_by_the_rewriter_from_far_over_its_day_and_its_hour_to_its_minute()
+     {
         let ways = to_the_next_day(true);
         let all = vec![Level::Far, Level::Day, Level::Hour, Level::Minute];
         assert_eq!(ways, BTreeMap::from([(vec![Level::Now], 20), (all, 960)]));
@@ -94,6 +112,9 @@ mod tests {
     #[test]
     fn without_the_rewriter_it_stays_far_until_it_is_delivered_on_time() {
         let ways = to_the_next_day(false);
-        assert_eq!(ways, BTreeMap::from([(vec![Level::Now], 20), (vec![Level::Far], 960)]));
+        assert_eq!(
+            ways,
+            BTreeMap::from([(vec![Level::Now], 20), (vec![Level::Far], 960)])
+        );
     }
 }

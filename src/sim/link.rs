@@ -69,7 +69,9 @@ impl Link {
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.cut.get() == Some(Cut::Fails) {
-            return Err(Error::Unavailable("the process is cut off from the brokers".to_owned()));
+            return Err(Error::Unavailable(
+                "the process is cut off from the brokers".to_owned(),
+            ));
         }
         self.whole().await;
         call.await
@@ -131,7 +133,11 @@ impl Catalog for Linked<dyn Catalog> {
         self.link.ask(self.port.partitions(topics)).await
     }
 
-    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.link.ask(self.port.committed(group, partitions)).await
     }
 

@@ -45,7 +45,10 @@ impl Member {
 
     /// With a clock of its own.
     pub(crate) fn timed(world: &World, number: usize) -> Self {
-        Self { clock: world.another_clock(), ..Self::new(world, number) }
+        Self {
+            clock: world.another_clock(),
+            ..Self::new(world, number)
+        }
     }
 
     pub(crate) fn freeze(&self, is_frozen: bool) {
@@ -72,20 +75,37 @@ pub(crate) struct Witness<T: ?Sized> {
 
 impl<T: ?Sized> Witness<T> {
     pub(crate) fn new(world: &World, member: &Member, target: Box<T>) -> Self {
-        Self { world: world.clone(), member: member.clone(), target, under_way: BTreeMap::new() }
+        Self {
+            world: world.clone(),
+            member: member.clone(),
+            target,
+            under_way: BTreeMap::new(),
+        }
     }
 
     /// Answers which message it is of.
     fn see(&self, record: &Outgoing<'_>) -> String {
         let text = |wanted: &str| {
-            let value = record.out_headers().find(|(name, _)| *name == wanted.as_bytes())?.1?;
+            let value = record
+                .out_headers()
+                .find(|(name, _)| *name == wanted.as_bytes())?
+                .1?;
             std::str::from_utf8(value).ok()
         };
         let uid = String::from_utf8_lossy(record.payload.unwrap_or_default()).into_owned();
-        if let Some(partition) = text(ORIGIN).and_then(|origin| origin.split('/').nth(3)?.parse().ok()) {
-            self.world.saw_sent(uid.clone(), partition, (self.member.number, self.member.clock.now()));
+        if let Some(partition) =
+            text(ORIGIN).and_then(|origin| origin.split('/').nth(3)?.parse().ok())
+        {
+            self.world.saw_sent(
+                uid.clone(),
+                partition,
+                (self.member.number, self.member.clock.now()),
+            );
         } else {
-            self.world.tell(&uid, format!("process {} sends {uid} back", self.member.number));
+            self.world.tell(
+                &uid,
+                format!("process {} sends {uid} back", self.member.number),
+            );
         }
         uid
     }
@@ -93,7 +113,10 @@ impl<T: ?Sized> Witness<T> {
     /// What was in a transaction, when that has ended.
     fn tell_end(&mut self, number: u64, end: &str) {
         for uid in self.under_way.remove(&number).unwrap_or_default() {
-            self.world.tell(&uid, format!("process {}: what {uid} was in {end}", self.member.number));
+            self.world.tell(
+                &uid,
+                format!("process {}: what {uid} was in {end}", self.member.number),
+            );
         }
     }
 }
@@ -124,11 +147,21 @@ impl Transactors for Witness<dyn Transactors> {
     }
 
     fn open(&mut self, number: u64, name: &Transactional) {
-        self.world.note(format!("process {} opens transactor {number} of {}", self.member.number, name.partition));
+        self.world.note(format!(
+            "process {} opens transactor {number} of {}",
+            self.member.number, name.partition
+        ));
         // Whoever opens one fences who had the name before, and that one may hold the shard.
-        if let Some(objection) = self.member.terms.objection(&ShardId::new(ROUTE, name.partition.clone())) {
+        if let Some(objection) = self
+            .member
+            .terms
+            .objection(&ShardId::new(ROUTE, name.partition.clone()))
+        {
             let process = self.member.number;
-            self.world.accuse(format!("process {process} opens a transactor of {}, {objection}", name.partition));
+            self.world.accuse(format!(
+                "process {process} opens a transactor of {}, {objection}",
+                name.partition
+            ));
         }
         self.target.open(number, name);
     }
@@ -163,7 +196,10 @@ impl Transactors for Witness<dyn Transactors> {
                 Happened::Committed => self.tell_end(*number, "is committed"),
                 Happened::Aborted => self.tell_end(*number, "is undone"),
                 Happened::Lost { reason, .. } => {
-                    self.world.note(format!("process {} has lost transactor {number}: {reason}", self.member.number));
+                    self.world.note(format!(
+                        "process {} has lost transactor {number}: {reason}",
+                        self.member.number
+                    ));
                     self.tell_end(*number, "has an unknown end");
                 }
             }

@@ -15,31 +15,71 @@ pub(super) struct Numbering(RefCell<BTreeMap<ShardId, BTreeSet<Name>>>);
 impl Numbering {
     /// The shard is about to be taken: its runs so far are listed, not read as its tail.
     pub(super) async fn begin(&self, store: &Memory, shard: &ShardId) -> Result<(), Error> {
-        let read = all(store, shard).await?.map(|(.., runs)| runs.into_iter().map(|run| run.name).collect());
-        self.0.borrow_mut().insert(shard.clone(), read.unwrap_or_default());
+        let read = all(store, shard)
+            .await?
+            .map(|(.., runs)| runs.into_iter().map(|run| run.name).collect());
+        self.0
+            .borrow_mut()
+            .insert(shard.clone(), read.unwrap_or_default());
         Ok(())
     }
 
     pub(super) async fn tail(&self, store: &Memory, request: &Tail) -> Result<Tailed, Error> {
-        let Some((watermark, history, mut listings)) = all(store, &request.shard).await? else { return Ok(Tailed::Unknown) };
+        let Some((watermark, history, mut listings)) = all(store, &request.shard).await? else {
+            return Ok(Tailed::Unknown);
+        };
         {
             let mut read = self.0.borrow_mut();
             let read = read.entry(request.shard.clone()).or_default();
             listings.retain(|run| read.insert(run.name.clone()));
         }
-        let (near, far): (Vec<_>, Vec<_>) = listings.into_iter().partition(|run| run.least_due <= request.until);
-        let fetch = Fetch { shard: request.shard.clone(), runs: near.iter().map(|run| (run.slice, run.name.clone())).collect() };
+        let (near, far): (Vec<_>, Vec<_>) = listings
+            .into_iter()
+            .partition(|run| run.least_due <= request.until);
+        let fetch = Fetch {
+            shard: request.shard.clone(),
+            runs: near
+                .iter()
+                .map(|run| (run.slice, run.name.clone()))
+                .collect(),
+        };
         let bytes = store.fetch(&[fetch]).await?.pop().unwrap_or_default();
-        let near = near.into_iter().zip(bytes).map(|(listing, bytes)| TailRun { listing, bytes });
-        let runs = near.chain(far.into_iter().map(|listing| TailRun { listing, bytes: None })).collect();
-        Ok(Tailed::Runs { watermark, seen: watermark, history, runs })
+        let near = near
+            .into_iter()
+            .zip(bytes)
+            .map(|(listing, bytes)| TailRun { listing, bytes });
+        let runs = near
+            .chain(far.into_iter().map(|listing| TailRun {
+                listing,
+                bytes: None,
+            }))
+            .collect();
+        Ok(Tailed::Runs {
+            watermark,
+            seen: watermark,
+            history,
+            runs,
+        })
     }
 }
 
-async fn all(store: &Memory, shard: &ShardId) -> Result<Option<(Watermark, History, Vec<Listing>)>, Error> {
-    let list = List { shard: shard.clone(), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: usize::MAX };
+async fn all(
+    store: &Memory,
+    shard: &ShardId,
+) -> Result<Option<(Watermark, History, Vec<Listing>)>, Error> {
+    let list = List {
+        shard: shard.clone(),
+        from: Timestamp::AT_ONCE,
+        until: Timestamp::MAX,
+        limit: usize::MAX,
+    };
     Ok(match store.list(&[list]).await?.pop() {
-        Some(Listed::Runs { watermark, history, runs, .. }) => Some((watermark, history, runs)),
+        Some(Listed::Runs {
+            watermark,
+            history,
+            runs,
+            ..
+        }) => Some((watermark, history, runs)),
         _ => None,
     })
 }

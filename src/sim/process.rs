@@ -9,13 +9,19 @@ use super::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
 use crate::broker::{Catalog, Source, Target, Transactors};
 use crate::health::Health;
 use crate::ingress::{self, Ingress, Writer};
-use crate::limit::{CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX};
+use crate::limit::{
+    CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX,
+    REWRITES_MAX,
+};
 use crate::metric;
 use crate::model::{AllowList, Dialects, Naming, Rules, WithoutDelay};
 use crate::mutant::{self, Mutant};
 use crate::run::Thin;
 use crate::store::Store;
-use crate::timer::{self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter, RouteOptions, Shape};
+use crate::timer::{
+    self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter,
+    RouteOptions, Shape,
+};
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -36,7 +42,10 @@ const MEMORY: usize = 24 * 1024;
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
 /// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
-const THIN: Thin = Thin { after: Duration::ZERO, below: 4 };
+const THIN: Thin = Thin {
+    after: Duration::ZERO,
+    below: 4,
+};
 const SHAPE: Shape = Shape {
     thin: THIN,
     fan: 2,
@@ -63,7 +72,12 @@ impl Process {
 
     /// One more of a fleet.
     pub(crate) fn join(world: &World, member: Member, random: &mut StdRng) -> Self {
-        let mut process = Self { member, tasks: Vec::new(), stop: CancellationToken::new(), health: Health::new() };
+        let mut process = Self {
+            member,
+            tasks: Vec::new(),
+            stop: CancellationToken::new(),
+            health: Health::new(),
+        };
         process.run(world, random);
         process
     }
@@ -85,27 +99,39 @@ impl Process {
 
     /// Whether it says so of itself.
     pub(crate) fn complains(&self, words: &str) -> bool {
-        self.health.not_ready().iter().any(|complaint| complaint.reason.contains(words))
+        self.health
+            .not_ready()
+            .iter()
+            .any(|complaint| complaint.reason.contains(words))
     }
 
     /// Asks it to stop and waits until it has.
     pub(crate) async fn stop(&mut self) -> bool {
         self.stop.cancel();
         for task in self.tasks.drain(..) {
-            if tokio::time::timeout(Duration::from_secs(10), task).await.is_err() {
+            if tokio::time::timeout(Duration::from_secs(10), task)
+                .await
+                .is_err()
+            {
                 return false;
             }
         }
         true
     }
 
-    fn spawn<E: std::fmt::Debug>(&mut self, world: &World, name: &'static str, body: impl Future<Output = Result<(), E>> + 'static) {
+    fn spawn<E: std::fmt::Debug>(
+        &mut self,
+        world: &World,
+        name: &'static str,
+        body: impl Future<Output = Result<(), E>> + 'static,
+    ) {
         let world = world.clone();
-        self.tasks.push(tokio::task::spawn_local(self.member.run(async move {
-            if let Err(error) = body.await {
-                world.note(format!("{name} failed: {error:?}"));
-            }
-        })));
+        self.tasks
+            .push(tokio::task::spawn_local(self.member.run(async move {
+                if let Err(error) = body.await {
+                    world.note(format!("{name} failed: {error:?}"));
+                }
+            })));
     }
 
     /// What it sends by, each under the eyes of a witness.
@@ -115,8 +141,15 @@ impl Process {
             Box::new(Witness::new(world, &self.member, target))
         };
         let transactors: Box<dyn Transactors> = Box::new(Exchange::new(world, &self.member.link));
-        let transactors: Box<dyn Transactors> = Box::new(Witness::new(world, &self.member, transactors));
-        let clients = BTreeMap::from([(CLUSTER.to_owned(), Clients { short: client(), long: client() })]);
+        let transactors: Box<dyn Transactors> =
+            Box::new(Witness::new(world, &self.member, transactors));
+        let clients = BTreeMap::from([(
+            CLUSTER.to_owned(),
+            Clients {
+                short: client(),
+                long: client(),
+            },
+        )]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
         Outlets::new(clients, transactors)
     }
@@ -125,7 +158,11 @@ impl Process {
         let health = Health::new();
         self.health = health.clone();
         let (hint, hints) = mpsc::channel(HINTS_MAX);
-        let (give_up, stop, timers_done) = (CancellationToken::new(), self.stop.clone(), CancellationToken::new());
+        let (give_up, stop, timers_done) = (
+            CancellationToken::new(),
+            self.stop.clone(),
+            CancellationToken::new(),
+        );
         let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
         let store: Rc<dyn Store> = Rc::new(Slow::new(world, &self.member, random.random()));
         let ports = ingress::Ports {
@@ -139,11 +176,30 @@ impl Process {
             settled,
             timers_done: timers_done.clone(),
         };
-        let shape = if world.is_true_to_scale() { Shape::DEFAULT } else { SHAPE };
-        let options =
-            ingress::Options { deployment: "sim".into(), route: ROUTE.into(), rules: rules(), stops_at_gap: false, thin: shape.thin };
-        self.spawn(world, "ingress", Ingress::new(options, ports, random.random()).serve(stop.clone()));
-        let writer = Writer { store: store.clone(), jobs: jobs_in, settled: settled_out, hints: vec![hint], health: health.part("writer") };
+        let shape = if world.is_true_to_scale() {
+            Shape::DEFAULT
+        } else {
+            SHAPE
+        };
+        let options = ingress::Options {
+            deployment: "sim".into(),
+            route: ROUTE.into(),
+            rules: rules(),
+            stops_at_gap: false,
+            thin: shape.thin,
+        };
+        self.spawn(
+            world,
+            "ingress",
+            Ingress::new(options, ports, random.random()).serve(stop.clone()),
+        );
+        let writer = Writer {
+            store: store.clone(),
+            jobs: jobs_in,
+            settled: settled_out,
+            hints: vec![hint],
+            health: health.part("writer"),
+        };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
 
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
@@ -181,14 +237,29 @@ impl Process {
             looked,
         };
         let dispatcher = Dispatcher::new(timer_options(world, &health), ports);
-        let served = timer::serve(claimer, dispatcher, timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone()));
+        let served = timer::serve(
+            claimer,
+            dispatcher,
+            timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone()),
+        );
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();
             served.await
         });
-        let loader = Loader { store: store.clone(), requests: requests_in, replies: replies_out, health: health.part("loader") };
+        let loader = Loader {
+            store: store.clone(),
+            requests: requests_in,
+            replies: replies_out,
+            health: health.part("loader"),
+        };
         self.spawn(world, "loader", loader.serve(give_up));
-        let rewriter = Rewriter { store, chores: chores_in, done: looked_out, shape, writer: random.random() };
+        let rewriter = Rewriter {
+            store,
+            chores: chores_in,
+            done: looked_out,
+            shape,
+            writer: random.random(),
+        };
         let rewriter = self.member.rewriter.over(rewriter.serve(stop));
         self.spawn(world, "rewriter", rewriter);
     }
@@ -209,8 +280,18 @@ fn rules() -> Rules {
 
 fn source(world: &World, member: &Member) -> Box<dyn Source> {
     let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
-    let source = Box::new(Linked { link: member.link.clone(), port });
-    if mutant::active(Mutant::IngressRelays) { Box::new(Relaying { world: world.clone(), source }) } else { source }
+    let source = Box::new(Linked {
+        link: member.link.clone(),
+        port,
+    });
+    if mutant::active(Mutant::IngressRelays) {
+        Box::new(Relaying {
+            world: world.clone(),
+            source,
+        })
+    } else {
+        source
+    }
 }
 
 fn claimable(world: &World, member: &Member, health: &Health) -> Claimable {
@@ -219,7 +300,10 @@ fn claimable(world: &World, member: &Member, health: &Health) -> Claimable {
         route: ROUTE.into(),
         topics: vec![SOURCE.to_owned()],
         group: GROUP.to_owned(),
-        catalog: Box::new(Linked { link: member.link.clone(), port }),
+        catalog: Box::new(Linked {
+            link: member.link.clone(),
+            port,
+        }),
         health: health.part("catalog"),
     }
 }
@@ -229,7 +313,11 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
     let route = RouteOptions {
         rules: rules(),
         dead_letter: DEAD.to_owned(),
-        retry: Policy { max_attempts: 1_000, backoff: Duration::from_millis(200), backoff_max: Duration::from_secs(1) },
+        retry: Policy {
+            max_attempts: 1_000,
+            backoff: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(1),
+        },
         overdue_after,
         catch_up_rate,
         source_cluster: CLUSTER.to_owned(),
@@ -245,7 +333,11 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
         deployment: "sim".to_owned(),
         routes: BTreeMap::from([(ROUTE.into(), route)]),
         // More piles up behind a transaction that waits, and a backlog far beyond the budget passes through it slowly.
-        memory: if world.is_exactly_once() { 8 * MEMORY } else { MEMORY },
+        memory: if world.is_exactly_once() {
+            8 * MEMORY
+        } else {
+            MEMORY
+        },
         skew_max: CLOCK_SKEW_MAX,
     }
 }

@@ -16,11 +16,25 @@ impl Relaying {
     fn relay(&self, batch: &Batch) -> Batch {
         let mut rest = Batch::new(batch.partition.clone(), batch.epoch);
         for record in batch.iter() {
-            if record.headers.iter().any(|(name, _)| name.starts_with(b"postdate-")) {
-                rest.push((record.offset, record.timestamp), record.key, record.payload, record.headers);
+            if record
+                .headers
+                .iter()
+                .any(|(name, _)| name.starts_with(b"postdate-"))
+            {
+                rest.push(
+                    (record.offset, record.timestamp),
+                    record.key,
+                    record.payload,
+                    record.headers,
+                );
             } else {
                 let to = Partition::new(TARGET, 0);
-                self.world.cluster().produce(&to, record.timestamp, (record.key, record.payload), record.headers);
+                self.world.cluster().produce(
+                    &to,
+                    record.timestamp,
+                    (record.key, record.payload),
+                    record.headers,
+                );
             }
         }
         rest

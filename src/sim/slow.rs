@@ -7,8 +7,8 @@ use crate::model::{Lease, ShardId, Worker};
 use crate::mutant::{self, Mutant};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
-    Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed,
+    Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -41,17 +41,28 @@ impl Slow {
     }
 
     fn note(&self, what: &str) {
-        self.world.note(format!("process {} {what}", self.member.number));
+        self.world
+            .note(format!("process {} {what}", self.member.number));
     }
 
     async fn travel(&self) -> Result<(), Error> {
         let wait = {
             let mut random = self.random.borrow_mut();
-            let wait = if random.random_bool(0.05) { random.random_range(5..120) } else { random.random_range(0..3) };
-            self.world.store_pace().unwrap_or(Duration::from_millis(wait))
+            let wait = if random.random_bool(0.05) {
+                random.random_range(5..120)
+            } else {
+                random.random_range(0..3)
+            };
+            self.world
+                .store_pace()
+                .unwrap_or(Duration::from_millis(wait))
         };
         tokio::time::sleep(wait).await;
-        if self.member.is_cut_off.get() { Err(Error::Unavailable("the process is cut off".to_owned())) } else { Ok(()) }
+        if self.member.is_cut_off.get() {
+            Err(Error::Unavailable("the process is cut off".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     async fn slowly<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -66,7 +77,11 @@ impl Slow {
 impl Store for Slow {
     async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
         let opened = self.slowly(self.store.open(births)).await?;
-        for (birth, _) in births.iter().zip(&opened).filter(|(_, opened)| matches!(opened, Opened::Born(_))) {
+        for (birth, _) in births
+            .iter()
+            .zip(&opened)
+            .filter(|(_, opened)| matches!(opened, Opened::Born(_)))
+        {
             self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
         }
         Ok(opened)
@@ -76,7 +91,10 @@ impl Store for Slow {
         self.travel().await?;
         let answer = self.store.append(appends).await;
         self.world.note_cancelled();
-        let done = appends.iter().zip(answer.iter().flatten()).filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
+        let done = appends
+            .iter()
+            .zip(answer.iter().flatten())
+            .filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
         done.for_each(|(append, _)| self.world.levels().saw(&append.shard, &append.runs));
         self.travel().await?;
         answer
@@ -91,7 +109,9 @@ impl Store for Slow {
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        leases.iter().for_each(|lease| self.world.saw_token(lease.token, self.member.number));
+        leases
+            .iter()
+            .for_each(|lease| self.world.saw_token(lease.token, self.member.number));
         if mutant::active(Mutant::TailByNumber) {
             for lease in leases {
                 self.numbering.begin(&self.store, &lease.shard).await?;
@@ -99,7 +119,11 @@ impl Store for Slow {
         }
         let asked = Instant::now();
         let acquired = self.slowly(self.store.acquire(leases, length)).await?;
-        for (lease, _) in leases.iter().zip(&acquired).filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. })) {
+        for (lease, _) in leases
+            .iter()
+            .zip(&acquired)
+            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
+        {
             self.note(&format!("takes {}", lease.shard));
             self.member.terms.granted(lease, asked + length);
         }
@@ -138,7 +162,9 @@ impl Store for Slow {
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         if mutant::active(Mutant::TailByNumber) {
-            let tails = requests.iter().map(|request| self.numbering.tail(&self.store, request));
+            let tails = requests
+                .iter()
+                .map(|request| self.numbering.tail(&self.store, request));
             return self.slowly(try_join_all(tails)).await;
         }
         self.slowly(self.store.tail(requests)).await
@@ -146,7 +172,10 @@ impl Store for Slow {
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let advanced = self.slowly(self.store.advance(requests)).await?;
-        for (request, _) in requests.iter().zip(&advanced).filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
+        for (request, _) in requests
+            .iter()
+            .zip(&advanced)
+            .filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
         {
             self.member.terms.lost(&request.lease);
         }
@@ -161,13 +190,25 @@ impl Store for Slow {
         let long = {
             // Every so often one is long on its way: the shard is loaded on meanwhile.
             let mut random = self.random.borrow_mut();
-            random.random_bool(0.2).then(|| Duration::from_millis(random.random_range(200..3_000)))
+            random
+                .random_bool(0.2)
+                .then(|| Duration::from_millis(random.random_range(200..3_000)))
         };
         tokio::time::sleep(long.unwrap_or_default()).await;
         let outcomes = self.slowly(self.store.rewrite(requests)).await?;
-        for (request, _) in requests.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Rewritten::Done) {
-            self.note(&format!("rewrites: {} runs became {}", request.inputs.len(), request.outputs.len()));
-            self.world.levels().saw(&request.lease.shard, &request.outputs);
+        for (request, _) in requests
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| **outcome == Rewritten::Done)
+        {
+            self.note(&format!(
+                "rewrites: {} runs became {}",
+                request.inputs.len(),
+                request.outputs.len()
+            ));
+            self.world
+                .levels()
+                .saw(&request.lease.shard, &request.outputs);
         }
         Ok(outcomes)
     }

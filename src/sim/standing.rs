@@ -19,17 +19,31 @@ const AROUND: u64 = 120;
 const HOUR: u64 = 3_600;
 
 /// How long messages wait, in milliseconds, the one after the other.
-const DELAYS: [i64; 6] = [25_000, 50 * 60_000, 40_000, 31 * 60_000, 2 * 60_000, 9 * 60_000];
+const DELAYS: [i64; 6] = [
+    25_000,
+    50 * 60_000,
+    40_000,
+    31 * 60_000,
+    2 * 60_000,
+    9 * 60_000,
+];
 
 /// In a runtime with a clock of its own.
 pub(super) fn alone<T>(body: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime without I/O can always be built"), body)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    tokio::task::LocalSet::new().block_on(
+        &runtime.expect("a runtime without I/O can always be built"),
+        body,
+    )
 }
 
 /// By how many milliseconds each message was late whose payload is a number of its own and its due.
 pub(super) fn lateness(world: &World) -> Vec<i64> {
-    let late = |arrival: &Arrival| Some(arrival.at - arrival.uid.split_once(' ')?.1.parse::<i64>().ok()?);
+    let late =
+        |arrival: &Arrival| Some(arrival.at - arrival.uid.split_once(' ')?.1.parse::<i64>().ok()?);
     world.arrivals().iter().filter_map(late).collect()
 }
 
@@ -51,12 +65,20 @@ fn simulate(seconds: u64, stands: bool) -> Came {
         let mut sent = 0;
         for second in 0..AROUND + seconds + AROUND {
             if second == AROUND || second == AROUND + seconds {
-                fleet.iter().for_each(|process| process.member.rewriter.set(stands && second == AROUND));
+                fleet
+                    .iter()
+                    .for_each(|process| process.member.rewriter.set(stands && second == AROUND));
             }
-            let due = world.now().as_millis() + DELAYS[second as usize % DELAYS.len()] + (37 * second % 1_000) as i64;
+            let due = world.now().as_millis()
+                + DELAYS[second as usize % DELAYS.len()]
+                + (37 * second % 1_000) as i64;
             if due < end - 1_000 {
                 let partition = Partition::new(SOURCE, (second % PARTITIONS as u64) as i32);
-                world.produce(&partition, &format!("{sent} {due}"), &[("postdate-at", due.to_string())]);
+                world.produce(
+                    &partition,
+                    &format!("{sent} {due}"),
+                    &[("postdate-at", due.to_string())],
+                );
                 sent += 1;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -68,11 +90,22 @@ fn simulate(seconds: u64, stands: bool) -> Came {
         let trace = world.take_trace();
         let rewrites = |seconds: Range<u64>| {
             let at = |at: i64| seconds.contains(&(at as u64 / 1_000));
-            trace.iter().filter(|line| line.what.contains(" runs became ") && at(line.at)).count()
+            trace
+                .iter()
+                .filter(|line| line.what.contains(" runs became ") && at(line.at))
+                .count()
         };
         // What the rewriters had made already is put in its place in the first seconds.
-        let rewrites = [rewrites(0..AROUND), rewrites(AROUND + 10..AROUND + seconds), rewrites(AROUND + seconds..u64::MAX)];
-        Came { late, sent, rewrites }
+        let rewrites = [
+            rewrites(0..AROUND),
+            rewrites(AROUND + 10..AROUND + seconds),
+            rewrites(AROUND + seconds..u64::MAX),
+        ];
+        Came {
+            late,
+            sent,
+            rewrites,
+        }
     })
 }
 
@@ -82,10 +115,21 @@ pub(super) const ON_TIME: Range<i64> = 0..20;
 #[test]
 fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
     for stands in [false, true] {
-        let Came { late, sent, rewrites } = simulate(HOUR, stands);
+        let Came {
+            late,
+            sent,
+            rewrites,
+        } = simulate(HOUR, stands);
         assert_eq!(late.len(), sent);
-        assert!(late.iter().all(|late| ON_TIME.contains(late)), "{:?} ms late", late.iter().max());
-        assert!(rewrites[0] > 0 && rewrites[2] > 0 && (rewrites[1] == 0) == stands, "{rewrites:?}");
+        assert!(
+            late.iter().all(|late| ON_TIME.contains(late)),
+            "{:?} ms late",
+            late.iter().max()
+        );
+        assert!(
+            rewrites[0] > 0 && rewrites[2] > 0 && (rewrites[1] == 0) == stands,
+            "{rewrites:?}"
+        );
     }
 }
 

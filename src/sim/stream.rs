@@ -85,7 +85,9 @@ impl World {
     /// Its brokers are NATS from here on.
     pub(crate) fn on_streams(self, window: Duration) -> Self {
         self.cluster().make_stream(SOURCE);
-        [TARGET, DEAD].iter().for_each(|topic| self.cluster().set_window(topic, window));
+        [TARGET, DEAD]
+            .iter()
+            .for_each(|topic| self.cluster().set_window(topic, window));
         self.streams().window.set(window);
         self
     }
@@ -108,22 +110,33 @@ impl World {
 
     async fn purge(&self, random: &mut StdRng) {
         let records = self.cluster().records(SOURCE);
-        let Some(last) = records.iter().map(|record| record.offset.0).max() else { return };
+        let Some(last) = records.iter().map(|record| record.offset.0).max() else {
+            return;
+        };
         let first = random.random_range(last.saturating_sub(40)..=last + 1);
         self.note(format!("the source is purged up to {first}"));
         self.disturb();
         self.take_away(|offset| offset < Offset(first)).await;
-        self.cluster().trim_to(&Partition::new(SOURCE, 0), Offset(first));
+        self.cluster()
+            .trim_to(&Partition::new(SOURCE, 0), Offset(first));
     }
 
     /// What is about to go before it was stored need not arrive.
     async fn take_away(&self, goes: impl Fn(Offset) -> bool) {
         for record in self.cluster().records(SOURCE) {
             let shard = ShardId::new(ROUTE, Partition::new(SOURCE, record.partition));
-            let state = self.store().state(&[shard]).await.expect("the memory store answers").pop().flatten();
+            let state = self
+                .store()
+                .state(&[shard])
+                .await
+                .expect("the memory store answers")
+                .pop()
+                .flatten();
             let is_stored = state.is_some_and(|state| state.watermark.covers(record.offset));
             if goes(record.offset) && !is_stored {
-                self.streams().taken_away.borrow_mut().insert(String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned());
+                self.streams().taken_away.borrow_mut().insert(
+                    String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned(),
+                );
             }
         }
     }
@@ -140,15 +153,25 @@ async fn renew(world: &World, process: &mut Process, random: &mut StdRng) {
     if !within(NOTICED, || process.complains("was recreated")).await {
         return world.accuse("nobody noticed that the source was made again".to_owned());
     }
-    if !within(EMPTIED, || world.balances().iter().all(|balance| balance.pending == 0)).await {
+    if !within(EMPTIED, || {
+        world.balances().iter().all(|balance| balance.pending == 0)
+    })
+    .await
+    {
         world.accuse("what waited of the old source was not delivered".to_owned());
     }
     if !process.stop().await {
         world.accuse("a stopping process did not end".to_owned());
     }
     world.note("the store is reset");
-    let shards: Vec<_> = (0..2).map(|index| ShardId::new(ROUTE, Partition::new(SOURCE, index))).collect();
-    world.store().erase(&shards).await.expect("the memory store answers");
+    let shards: Vec<_> = (0..2)
+        .map(|index| ShardId::new(ROUTE, Partition::new(SOURCE, index)))
+        .collect();
+    world
+        .store()
+        .erase(&shards)
+        .await
+        .expect("the memory store answers");
     world.streams().stored_make.set(world.streams().make());
     tokio::time::sleep(world.streams().window.get()).await;
     process.ensure_running(world, random);
@@ -171,18 +194,42 @@ mod tests {
     use super::*;
     use crate::mutant::Mutant;
 
-    const READ_AGAIN: Faults = Faults { streams: Harm::Nothing, ..Faults::NONE };
-    const ALL: Faults = Faults { streams: Harm::Nothing, ..Faults::ALL };
-    const PURGED: Faults = Faults { streams: Harm::Purges, ..Faults::STORE_KEEPS };
-    const RENEWED: Faults = Faults { kills: true, clock_steps: true, streams: Harm::Renewal, ..Faults::NONE };
+    const READ_AGAIN: Faults = Faults {
+        streams: Harm::Nothing,
+        ..Faults::NONE
+    };
+    const ALL: Faults = Faults {
+        streams: Harm::Nothing,
+        ..Faults::ALL
+    };
+    const PURGED: Faults = Faults {
+        streams: Harm::Purges,
+        ..Faults::STORE_KEEPS
+    };
+    const RENEWED: Faults = Faults {
+        kills: true,
+        clock_steps: true,
+        streams: Harm::Renewal,
+        ..Faults::NONE
+    };
 
     const LENGTH: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_secs(6);
 
     fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
         // As short as a reset has the patience for.
-        let window = if faults.streams == Harm::Renewal { Duration::from_secs(2) } else { LONG };
-        super::super::run(Plan { seed, length, faults, delays: SOON, manner: Manner::Streams(window) })
+        let window = if faults.streams == Harm::Renewal {
+            Duration::from_secs(2)
+        } else {
+            LONG
+        };
+        super::super::run(Plan {
+            seed,
+            length,
+            faults,
+            delays: SOON,
+            manner: Manner::Streams(window),
+        })
     }
 
     #[test]
@@ -200,7 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn on_streams_nothing_is_lost_or_early_and_nothing_comes_twice_within_the_window_whatever_happens() {
+    fn on_streams_nothing_is_lost_or_early_and_nothing_comes_twice_within_the_window_whatever_happens()
+     {
         assert_kept(1_000..1_030, |seed| run(seed, ALL, LENGTH));
         assert_kept(10_000..10_250, |seed| run(seed, ALL, SHORT));
     }
@@ -214,7 +262,12 @@ mod tests {
     #[test]
     fn a_stream_that_was_made_again_is_noticed_and_read_from_its_start_after_a_reset() {
         let seeds = 3_000..3_030;
-        assert!(seeds.clone().any(|seed| run(seed, RENEWED, LENGTH).trace.iter().any(|line| line.what == "the store is reset")));
+        assert!(seeds.clone().any(|seed| {
+            run(seed, RENEWED, LENGTH)
+                .trace
+                .iter()
+                .any(|line| line.what == "the store is reset")
+        }));
         assert_kept(seeds, |seed| run(seed, RENEWED, LENGTH));
     }
 
@@ -226,8 +279,13 @@ mod tests {
             (Mutant::TakesForOld, RENEWED),
             (Mutant::TakesOldCommit, RENEWED),
         ];
-        let is_caught = |mutant, faults| is_broken_by(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH));
-        let missed: Vec<_> = planted.into_iter().filter(|(mutant, faults)| !is_caught(*mutant, *faults)).collect();
+        let is_caught = |mutant, faults| {
+            is_broken_by(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH))
+        };
+        let missed: Vec<_> = planted
+            .into_iter()
+            .filter(|(mutant, faults)| !is_caught(*mutant, *faults))
+            .collect();
         assert_eq!(missed, []);
     }
 }

@@ -22,7 +22,14 @@ struct Known {
 
 impl Terms {
     pub(super) fn granted(&self, lease: &Lease, until: Instant) {
-        self.0.borrow_mut().insert(lease.shard.clone(), Known { token: lease.token, until, lost: None });
+        self.0.borrow_mut().insert(
+            lease.shard.clone(),
+            Known {
+                token: lease.token,
+                until,
+                lost: None,
+            },
+        );
     }
 
     pub(super) fn renewed(&self, lease: &Lease, until: Instant) {
@@ -30,20 +37,32 @@ impl Terms {
     }
 
     pub(super) fn lost(&self, lease: &Lease) {
-        self.of(lease, |known| _ = known.lost.get_or_insert_with(Instant::now));
+        self.of(lease, |known| {
+            _ = known.lost.get_or_insert_with(Instant::now)
+        });
     }
 
     pub(super) fn released(&self, lease: &Lease) {
-        self.0.borrow_mut().retain(|_, known| known.token != lease.token);
+        self.0
+            .borrow_mut()
+            .retain(|_, known| known.token != lease.token);
     }
 
     /// It was frozen until now: what it was told meanwhile, or just before, it hears now.
     pub(super) fn woke(&self) {
-        self.0.borrow_mut().values_mut().for_each(|known| known.lost = known.lost.map(|_| Instant::now()));
+        self.0
+            .borrow_mut()
+            .values_mut()
+            .for_each(|known| known.lost = known.lost.map(|_| Instant::now()));
     }
 
     fn of(&self, lease: &Lease, learn: impl FnOnce(&mut Known)) {
-        if let Some(known) = self.0.borrow_mut().get_mut(&lease.shard).filter(|known| known.token == lease.token) {
+        if let Some(known) = self
+            .0
+            .borrow_mut()
+            .get_mut(&lease.shard)
+            .filter(|known| known.token == lease.token)
+        {
             learn(known);
         }
     }
@@ -51,7 +70,9 @@ impl Terms {
     /// Why the process must not act for the shard; `None`: it may.
     pub(super) fn objection(&self, shard: &ShardId) -> Option<&'static str> {
         let (now, terms) = (Instant::now(), self.0.borrow());
-        let Some(known) = terms.get(shard) else { return Some("which it does not hold") };
+        let Some(known) = terms.get(shard) else {
+            return Some("which it does not hold");
+        };
         match known.lost {
             _ if known.until <= now => Some("though its lease has run out by its own clock"),
             Some(lost) if lost + HEARING <= now => Some("though it was told that another has it"),

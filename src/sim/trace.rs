@@ -22,12 +22,21 @@ pub(crate) struct Line {
 pub(super) fn shown(trace: &[Line], broken: &[String]) -> String {
     let of_trace = || trace.iter().rev().filter_map(|line| line.uid.as_deref());
     let known: BTreeSet<&str> = of_trace().collect();
-    let mut uids = first(broken.iter().flat_map(|broken| words(broken)).filter(|word| known.contains(word)));
+    let mut uids = first(
+        broken
+            .iter()
+            .flat_map(|broken| words(broken))
+            .filter(|word| known.contains(word)),
+    );
     if uids.is_empty() {
         uids = first(of_trace());
     }
     let is_shown = |line: &&Line| line.uid.as_deref().is_none_or(|uid| uids.contains(&uid));
-    let lines: Vec<_> = trace.iter().filter(is_shown).map(|line| format!("{:>8} {}", line.at, line.what)).collect();
+    let lines: Vec<_> = trace
+        .iter()
+        .filter(is_shown)
+        .map(|line| format!("{:>8} {}", line.at, line.what))
+        .collect();
     let left_out = lines.len().saturating_sub(LINES_MAX);
     let messages = uids.join(", ");
     format!(
@@ -39,7 +48,9 @@ pub(super) fn shown(trace: &[Line], broken: &[String]) -> String {
 /// So many of them, each once.
 fn first<'a>(uids: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
-    uids.filter(|uid| seen.insert(*uid)).take(MESSAGES_MAX).collect()
+    uids.filter(|uid| seen.insert(*uid))
+        .take(MESSAGES_MAX)
+        .collect()
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -51,22 +62,50 @@ mod tests {
     use super::*;
 
     fn line(at: i64, uid: Option<&str>, what: &str) -> Line {
-        Line { at, uid: uid.map(str::to_owned), what: what.to_owned() }
+        Line {
+            at,
+            uid: uid.map(str::to_owned),
+            what: what.to_owned(),
+        }
     }
 
     #[test]
     fn of_messages_only_those_are_shown_that_are_accused_or_the_last_if_none_is() {
-        let trace = [line(1, Some("u1"), "u1 is sent"), line(2, None, "kill"), line(3, Some("u11"), "u11 is sent")];
-        let lines = |broken: &str| shown(&trace, &[broken.to_owned()]).lines().skip(1).map(str::trim_start).collect::<Vec<_>>().join("; ");
+        let trace = [
+            line(1, Some("u1"), "u1 is sent"),
+            line(2, None, "kill"),
+            line(3, Some("u11"), "u11 is sent"),
+        ];
+        let lines = |broken: &str| {
+            shown(&trace, &[broken.to_owned()])
+                .lines()
+                .skip(1)
+                .map(str::trim_start)
+                .collect::<Vec<_>>()
+                .join("; ")
+        };
         assert_eq!(lines("lost: Sent { uid: \"u1\" }"), "1 u1 is sent; 2 kill");
-        assert_eq!(lines("u2 and a ledger is open"), "1 u1 is sent; 2 kill; 3 u11 is sent");
+        assert_eq!(
+            lines("u2 and a ledger is open"),
+            "1 u1 is sent; 2 kill; 3 u11 is sent"
+        );
     }
 
     #[test]
     fn what_is_shown_is_bounded_however_much_happened() {
-        let trace: Vec<_> = (0..5_000).flat_map(|at| [line(at, None, "kill"), line(at, Some(&format!("u{at}")), "sent")]).collect();
+        let trace: Vec<_> = (0..5_000)
+            .flat_map(|at| {
+                [
+                    line(at, None, "kill"),
+                    line(at, Some(&format!("u{at}")), "sent"),
+                ]
+            })
+            .collect();
         let text = shown(&trace, &["a ledger is open".to_owned()]);
         assert_eq!(text.lines().count(), 1 + LINES_MAX);
-        assert!(text.ends_with("    4999 sent") && text.contains(" lines before it left out"), "{text}");
+        assert!(
+            text.ends_with("    4999 sent") && text.contains(" lines before it left out"),
+            "{text}"
+        );
     }
 }

@@ -138,7 +138,10 @@ impl Fleet {
     }
 
     fn set_clock(&self, at: usize, off: i64) {
-        self.note(at, &format!("has a clock from here on that is {off} ms off"));
+        self.note(
+            at,
+            &format!("has a clock from here on that is {off} ms off"),
+        );
         self.processes[at].member.clock.set_off(off);
     }
 
@@ -147,7 +150,8 @@ impl Fleet {
         let (process, _) = self.note(at, "is to stop");
         let mut leaving = self.processes.remove(at);
         if !leaving.stop().await {
-            self.world.accuse(format!("process {process} did not stop in time"));
+            self.world
+                .accuse(format!("process {process} did not stop in time"));
         }
     }
 
@@ -182,8 +186,18 @@ impl Fleet {
 
     /// One process reads nothing, learns nothing of the brokers and sends nothing, and the others go on.
     async fn cut_from_brokers(&mut self) {
-        let (at, cut) = (self.some(), if self.random.random_bool(0.5) { Cut::Fails } else { Cut::Hangs });
-        let (process, from) = self.note(at, &format!("is cut off from the brokers, and what it asks {cut:?}"));
+        let (at, cut) = (
+            self.some(),
+            if self.random.random_bool(0.5) {
+                Cut::Fails
+            } else {
+                Cut::Hangs
+            },
+        );
+        let (process, from) = self.note(
+            at,
+            &format!("is cut off from the brokers, and what it asks {cut:?}"),
+        );
         let link = self.processes[at].member.link.clone();
         link.cut(cut);
         self.pause(1_500).await;
@@ -194,11 +208,14 @@ impl Fleet {
         }
         self.pause(1_500).await;
         match self.random.random_range(0..5) {
-            0 if self.processes.len() > 1 => self.kill(at, "is killed, cut off from the brokers").await,
+            0 if self.processes.len() > 1 => {
+                self.kill(at, "is killed, cut off from the brokers").await
+            }
             1 => self.freeze(at, "is frozen, cut off from the brokers").await,
             _ => {}
         }
-        self.world.note(format!("process {process} would reach the brokers again"));
+        self.world
+            .note(format!("process {process} would reach the brokers again"));
         link.heal();
         if is_expelled {
             self.world.cluster().tell_lapsed();
@@ -224,16 +241,24 @@ impl Fleet {
     }
 
     async fn store_outage(&mut self) {
-        let (from, all): (_, Vec<usize>) = (self.world.elapsed(), self.processes.iter().map(|process| process.member.number).collect());
+        let (from, all): (_, Vec<usize>) = (
+            self.world.elapsed(),
+            self.processes
+                .iter()
+                .map(|process| process.member.number)
+                .collect(),
+        );
         self.world.store_down(true);
         self.pause(3_000).await;
         if self.processes.len() > 1 && self.random.random_bool(0.3) {
             let at = self.some();
-            self.kill(at, "is killed, while the store does not answer").await;
+            self.kill(at, "is killed, while the store does not answer")
+                .await;
             self.pause(1_000).await;
         }
         self.world.store_down(false);
-        all.into_iter().for_each(|process| self.blame(process, from));
+        all.into_iter()
+            .for_each(|process| self.blame(process, from));
     }
 
     async fn hold_sends(&mut self) {

@@ -54,7 +54,14 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(world: &World, random: StdRng, delays: &'static [i64]) -> Self {
-        Self { world: world.clone(), random, delays, partitions: 2, count: 0, ids: Vec::new() }
+        Self {
+            world: world.clone(),
+            random,
+            delays,
+            partitions: 2,
+            count: 0,
+            ids: Vec::new(),
+        }
     }
 
     /// To so many partitions.
@@ -82,7 +89,8 @@ impl Sender {
         let mut headers: Vec<(&str, String)> = vec![("uid", uid.clone())];
         let mut partition = self.random.random_range(0..self.partitions);
         if self.world.is_exactly_once() && self.random.random_bool(0.05) {
-            self.world.produce_in_vain(&Partition::new(SOURCE, partition));
+            self.world
+                .produce_in_vain(&Partition::new(SOURCE, partition));
         }
         let kind = match self.random.random_range(0..20) {
             0 => {
@@ -92,19 +100,33 @@ impl Sender {
             1 | 2 => Kind::Relay,
             5 if self.world.is_exactly_once() && self.random.random_bool(0.1) => {
                 let due = now + self.delays[self.random.random_range(0..self.delays.len())];
-                headers.extend([("postdate-at", due.to_string()), ("padding", "x".repeat(160))]);
+                headers.extend([
+                    ("postdate-at", due.to_string()),
+                    ("padding", "x".repeat(160)),
+                ]);
                 Kind::Large { due }
             }
             3 | 4 if !self.ids.is_empty() => {
-                let (id, of) = self.ids[self.random.random_range(self.ids.len().saturating_sub(6)..self.ids.len())].clone();
+                let (id, of) = self.ids[self
+                    .random
+                    .random_range(self.ids.len().saturating_sub(6)..self.ids.len())]
+                .clone();
                 partition = of;
-                headers.extend([("postdate-op", "cancel".into()), ("postdate-id", id.clone())]);
+                headers.extend([
+                    ("postdate-op", "cancel".into()),
+                    ("postdate-id", id.clone()),
+                ]);
                 Kind::Cancel { id }
             }
             _ => {
-                let due = now + self.delays[self.random.random_range(0..self.delays.len())] + self.random.random_range(0..30);
+                let due = now
+                    + self.delays[self.random.random_range(0..self.delays.len())]
+                    + self.random.random_range(0..30);
                 headers.push(("postdate-at", due.to_string()));
-                let id = self.random.random_bool(0.4).then(|| format!("id{}-{partition}", self.random.random_range(0..self.count)));
+                let id = self
+                    .random
+                    .random_bool(0.4)
+                    .then(|| format!("id{}-{partition}", self.random.random_range(0..self.count)));
                 if let Some(id) = &id {
                     headers.push(("postdate-id", id.clone()));
                     self.ids.push((id.clone(), partition));
@@ -112,8 +134,16 @@ impl Sender {
                 Kind::Delayed { due, id }
             }
         };
-        let offset = self.world.produce(&Partition::new(SOURCE, partition), &uid, &headers);
-        let sent = Sent { make: self.world.streams().make(), partition, offset, uid, kind };
+        let offset = self
+            .world
+            .produce(&Partition::new(SOURCE, partition), &uid, &headers);
+        let sent = Sent {
+            make: self.world.streams().make(),
+            partition,
+            offset,
+            uid,
+            kind,
+        };
         self.world.tell_sent(&sent);
         sent
     }

@@ -48,7 +48,11 @@ pub(crate) struct SimClock {
 
 impl SimClock {
     fn new(start: Instant) -> Rc<Self> {
-        Rc::new(Self { start, off: Cell::new(0), looks: Cell::new(None) })
+        Rc::new(Self {
+            start,
+            off: Cell::new(0),
+            looks: Cell::new(None),
+        })
     }
 
     /// Sets how far it is off.
@@ -62,7 +66,9 @@ impl SimClock {
     }
 
     fn behind(&self) -> i64 {
-        let Some(looks) = self.looks.get() else { return 0 };
+        let Some(looks) = self.looks.get() else {
+            return 0;
+        };
         self.looks.set(Some(looks + 1));
         // The golden ratio's multiples come in no order.
         i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
@@ -208,16 +214,34 @@ impl World {
     }
 
     /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
-    pub(crate) fn saw_sent(&self, uid: String, partition: i32, (process, own_at): (usize, Timestamp)) {
+    pub(crate) fn saw_sent(
+        &self,
+        uid: String,
+        partition: i32,
+        (process, own_at): (usize, Timestamp),
+    ) {
         let own_at = own_at.as_millis();
-        self.tell(&uid, format!("process {process} hands {uid} over, at {} by its clock", own_at - EPOCH));
+        self.tell(
+            &uid,
+            format!(
+                "process {process} hands {uid} over, at {} by its clock",
+                own_at - EPOCH
+            ),
+        );
         let holder = self.holder(partition);
         if holder.is_some_and(|holder| holder != process) && !self.store_lost_writes() {
-            let what = format!("process {process} handed {uid} over, whose shard {partition} was held by {holder:?}");
+            let what = format!(
+                "process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"
+            );
             self.tell(&uid, what.clone());
             self.0.accusations.borrow_mut().push(what);
         }
-        self.0.handed.borrow_mut().push(Handed { uid, process, at: self.elapsed(), own_at });
+        self.0.handed.borrow_mut().push(Handed {
+            uid,
+            process,
+            at: self.elapsed(),
+            own_at,
+        });
     }
 
     pub(crate) fn accuse(&self, what: String) {
@@ -235,7 +259,10 @@ impl World {
 
     /// The process that holds a partition's shard.
     pub(crate) fn holder(&self, partition: i32) -> Option<usize> {
-        let token = self.0.store.holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
+        let token = self
+            .0
+            .store
+            .holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
         self.0.tokens.borrow().get(&token.0).copied()
     }
 
@@ -278,48 +305,94 @@ impl World {
     /// A fault, or what a process does as a whole.
     pub(crate) fn note(&self, what: impl AsRef<str>) {
         tracing::info!("{} {}", self.elapsed(), what.as_ref());
-        self.0.trace.borrow_mut().push(Line { at: self.elapsed(), uid: None, what: what.as_ref().to_owned() });
+        self.0.trace.borrow_mut().push(Line {
+            at: self.elapsed(),
+            uid: None,
+            what: what.as_ref().to_owned(),
+        });
     }
 
     /// Something became of a message.
     pub(crate) fn tell(&self, uid: &str, what: String) {
-        self.0.trace.borrow_mut().push(Line { at: self.elapsed(), uid: Some(uid.to_owned()), what });
+        self.0.trace.borrow_mut().push(Line {
+            at: self.elapsed(),
+            uid: Some(uid.to_owned()),
+            what,
+        });
     }
 
-    pub(crate) fn produce(&self, partition: &Partition, uid: &str, headers: &[(&str, String)]) -> Offset {
-        let headers = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    pub(crate) fn produce(
+        &self,
+        partition: &Partition,
+        uid: &str,
+        headers: &[(&str, String)],
+    ) -> Offset {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         let parts = (Some(uid.as_bytes()), Some(uid.as_bytes()));
-        self.0.cluster.produce(partition, Some(self.now()), parts, headers)
+        self.0
+            .cluster
+            .produce(partition, Some(self.now()), parts, headers)
     }
 
     pub(crate) fn tell_sent(&self, sent: &Sent) {
-        let Sent { make, partition, offset, uid, kind } = sent;
+        let Sent {
+            make,
+            partition,
+            offset,
+            uid,
+            kind,
+        } = sent;
         let kind = match kind {
             Kind::Delayed { due, id: Some(id) } => format!("due at {}, as {id}", due - EPOCH),
-            Kind::Delayed { due, id: None } | Kind::Large { due } => format!("due at {}", due - EPOCH),
+            Kind::Delayed { due, id: None } | Kind::Large { due } => {
+                format!("due at {}", due - EPOCH)
+            }
             Kind::Relay => "to be relayed".to_owned(),
             Kind::Refused => "to be refused".to_owned(),
             Kind::Cancel { id } => format!("cancels {id}"),
         };
-        self.tell(uid, format!("{uid} is sent to {partition}, at offset {offset}: {kind}"));
-        self.0.sent.borrow_mut().insert((*make, *partition, *offset), uid.clone());
+        self.tell(
+            uid,
+            format!("{uid} is sent to {partition}, at offset {offset}: {kind}"),
+        );
+        self.0
+            .sent
+            .borrow_mut()
+            .insert((*make, *partition, *offset), uid.clone());
     }
 
     /// Some producer's transaction that is aborted.
     pub(crate) fn produce_in_vain(&self, partition: &Partition) {
-        self.0.cluster.produce_in_vain(partition, ABORTED.as_bytes());
+        self.0
+            .cluster
+            .produce_in_vain(partition, ABORTED.as_bytes());
     }
 
     /// At every moment what was accepted is settled or there, as far as the store can know.
     pub(crate) fn audit(&self) {
-        for (shard, balance) in self.0.store.balances_now().into_iter().filter(|(_, balance)| !balance.holds()) {
-            self.accuse(format!("the ledger of {shard} does not balance: {balance:?}"));
+        for (shard, balance) in self
+            .0
+            .store
+            .balances_now()
+            .into_iter()
+            .filter(|(_, balance)| !balance.holds())
+        {
+            self.accuse(format!(
+                "the ledger of {shard} does not balance: {balance:?}"
+            ));
         }
     }
 
     /// The ledgers of all shards.
     pub(crate) fn balances(&self) -> Vec<Balance> {
-        self.0.store.balances_now().into_iter().map(|(_, balance)| balance).collect()
+        self.0
+            .store
+            .balances_now()
+            .into_iter()
+            .map(|(_, balance)| balance)
+            .collect()
     }
 
     /// Keeps the store as it is now for a later rollback.
@@ -338,7 +411,10 @@ impl World {
             return;
         }
         let to = random.random_range(0..snapshots.len());
-        self.note(format!("the store goes back by {} snapshots", snapshots.len() - to));
+        self.note(format!(
+            "the store goes back by {} snapshots",
+            snapshots.len() - to
+        ));
         self.0.store.roll_back_to(&snapshots[to]);
         snapshots.truncate(to + 1);
         self.lose();
@@ -368,28 +444,52 @@ impl World {
     }
 
     pub(crate) fn store_down(&self, down: bool) {
-        self.note(if down { "the store does not answer" } else { "the store answers" });
+        self.note(if down {
+            "the store does not answer"
+        } else {
+            "the store answers"
+        });
         self.0.store.set_down(down);
     }
 
     pub(crate) fn target_missing(&self, missing: bool) {
-        self.note(if missing { "the target is missing" } else { "the target is there" });
-        let failure = Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "no such topic".into() };
+        self.note(if missing {
+            "the target is missing"
+        } else {
+            "the target is there"
+        });
+        let failure = Failure {
+            kind: FailureKind::NotNow,
+            reason: Reason::UnknownTarget,
+            detail: "no such topic".into(),
+        };
         self.0.cluster.refuse(TARGET, missing.then_some(failure));
     }
 
     pub(crate) fn hold_reports(&self, hold: bool) {
-        self.note(if hold { "reports are held back" } else { "reports come again" });
+        self.note(if hold {
+            "reports are held back"
+        } else {
+            "reports come again"
+        });
         self.0.cluster.hold_reports(hold);
     }
 
     pub(crate) fn hold_sends(&self, hold: bool) {
-        self.note(if hold { "the network holds what is sent" } else { "the network lets go what is sent" });
+        self.note(if hold {
+            "the network holds what is sent"
+        } else {
+            "the network lets go what is sent"
+        });
         self.0.cluster.hold_sends(hold);
     }
 
     pub(crate) fn producers_failed(&self, failed: bool) {
-        self.note(if failed { "the producers fail for good" } else { "the producers are replaced" });
+        self.note(if failed {
+            "the producers fail for good"
+        } else {
+            "the producers are replaced"
+        });
         self.0.cluster.fail_producers(failed);
     }
 
@@ -429,20 +529,39 @@ impl World {
     }
 
     pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
-        self.0.cancelled.borrow().contains(&(sent.make, sent.partition, sent.offset))
+        self.0
+            .cancelled
+            .borrow()
+            .contains(&(sent.make, sent.partition, sent.offset))
     }
 
     /// The delivered pair that was last committed of a partition.
     pub(crate) async fn committed(&self, partition: &Partition) -> Option<Claim> {
-        let committed = self.0.cluster.catalog().committed(GROUP, std::slice::from_ref(partition)).await;
-        let text = committed.expect("the memory broker answers").pop().flatten();
-        text.and_then(|text| Committed::parse(&text)).map(|committed| committed.delivered)
+        let committed = self
+            .0
+            .cluster
+            .catalog()
+            .committed(GROUP, std::slice::from_ref(partition))
+            .await;
+        let text = committed
+            .expect("the memory broker answers")
+            .pop()
+            .flatten();
+        text.and_then(|text| Committed::parse(&text))
+            .map(|committed| committed.delivered)
     }
 
     /// The delivered pair that the store knows of a partition's shard.
     pub(crate) async fn delivered(&self, partition: &Partition) -> Claim {
         let shard = ShardId::new(ROUTE, partition.clone());
-        let state = self.0.store.state(&[shard]).await.expect("the memory store answers").pop().flatten();
+        let state = self
+            .0
+            .store
+            .state(&[shard])
+            .await
+            .expect("the memory store answers")
+            .pop()
+            .flatten();
         state.expect("the shard was born").delivered
     }
 
@@ -457,10 +576,21 @@ impl World {
     /// What happened, in the order of time.
     pub(crate) fn take_trace(&self) -> Vec<Line> {
         let mut trace = self.0.trace.take();
-        trace.extend(self.arrivals().into_iter().map(|Arrival { uid, at, is_dead }| {
-            let what = format!("{uid} arrives{}", if is_dead { ", as a dead letter" } else { "" });
-            Line { at: at - EPOCH, uid: Some(uid), what }
-        }));
+        trace.extend(
+            self.arrivals()
+                .into_iter()
+                .map(|Arrival { uid, at, is_dead }| {
+                    let what = format!(
+                        "{uid} arrives{}",
+                        if is_dead { ", as a dead letter" } else { "" }
+                    );
+                    Line {
+                        at: at - EPOCH,
+                        uid: Some(uid),
+                        what,
+                    }
+                }),
+        );
         // Stable: what was done in a millisecond comes before what arrived in it.
         trace.sort_by_key(|line| line.at);
         trace

@@ -16,20 +16,29 @@ impl Forecast {
     /// About how many messages are due by `until`, those included that are behind their due. Within a slice dues are taken to be even over
     /// what is left of it; a slice of what is far ahead counts for nothing, as its messages move to others before they are due.
     pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
-        self.0.iter().fold(0, |sum, (slice, messages)| sum.saturating_add(part(*slice, *messages, until, now)))
+        self.0.iter().fold(0, |sum, (slice, messages)| {
+            sum.saturating_add(part(*slice, *messages, until, now))
+        })
     }
 }
 
 fn part(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u64 {
     let Some(end) = slice.end() else {
-        return if slice.level == Level::Now { messages } else { 0 };
+        return if slice.level == Level::Now {
+            messages
+        } else {
+            0
+        };
     };
     let begin = slice.least_due().max(now);
     if until >= end {
         return messages;
     }
     // Below the end, so the slice has some of its time left.
-    let (passes, lasts) = (until.since(begin).as_secs_f64(), end.since(begin).as_secs_f64());
+    let (passes, lasts) = (
+        until.since(begin).as_secs_f64(),
+        end.since(begin).as_secs_f64(),
+    );
     (messages as f64 * passes / lasts) as u64
 }
 
@@ -45,7 +54,10 @@ mod tests {
     fn due_in(level: Level, start: i64, minutes: i64) -> u64 {
         let mut forecast = Forecast::default();
         forecast.add(Slice { level, start }, 600);
-        forecast.due_by(Timestamp::from_millis(NOW + minutes * MINUTE), Timestamp::from_millis(NOW))
+        forecast.due_by(
+            Timestamp::from_millis(NOW + minutes * MINUTE),
+            Timestamp::from_millis(NOW),
+        )
     }
 
     #[test]
@@ -55,10 +67,28 @@ mod tests {
             ("of fifty minutes left five pass", Level::Hour, hour, 5, 60),
             ("all of them pass", Level::Hour, hour, 50, 600),
             ("the next hour has not begun", Level::Hour, hour + 1, 5, 0),
-            ("half of the next hour passes", Level::Hour, hour + 1, 80, 300),
+            (
+                "half of the next hour passes",
+                Level::Hour,
+                hour + 1,
+                80,
+                300,
+            ),
             ("this minute passes", Level::Minute, minute, 5, 600),
-            ("a minute that begins when the time is up", Level::Minute, minute + 5, 5, 0),
-            ("an hour that is past waits to be delivered", Level::Hour, hour - 1, 5, 600),
+            (
+                "a minute that begins when the time is up",
+                Level::Minute,
+                minute + 5,
+                5,
+                0,
+            ),
+            (
+                "an hour that is past waits to be delivered",
+                Level::Hour,
+                hour - 1,
+                5,
+                600,
+            ),
             ("what was due when it was stored", Level::Now, 0, 5, 600),
             ("what is far ahead", Level::Far, 1, 5, 0),
         ] {

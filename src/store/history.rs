@@ -35,13 +35,21 @@ impl History {
     /// A batch of that reading was appended at `from`.
     pub(crate) fn appended(&mut self, reading: Reading, from: Watermark) {
         if self.reading != reading {
-            *self = Self { reading, before: self.reading, from, rewrites: self.rewrites };
+            *self = Self {
+                reading,
+                before: self.reading,
+                from,
+                rewrites: self.rewrites,
+            };
         }
     }
 
     /// Whether a store that was as `earlier` when all before `seen` had been read has surely not gone back behind that since.
     pub(crate) fn continues(&self, earlier: &Self, seen: Watermark) -> bool {
-        let is_same = Self { rewrites: earlier.rewrites, ..*self } == *earlier;
+        let is_same = Self {
+            rewrites: earlier.rewrites,
+            ..*self
+        } == *earlier;
         let is_next = self.before == earlier.reading && self.from >= seen;
         self.rewrites >= earlier.rewrites && (is_same || is_next)
     }
@@ -59,19 +67,41 @@ mod tests {
     fn a_store_that_went_on_continues_its_history_and_one_that_went_back_does_not() {
         let mut known = History::default();
         known.appended(reading(1), Watermark(0));
-        assert_eq!(known, History { reading: reading(1), before: Reading::default(), from: Watermark(0), rewrites: 0 });
+        assert_eq!(
+            known,
+            History {
+                reading: reading(1),
+                before: Reading::default(),
+                from: Watermark(0),
+                rewrites: 0
+            }
+        );
         known.rewrites = 5;
         let seen = Watermark(262);
         let with = |readings: &[(u64, u64)], rewrites| {
             let mut history = History { rewrites, ..known };
-            readings.iter().for_each(|(number, from)| history.appended(reading(*number), Watermark(*from)));
+            readings
+                .iter()
+                .for_each(|(number, from)| history.appended(reading(*number), Watermark(*from)));
             history.continues(&known, seen)
         };
-        assert!(with(&[], 5) && with(&[(1, 262)], 9), "the same reading goes on, and runs are rewritten");
+        assert!(
+            with(&[], 5) && with(&[(1, 262)], 9),
+            "the same reading goes on, and runs are rewritten"
+        );
         assert!(!with(&[], 4), "a rewrite was undone");
-        assert!(with(&[(2, 262)], 5) && with(&[(2, 300)], 6), "another reading began behind what was seen");
+        assert!(
+            with(&[(2, 262)], 5) && with(&[(2, 300)], 6),
+            "another reading began behind what was seen"
+        );
         assert!(!with(&[(2, 261)], 5), "what was seen was stored again");
-        assert!(!with(&[(2, 30), (3, 262)], 5), "and another reading has begun since");
-        assert!(!with(&[(2, 30), (1, 262)], 5), "or the first one goes on after it");
+        assert!(
+            !with(&[(2, 30), (3, 262)], 5),
+            "and another reading has begun since"
+        );
+        assert!(
+            !with(&[(2, 30), (1, 262)], 5),
+            "or the first one goes on after it"
+        );
     }
 }

@@ -33,7 +33,11 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Of a shard that was filled before there were ledgers: begins with what is there, of which some may be settled.
     pub(crate) fn of_unknown(stored: u64) -> Self {
-        Self { accepted: stored, is_unsure: true, ..Self::default() }
+        Self {
+            accepted: stored,
+            is_unsure: true,
+            ..Self::default()
+        }
     }
 
     /// Delivered moves on, and `tally` says what was settled since the pair up to which its timer has told before. `is_known`: the shard
@@ -61,8 +65,16 @@ impl Ledger {
             return;
         }
         let settled = self.settled.total();
-        let most = if is_empty { self.gone + quarantined } else { u64::MAX };
-        let gone = if settled < self.gone { settled } else { self.gone + settled.saturating_sub(most) };
+        let most = if is_empty {
+            self.gone + quarantined
+        } else {
+            u64::MAX
+        };
+        let gone = if settled < self.gone {
+            settled
+        } else {
+            self.gone + settled.saturating_sub(most)
+        };
         self.accepted = (self.accepted + gone).saturating_sub(self.gone);
         self.gone = gone;
         self.is_unsure = !is_empty;
@@ -85,20 +97,50 @@ pub(crate) struct Balance {
 
 impl Balance {
     pub(crate) fn of(state: &State) -> Self {
-        let Ledger { accepted, settled, gone, is_unsure } = state.ledger;
+        let Ledger {
+            accepted,
+            settled,
+            gone,
+            is_unsure,
+        } = state.ledger;
         let spent = settled.total().saturating_sub(gone);
         let pending = state.pending.saturating_sub(spent);
         // A run may be partly settled when it becomes unreadable, and nobody can tell which of its messages are.
-        let quarantined = state.quarantined.saturating_sub(spent.saturating_sub(state.pending));
-        let all = settled.total().saturating_add(quarantined).saturating_add(pending);
+        let quarantined = state
+            .quarantined
+            .saturating_sub(spent.saturating_sub(state.pending));
+        let all = settled
+            .total()
+            .saturating_add(quarantined)
+            .saturating_add(pending);
         let difference = i64::try_from(i128::from(accepted) - i128::from(all)).unwrap_or(i64::MAX);
-        Self { accepted, settled, quarantined, pending, difference, is_unsure }
+        Self {
+            accepted,
+            settled,
+            quarantined,
+            pending,
+            difference,
+            is_unsure,
+        }
     }
 
     /// All but the difference: accepted, delivered, cancelled, dead-lettered, set aside, sent back, pending.
     pub(crate) fn counts(&self) -> [u64; 7] {
-        let Tally { delivered, cancelled, dead_lettered, sent_back } = self.settled;
-        [self.accepted, delivered, cancelled, dead_lettered, self.quarantined, sent_back, self.pending]
+        let Tally {
+            delivered,
+            cancelled,
+            dead_lettered,
+            sent_back,
+        } = self.settled;
+        [
+            self.accepted,
+            delivered,
+            cancelled,
+            dead_lettered,
+            self.quarantined,
+            sent_back,
+            self.pending,
+        ]
     }
 
     /// Whether nothing is amiss, as far as can be known.

@@ -1,8 +1,8 @@
 //! A store whose calls are timed and counted; it changes nothing about them.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
-    Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed,
+    Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId, Worker};
@@ -20,10 +20,17 @@ pub(crate) struct Metered<S> {
 
 impl<S: Store> Metered<S> {
     pub(crate) fn new(store: S) -> Self {
-        Self { store, metric: metric::Store::new() }
+        Self {
+            store,
+            metric: metric::Store::new(),
+        }
     }
 
-    async fn timed<T>(&self, operation: Operation, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn timed<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let start = Instant::now();
         let outcome = call.await;
         self.metric.called(operation, start.elapsed(), &outcome);
@@ -38,7 +45,8 @@ impl<S: Store> Store for Metered<S> {
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
-        self.timed(Operation::Append, self.store.append(appends)).await
+        self.timed(Operation::Append, self.store.append(appends))
+            .await
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
@@ -46,19 +54,23 @@ impl<S: Store> Store for Metered<S> {
     }
 
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
-        self.timed(Operation::Glance, self.store.glance(shards)).await
+        self.timed(Operation::Glance, self.store.glance(shards))
+            .await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        self.timed(Operation::Acquire, self.store.acquire(leases, length)).await
+        self.timed(Operation::Acquire, self.store.acquire(leases, length))
+            .await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        self.timed(Operation::Renew, self.store.renew(leases, length)).await
+        self.timed(Operation::Renew, self.store.renew(leases, length))
+            .await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        self.timed(Operation::Release, self.store.release(leases)).await
+        self.timed(Operation::Release, self.store.release(leases))
+            .await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -66,7 +78,8 @@ impl<S: Store> Store for Metered<S> {
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        self.timed(Operation::Fetch, self.store.fetch(requests)).await
+        self.timed(Operation::Fetch, self.store.fetch(requests))
+            .await
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
@@ -74,23 +87,28 @@ impl<S: Store> Store for Metered<S> {
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        self.timed(Operation::Advance, self.store.advance(requests)).await
+        self.timed(Operation::Advance, self.store.advance(requests))
+            .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        self.timed(Operation::Quarantine, self.store.quarantine(requests)).await
+        self.timed(Operation::Quarantine, self.store.quarantine(requests))
+            .await
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
-        self.timed(Operation::Rewrite, self.store.rewrite(requests)).await
+        self.timed(Operation::Rewrite, self.store.rewrite(requests))
+            .await
     }
 
     async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.timed(Operation::Enrol, self.store.enrol(worker, length)).await
+        self.timed(Operation::Enrol, self.store.enrol(worker, length))
+            .await
     }
 
     async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.timed(Operation::Resign, self.store.resign(worker)).await
+        self.timed(Operation::Resign, self.store.resign(worker))
+            .await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

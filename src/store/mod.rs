@@ -21,7 +21,9 @@ mod roll;
 mod shard;
 pub(crate) mod survey;
 
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark, Worker};
+use crate::model::{
+    Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark, Worker,
+};
 use crate::run::{Name, Run};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -193,7 +195,10 @@ pub(crate) enum Acquired {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::enum_variant_names, reason = "the outcome of `renew` is that it was renewed")]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "the outcome of `renew` is that it was renewed"
+)]
 pub(crate) enum Renewed {
     Renewed {
         now: Timestamp,
@@ -346,15 +351,30 @@ pub(crate) enum Rewritten {
 }
 
 /// Fills in the bytes of those runs of the tails that are due within the asked horizons.
-async fn fetch_tails(store: &impl Store, requests: &[Tail], tails: &mut [Tailed]) -> Result<(), Error> {
+async fn fetch_tails(
+    store: &impl Store,
+    requests: &[Tail],
+    tails: &mut [Tailed],
+) -> Result<(), Error> {
     let mut fetches = Vec::new();
     let mut takers = Vec::new();
     for (request, tail) in requests.iter().zip(tails) {
-        let Tailed::Runs { runs, .. } = tail else { continue };
-        let within: Vec<&mut TailRun> = runs.iter_mut().filter(|run| run.listing.least_due <= request.until).collect();
+        let Tailed::Runs { runs, .. } = tail else {
+            continue;
+        };
+        let within: Vec<&mut TailRun> = runs
+            .iter_mut()
+            .filter(|run| run.listing.least_due <= request.until)
+            .collect();
         if !within.is_empty() {
-            let names = within.iter().map(|run| (run.listing.slice, run.listing.name.clone())).collect();
-            fetches.push(Fetch { shard: request.shard.clone(), runs: names });
+            let names = within
+                .iter()
+                .map(|run| (run.listing.slice, run.listing.name.clone()))
+                .collect();
+            fetches.push(Fetch {
+                shard: request.shard.clone(),
+                runs: names,
+            });
             takers.push(within);
         }
     }
@@ -392,5 +412,8 @@ impl Error {
 /// A lease from its parts.
 #[cfg(test)]
 pub(crate) fn lease(shard: &ShardId, token: crate::model::Token) -> Lease {
-    Lease { shard: shard.clone(), token }
+    Lease {
+        shard: shard.clone(),
+        token,
+    }
 }

@@ -14,7 +14,13 @@ impl Roll {
     pub(crate) fn enrol(&mut self, worker: Worker, length: Duration, now: Timestamp) -> Vec<Peer> {
         self.0.insert(worker, now.plus(length));
         self.0.retain(|_, end| *end > now);
-        self.0.iter().map(|(worker, end)| Peer { worker: *worker, left: end.since(now) }).collect()
+        self.0
+            .iter()
+            .map(|(worker, end)| Peer {
+                worker: *worker,
+                left: end.since(now),
+            })
+            .collect()
     }
 
     pub(crate) fn resign(&mut self, worker: Worker) {

@@ -31,13 +31,29 @@ impl Exporter {
         let mut url = url.clone();
         url.set_path(&format!("{}/v1/traces", url.path().trim_end_matches('/')));
         let wire = Arc::new(Wire::new(&url, authorization)?);
-        let policy = RetryPolicy::recommended().with_max_retries(SPANS_RETRIES_MAX as usize).with_initial_delay(SPANS_WAIT);
-        let builder = SpanExporter::builder().with_http().with_shared_http_client(wire.clone()).with_endpoint(url.as_str());
-        let builder =
-            builder.with_protocol(Protocol::HttpBinary).with_timeout((SPANS_RETRIES_MAX + 1) * SPANS_PATIENCE).with_retry_policy(policy);
-        let mut exporter = builder.build().context("the exporter of traces cannot be made")?;
+        let policy = RetryPolicy::recommended()
+            .with_max_retries(SPANS_RETRIES_MAX as usize)
+            .with_initial_delay(SPANS_WAIT);
+        let builder = SpanExporter::builder()
+            .with_http()
+            .with_shared_http_client(wire.clone())
+            .with_endpoint(url.as_str());
+        let builder = builder
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout((SPANS_RETRIES_MAX + 1) * SPANS_PATIENCE)
+            .with_retry_policy(policy);
+        let mut exporter = builder
+            .build()
+            .context("the exporter of traces cannot be made")?;
         exporter.set_resource(&scribe.resource());
-        Ok(Self { url, wire, exporter, scribe, metric: metric::Traces::new(), is_failing: false })
+        Ok(Self {
+            url,
+            wire,
+            exporter,
+            scribe,
+            metric: metric::Traces::new(),
+            is_failing: false,
+        })
     }
 
     /// Serves until the last tracer is gone and all its spans are sent or given up.

@@ -34,7 +34,11 @@ pub struct Telemetry {
 impl Telemetry {
     /// Installs logs on stderr, the metrics' recorder, and a hook that logs panics.
     pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
-        Self::install_on(&config.log, std::io::stderr().is_terminal(), std::io::stderr)
+        Self::install_on(
+            &config.log,
+            std::io::stderr().is_terminal(),
+            std::io::stderr,
+        )
     }
 
     /// The same with logs elsewhere; `is_terminal`: coloured.
@@ -43,7 +47,10 @@ impl Telemetry {
         W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
     {
         let layer = layer(log, is_terminal, writer);
-        tracing_subscriber::registry().with(layer).try_init().map_err(|_| Error::Installed)?;
+        tracing_subscriber::registry()
+            .with(layer)
+            .try_init()
+            .map_err(|_| Error::Installed)?;
         let recorder = Recorder::new();
         let metrics = recorder.reading();
         metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
@@ -64,23 +71,40 @@ where
 {
     // That library tells of each connection and of each attempt, which `health` does once; who wants to hear it says so.
     let filter = format!("async_nats=off,{}", log.level);
-    let filter: Targets = filter.parse().expect("the configuration takes only well-formed filters");
+    let filter: Targets = filter
+        .parse()
+        .expect("the configuration takes only well-formed filters");
     let lines = fmt::layer().with_writer(writer);
     let is_text = match log.format {
         LogFormat::Auto => is_terminal,
         LogFormat::Text => true,
         LogFormat::Json => false,
     };
-    let lines = if is_text { lines.with_ansi(is_terminal).boxed() } else { lines.json().flatten_event(true).boxed() };
+    let lines = if is_text {
+        lines.with_ansi(is_terminal).boxed()
+    } else {
+        lines.json().flatten_event(true).boxed()
+    };
     lines.with_filter(filter)
 }
 
 /// Puts a panic into the logs with its place: what is written to stderr otherwise is not a log line, and is lost where lines are collected.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let place = panic.location().map(ToString::to_string).unwrap_or_default();
-    let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+    let place = panic
+        .location()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let thread = std::thread::current()
+        .name()
+        .unwrap_or("unnamed")
+        .to_owned();
     let text = panic.payload_as_str().unwrap_or("a value that is not text");
-    tracing::error!(place, thread, panic = text, "a thread panicked: this is a fault in Postdate");
+    tracing::error!(
+        place,
+        thread,
+        panic = text,
+        "a thread panicked: this is a fault in Postdate"
+    );
 }
 
 #[cfg(test)]
@@ -92,8 +116,15 @@ mod tests {
     /// What is written when a few things are logged under the given options.
     fn logged(format: LogFormat, level: &str, is_terminal: bool) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let log = Log { format, level: level.to_owned() };
-        let layer = layer(&log, is_terminal, Arc::new(File::create(file.path()).unwrap()));
+        let log = Log {
+            format,
+            level: level.to_owned(),
+        };
+        let layer = layer(
+            &log,
+            is_terminal,
+            Arc::new(File::create(file.path()).unwrap()),
+        );
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shard = "orders/orders.delayed/3", "gained");
             tracing::info!(target: "rdkafka", "chatter");
@@ -104,19 +135,31 @@ mod tests {
     #[test]
     fn a_line_is_an_object_where_no_terminal_reads_it() {
         for format in [LogFormat::Auto, LogFormat::Json] {
-            let line: serde_json::Value = serde_json::from_str(&logged(format, "info,rdkafka=warn", false)).unwrap();
+            let line: serde_json::Value =
+                serde_json::from_str(&logged(format, "info,rdkafka=warn", false)).unwrap();
             assert_eq!(line["message"], "gained");
             assert_eq!(line["shard"], "orders/orders.delayed/3");
-            assert_eq!((&line["level"], &line["target"]), (&"INFO".into(), &"postdate::telemetry::tests".into()));
+            assert_eq!(
+                (&line["level"], &line["target"]),
+                (&"INFO".into(), &"postdate::telemetry::tests".into())
+            );
         }
     }
 
     #[test]
     fn a_line_is_text_on_a_terminal_or_when_asked_for() {
-        for (format, is_terminal) in [(LogFormat::Auto, true), (LogFormat::Text, true), (LogFormat::Text, false)] {
+        for (format, is_terminal) in [
+            (LogFormat::Auto, true),
+            (LogFormat::Text, true),
+            (LogFormat::Text, false),
+        ] {
             let text = logged(format, "info,rdkafka=warn", is_terminal);
             assert!(text.contains("gained") && !text.contains('{'), "{text}");
-            assert_eq!(text.contains('\u{1b}'), is_terminal, "colours are for terminals");
+            assert_eq!(
+                text.contains('\u{1b}'),
+                is_terminal,
+                "colours are for terminals"
+            );
         }
     }
 
@@ -149,25 +192,54 @@ authorization = "Bearer planted-authorization"
     fn a_panic_that_prints_the_whole_configuration_is_logged_and_tells_no_secret() {
         let config = crate::Config::of(PLANTED).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let layer = layer(&config.log, false, Arc::new(File::create(file.path()).unwrap()));
+        let layer = layer(
+            &config.log,
+            false,
+            Arc::new(File::create(file.path()).unwrap()),
+        );
         let before = Arc::new(std::panic::take_hook());
         let (own, others) = (std::thread::current().id(), before.clone());
         // Other tests may panic meanwhile.
-        std::panic::set_hook(Box::new(move |panic| if std::thread::current().id() == own { log_panic(panic) } else { others(panic) }));
-        let panicked = tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            std::panic::catch_unwind(|| panic!("as planned: {config:#?} {config:?} {}", config.kafka["main"].brokers[0]))
-        });
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::thread::current().id() == own {
+                log_panic(panic)
+            } else {
+                others(panic)
+            }
+        }));
+        let panicked =
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+                std::panic::catch_unwind(|| {
+                    panic!(
+                        "as planned: {config:#?} {config:?} {}",
+                        config.kafka["main"].brokers[0]
+                    )
+                })
+            });
         std::panic::set_hook(Box::new(move |panic| before(panic)));
         assert!(panicked.is_err());
         let logged = std::fs::read_to_string(file.path()).unwrap();
-        assert!(logged.contains("this is a fault in Postdate") && logged.contains("told") && logged.contains("127.0.0.1:1"), "{logged}");
-        assert!(logged.matches("[secret]").count() > 12 && !logged.contains("planted"), "{logged}");
+        assert!(
+            logged.contains("this is a fault in Postdate")
+                && logged.contains("told")
+                && logged.contains("127.0.0.1:1"),
+            "{logged}"
+        );
+        assert!(
+            logged.matches("[secret]").count() > 12 && !logged.contains("planted"),
+            "{logged}"
+        );
     }
 
     #[test]
     fn the_filter_is_obeyed_by_module() {
         assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
-        assert_eq!(logged(LogFormat::Json, "info,rdkafka=warn", false).lines().count(), 1);
+        assert_eq!(
+            logged(LogFormat::Json, "info,rdkafka=warn", false)
+                .lines()
+                .count(),
+            1
+        );
         assert_eq!(logged(LogFormat::Json, "off", false), "");
     }
 }

@@ -3,8 +3,12 @@
 
 use crate::metric::{self, Instrument};
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit};
-use metrics_exporter_prometheus::formatting::{write_help_line, write_metric_line, write_type_line};
-use metrics_exporter_prometheus::{LabelSet, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::formatting::{
+    write_help_line, write_metric_line, write_type_line,
+};
+use metrics_exporter_prometheus::{
+    LabelSet, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,11 +29,17 @@ pub(crate) struct Reading {
 impl Recorder {
     /// With the buckets that `metric` wants.
     pub(crate) fn new() -> Self {
-        Self { others: PrometheusBuilder::new().build_recorder(), histograms: metric::ALL.iter().filter_map(Family::of).collect() }
+        Self {
+            others: PrometheusBuilder::new().build_recorder(),
+            histograms: metric::ALL.iter().filter_map(Family::of).collect(),
+        }
     }
 
     pub(crate) fn reading(&self) -> Reading {
-        Reading { others: self.others.handle(), histograms: self.histograms.clone() }
+        Reading {
+            others: self.others.handle(),
+            histograms: self.histograms.clone(),
+        }
     }
 }
 
@@ -37,7 +47,9 @@ impl Reading {
     /// The page that Prometheus reads, in its text format.
     pub(crate) fn render(&self) -> String {
         let mut page = self.others.render();
-        self.histograms.iter().for_each(|family| family.render(&mut page));
+        self.histograms
+            .iter()
+            .for_each(|family| family.render(&mut page));
         page
     }
 }
@@ -64,8 +76,13 @@ impl metrics::Recorder for Recorder {
 
     /// One that is no instrument counts nothing: nobody said what its buckets are.
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        let family = self.histograms.iter().find(|family| family.name == key.name());
-        family.map_or_else(Histogram::noop, |family| Histogram::from_arc(family.buckets(key)))
+        let family = self
+            .histograms
+            .iter()
+            .find(|family| family.name == key.name());
+        family.map_or_else(Histogram::noop, |family| {
+            Histogram::from_arc(family.buckets(key))
+        })
     }
 }
 
@@ -79,13 +96,23 @@ struct Family {
 
 impl Family {
     fn of(instrument: &Instrument) -> Option<Self> {
-        let metric::Kind::Histogram(bounds) = instrument.kind else { return None };
-        Some(Self { name: instrument.name, meaning: instrument.meaning, bounds, series: Mutex::default() })
+        let metric::Kind::Histogram(bounds) = instrument.kind else {
+            return None;
+        };
+        Some(Self {
+            name: instrument.name,
+            meaning: instrument.meaning,
+            bounds,
+            series: Mutex::default(),
+        })
     }
 
     fn buckets(&self, key: &Key) -> Arc<Buckets> {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        series.entry(key.clone()).or_insert_with(|| Arc::new(Buckets::new(self.bounds))).clone()
+        series
+            .entry(key.clone())
+            .or_insert_with(|| Arc::new(Buckets::new(self.bounds)))
+            .clone()
     }
 
     fn render(&self, page: &mut String) {
@@ -96,7 +123,11 @@ impl Family {
         write_help_line(page, self.name, None, None, self.meaning);
         write_type_line(page, self.name, None, None, "histogram");
         for (key, buckets) in &*series {
-            buckets.render(self.name, &LabelSet::from_key_and_global(key, &Default::default()), page);
+            buckets.render(
+                self.name,
+                &LabelSet::from_key_and_global(key, &Default::default()),
+                page,
+            );
         }
         page.push('\n');
     }
@@ -113,16 +144,32 @@ struct Buckets {
 
 impl Buckets {
     fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0f64.to_bits()) }
+        Self {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicU64::new(0f64.to_bits()),
+        }
     }
 
     /// Samples that come meanwhile may be in the sum and not in the buckets, or the other way round.
     fn render(&self, name: &str, labels: &LabelSet, page: &mut String) {
         let mut count = 0;
-        let bounds = self.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        let bounds = self
+            .bounds
+            .iter()
+            .map(f64::to_string)
+            .chain(["+Inf".to_owned()]);
         for (bound, more) in bounds.zip(&self.counts) {
             count += more.load(Ordering::Relaxed);
-            write_metric_line(page, name, Some("bucket"), labels, Some(("le", bound)), count, None);
+            write_metric_line(
+                page,
+                name,
+                Some("bucket"),
+                labels,
+                Some(("le", bound)),
+                count,
+                None,
+            );
         }
         let sum = f64::from_bits(self.sum.load(Ordering::Relaxed));
         write_metric_line::<&str, f64>(page, name, Some("sum"), labels, None, sum, None);
@@ -139,7 +186,9 @@ impl HistogramFn for Buckets {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(count as u64, Ordering::Relaxed);
         let add = |sum| Some((f64::from_bits(sum) + value * count as f64).to_bits());
-        let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .sum
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
@@ -153,7 +202,9 @@ mod tests {
         let recorder = Recorder::new();
         metrics::with_local_recorder(&recorder, body);
         let page = recorder.reading().render();
-        let lines = page.lines().filter_map(|line| line.strip_prefix("postdate_lateness_seconds_"));
+        let lines = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("postdate_lateness_seconds_"));
         lines.map(str::to_owned).collect()
     }
 
@@ -161,7 +212,9 @@ mod tests {
     fn a_sample_counts_in_its_bucket_and_all_above_and_one_at_the_bound_below_it() {
         let lines = lateness(|| {
             let route = Route::new("orders");
-            [0.3, 0.5, 0.500_001].into_iter().for_each(|sample| route.lateness.record(sample));
+            [0.3, 0.5, 0.500_001]
+                .into_iter()
+                .for_each(|sample| route.lateness.record(sample));
             route.lateness.record_many(70.0, 4);
         });
         for line in [
@@ -174,17 +227,25 @@ mod tests {
             "sum{route=\"orders\"} 281.300001",
             "count{route=\"orders\"} 7",
         ] {
-            assert!(lines.contains(&line.to_owned()), "{line} is not in {lines:#?}");
+            assert!(
+                lines.contains(&line.to_owned()),
+                "{line} is not in {lines:#?}"
+            );
         }
     }
 
     #[test]
     fn handles_of_the_same_labels_share_their_numbers_and_others_do_not() {
         let lines = lateness(|| {
-            ["a", "a", "b\"\\"].into_iter().for_each(|route| Route::new(route).lateness.record(0.1));
+            ["a", "a", "b\"\\"]
+                .into_iter()
+                .for_each(|route| Route::new(route).lateness.record(0.1));
         });
         for line in ["count{route=\"a\"} 2", "count{route=\"b\\\"\\\\\"} 1"] {
-            assert!(lines.contains(&line.to_owned()), "{line} is not in {lines:#?}");
+            assert!(
+                lines.contains(&line.to_owned()),
+                "{line} is not in {lines:#?}"
+            );
         }
     }
 
@@ -197,7 +258,14 @@ mod tests {
             }
         });
         let mut page = String::new();
-        buckets.render("seconds", &LabelSet::from_key_and_global(&Key::from_name("seconds"), &Default::default()), &mut page);
-        assert_eq!(page, "seconds_bucket{le=\"0.5\"} 40000\nseconds_bucket{le=\"+Inf\"} 40000\nseconds_sum 10000\nseconds_count 40000\n");
+        buckets.render(
+            "seconds",
+            &LabelSet::from_key_and_global(&Key::from_name("seconds"), &Default::default()),
+            &mut page,
+        );
+        assert_eq!(
+            page,
+            "seconds_bucket{le=\"0.5\"} 40000\nseconds_bucket{le=\"+Inf\"} 40000\nseconds_sum 10000\nseconds_count 40000\n"
+        );
     }
 }

@@ -28,25 +28,40 @@ impl Wire {
                 "the system has no certificate authorities (ca-certificates), and traces.endpoint is https://"
             );
         }
-        let tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+        let tls = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
         let authorization = authorization.map(|value| {
             let mut value: http::HeaderValue = value.parse()?;
             value.set_sensitive(true);
             anyhow::Ok(value)
         });
         let authorization = authorization.transpose().context("traces.authorization")?;
-        Ok(Self { client: HyperClient::new(connector, SPANS_PATIENCE, authorization), trouble: Mutex::default() })
+        Ok(Self {
+            client: HyperClient::new(connector, SPANS_PATIENCE, authorization),
+            trouble: Mutex::default(),
+        })
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 }
 
 #[async_trait]
 impl HttpClient for Wire {
-    async fn send_bytes(&self, request: Request<Bytes>) -> std::result::Result<Response<Bytes>, HttpError> {
+    async fn send_bytes(
+        &self,
+        request: Request<Bytes>,
+    ) -> std::result::Result<Response<Bytes>, HttpError> {
         let answer = self.client.send_bytes(request).await;
         let trouble = match &answer {
             Ok(answer) => refusal(answer.status().as_u16()),
@@ -60,7 +75,9 @@ impl HttpClient for Wire {
 fn refusal(status: u16) -> Option<String> {
     match status {
         200..=299 => None,
-        404 => Some("it answers 404: OTLP over HTTP is received elsewhere, mostly on port 4318".to_owned()),
+        404 => Some(
+            "it answers 404: OTLP over HTTP is received elsewhere, mostly on port 4318".to_owned(),
+        ),
         _ => Some(format!("it answers {status}")),
     }
 }
@@ -83,13 +100,20 @@ mod tests {
 
     #[test]
     fn a_status_that_is_no_success_is_told_and_a_likely_cause_with_it() {
-        assert_eq!((refusal(200), refusal(204), refusal(503)), (None, None, Some("it answers 503".to_owned())));
+        assert_eq!(
+            (refusal(200), refusal(204), refusal(503)),
+            (None, None, Some("it answers 503".to_owned()))
+        );
         assert!(refusal(404).is_some_and(|text| text.contains("4318")));
     }
 
     #[test]
     fn a_login_is_not_printed() {
-        let wire = Wire::new(&"http://127.0.0.1:1".parse().unwrap(), Some("Bearer hunter2")).unwrap();
+        let wire = Wire::new(
+            &"http://127.0.0.1:1".parse().unwrap(),
+            Some("Bearer hunter2"),
+        )
+        .unwrap();
         assert!(!format!("{wire:?}").contains("hunter2"));
     }
 }

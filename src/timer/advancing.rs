@@ -31,15 +31,31 @@ impl Advancing {
     }
 
     /// Begins a call for these, by their works' slots.
-    pub(super) fn begin(&mut self, store: &Rc<dyn Store>, claims: &Rc<Part>, asked: Vec<(u16, Advance)>, give_up: &CancellationToken) {
+    pub(super) fn begin(
+        &mut self,
+        store: &Rc<dyn Store>,
+        claims: &Rc<Part>,
+        asked: Vec<(u16, Advance)>,
+        give_up: &CancellationToken,
+    ) {
         let (store, claims, give_up) = (store.clone(), claims.clone(), give_up.clone());
         self.0 = Some(Box::pin(async move {
             let (slots, advances): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
             let outcomes = insist(&*store, &claims, &advances, &give_up).await?;
-            debug_assert!(outcomes.as_ref().is_none_or(|outcomes| outcomes.len() == advances.len()), "one for each");
+            debug_assert!(
+                outcomes
+                    .as_ref()
+                    .is_none_or(|outcomes| outcomes.len() == advances.len()),
+                "one for each"
+            );
             let answered = |outcomes: Vec<Advanced>| {
                 let all = slots.into_iter().zip(advances).zip(outcomes);
-                all.map(|((slot, advance), outcome)| Answered { slot, advance, outcome }).collect()
+                all.map(|((slot, advance), outcome)| Answered {
+                    slot,
+                    advance,
+                    outcome,
+                })
+                .collect()
             };
             Ok(outcomes.map(answered))
         }));
@@ -47,7 +63,9 @@ impl Advancing {
 
     /// Waits for the one under way; for ever, if there is none. `None`: it was told to give up. Safe to drop: the call goes on with the next.
     pub(super) async fn ended(&mut self) -> Result<Option<Vec<Answered>>, Error> {
-        let Some(under_way) = &mut self.0 else { return pending().await };
+        let Some(under_way) = &mut self.0 else {
+            return pending().await;
+        };
         let answered = under_way.await;
         self.0 = None;
         answered
@@ -75,7 +93,9 @@ async fn insist(
                 return Ok(Some(outcomes));
             }
             Err(error) if error.is_transient() => {
-                claims.not_ready(format!("nothing can be claimed, so nothing is delivered: {error}"));
+                claims.not_ready(format!(
+                    "nothing can be claimed, so nothing is delivered: {error}"
+                ));
                 tokio::select! {
                     biased;
                     () = give_up.cancelled() => return Ok(None),
@@ -102,7 +122,12 @@ impl Work {
     /// The store is being asked for `advance`, which claims `take`.
     pub(super) fn begin_call(&mut self, advance: &Advance, take: Option<Take<Resident>>) {
         let least = take.as_ref().and_then(least);
-        self.call = Some(Call { is_telling: advance.delivered.is_some(), take, least, seen: self.schedule.seen() });
+        self.call = Some(Call {
+            is_telling: advance.delivered.is_some(),
+            take,
+            least,
+            seen: self.schedule.seen(),
+        });
     }
 
     /// The store has answered.
@@ -138,11 +163,17 @@ impl Work {
 
     /// Whatever is answered, nothing of what was asked to be claimed is handed over: it will be taken again.
     pub(super) fn forget_take(&mut self) {
-        self.call.iter_mut().for_each(|call| (call.take, call.least) = (None, None));
+        self.call
+            .iter_mut()
+            .for_each(|call| (call.take, call.least) = (None, None));
     }
 }
 
 /// The late ones come first, by offset, and then the others, by place.
 fn least(Take { messages, late, .. }: &Take<Resident>) -> Option<Cursor> {
-    messages.iter().take(late + 1).map(|(resident, at)| resident.run.place(*at as usize)).min()
+    messages
+        .iter()
+        .take(late + 1)
+        .map(|(resident, at)| resident.run.place(*at as usize))
+        .min()
 }

@@ -15,7 +15,10 @@ pub(super) async fn set_aside(
 ) -> Result<(), Error> {
     let mut requests = Vec::new();
     for work in works.values_mut().filter(|work| !work.corrupt.is_empty()) {
-        requests.push(Quarantine { lease: work.lease.clone(), runs: std::mem::take(&mut work.corrupt) });
+        requests.push(Quarantine {
+            lease: work.lease.clone(),
+            runs: std::mem::take(&mut work.corrupt),
+        });
     }
     if requests.is_empty() {
         return Ok(());
@@ -23,7 +26,10 @@ pub(super) async fn set_aside(
     match store.quarantine(&requests).await {
         Ok(moved) => {
             for (request, moved) in requests.iter().zip(moved) {
-                routes[&request.lease.shard.route].metric.quarantined_runs.increment(moved as u64);
+                routes[&request.lease.shard.route]
+                    .metric
+                    .quarantined_runs
+                    .increment(moved as u64);
             }
         }
         Err(error) if error.is_transient() => {

@@ -21,23 +21,37 @@ pub(crate) struct Claimable {
     pub(crate) health: Part,
 }
 
-async fn in_time<T>(patience: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
-    timeout(patience, answer).await.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())
+async fn in_time<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, String> {
+    timeout(patience, answer)
+        .await
+        .map_err(|_| "no answer in time".to_owned())?
+        .map_err(|error| error.to_string())
 }
 
 /// The shards that there are now, and whether those of all routes are known.
 pub(super) async fn shards(routes: &mut [Claimable], patience: Duration) -> (Vec<ShardId>, bool) {
-    let answers = routes.iter_mut().map(|route| in_time(patience, route.catalog.partitions(&route.topics)));
+    let answers = routes
+        .iter_mut()
+        .map(|route| in_time(patience, route.catalog.partitions(&route.topics)));
     let (answers, mut shards, mut is_all_known) = (join_all(answers).await, Vec::new(), true);
     for (route, answer) in routes.iter_mut().zip(answers) {
         match answer {
             Ok(partitions) => {
                 route.health.ready();
-                shards.extend(partitions.into_iter().map(|partition| ShardId::new(route.route.clone(), partition)));
+                shards.extend(
+                    partitions
+                        .into_iter()
+                        .map(|partition| ShardId::new(route.route.clone(), partition)),
+                );
             }
             Err(error) => {
                 is_all_known = false;
-                route.health.not_ready(format!("the source's partitions are not known: {error}"));
+                route
+                    .health
+                    .not_ready(format!("the source's partitions are not known: {error}"));
             }
         }
     }
@@ -45,7 +59,11 @@ pub(super) async fn shards(routes: &mut [Claimable], patience: Duration) -> (Vec
 }
 
 /// What was last committed of the shards. It could only save duplicates after a store went back, whose own pairs are true as well.
-pub(super) async fn committed(routes: &mut [Claimable], shards: &[&ShardId], patience: Duration) -> BTreeMap<ShardId, Committed> {
+pub(super) async fn committed(
+    routes: &mut [Claimable],
+    shards: &[&ShardId],
+    patience: Duration,
+) -> BTreeMap<ShardId, Committed> {
     let mut found = BTreeMap::new();
     for route in routes {
         let of_route = shards.iter().filter(|shard| shard.route == route.route);
@@ -54,12 +72,14 @@ pub(super) async fn committed(routes: &mut [Claimable], shards: &[&ShardId], pat
             continue;
         }
         match in_time(patience, route.catalog.committed(&route.group, &partitions)).await {
-            Ok(texts) => found.extend(
-                partitions
-                    .into_iter()
-                    .zip(texts)
-                    .filter_map(|(partition, text)| Some((ShardId::new(route.route.clone(), partition), Committed::parse(&text?)?))),
-            ),
+            Ok(texts) => found.extend(partitions.into_iter().zip(texts).filter_map(
+                |(partition, text)| {
+                    Some((
+                        ShardId::new(route.route.clone(), partition),
+                        Committed::parse(&text?)?,
+                    ))
+                },
+            )),
             Err(error) => {
                 tracing::warn!(route = %route.route, "what was committed is not known, the store's pairs are used: {error}");
             }
@@ -69,9 +89,21 @@ pub(super) async fn committed(routes: &mut [Claimable], shards: &[&ShardId], pat
 }
 
 /// The greatest of the pairs that the store, the last commit and this process itself know to be delivered, of this incarnation of the source.
-pub(super) fn start(state: &State, committed: Option<&Committed>, own: Option<&(Identity, Claim)>) -> Claim {
-    let committed = committed.filter(|committed| committed.identity.as_ref().is_none_or(|identity| *identity == state.identity));
+pub(super) fn start(
+    state: &State,
+    committed: Option<&Committed>,
+    own: Option<&(Identity, Claim)>,
+) -> Claim {
+    let committed = committed.filter(|committed| {
+        committed
+            .identity
+            .as_ref()
+            .is_none_or(|identity| *identity == state.identity)
+    });
     let own = own.filter(|(identity, _)| *identity == state.identity);
     let committed = committed.map_or(Claim::START, |committed| committed.delivered);
-    state.delivered.greatest(committed).greatest(own.map_or(Claim::START, |(_, own)| *own))
+    state
+        .delivered
+        .greatest(committed)
+        .greatest(own.map_or(Claim::START, |(_, own)| *own))
 }

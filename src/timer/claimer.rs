@@ -6,7 +6,9 @@ use super::term::Term;
 use super::wanted::Wanted;
 use crate::clock::Clock;
 use crate::health::Part;
-use crate::limit::{CATALOG_INTERVAL, DEPART_MAX, DEPART_SPARE, ENROL_PATIENCE, LAST_CALL_MAX, ROLL_INTERVAL};
+use crate::limit::{
+    CATALOG_INTERVAL, DEPART_MAX, DEPART_SPARE, ENROL_PATIENCE, LAST_CALL_MAX, ROLL_INTERVAL,
+};
 use crate::metric;
 use crate::model::{Claim, Lease, ShardId, Timestamp, Token, Worker};
 use crate::store::{Acquired, Error, Peer, Renewed, State, Store};
@@ -66,8 +68,17 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    pub(crate) fn new(stop: CancellationToken, give_up: CancellationToken, timers_done: CancellationToken) -> Self {
-        Self { stop, give_up, timers_done, finish: CancellationToken::new() }
+    pub(crate) fn new(
+        stop: CancellationToken,
+        give_up: CancellationToken,
+        timers_done: CancellationToken,
+    ) -> Self {
+        Self {
+            stop,
+            give_up,
+            timers_done,
+            finish: CancellationToken::new(),
+        }
     }
 }
 
@@ -100,12 +111,20 @@ struct Dates {
 
 impl Dates {
     fn new(now: Instant) -> Self {
-        Self { catalog: now, roll: now, renewal: now, patience: Some(now + ENROL_PATIENCE), end: None }
+        Self {
+            catalog: now,
+            roll: now,
+            renewal: now,
+            patience: Some(now + ENROL_PATIENCE),
+            end: None,
+        }
     }
 
     fn next(&self) -> Instant {
         // Who departs neither looks for shards nor says that it lives.
-        self.end.unwrap_or_else(|| self.catalog.min(self.roll)).min(self.renewal)
+        self.end
+            .unwrap_or_else(|| self.catalog.min(self.roll))
+            .min(self.renewal)
     }
 }
 
@@ -132,7 +151,10 @@ impl Claimer {
                 () = too_late, if !is_departing => {}
                 outcome = self.turn(&mut wanted, &mut dates, &stops) => outcome?,
             }
-            let wake = wanted.next_at(Instant::now()).into_iter().fold(dates.next(), Instant::min);
+            let wake = wanted
+                .next_at(Instant::now())
+                .into_iter()
+                .fold(dates.next(), Instant::min);
             // All arms are safe to drop; a message that was not received stays in the channel.
             tokio::select! {
                 biased;
@@ -147,12 +169,20 @@ impl Claimer {
         self.release(wanted).await
     }
 
-    async fn turn(&mut self, wanted: &mut Wanted, dates: &mut Dates, stops: &Stops) -> Result<(), Error> {
+    async fn turn(
+        &mut self,
+        wanted: &mut Wanted,
+        dates: &mut Dates,
+        stops: &Stops,
+    ) -> Result<(), Error> {
         if dates.catalog <= Instant::now() && dates.end.is_none() {
             self.look_up(wanted, dates).await;
         }
         let outcome = match self.say_and_renew(wanted, dates).await {
-            Ok(has_asked) => self.acquire(wanted).await.map(|has_tried| has_asked || has_tried),
+            Ok(has_asked) => self
+                .acquire(wanted)
+                .await
+                .map(|has_tried| has_asked || has_tried),
             Err(error) => Err(error),
         };
         match outcome {
@@ -160,7 +190,8 @@ impl Claimer {
             // Nothing was asked, so nothing is known.
             Ok(false) => {}
             Err(error) if error.is_transient() => {
-                self.leases.not_ready(format!("leases cannot be renewed: {error}"));
+                self.leases
+                    .not_ready(format!("leases cannot be renewed: {error}"));
                 let soon = Instant::now() + self.lease / 20;
                 (dates.roll, dates.renewal) = (soon, soon);
                 if dates.end.is_some() {
@@ -171,7 +202,10 @@ impl Claimer {
             Err(error) => return Err(error),
         }
         self.begin_to_hand_over(wanted).await;
-        if dates.end.is_some_and(|end| end <= Instant::now() || wanted.held.is_empty()) {
+        if dates
+            .end
+            .is_some_and(|end| end <= Instant::now() || wanted.held.is_empty())
+        {
             stops.finish.cancel();
             dates.end = dates.end.map(|_| Instant::now() + DEPART_MAX);
         }
@@ -189,20 +223,46 @@ impl Claimer {
         if is_all_known || dates.patience.is_some_and(|until| until <= now) {
             dates.patience = None;
         }
-        dates.catalog = now + if dates.patience.is_some() { ROLL_INTERVAL } else { CATALOG_INTERVAL };
+        dates.catalog = now
+            + if dates.patience.is_some() {
+                ROLL_INTERVAL
+            } else {
+                CATALOG_INTERVAL
+            };
     }
 
     /// Says that this worker lives and renews its leases, when it is time for one or the other; both at once if it is for both. Answers
     /// whether the store was asked.
-    async fn say_and_renew(&mut self, wanted: &mut Wanted, dates: &mut Dates) -> Result<bool, Error> {
+    async fn say_and_renew(
+        &mut self,
+        wanted: &mut Wanted,
+        dates: &mut Dates,
+    ) -> Result<bool, Error> {
         let asked = Instant::now();
         let is_to_say = dates.roll <= asked && dates.end.is_none() && dates.patience.is_none();
         let is_to_renew = dates.renewal <= asked;
-        let leases: Vec<_> = wanted.held.values().filter(|_| is_to_renew).map(|held| held.lease.clone()).collect();
+        let leases: Vec<_> = wanted
+            .held
+            .values()
+            .filter(|_| is_to_renew)
+            .map(|held| held.lease.clone())
+            .collect();
         let has_asked = is_to_say || !leases.is_empty();
         let store = self.store.clone();
-        let say = async { if is_to_say { store.enrol(wanted.fleet.me, self.lease).await.map(Some) } else { Ok(None) } };
-        let renew = async { if leases.is_empty() { Ok(Vec::new()) } else { store.renew(&leases, self.lease).await } };
+        let say = async {
+            if is_to_say {
+                store.enrol(wanted.fleet.me, self.lease).await.map(Some)
+            } else {
+                Ok(None)
+            }
+        };
+        let renew = async {
+            if leases.is_empty() {
+                Ok(Vec::new())
+            } else {
+                store.renew(&leases, self.lease).await
+            }
+        };
         let (peers, outcomes) = join(say, renew).await;
         for (lease, outcome) in leases.into_iter().zip(outcomes?) {
             self.renewed(wanted, lease, outcome, asked).await;
@@ -227,15 +287,30 @@ impl Claimer {
         let now = Instant::now();
         if wanted.learn(peers, now) {
             let (workers, shards) = (wanted.fleet.workers(), wanted.fleet.mine());
-            tracing::info!(workers, shards, held = wanted.held.len(), "the fleet has changed: so many of the shards are to be here");
+            tracing::info!(
+                workers,
+                shards,
+                held = wanted.held.len(),
+                "the fleet has changed: so many of the shards are to be here"
+            );
             self.metric.workers.set(workers as f64);
         }
         let others = peers.iter().filter(|peer| peer.worker != wanted.fleet.me);
-        let first_end = others.map(|peer| now + peer.left + Duration::from_millis(2)).min();
-        first_end.into_iter().fold(asked + self.roll_interval(), Instant::min)
+        let first_end = others
+            .map(|peer| now + peer.left + Duration::from_millis(2))
+            .min();
+        first_end
+            .into_iter()
+            .fold(asked + self.roll_interval(), Instant::min)
     }
 
-    async fn renewed(&mut self, wanted: &mut Wanted, lease: Lease, outcome: Renewed, asked: Instant) {
+    async fn renewed(
+        &mut self,
+        wanted: &mut Wanted,
+        lease: Lease,
+        outcome: Renewed,
+        asked: Instant,
+    ) {
         match outcome {
             Renewed::Renewed { now } => {
                 self.compare_clocks(now);
@@ -260,7 +335,13 @@ impl Claimer {
         if shards.is_empty() {
             return Ok(false);
         }
-        let leases: Vec<_> = shards.into_iter().map(|shard| Lease { shard, token: Token(self.random.random()) }).collect();
+        let leases: Vec<_> = shards
+            .into_iter()
+            .map(|shard| Lease {
+                shard,
+                token: Token(self.random.random()),
+            })
+            .collect();
         let outcomes = self.store.acquire(&leases, self.lease).await?;
         let (mut granted, mut contested) = (Vec::new(), Vec::new());
         for (lease, outcome) in leases.into_iter().zip(outcomes) {
@@ -285,12 +366,26 @@ impl Claimer {
         let committed = catalogs::committed(&mut self.routes, &shards, self.lease / 5).await;
         for (lease, state) in granted {
             let term = Term::new(asked, self.lease);
-            let start = catalogs::start(&state, committed.get(&lease.shard), wanted.own.get(&lease.shard));
+            let start = catalogs::start(
+                &state,
+                committed.get(&lease.shard),
+                wanted.own.get(&lease.shard),
+            );
             tracing::info!(shard = %lease.shard, watermark = %state.watermark, "lease acquired");
             self.metric.leases_taken.increment(1);
-            wanted.own.insert(lease.shard.clone(), (state.identity.clone(), start));
+            wanted
+                .own
+                .insert(lease.shard.clone(), (state.identity.clone(), start));
             wanted.take(lease.clone(), term.clone());
-            let _dispatcher_gone = self.holdings.send(Holding::Granted(Box::new(Grant { lease, term, state, start }))).await;
+            let _dispatcher_gone = self
+                .holdings
+                .send(Holding::Granted(Box::new(Grant {
+                    lease,
+                    term,
+                    state,
+                    start,
+                })))
+                .await;
         }
     }
 
@@ -333,7 +428,11 @@ impl Claimer {
         }
         match self.store.release(&leases).await {
             Err(error) if error.is_transient() => {
-                tracing::warn!(leases = leases.len(), "leases not released, others can take the shards {:?} from now: {error}", self.lease);
+                tracing::warn!(
+                    leases = leases.len(),
+                    "leases not released, others can take the shards {:?} from now: {error}",
+                    self.lease
+                );
                 Ok(())
             }
             outcome => outcome,
@@ -349,10 +448,16 @@ impl Claimer {
         if is_last {
             stops.finish.cancel();
         } else {
-            tracing::info!(shards = wanted.held.len(), "timer is to end: handing its shards over");
+            tracing::info!(
+                shards = wanted.held.len(),
+                "timer is to end: handing its shards over"
+            );
             stops.timers_done.cancel();
         }
-        if !matches!(timeout(LAST_CALL_MAX, self.store.resign(wanted.fleet.me)).await, Ok(Ok(()))) {
+        if !matches!(
+            timeout(LAST_CALL_MAX, self.store.resign(wanted.fleet.me)).await,
+            Ok(Ok(()))
+        ) {
             // The others learn of it when it is not heard of any more: nobody would take what was handed over before.
             stops.finish.cancel();
         }
@@ -372,7 +477,11 @@ impl Claimer {
             Ok(Err(error)) => return Err(error),
             Err(_) => "the store does not answer in time".to_owned(),
         };
-        tracing::warn!(leases = leases.len(), "leases not released, others can take the shards {:?} from now: {kept}", self.lease);
+        tracing::warn!(
+            leases = leases.len(),
+            "leases not released, others can take the shards {:?} from now: {kept}",
+            self.lease
+        );
         Ok(())
     }
 
@@ -383,8 +492,10 @@ impl Claimer {
         self.metric.clock_skew.set(skew as f64 / 1_000.0);
         if skew.unsigned_abs() > u64::try_from(self.skew_max.as_millis()).unwrap_or(u64::MAX) {
             let direction = if skew > 0 { "ahead of" } else { "behind" };
-            let reason =
-                format!("this machine's clock is {} ms {direction} the store's: mend the clock synchronisation", skew.unsigned_abs());
+            let reason = format!(
+                "this machine's clock is {} ms {direction} the store's: mend the clock synchronisation",
+                skew.unsigned_abs()
+            );
             self.clocks.not_ready(reason);
         } else {
             self.clocks.ready();

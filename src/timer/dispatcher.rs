@@ -79,7 +79,10 @@ impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports) -> Self {
         let memory = Memory::new(options.memory);
         let paces = Paces::new(&options.routes, Instant::now());
-        let (ahead, ticked) = (CLAIM_AHEAD.min(options.skew_max / 2), (ports.clock.now(), Instant::now()));
+        let (ahead, ticked) = (
+            CLAIM_AHEAD.min(options.skew_max / 2),
+            (ports.clock.now(), Instant::now()),
+        );
         ports.metric.memory_budget.set(options.memory as f64);
         Self {
             options,
@@ -100,7 +103,11 @@ impl Dispatcher {
 
     /// Serves until `stop` is cancelled; then takes nothing more, finishes what is claimed and tells the store. If `give_up` is cancelled
     /// before that, it ends with what it has.
-    pub(crate) async fn serve(mut self, stop: CancellationToken, give_up: CancellationToken) -> Result<(), Error> {
+    pub(crate) async fn serve(
+        mut self,
+        stop: CancellationToken,
+        give_up: CancellationToken,
+    ) -> Result<(), Error> {
         loop {
             let stopping = stop.is_cancelled();
             if stopping && self.works.values().all(Work::is_finished) || give_up.is_cancelled() {
@@ -111,7 +118,10 @@ impl Dispatcher {
         }
         let left: usize = self.works.values().map(|work| work.flights.left()).sum();
         if left > 0 {
-            tracing::warn!(left, "stopped before all that was claimed was finished: these may be delivered twice");
+            tracing::warn!(
+                left,
+                "stopped before all that was claimed was finished: these may be delivered twice"
+            );
         }
         self.ports.outlets.close().await;
         tracing::info!("timer drained");
@@ -119,7 +129,12 @@ impl Dispatcher {
     }
 
     /// Waits until something happens, and takes in all that has happened.
-    async fn wait(&mut self, stop: &CancellationToken, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
+    async fn wait(
+        &mut self,
+        stop: &CancellationToken,
+        stopping: bool,
+        give_up: &CancellationToken,
+    ) -> Result<(), Error> {
         let wake = self.next_wake(stopping);
         // Every arm is safe to drop: receiving, `Outlets::told`, `Swapping::ended` and `Advancing::ended` keep what they did not hand out.
         tokio::select! {
@@ -158,7 +173,8 @@ impl Dispatcher {
 
     fn swapped(&mut self, swapped: Swapped) -> Result<(), Error> {
         let lost = rewriting::swapped(&mut self.works, &self.options.routes, swapped)?;
-        lost.iter().for_each(|shard| parting::leave(&mut self.works, shard));
+        lost.iter()
+            .for_each(|shard| parting::leave(&mut self.works, shard));
         Ok(())
     }
 
@@ -166,10 +182,23 @@ impl Dispatcher {
     fn next_wake(&self, stopping: bool) -> Instant {
         let (wall, now) = self.ticked;
         let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let moment = Moment { wall, now, ahead: self.ahead, stopping, may_ask: self.advancing.is_free() };
+        let moment = Moment {
+            wall,
+            now,
+            ahead: self.ahead,
+            stopping,
+            may_ask: self.advancing.is_free(),
+        };
         let works = self.works.values().map(|work| work.next_wake(&moment));
-        let exact = self.works.values().filter_map(|work| exactly::wake(work, wall, now, stopping));
-        let wake = works.chain(exact).chain(again).min().unwrap_or(now + Duration::from_secs(1));
+        let exact = self
+            .works
+            .values()
+            .filter_map(|work| exactly::wake(work, wall, now, stopping));
+        let wake = works
+            .chain(exact)
+            .chain(again)
+            .min()
+            .unwrap_or(now + Duration::from_secs(1));
         wake.max(now + HAND_PACE)
     }
 
@@ -183,10 +212,22 @@ impl Dispatcher {
                 let origins = Origins::new(&self.options.deployment, &shard);
                 let work = Work::new(*grant, slot, origins, self.memory.open(), now);
                 let is_exact = self.options.routes[&shard.route].markers.is_some();
-                self.works.insert(shard, if is_exact { work.exactly_once(now) } else { work });
+                self.works.insert(
+                    shard,
+                    if is_exact {
+                        work.exactly_once(now)
+                    } else {
+                        work
+                    },
+                );
             }
             Holding::Contested(shards) => {
-                let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), false);
+                let mut desk = Desk::new(
+                    &self.options,
+                    &mut self.ports.outlets,
+                    self.ports.clock.now(),
+                    false,
+                );
                 shards.iter().for_each(|shard| desk.expect(shard));
             }
             Holding::HandOver(shard) => parting::hand_over(&mut self.works, &shard, now),
@@ -201,7 +242,13 @@ impl Dispatcher {
     }
 
     fn take_in(&mut self, reply: Reply) {
-        let Some(work) = self.works.get_mut(&reply.shard).filter(|work| work.tag() == reply.tag) else { return };
+        let Some(work) = self
+            .works
+            .get_mut(&reply.shard)
+            .filter(|work| work.tag() == reply.tag)
+        else {
+            return;
+        };
         if !work.take_in(reply.answer, Instant::now()) {
             parting::leave(&mut self.works, &reply.shard);
         }
@@ -212,7 +259,8 @@ impl Dispatcher {
         self.ticked = (self.ports.clock.now(), Instant::now());
         self.resend();
         if !stopping {
-            self.swapping.begin(&self.ports.store, &mut self.works, self.ports.clock.now());
+            self.swapping
+                .begin(&self.ports.store, &mut self.works, self.ports.clock.now());
             self.request();
             self.hand_out_chores();
         }
@@ -222,30 +270,53 @@ impl Dispatcher {
         // The clock may have stepped back.
         self.ticked.0 = self.ticked.0.min(wall);
         self.hand_over(wall);
-        let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), stopping);
-        self.works.iter_mut().for_each(|(shard, work)| desk.serve(shard, work));
+        let mut desk = Desk::new(
+            &self.options,
+            &mut self.ports.outlets,
+            self.ports.clock.now(),
+            stopping,
+        );
+        self.works
+            .iter_mut()
+            .for_each(|(shard, work)| desk.serve(shard, work));
         for ended in parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up) {
             self.slots.remove(ended.slot);
             desk.leave(&ended);
         }
         stall::tell(&mut self.works, &self.options.routes, wall);
         self.ports.metric.memory_used.set(self.memory.used() as f64);
-        self.ports.metric.loaded_messages.set(self.memory.messages() as f64);
-        self.ports.metric.in_flight_messages.set(self.works.values().map(|work| work.flights.left()).sum::<usize>() as f64);
+        self.ports
+            .metric
+            .loaded_messages
+            .set(self.memory.messages() as f64);
+        self.ports.metric.in_flight_messages.set(
+            self.works
+                .values()
+                .map(|work| work.flights.left())
+                .sum::<usize>() as f64,
+        );
         Ok(())
     }
 
     /// Asks the loader for what is needed, as far as it has room, each shard in its turn the first: where memory is short, who asks first has it.
     fn request(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        let Ok(room) = self.ports.requests.try_reserve() else { return };
+        let Ok(room) = self.ports.requests.try_reserve() else {
+            return;
+        };
         // When one looks for what was appended, those look along that soon would: the store is called once for all of them.
         let others_poll = self.works.values().any(|work| work.is_polling(now));
         let next = |work: &mut Work| {
             let what = work.next_request(wall, now, others_poll)?;
-            Some(Request { shard: work.lease.shard.clone(), tag: work.tag(), what })
+            Some(Request {
+                shard: work.lease.shard.clone(),
+                tag: work.tag(),
+                what,
+            })
         };
-        let requests: Vec<_> = in_turn(&mut self.works, self.turn).filter_map(|(_, work)| next(work)).collect();
+        let requests: Vec<_> = in_turn(&mut self.works, self.turn)
+            .filter_map(|(_, work)| next(work))
+            .collect();
         if !requests.is_empty() {
             room.send(requests);
         }
@@ -255,7 +326,9 @@ impl Dispatcher {
     fn hand_out_chores(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         for (_, work) in in_turn(&mut self.works, self.turn) {
-            let Ok(room) = self.ports.chores.try_reserve() else { return };
+            let Ok(room) = self.ports.chores.try_reserve() else {
+                return;
+            };
             if let Some(chore) = work.next_chore(wall, now) {
                 room.send(chore);
             }
@@ -264,11 +337,16 @@ impl Dispatcher {
 
     /// Asks the store for claims, and tells it what was delivered, unless it has not answered the last time yet.
     async fn advance(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
-        let asked = if self.advancing.is_free() { self.plan(stopping) } else { Vec::new() };
+        let asked = if self.advancing.is_free() {
+            self.plan(stopping)
+        } else {
+            Vec::new()
+        };
         if asked.is_empty() {
             return Ok(());
         }
-        self.advancing.begin(&self.ports.store, &self.ports.claims, asked, give_up);
+        self.advancing
+            .begin(&self.ports.store, &self.ports.claims, asked, give_up);
         if let Some(answered) = self.advancing.ended().now_or_never() {
             self.answered(answered?);
         } else {
@@ -281,23 +359,51 @@ impl Dispatcher {
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
     fn plan(&mut self, stopping: bool) -> Vec<(u16, Advance)> {
         let (wall, now) = self.ticked;
-        let served = |route: &str| self.works.iter().filter(|(shard, work)| &*shard.route == route && work.is_ours(now)).count();
+        let served = |route: &str| {
+            self.works
+                .iter()
+                .filter(|(shard, work)| &*shard.route == route && work.is_ours(now))
+                .count()
+        };
         self.paces.serve(served, now);
         let mut shares = Shares::new(self.options.routes.keys().cloned());
-        self.works.iter().for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
+        self.works
+            .iter()
+            .for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.
-        let is_claiming = self.works.values().any(|work| work.is_claiming(wall, now, self.ahead));
-        let ahead = (self.ahead, if is_claiming { CLAIM_INTERVAL / 2 } else { Duration::ZERO });
+        let is_claiming = self
+            .works
+            .values()
+            .any(|work| work.is_claiming(wall, now, self.ahead));
+        let ahead = (
+            self.ahead,
+            if is_claiming {
+                CLAIM_INTERVAL / 2
+            } else {
+                Duration::ZERO
+            },
+        );
         let mut asked = Vec::new();
         self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
         for (shard, work) in in_turn(&mut self.works, self.turn) {
             let room = work.paced(&mut self.paces, shares.room(&shard.route), wall, now);
-            let take = if stopping || room == 0 { None } else { work.take(wall, now, CLAIM_MAX.min(room), ahead) };
-            shares.take(&shard.route, take.as_ref().map_or(0, |take| take.messages.len()));
-            take.iter().for_each(|take| work.spend(&mut self.paces, take, wall));
-            if let Some(advance) =
-                work.advance(take.as_ref().map(|take| take.claim), self.options.skew_max, now, stopping || work.is_to_be_told())
-            {
+            let take = if stopping || room == 0 {
+                None
+            } else {
+                work.take(wall, now, CLAIM_MAX.min(room), ahead)
+            };
+            shares.take(
+                &shard.route,
+                take.as_ref().map_or(0, |take| take.messages.len()),
+            );
+            take.iter()
+                .for_each(|take| work.spend(&mut self.paces, take, wall));
+            if let Some(advance) = work.advance(
+                take.as_ref().map(|take| take.claim),
+                self.options.skew_max,
+                now,
+                stopping || work.is_to_be_told(),
+            ) {
                 work.begin_call(&advance, take);
                 asked.push((work.slot, advance));
             }
@@ -307,31 +413,61 @@ impl Dispatcher {
 
     /// `None`: it is to give up.
     fn answered(&mut self, answered: Option<Vec<Answered>>) {
-        answered.into_iter().flatten().for_each(|answered| self.apply(answered));
+        answered
+            .into_iter()
+            .flatten()
+            .for_each(|answered| self.apply(answered));
     }
 
-    fn apply(&mut self, Answered { slot, advance, outcome }: Answered) {
+    fn apply(
+        &mut self,
+        Answered {
+            slot,
+            advance,
+            outcome,
+        }: Answered,
+    ) {
         let now = Instant::now();
         let shard = &advance.lease.shard;
         // Of an earlier work of the shard it says nothing about this one.
-        let Some(work) = self.works.get_mut(shard).filter(|work| work.slot == slot) else { return };
-        let Some(Call { take, seen, .. }) = work.call_ended() else { return };
+        let Some(work) = self.works.get_mut(shard).filter(|work| work.slot == slot) else {
+            return;
+        };
+        let Some(Call { take, seen, .. }) = work.call_ended() else {
+            return;
+        };
         match outcome {
-            Advanced::Done { watermark, cancelled } => {
-                if let Some(Take { claim, messages, late }) = take {
+            Advanced::Done {
+                watermark,
+                cancelled,
+            } => {
+                if let Some(Take {
+                    claim,
+                    messages,
+                    late,
+                }) = take
+                {
                     let route = &self.options.routes[&shard.route];
                     route.metric.late.increment(late as u64);
-                    let suspect = messages.iter().filter(|(run, at)| work.suspect.covers(run.run.place(*at as usize))).count();
+                    let suspect = messages
+                        .iter()
+                        .filter(|(run, at)| work.suspect.covers(run.run.place(*at as usize)))
+                        .count();
                     route.metric.possible_duplicates.increment(suspect as u64);
                     self.ports.clock_ahead.ready();
-                    work.flights.take_off(claim, messages.len(), Aloft::new(messages, cancelled));
+                    work.flights
+                        .take_off(claim, messages.len(), Aloft::new(messages, cancelled));
                 }
                 work.observe_answer(seen, watermark, now);
             }
-            Advanced::Ahead { watermark, now: store } => {
+            Advanced::Ahead {
+                watermark,
+                now: store,
+            } => {
                 let ahead = self.ports.clock.now().since(store).as_millis();
-                let reason =
-                    format!("claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation");
+                let reason = format!(
+                    "claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation"
+                );
                 self.ports.clock_ahead.not_ready(reason);
                 work.refused(watermark, now);
             }
@@ -341,7 +477,13 @@ impl Dispatcher {
 }
 
 /// All shards, each in its turn the first.
-fn in_turn(works: &mut BTreeMap<ShardId, Work>, turn: usize) -> impl Iterator<Item = (&ShardId, &mut Work)> {
-    let (after, before): (Vec<_>, Vec<_>) = works.iter_mut().enumerate().partition(|(at, _)| *at >= turn);
+fn in_turn(
+    works: &mut BTreeMap<ShardId, Work>,
+    turn: usize,
+) -> impl Iterator<Item = (&ShardId, &mut Work)> {
+    let (after, before): (Vec<_>, Vec<_>) = works
+        .iter_mut()
+        .enumerate()
+        .partition(|(at, _)| *at >= turn);
     after.into_iter().chain(before).map(|(_, work)| work)
 }

@@ -30,15 +30,35 @@ pub(super) struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    pub(super) fn new(options: &'a Options, outlets: &'a mut Outlets, wall: Timestamp, stopping: bool) -> Self {
-        Self { options, outlets, wall, now: Instant::now(), stopping }
+    pub(super) fn new(
+        options: &'a Options,
+        outlets: &'a mut Outlets,
+        wall: Timestamp,
+        stopping: bool,
+    ) -> Self {
+        Self {
+            options,
+            outlets,
+            wall,
+            now: Instant::now(),
+            stopping,
+        }
     }
 
     /// Learns what happened to transactors.
-    pub(super) fn hear_all(&mut self, slots: &Slots, works: &mut BTreeMap<ShardId, Work>, happened: Vec<(u64, Happened)>) {
+    pub(super) fn hear_all(
+        &mut self,
+        slots: &Slots,
+        works: &mut BTreeMap<ShardId, Work>,
+        happened: Vec<(u64, Happened)>,
+    ) {
         for (number, happened) in happened {
-            let Some(shard) = slots.get(Outlets::slot(number)) else { continue };
-            let Some(work) = works.get_mut(shard) else { continue };
+            let Some(shard) = slots.get(Outlets::slot(number)) else {
+                continue;
+            };
+            let Some(work) = works.get_mut(shard) else {
+                continue;
+            };
             if work.exact.as_ref().and_then(Transacting::number) == Some(number) {
                 self.hear(shard, work, happened);
             }
@@ -47,8 +67,13 @@ impl<'a> Desk<'a> {
 
     /// A work has ended.
     pub(super) fn leave(&mut self, work: &Work) {
-        let (route, number) = (&self.options.routes[&work.lease.shard.route], work.exact.as_ref().and_then(Transacting::number));
-        number.into_iter().for_each(|number| self.outlets.end(route, number));
+        let (route, number) = (
+            &self.options.routes[&work.lease.shard.route],
+            work.exact.as_ref().and_then(Transacting::number),
+        );
+        number
+            .into_iter()
+            .for_each(|number| self.outlets.end(route, number));
     }
 
     /// The shard may soon be this worker's.
@@ -65,12 +90,16 @@ impl<'a> Desk<'a> {
         let sight = sight(work, self.wall, self.stopping);
         // To open is to fence whoever has it open: only who surely holds the lease may.
         let may_open = !is_ending(work, self.stopping) && !work.term.has_run_out(self.now);
-        let Some(exact) = work.exact.as_mut().filter(|_| !is_leaving) else { return };
+        let Some(exact) = work.exact.as_mut().filter(|_| !is_leaving) else {
+            return;
+        };
         let route = &self.options.routes[&shard.route];
         match exact.step(sight, self.now) {
             Step::None => {}
             Step::Open if !may_open => {}
-            Step::Open if !sight.is_wanted && self.outlets.looks(route) >= TRANSACTORS_LOOK_MAX => exact.put_off(self.now + RESEND_MIN),
+            Step::Open if !sight.is_wanted && self.outlets.looks(route) >= TRANSACTORS_LOOK_MAX => {
+                exact.put_off(self.now + RESEND_MIN)
+            }
             Step::Open => {
                 let number = self.outlets.open(route, work.slot, &self.name(shard));
                 exact.opening(number, self.now);
@@ -80,16 +109,26 @@ impl<'a> Desk<'a> {
                 }
             }
             Step::Commit { flights, pair } => {
-                let told = if mutant::active(Mutant::SeparateMarker) { exact.marker() } else { pair };
+                let told = if mutant::active(Mutant::SeparateMarker) {
+                    exact.marker()
+                } else {
+                    pair
+                };
                 exact.committing(flights, pair, self.now);
                 self.commit(shard, work, (told, flights));
             }
             Step::Abort => {
-                exact.number().into_iter().for_each(|number| self.outlets.abort(route, number));
+                exact
+                    .number()
+                    .into_iter()
+                    .for_each(|number| self.outlets.abort(route, number));
                 exact.aborting(self.now);
             }
             Step::End => {
-                exact.number().into_iter().for_each(|number| self.outlets.end(route, number));
+                exact
+                    .number()
+                    .into_iter()
+                    .for_each(|number| self.outlets.end(route, number));
                 exact.ended(self.now);
             }
             Step::GiveUp => self.lose(shard, work, "nothing is heard of it"),
@@ -97,10 +136,17 @@ impl<'a> Desk<'a> {
     }
 
     fn name(&self, shard: &ShardId) -> Transactional {
-        let (deployment, route, partition) = (&self.options.deployment, &shard.route, &shard.partition);
+        let (deployment, route, partition) =
+            (&self.options.deployment, &shard.route, &shard.partition);
         Transactional {
-            id: format!("{deployment}.{route}.{}.{}", partition.topic, partition.index),
-            group: self.options.routes[route].markers.clone().unwrap_or_default(),
+            id: format!(
+                "{deployment}.{route}.{}.{}",
+                partition.topic, partition.index
+            ),
+            group: self.options.routes[route]
+                .markers
+                .clone()
+                .unwrap_or_default(),
             partition: partition.clone(),
             reach: self.options.routes[route].reach.clone(),
         }
@@ -108,30 +154,56 @@ impl<'a> Desk<'a> {
 
     fn commit(&mut self, shard: &ShardId, work: &Work, (pair, flights): (Claim, usize)) {
         let mut tally = work.tally;
-        work.flights.iter().take(flights).for_each(|aloft| tally.add(aloft.outcome(aloft.in_transaction())));
-        let delivered = Delivered { pair, identity: work.identity.clone(), since: work.counted, tally };
-        let marker = Marker { offset: pair.watermark.offset(), text: delivered.to_string() };
+        work.flights
+            .iter()
+            .take(flights)
+            .for_each(|aloft| tally.add(aloft.outcome(aloft.in_transaction())));
+        let delivered = Delivered {
+            pair,
+            identity: work.identity.clone(),
+            since: work.counted,
+            tally,
+        };
+        let marker = Marker {
+            offset: pair.watermark.offset(),
+            text: delivered.to_string(),
+        };
         let number = work.exact.as_ref().and_then(Transacting::number);
-        number.into_iter().for_each(|number| self.outlets.commit(&self.options.routes[&shard.route], number, marker.clone()));
+        number.into_iter().for_each(|number| {
+            self.outlets
+                .commit(&self.options.routes[&shard.route], number, marker.clone())
+        });
     }
 
     /// Something happened to the work's transactor.
     fn hear(&mut self, shard: &ShardId, work: &mut Work, happened: Happened) {
         match happened {
             Happened::Opened(text) => {
-                work.exact.as_ref().and_then(Transacting::number).into_iter().for_each(|number| self.outlets.looked(number));
+                work.exact
+                    .as_ref()
+                    .and_then(Transacting::number)
+                    .into_iter()
+                    .for_each(|number| self.outlets.looked(number));
                 self.opened(shard, work, text.as_deref());
             }
             Happened::Reports(reports) => self.reported(shard, work, &reports),
             Happened::Committed => self.committed(shard, work),
             Happened::Aborted => {
-                self.options.routes[&shard.route].metric.transactions_aborted.increment(1);
+                self.options.routes[&shard.route]
+                    .metric
+                    .transactions_aborted
+                    .increment(1);
                 work.hand_over_again();
-                work.exact.iter_mut().for_each(|exact| exact.aborted(self.now));
+                work.exact
+                    .iter_mut()
+                    .for_each(|exact| exact.aborted(self.now));
             }
             Happened::Lost { is_fenced, reason } => {
                 if is_fenced {
-                    self.options.routes[&shard.route].metric.transactors_fenced.increment(1);
+                    self.options.routes[&shard.route]
+                        .metric
+                        .transactors_fenced
+                        .increment(1);
                 }
                 self.lose(shard, work, &reason);
             }
@@ -145,13 +217,21 @@ impl<'a> Desk<'a> {
             // To begin without it would be to deliver again.
             tracing::error!(%shard, marker = text, "the marker of what is delivered is of a kind that this version does not know: its shard waits for a newer one");
             self.lose(shard, work, "its marker is of an unknown kind");
-            work.exact.iter_mut().for_each(|exact| exact.fail(self.now + RESEND_MAX));
+            work.exact
+                .iter_mut()
+                .for_each(|exact| exact.fail(self.now + RESEND_MAX));
             return;
         }
-        let marker = delivered.flatten().filter(|delivered| delivered.identity == work.identity && !mutant::active(Mutant::IgnoresMarker));
+        let marker = delivered.flatten().filter(|delivered| {
+            delivered.identity == work.identity && !mutant::active(Mutant::IgnoresMarker)
+        });
         let pair = marker.as_ref().map_or(known, |marker| {
             let is_plain = mutant::active(Mutant::PlainCursor);
-            let pair = if is_plain { Claim::new(marker.pair.cursor, Watermark(i64::MAX.unsigned_abs())) } else { marker.pair };
+            let pair = if is_plain {
+                Claim::new(marker.pair.cursor, Watermark(i64::MAX.unsigned_abs()))
+            } else {
+                marker.pair
+            };
             pair.greatest(known)
         });
         tracing::debug!(%shard, ?pair, "transactor open");
@@ -160,22 +240,37 @@ impl<'a> Desk<'a> {
         } else {
             work.begin_behind(pair, self.now);
         }
-        if let Some(marker) = marker.filter(|marker| marker.pair == pair && marker.since == work.told) {
+        if let Some(marker) =
+            marker.filter(|marker| marker.pair == pair && marker.since == work.told)
+        {
             // What the store was never told, by whoever committed it.
             (work.counted, work.tally) = (marker.since, marker.tally);
         }
-        work.exact.iter_mut().for_each(|exact| exact.opened(pair, self.now));
+        work.exact
+            .iter_mut()
+            .for_each(|exact| exact.opened(pair, self.now));
     }
 
     fn reported(&mut self, shard: &ShardId, work: &mut Work, reports: &[Report]) {
         let route = &self.options.routes[&shard.route];
         let Some(exact) = &mut work.exact else { return };
-        for Report { ticket, outcome, .. } in reports {
+        for Report {
+            ticket, outcome, ..
+        } in reports
+        {
             let Ticket { flight, index, .. } = Ticket::unpack(*ticket);
             exact.reported(self.now);
             let Err(failure) = outcome else { continue };
             let aloft = work.flights.get_mut(flight).filter(|_| is_verdict(failure));
-            let wait = aloft.map_or(RESEND_MIN, |aloft| failed(route, (shard, &work.origins), (aloft, index.into()), failure, self.wall));
+            let wait = aloft.map_or(RESEND_MIN, |aloft| {
+                failed(
+                    route,
+                    (shard, &work.origins),
+                    (aloft, index.into()),
+                    failure,
+                    self.wall,
+                )
+            });
             exact.fail(self.now + wait);
         }
     }
@@ -184,7 +279,9 @@ impl<'a> Desk<'a> {
         let route = &self.options.routes[&shard.route];
         let Some(exact) = &mut work.exact else { return };
         let before = exact.marker();
-        let Some((flights, took)) = exact.committed(self.now) else { return };
+        let Some((flights, took)) = exact.committed(self.now) else {
+            return;
+        };
         let pair = exact.marker();
         if mutant::active(Mutant::SeparateMarker) && before != pair {
             exact.committing(flights, pair, self.now);
@@ -194,19 +291,32 @@ impl<'a> Desk<'a> {
         route.metric.commit_time.record(took.as_secs_f64());
         let mut arrivals = Arrivals::default();
         for aloft in work.flights.iter().take(flights) {
-            for index in aloft.in_transaction().filter(|index| !aloft.is_cancelled(aloft.place(*index))) {
-                arrived((route, &mut arrivals), (shard, &work.origins), (aloft, index), self.wall);
+            for index in aloft
+                .in_transaction()
+                .filter(|index| !aloft.is_cancelled(aloft.place(*index)))
+            {
+                arrived(
+                    (route, &mut arrivals),
+                    (shard, &work.origins),
+                    (aloft, index),
+                    self.wall,
+                );
             }
         }
         arrivals.tell(&route.metric);
         let wall = self.wall;
-        work.settle(flights, pair, |aloft, tally| tell(route, shard, (aloft, tally), wall));
+        work.settle(flights, pair, |aloft, tally| {
+            tell(route, shard, (aloft, tally), wall)
+        });
     }
 
     fn lose(&mut self, shard: &ShardId, work: &mut Work, reason: &str) {
         let Some(exact) = &mut work.exact else { return };
         tracing::warn!(%shard, reason, "transactor lost: another is opened, and what is not committed is delivered by it");
-        exact.number().into_iter().for_each(|number| self.outlets.end(&self.options.routes[&shard.route], number));
+        exact
+            .number()
+            .into_iter()
+            .for_each(|number| self.outlets.end(&self.options.routes[&shard.route], number));
         exact.lost(self.now);
     }
 }
@@ -221,7 +331,8 @@ impl Work {
 
     /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
     pub(super) fn may_tell(&self) -> bool {
-        !self.exact.as_ref().is_some_and(Transacting::is_in_doubt) || mutant::active(Mutant::TellsMeanwhile)
+        !self.exact.as_ref().is_some_and(Transacting::is_in_doubt)
+            || mutant::active(Mutant::TellsMeanwhile)
     }
 
     /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
@@ -268,7 +379,9 @@ impl Work {
     /// Whether something is claimed or due soon.
     fn is_wanted(&self, wall: Timestamp) -> bool {
         let soon = wall.plus(TRANSACTOR_AHEAD);
-        self.has_claims() || self.schedule.late() > 0 || self.first_due().is_some_and(|due| due <= soon)
+        self.has_claims()
+            || self.schedule.late() > 0
+            || self.first_due().is_some_and(|due| due <= soon)
     }
 }
 
@@ -286,7 +399,12 @@ fn sight(work: &Work, wall: Timestamp, stopping: bool) -> Sight {
     let exact = work.exact.as_ref().filter(|exact| exact.is_reported());
     let pair = exact.and_then(|exact| sealing::pair(&work.flights, exact.until()));
     let is_hurried = stopping || work.phase != Phase::Active;
-    Sight { is_wanted: work.is_wanted(wall), is_hurried, is_being_told: work.is_being_told(), pair }
+    Sight {
+        is_wanted: work.is_wanted(wall),
+        is_hurried,
+        is_being_told: work.is_being_told(),
+        pair,
+    }
 }
 
 /// Whether nothing more is to be delivered.
@@ -296,7 +414,10 @@ fn is_ending(work: &Work, stopping: bool) -> bool {
 
 /// When there is something to do for the work's transactor that nothing will announce.
 pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -> Option<Instant> {
-    let exact = work.exact.as_ref().filter(|_| !matches!(work.phase, Phase::Leaving { .. }))?;
+    let exact = work
+        .exact
+        .as_ref()
+        .filter(|_| !matches!(work.phase, Phase::Leaving { .. }))?;
     if work.is_being_told() {
         return exact.patience();
     }
@@ -308,21 +429,35 @@ pub(super) fn wake(work: &Work, wall: Timestamp, now: Instant, stopping: bool) -
         return Some(now + RESEND_MIN);
     }
     let is_wanted = work.is_wanted(wall);
-    let soon = work.first_due().filter(|_| exact.number().is_none() && !is_wanted);
+    let soon = work
+        .first_due()
+        .filter(|_| exact.number().is_none() && !is_wanted);
     let soon = soon.map(|due| now + due.since(wall).saturating_sub(TRANSACTOR_AHEAD));
-    [exact.wake(is_wanted, now), soon].into_iter().flatten().min()
+    [exact.wake(is_wanted, now), soon]
+        .into_iter()
+        .flatten()
+        .min()
 }
 
 /// Hands over what is claimed and due, in order, as far as it may go along in the transaction under way.
 /// Nothing at or past `asked` goes.
-pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact: &mut Transacting, asked: Option<Cursor>, now: Instant) {
+pub(super) fn hand_over(
+    hand: &mut Hand<'_>,
+    flights: &mut Flights<Aloft>,
+    exact: &mut Transacting,
+    asked: Option<Cursor>,
+    now: Instant,
+) {
     let seal = exact.sealed(flights.len(), now);
     let among = seal.map_or(usize::MAX, |seal| seal.flights);
     while exact.is_taking(now)
         && let Some((number, until)) = least(flights.numbered().take(among))
         && let Some(aloft) = flights.get_mut(number)
     {
-        let until = [until, seal.map(|seal| seal.until), asked].into_iter().flatten().min();
+        let until = [until, seal.map(|seal| seal.until), asked]
+            .into_iter()
+            .flatten()
+            .min();
         if !flight(hand, (aloft, number), until, exact, now) {
             return;
         }
@@ -330,9 +465,18 @@ pub(super) fn hand_over(hand: &mut Hand<'_>, flights: &mut Flights<Aloft>, exact
 }
 
 /// A flight, in order, up to a place that belongs to another; `false`: what comes next must wait.
-fn flight(hand: &mut Hand<'_>, (aloft, number): (&mut Aloft, u32), until: Option<Cursor>, exact: &mut Transacting, now: Instant) -> bool {
+fn flight(
+    hand: &mut Hand<'_>,
+    (aloft, number): (&mut Aloft, u32),
+    until: Option<Cursor>,
+    exact: &mut Transacting,
+    now: Instant,
+) -> bool {
     let mut is_moved = false;
-    while let Some(place) = aloft.next_place().filter(|place| until.is_none_or(|until| *place <= until)) {
+    while let Some(place) = aloft
+        .next_place()
+        .filter(|place| until.is_none_or(|until| *place <= until))
+    {
         if hand.room == 0 {
             return false;
         }

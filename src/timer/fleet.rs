@@ -20,7 +20,13 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new(me: Worker) -> Self {
-        Self { me, alive: Vec::new(), newcomers: BTreeSet::new(), mine: BTreeSet::new(), awaited: BTreeSet::new() }
+        Self {
+            me,
+            alive: Vec::new(),
+            newcomers: BTreeSet::new(),
+            mine: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+        }
     }
 
     /// Takes in who lives. Answers whether that is news.
@@ -31,7 +37,11 @@ impl Fleet {
         }
         let is_news = alive != self.alive;
         if is_news {
-            self.newcomers = alive.iter().filter(|worker| self.alive.binary_search(worker).is_err()).copied().collect();
+            self.newcomers = alive
+                .iter()
+                .filter(|worker| self.alive.binary_search(worker).is_err())
+                .copied()
+                .collect();
         }
         self.alive = alive;
         is_news
@@ -40,10 +50,18 @@ impl Fleet {
     /// Finds out what is this worker's.
     pub(super) fn place(&mut self, shards: &[ShardId]) {
         let own_list = [self.me];
-        let workers = if mutant::active(Mutant::PlacesByOwnList) { &own_list[..] } else { &self.alive };
+        let workers = if mutant::active(Mutant::PlacesByOwnList) {
+            &own_list[..]
+        } else {
+            &self.alive
+        };
         let placed = place(workers, shards);
         let of = |is_one: &dyn Fn(&Worker) -> bool| {
-            placed.iter().filter(|(_, worker)| is_one(worker)).map(|(shard, _)| (*shard).clone()).collect()
+            placed
+                .iter()
+                .filter(|(_, worker)| is_one(worker))
+                .map(|(shard, _)| (*shard).clone())
+                .collect()
         };
         self.mine = of(&|worker| *worker == self.me);
         self.awaited = of(&|worker| *worker != self.me && self.newcomers.contains(worker));
@@ -78,23 +96,42 @@ mod tests {
     use std::time::Duration;
 
     fn peers(workers: &[u128]) -> Vec<Peer> {
-        workers.iter().map(|id| Peer { worker: Worker(*id), left: Duration::from_secs(1) }).collect()
+        workers
+            .iter()
+            .map(|id| Peer {
+                worker: Worker(*id),
+                left: Duration::from_secs(1),
+            })
+            .collect()
     }
 
     #[test]
     fn nothing_is_a_workers_before_it_has_enrolled_and_all_is_while_it_is_alone() {
-        let shards: Vec<_> = (0..8).map(|index| ShardId::new("r", Partition::new("in", index))).collect();
+        let shards: Vec<_> = (0..8)
+            .map(|index| ShardId::new("r", Partition::new("in", index)))
+            .collect();
         let mut fleet = Fleet::new(Worker(2));
         fleet.place(&shards);
         assert_eq!(fleet.mine(), 0);
-        assert!(fleet.learn(&peers(&[])), "a store that does not name it is not believed");
+        assert!(
+            fleet.learn(&peers(&[])),
+            "a store that does not name it is not believed"
+        );
         fleet.place(&shards);
         assert_eq!((fleet.mine(), fleet.is_alone()), (8, true));
         assert!(!fleet.learn(&peers(&[2])));
         assert!(fleet.learn(&peers(&[1, 2])));
         fleet.place(&shards);
-        assert_eq!((fleet.mine(), fleet.workers(), fleet.is_alone()), (4, 2, false));
-        let awaited = |fleet: &Fleet| shards.iter().filter(|shard| fleet.is_awaited(shard)).count();
+        assert_eq!(
+            (fleet.mine(), fleet.workers(), fleet.is_alone()),
+            (4, 2, false)
+        );
+        let awaited = |fleet: &Fleet| {
+            shards
+                .iter()
+                .filter(|shard| fleet.is_awaited(shard))
+                .count()
+        };
         assert_eq!(awaited(&fleet), 4, "the newcomer's");
         assert!(fleet.learn(&peers(&[1, 2, 3])));
         fleet.place(&shards);

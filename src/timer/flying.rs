@@ -3,7 +3,10 @@
 use super::memory::Resident;
 use crate::broker::Outgoing;
 use crate::model::header_name::{self, Control};
-use crate::model::{Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId, Timestamp, retry};
+use crate::model::{
+    Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId,
+    Timestamp, retry,
+};
 use crate::store::Tally;
 use crate::trace::{Links, Tracer};
 use std::collections::BTreeMap;
@@ -63,7 +66,15 @@ impl Aloft {
         }
         cancelled.sort_unstable();
         let (diverted, links) = (BTreeMap::new(), Links::default());
-        Self { messages, next: 0, done: 0, cancelled, diverted, links, names_target: false }
+        Self {
+            messages,
+            next: 0,
+            done: 0,
+            cancelled,
+            diverted,
+            links,
+            names_target: false,
+        }
     }
 
     /// The place of the first message that was not handed over yet.
@@ -84,7 +95,9 @@ impl Aloft {
 
     /// The ids that are free again once these are settled. Most messages have none, and are not read again for that.
     pub(crate) fn ids(&self, indexes: Range<usize>) -> impl Iterator<Item = (Box<str>, Cursor)> {
-        let with_id = self.messages[indexes].iter().filter(|(resident, at)| resident.run.has_id(*at as usize));
+        let with_id = self.messages[indexes]
+            .iter()
+            .filter(|(resident, at)| resident.run.has_id(*at as usize));
         let read = with_id.filter_map(|(resident, at)| resident.run.message(*at as usize));
         read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
     }
@@ -95,7 +108,11 @@ impl Aloft {
         if resident.run.slice().level == Level::Now {
             return None;
         }
-        if resident.run.is_to_deliver(*at as usize) { Some(self.place(index).due) } else { told_due(&self.message(index)?) }
+        if resident.run.is_to_deliver(*at as usize) {
+            Some(self.place(index).due)
+        } else {
+            told_due(&self.message(index)?)
+        }
     }
 
     /// Whether it is to be delivered at its due, and not for the second time.
@@ -146,9 +163,12 @@ impl Aloft {
 }
 
 /// Of several flights the one that has the least place of all that are not handed over, and the least place of the others.
-pub(crate) fn least<'a>(flights: impl Iterator<Item = (u32, &'a Aloft)>) -> Option<(u32, Option<Cursor>)> {
+pub(crate) fn least<'a>(
+    flights: impl Iterator<Item = (u32, &'a Aloft)>,
+) -> Option<(u32, Option<Cursor>)> {
     let (mut first, mut second): (Option<(Cursor, u32)>, Option<Cursor>) = (None, None);
-    for (number, place) in flights.filter_map(|(number, aloft)| Some((number, aloft.next_place()?))) {
+    for (number, place) in flights.filter_map(|(number, aloft)| Some((number, aloft.next_place()?)))
+    {
         if first.is_none_or(|(least, _)| place < least) {
             second = first.map(|(least, _)| least);
             first = Some((place, number));
@@ -190,7 +210,11 @@ pub(crate) fn told_due(message: &Message<'_>) -> Option<Timestamp> {
 /// A record on its way to its target, without what only its dialect has a use for.
 fn delivered(whole: Outgoing<'_>, dialect: Option<Dialect>) -> Outgoing<'_> {
     let Some(dialect) = dialect else { return whole };
-    Outgoing { key: dialect.key_on_delivery(whole.key, whole.headers), stays: dialect.stays_on_delivery(), ..whole }
+    Outgoing {
+        key: dialect.key_on_delivery(whole.key, whole.headers),
+        stays: dialect.stays_on_delivery(),
+        ..whole
+    }
 }
 
 impl Labels {
@@ -205,7 +229,12 @@ impl Labels {
         self.write(ways, message, diverted);
         let origin = (header_name::ORIGIN, self.origin.as_bytes());
         let due = (header_name::DUE, self.due.as_bytes());
-        let code = (header_name::ERROR, diverted.map_or("", |diverted| diverted.reason.code()).as_bytes());
+        let code = (
+            header_name::ERROR,
+            diverted
+                .map_or("", |diverted| diverted.reason.code())
+                .as_bytes(),
+        );
         let detail = (header_name::ERROR_DETAIL, self.detail.as_bytes());
         let retry = [(Control::Retry.name(), self.retry.as_bytes())];
         let labels = [due, origin, code, detail];
@@ -220,21 +249,46 @@ impl Labels {
             stays: header_name::stays_on_delivery,
             extra: &labels[..labels.len() - 2],
         };
-        let dead = Outgoing { topic: ways.dead_letter, stays: header_name::stays_on_dead_letter, extra: labels, ..whole };
+        let dead = Outgoing {
+            topic: ways.dead_letter,
+            stays: header_name::stays_on_dead_letter,
+            extra: labels,
+            ..whole
+        };
         match diverted.map_or(Stage::Target, |diverted| diverted.stage) {
             Stage::Target => send(&delivered(whole, message.body.dialect)),
             Stage::Back { .. } => {
                 let Partition { topic, index } = &ways.shard.partition;
-                send(&Outgoing { topic, partition: Some(*index), stays: header_name::stays_on_retry, extra: &retry, ..whole })
+                send(&Outgoing {
+                    topic,
+                    partition: Some(*index),
+                    stays: header_name::stays_on_retry,
+                    extra: &retry,
+                    ..whole
+                })
             }
             Stage::DeadLetter => send(&dead),
-            Stage::DeadLetterByReference => send(&Outgoing { payload: None, stays: |_| false, ..dead }),
-            Stage::DeadLetterWithoutKey => send(&Outgoing { key: None, payload: None, stays: |_| false, ..dead }),
+            Stage::DeadLetterByReference => send(&Outgoing {
+                payload: None,
+                stays: |_| false,
+                ..dead
+            }),
+            Stage::DeadLetterWithoutKey => send(&Outgoing {
+                key: None,
+                payload: None,
+                stays: |_| false,
+                ..dead
+            }),
         }
     }
 
     fn write(&mut self, ways: Ways<'_>, message: &Message<'_>, diverted: Option<&Diverted>) {
-        for text in [&mut self.origin, &mut self.due, &mut self.detail, &mut self.retry] {
+        for text in [
+            &mut self.origin,
+            &mut self.due,
+            &mut self.detail,
+            &mut self.retry,
+        ] {
             text.clear();
         }
         match message.body.disposition {
@@ -242,24 +296,56 @@ impl Labels {
             _ => ways.origins.write(message.place.offset, &mut self.origin),
         }
         if let Some(due) = told_due(message) {
-            self.due.push_str(itoa::Buffer::new().format(due.as_millis()));
+            self.due
+                .push_str(itoa::Buffer::new().format(due.as_millis()));
         }
-        let Some(Diverted { stage, reason, detail, .. }) = diverted else { return };
+        let Some(Diverted {
+            stage,
+            reason,
+            detail,
+            ..
+        }) = diverted
+        else {
+            return;
+        };
         self.detail.push_str(detail);
         match *stage {
             Stage::Target | Stage::DeadLetter => {}
             Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
-                let (payload, headers) = (message.body.payload.map_or(0, <[u8]>::len), message.body.headers.as_block().len());
-                let _infallible = write!(self.detail, "; sent by reference: its payload has {payload} bytes, its headers {headers}");
+                let (payload, headers) = (
+                    message.body.payload.map_or(0, <[u8]>::len),
+                    message.body.headers.as_block().len(),
+                );
+                let _infallible = write!(
+                    self.detail,
+                    "; sent by reference: its payload has {payload} bytes, its headers {headers}"
+                );
                 if *stage == Stage::DeadLetterWithoutKey {
-                    let _infallible = write!(self.detail, ", its key, which is left out too, {}", message.body.key.map_or(0, <[u8]>::len));
+                    let _infallible = write!(
+                        self.detail,
+                        ", its key, which is left out too, {}",
+                        message.body.key.map_or(0, <[u8]>::len)
+                    );
                 }
             }
             Stage::Back { attempt, next } => {
                 let due = told_due(message).unwrap_or(message.place.due);
-                let retry = Retry { attempt, origin: &self.origin, due, error: *reason };
-                let _infallible =
-                    write!(self.retry, "{}", retry::Value { retry, target: message.body.target, dialect: message.body.dialect, at: next });
+                let retry = Retry {
+                    attempt,
+                    origin: &self.origin,
+                    due,
+                    error: *reason,
+                };
+                let _infallible = write!(
+                    self.retry,
+                    "{}",
+                    retry::Value {
+                        retry,
+                        target: message.body.target,
+                        dialect: message.body.dialect,
+                        at: next
+                    }
+                );
             }
         }
     }
@@ -279,7 +365,11 @@ impl Ticket {
     }
 
     pub(crate) fn unpack(packed: u64) -> Self {
-        Self { slot: (packed >> 48) as u16, flight: (packed >> 16) as u32, index: packed as u16 }
+        Self {
+            slot: (packed >> 48) as u16,
+            flight: (packed >> 16) as u32,
+            index: packed as u16,
+        }
     }
 
     /// Whether the two are of one flight of one work.
@@ -300,19 +390,48 @@ mod tests {
     fn sent(message: &Message<'_>, stage: Stage) -> Sent {
         let shard = ShardId::new("r", Partition::new("source", 3));
         let origins = Origins::new("d", &shard);
-        let ways = Ways { shard: &shard, origins: &origins, target: "target", dead_letter: "dead" };
-        let diverted = Diverted { stage, reason: Reason::TimedOut, detail: String::new(), failures: 0 };
-        Labels::default().record(ways, message, Some(&diverted).filter(|diverted| diverted.stage != Stage::Target), |record| {
-            let names = record.out_headers().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
-            (record.topic.to_owned(), record.key.map(<[u8]>::to_vec), names.collect())
-        })
+        let ways = Ways {
+            shard: &shard,
+            origins: &origins,
+            target: "target",
+            dead_letter: "dead",
+        };
+        let diverted = Diverted {
+            stage,
+            reason: Reason::TimedOut,
+            detail: String::new(),
+            failures: 0,
+        };
+        Labels::default().record(
+            ways,
+            message,
+            Some(&diverted).filter(|diverted| diverted.stage != Stage::Target),
+            |record| {
+                let names = record
+                    .out_headers()
+                    .map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+                (
+                    record.topic.to_owned(),
+                    record.key.map(<[u8]>::to_vec),
+                    names.collect(),
+                )
+            },
+        )
     }
 
     #[test]
     fn what_a_dialect_said_stays_on_a_message_until_its_target() {
-        let names = ["own", "postdate-id", "scheduler-epoch", "scheduler-target-key", "x-delay"];
+        let names = [
+            "own",
+            "postdate-id",
+            "scheduler-epoch",
+            "scheduler-target-key",
+            "x-delay",
+        ];
         let mut block = Vec::new();
-        names.iter().for_each(|name| push_header(&mut block, name.as_bytes(), Some(name.as_bytes())));
+        names
+            .iter()
+            .for_each(|name| push_header(&mut block, name.as_bytes(), Some(name.as_bytes())));
         let headers = Headers::from_block(&block);
         let body = |dialect, disposition| Body {
             key: Some(b"key"),
@@ -324,24 +443,75 @@ mod tests {
             disposition,
         };
         let place = Cursor::new(Timestamp::from_millis(7), Offset(1));
-        let retry = Retry { attempt: 1, origin: "o", due: Timestamp::from_millis(5), error: Reason::TimedOut };
-        let back = Stage::Back { attempt: 1, next: Timestamp::from_millis(9) };
-        let expected = |topic: &str, key: &str, kept: &[&str], added: &[&str]| -> Sent {
-            (topic.to_owned(), Some(key.as_bytes().to_vec()), [kept, added].concat().into_iter().map(str::to_owned).collect())
+        let retry = Retry {
+            attempt: 1,
+            origin: "o",
+            due: Timestamp::from_millis(5),
+            error: Reason::TimedOut,
         };
-        let (labels, errors) =
-            (["postdate-due", "postdate-origin"], ["postdate-due", "postdate-origin", "postdate-error", "postdate-error-detail"]);
+        let back = Stage::Back {
+            attempt: 1,
+            next: Timestamp::from_millis(9),
+        };
+        let expected = |topic: &str, key: &str, kept: &[&str], added: &[&str]| -> Sent {
+            (
+                topic.to_owned(),
+                Some(key.as_bytes().to_vec()),
+                [kept, added]
+                    .concat()
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
+            )
+        };
+        let (labels, errors) = (
+            ["postdate-due", "postdate-origin"],
+            [
+                "postdate-due",
+                "postdate-origin",
+                "postdate-error",
+                "postdate-error-detail",
+            ],
+        );
         for disposition in [Disposition::Deliver, Disposition::Retry(retry)] {
-            let message = Message { place, body: body(Some(Dialect::Etf1), disposition) };
-            assert_eq!(sent(&message, Stage::Target), expected("target", "scheduler-target-key", &["own", "x-delay"], &labels));
-            assert_eq!(sent(&message, back), expected("source", "key", &names, &["postdate-retry"]));
-            assert_eq!(sent(&message, Stage::DeadLetter), expected("dead", "key", &names, &errors));
-            assert_eq!(sent(&message, Stage::DeadLetterByReference), expected("dead", "key", &[], &errors));
+            let message = Message {
+                place,
+                body: body(Some(Dialect::Etf1), disposition),
+            };
+            assert_eq!(
+                sent(&message, Stage::Target),
+                expected(
+                    "target",
+                    "scheduler-target-key",
+                    &["own", "x-delay"],
+                    &labels
+                )
+            );
+            assert_eq!(
+                sent(&message, back),
+                expected("source", "key", &names, &["postdate-retry"])
+            );
+            assert_eq!(
+                sent(&message, Stage::DeadLetter),
+                expected("dead", "key", &names, &errors)
+            );
+            assert_eq!(
+                sent(&message, Stage::DeadLetterByReference),
+                expected("dead", "key", &[], &errors)
+            );
         }
-        let message = Message { place, body: body(None, Disposition::Deliver) };
+        let message = Message {
+            place,
+            body: body(None, Disposition::Deliver),
+        };
         assert_eq!(
             sent(&message, Stage::Target),
-            expected("target", "key", &["own", "scheduler-epoch", "scheduler-target-key", "x-delay"], &labels)
+            expected(
+                "target",
+                "key",
+                &["own", "scheduler-epoch", "scheduler-target-key", "x-delay"],
+                &labels
+            )
         );
     }
 }

@@ -27,8 +27,11 @@ impl Work {
         if self.observe(watermark, now) {
             return true;
         }
-        let Some(known) = &mut self.history else { return false };
-        let continues = history.continues(known, self.schedule.seen()) || mutant::active(Mutant::IgnoresHistory);
+        let Some(known) = &mut self.history else {
+            return false;
+        };
+        let continues = history.continues(known, self.schedule.seen())
+            || mutant::active(Mutant::IgnoresHistory);
         *known = history;
         if !continues {
             tracing::warn!(shard = %self.lease.shard, "the store went back, and was filled again: loading again");
@@ -40,7 +43,11 @@ impl Work {
     /// So many rewrites are known of.
     pub(super) fn rewrites(&self) -> Option<u64> {
         let seen = self.history?.rewrites;
-        Some(self.rewriting.counted().map_or(seen, |counted| counted.max(seen)))
+        Some(
+            self.rewriting
+                .counted()
+                .map_or(seen, |counted| counted.max(seen)),
+        )
     }
 }
 
@@ -56,8 +63,19 @@ mod tests {
     fn listed(history: History) -> Work {
         let mut work = Work::begun(1, &Memory::new(1 << 20), Watermark(262));
         let now = Instant::now();
-        assert!(matches!(work.next_request(Timestamp::from_millis(1_000_000), now, false), Some(What::List { .. })));
-        work.take_in(Answer::List { watermark: Watermark(262), history, runs: Vec::new(), more: false }, now);
+        assert!(matches!(
+            work.next_request(Timestamp::from_millis(1_000_000), now, false),
+            Some(What::List { .. })
+        ));
+        work.take_in(
+            Answer::List {
+                watermark: Watermark(262),
+                history,
+                runs: Vec::new(),
+                more: false,
+            },
+            now,
+        );
         work
     }
 
@@ -65,9 +83,19 @@ mod tests {
     fn reloads(work: &mut Work, watermark: u64, history: History, is_list: bool) -> bool {
         let (watermark, tag) = (Watermark(watermark), work.tag());
         let answer = if is_list {
-            Answer::List { watermark, history, runs: Vec::new(), more: false }
+            Answer::List {
+                watermark,
+                history,
+                runs: Vec::new(),
+                more: false,
+            }
         } else {
-            Answer::Tail { watermark, seen: watermark, history, runs: Vec::new() }
+            Answer::Tail {
+                watermark,
+                seen: watermark,
+                history,
+                runs: Vec::new(),
+            }
         };
         assert!(work.take_in(answer, Instant::now()));
         work.tag() != tag
@@ -76,9 +104,15 @@ mod tests {
     #[test]
     fn a_store_that_went_back_is_loaded_again_although_its_watermark_is_what_it_was() {
         let reading = |number| Reading { writer: 7, number };
-        let mut known = History { rewrites: 3, ..History::default() };
+        let mut known = History {
+            rewrites: 3,
+            ..History::default()
+        };
         known.appended(reading(1), Watermark(0));
-        let undone = History { rewrites: 2, ..known };
+        let undone = History {
+            rewrites: 2,
+            ..known
+        };
         let (mut filled, mut taken_over) = (known, known);
         filled.appended(reading(2), Watermark(30));
         taken_over.appended(reading(2), Watermark(262));
@@ -91,13 +125,26 @@ mod tests {
                 (300, taken_over, false),
                 (261, known, true),
             ] {
-                assert_eq!(reloads(&mut listed(known), watermark, history, is_list), wanted, "{watermark} {history:?}");
+                assert_eq!(
+                    reloads(&mut listed(known), watermark, history, is_list),
+                    wanted,
+                    "{watermark} {history:?}"
+                );
             }
         }
         let mut work = listed(known);
-        assert!(!reloads(&mut work, 300, taken_over, false) && !reloads(&mut work, 300, taken_over, false));
-        assert!(reloads(&mut work, 300, undone, false), "it went back behind what was seen since");
-        assert!(!reloads(&mut work, 300, undone, false) && work.rewrites().is_none(), "nothing is loaded that it could contradict");
+        assert!(
+            !reloads(&mut work, 300, taken_over, false)
+                && !reloads(&mut work, 300, taken_over, false)
+        );
+        assert!(
+            reloads(&mut work, 300, undone, false),
+            "it went back behind what was seen since"
+        );
+        assert!(
+            !reloads(&mut work, 300, undone, false) && work.rewrites().is_none(),
+            "nothing is loaded that it could contradict"
+        );
         assert!(!reloads(&mut work, 300, undone, true) && work.rewrites() == Some(2));
         assert!(reloads(&mut work, 300, History::default(), false));
     }

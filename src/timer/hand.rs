@@ -8,7 +8,9 @@ use super::term::Term;
 use crate::broker::{Failure, FailureKind, Sent};
 use crate::limit::RESEND_MAX;
 use crate::metric::Arrivals;
-use crate::model::{CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp};
+use crate::model::{
+    CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp,
+};
 use crate::mutant::{self, Mutant};
 use crate::store::Tally;
 use crate::trace::{Deed, Span};
@@ -63,7 +65,10 @@ impl Hand<'_> {
             match self.over(aloft, number) {
                 Handed::Taken => self.room -= 1,
                 Handed::Settled => settled += 1,
-                Handed::Again(wait) => again.push(Reverse((Instant::now() + wait, self.ticket(number, aloft.next)))),
+                Handed::Again(wait) => again.push(Reverse((
+                    Instant::now() + wait,
+                    self.ticket(number, aloft.next),
+                ))),
                 Handed::NotYet => return (settled, true),
             }
             aloft.next += 1;
@@ -73,14 +78,21 @@ impl Hand<'_> {
 
     fn ticket(&self, flight: u32, index: usize) -> u64 {
         let index = u16::try_from(index).expect("a claim holds fewer than 65,536 messages");
-        Ticket { slot: self.slot, flight, index }.pack()
+        Ticket {
+            slot: self.slot,
+            flight,
+            index,
+        }
+        .pack()
     }
 
     /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
     pub(super) fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
         let place = aloft.place(aloft.next);
         // A process may be frozen between any two messages.
-        if place.due > self.now && !mutant::active(Mutant::NoLastLook) || self.term.has_run_out(Instant::now()) {
+        if place.due > self.now && !mutant::active(Mutant::NoLastLook)
+            || self.term.has_run_out(Instant::now())
+        {
             return Handed::NotYet;
         }
         if aloft.is_cancelled(place) {
@@ -96,15 +108,28 @@ impl Hand<'_> {
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
     fn set_aside_overdue(&self, aloft: &mut Aloft, place: Cursor) {
-        let Some(after) = self.route.overdue_after else { return };
+        let Some(after) = self.route.overdue_after else {
+            return;
+        };
         let (index, late) = (aloft.next, self.now.since(place.due));
         if late < after || !aloft.is_to_deliver(index) || aloft.diverted.contains_key(&index) {
             return;
         }
-        let detail =
-            format!("it was due {} and is {} s late; overdue_after is {} s", place.due.to_rfc3339(), late.as_secs(), after.as_secs());
-        let diverted = Diverted { stage: Stage::DeadLetter, reason: Reason::Overdue, detail, failures: 0 };
-        self.route.outcry.mention(self.shard, place.offset, &diverted);
+        let detail = format!(
+            "it was due {} and is {} s late; overdue_after is {} s",
+            place.due.to_rfc3339(),
+            late.as_secs(),
+            after.as_secs()
+        );
+        let diverted = Diverted {
+            stage: Stage::DeadLetter,
+            reason: Reason::Overdue,
+            detail,
+            failures: 0,
+        };
+        self.route
+            .outcry
+            .mention(self.shard, place.offset, &diverted);
         aloft.diverted.insert(index, diverted);
     }
 
@@ -122,27 +147,54 @@ impl Hand<'_> {
         };
         let diverted = known.or(refused.as_ref());
         let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
-        let ways = Ways { shard: self.shard, origins: self.origins, target: &target, dead_letter: &self.route.dead_letter };
+        let ways = Ways {
+            shard: self.shard,
+            origins: self.origins,
+            target: &target,
+            dead_letter: &self.route.dead_letter,
+        };
         let ticket = self.ticket(flight, index);
         let (outlets, way, by) = (&mut *self.outlets, (self.route, stage), self.by);
-        let sent = self.labels.record(ways, &message, diverted, |record| outlets.send(way, by, record, ticket));
+        let sent = self.labels.record(ways, &message, diverted, |record| {
+            outlets.send(way, by, record, ticket)
+        });
         if let Some(refused) = refused {
-            self.route.outcry.mention(self.shard, aloft.place(index).offset, &refused);
+            self.route
+                .outcry
+                .mention(self.shard, aloft.place(index).offset, &refused);
             aloft.diverted.insert(index, refused);
         }
         match sent {
             Sent::Taken => Handed::Taken,
             Sent::Full => Handed::NotYet,
             // The client is being replaced: what comes after it would overtake it (G4).
-            Sent::Failed(Failure { kind: FailureKind::Closed, .. }) => Handed::NotYet,
-            Sent::Failed(failure) => Handed::Again(failed(self.route, (self.shard, self.origins), (aloft, index), &failure, self.now)),
+            Sent::Failed(Failure {
+                kind: FailureKind::Closed,
+                ..
+            }) => Handed::NotYet,
+            Sent::Failed(failure) => Handed::Again(failed(
+                self.route,
+                (self.shard, self.origins),
+                (aloft, index),
+                &failure,
+                self.now,
+            )),
         }
     }
 }
 
 /// The target of a message that is not diverted yet; an error diverts it to the dead letters.
-fn resolve<'m>(way: (&'m RouteOptions, &Origins), message: &Message<'m>, known: Option<&Diverted>) -> Result<Cow<'m, str>, Diverted> {
-    let dead = |reason, detail| Diverted { stage: Stage::DeadLetter, reason, detail, failures: 0 };
+fn resolve<'m>(
+    way: (&'m RouteOptions, &Origins),
+    message: &Message<'m>,
+    known: Option<&Diverted>,
+) -> Result<Cow<'m, str>, Diverted> {
+    let dead = |reason, detail| Diverted {
+        stage: Stage::DeadLetter,
+        reason,
+        detail,
+        failures: 0,
+    };
     match message.body.disposition {
         _ if known.is_some() => Ok(Cow::Borrowed("")),
         Disposition::DeadLetter { reason, detail } => Err(dead(reason, detail.to_owned())),
@@ -151,18 +203,55 @@ fn resolve<'m>(way: (&'m RouteOptions, &Origins), message: &Message<'m>, known: 
 }
 
 /// The target that the route's rules allow the message.
-fn target<'m>((route, origins): (&'m RouteOptions, &Origins), message: &Message<'m>) -> Result<Cow<'m, str>, Refusal> {
-    route.rules.target(message.body.target, CameBy { topic: origins.topic(), headers: message.body.headers })
+fn target<'m>(
+    (route, origins): (&'m RouteOptions, &Origins),
+    message: &Message<'m>,
+) -> Result<Cow<'m, str>, Refusal> {
+    route.rules.target(
+        message.body.target,
+        CameBy {
+            topic: origins.topic(),
+            headers: message.body.headers,
+        },
+    )
 }
 
 /// A claim, or what of it went in a transaction, is delivered, the last of it just now.
-pub(super) fn tell(route: &RouteOptions, shard: &ShardId, (aloft, tally): (&mut Aloft, Tally), end: Timestamp) {
-    let Tally { delivered, dead_lettered, sent_back, .. } = tally;
-    let target = route.rules.default_target.as_ref().filter(|_| !aloft.names_target).map(|default| default.name().into());
-    route.tracer.tell(std::mem::take(&mut aloft.links), |start, links| {
-        let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
-        Span { shard, start, end, links, messages, deed: Deed::Delivered { target, dead_lettered, sent_back } }
-    });
+pub(super) fn tell(
+    route: &RouteOptions,
+    shard: &ShardId,
+    (aloft, tally): (&mut Aloft, Tally),
+    end: Timestamp,
+) {
+    let Tally {
+        delivered,
+        dead_lettered,
+        sent_back,
+        ..
+    } = tally;
+    let target = route
+        .rules
+        .default_target
+        .as_ref()
+        .filter(|_| !aloft.names_target)
+        .map(|default| default.name().into());
+    route
+        .tracer
+        .tell(std::mem::take(&mut aloft.links), |start, links| {
+            let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
+            Span {
+                shard,
+                start,
+                end,
+                links,
+                messages,
+                deed: Deed::Delivered {
+                    target,
+                    dead_lettered,
+                    sent_back,
+                },
+            }
+        });
 }
 
 /// Counts one that arrived, by the way it went: what was delivered in `arrivals`, which the caller tells.
@@ -205,7 +294,9 @@ fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted
     if diverted.reason != Reason::TargetNotAllowed {
         return;
     }
-    let Some(message) = aloft.message(index) else { return };
+    let Some(message) = aloft.message(index) else {
+        return;
+    };
     let mut origin = String::new();
     match message.body.disposition {
         Disposition::Retry(retry) => origin.push_str(retry.origin),
@@ -225,15 +316,37 @@ pub(super) fn failed(
     if matches!(failure.kind, FailureKind::Unknown | FailureKind::Closed) {
         route.metric.possible_duplicates.increment(1);
     }
-    let (stage, failures) = aloft.diverted.get(&index).map_or((Stage::Target, 0), |diverted| (diverted.stage, diverted.failures));
-    let Some(message) = aloft.message(index) else { return RESEND_MAX };
-    match retrier::decide(&route.retry, &message.body.disposition, (stage, failures), failure, now) {
+    let (stage, failures) = aloft
+        .diverted
+        .get(&index)
+        .map_or((Stage::Target, 0), |diverted| {
+            (diverted.stage, diverted.failures)
+        });
+    let Some(message) = aloft.message(index) else {
+        return RESEND_MAX;
+    };
+    match retrier::decide(
+        &route.retry,
+        &message.body.disposition,
+        (stage, failures),
+        failure,
+        now,
+    ) {
         Next::Divert(diverted) => {
-            let is_targets_fault =
-                matches!(failure.reason, Reason::UnknownTarget | Reason::TargetFull | Reason::TimedOut | Reason::Unauthorized);
+            let is_targets_fault = matches!(
+                failure.reason,
+                Reason::UnknownTarget
+                    | Reason::TargetFull
+                    | Reason::TimedOut
+                    | Reason::Unauthorized
+            );
             match target((route, origins), &message) {
                 Ok(target) if stage == Stage::Target && is_targets_fault => {
-                    let again = if let Stage::Back { next, .. } = diverted.stage { Some(next.since(now)) } else { None };
+                    let again = if let Stage::Back { next, .. } = diverted.stage {
+                        Some(next.since(now))
+                    } else {
+                        None
+                    };
                     route.outcry.miss(&target, failure, again);
                 }
                 _ => route.outcry.mention(shard, message.place.offset, &diverted),
@@ -248,7 +361,9 @@ pub(super) fn failed(
                 if let Some(diverted) = aloft.diverted.get_mut(&index) {
                     diverted.failures += 1;
                 }
-                route.outcry.say((shard, offset), way(route, stage), failure);
+                route
+                    .outcry
+                    .say((shard, offset), way(route, stage), failure);
             }
             wait
         }

@@ -26,12 +26,27 @@ pub(crate) struct Request {
 pub(crate) enum What {
     /// What was appended past `after`; runs that begin after `until` are left in the store. If nothing is `expected`, it is looked first
     /// whether there is anything, which costs the store less.
-    Tail { after: Watermark, until: Timestamp, keep: Timestamp, limit: usize, expected: bool },
+    Tail {
+        after: Watermark,
+        until: Timestamp,
+        keep: Timestamp,
+        limit: usize,
+        expected: bool,
+    },
     /// Names of the runs that begin in `from..=until`.
-    List { from: Timestamp, until: Timestamp, limit: usize },
+    List {
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    },
     /// Runs by name, as many as take no more than `bytes` of memory; of each, messages due after `keep` are left in the store, and so are those
     /// at its head that `taken` covers.
-    Fetch { runs: Vec<(Slice, Name)>, bytes: usize, keep: Timestamp, taken: Claim },
+    Fetch {
+        runs: Vec<(Slice, Name)>,
+        bytes: usize,
+        keep: Timestamp,
+        taken: Claim,
+    },
 }
 
 #[derive(Debug)]
@@ -145,7 +160,11 @@ impl Loader {
     }
 
     /// Asks the store until it answers.
-    async fn at_last<T>(&self, give_up: &CancellationToken, ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, End> {
+    async fn at_last<T>(
+        &self,
+        give_up: &CancellationToken,
+        ask: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, End> {
         let mut wait = STORE_RETRY_MIN;
         loop {
             // Dropped, it has changed nothing: it only reads.
@@ -160,7 +179,8 @@ impl Loader {
                     return Ok(answer);
                 }
                 Err(error) if error.is_transient() => {
-                    self.health.not_ready(format!("what waits cannot be read: {error}"));
+                    self.health
+                        .not_ready(format!("what waits cannot be read: {error}"));
                     tokio::select! {
                         biased;
                         () = give_up.cancelled() => return Err(End::Over),
@@ -173,14 +193,22 @@ impl Loader {
     }
 
     async fn reply(&self, request: &Request, answer: Answer) -> Result<(), End> {
-        let reply = Reply { shard: request.shard.clone(), tag: request.tag, answer };
+        let reply = Reply {
+            shard: request.shard.clone(),
+            tag: request.tag,
+            answer,
+        };
         self.replies.send(reply).await.map_err(|_| End::Over)
     }
 
     /// Shards whose tail nothing was appended to, among those of which nothing else is expected, with their histories.
     async fn quiet(&self, batch: &[Request]) -> Result<BTreeMap<ShardId, History>, Error> {
         let unexpected = batch.iter().filter_map(|request| match request.what {
-            What::Tail { after, expected: false, .. } => Some((request.shard.clone(), after)),
+            What::Tail {
+                after,
+                expected: false,
+                ..
+            } => Some((request.shard.clone(), after)),
             _ => None,
         });
         let (shards, afters): (Vec<_>, Vec<_>) = unexpected.unzip();
@@ -188,21 +216,37 @@ impl Loader {
             return Ok(BTreeMap::new());
         }
         let glances = self.store.glance(&shards).await?;
-        let is_quiet = |glance: &Glance, after| glance.watermark == after || mutant::active(Mutant::TakesForQuiet);
-        let quiet = |(glance, after): (Option<Glance>, Watermark)| Some(glance.filter(|glance| is_quiet(glance, after))?.history);
+        let is_quiet = |glance: &Glance, after| {
+            glance.watermark == after || mutant::active(Mutant::TakesForQuiet)
+        };
+        let quiet = |(glance, after): (Option<Glance>, Watermark)| {
+            Some(glance.filter(|glance| is_quiet(glance, after))?.history)
+        };
         let looked = shards.into_iter().zip(glances.into_iter().zip(afters));
-        Ok(looked.filter_map(|(shard, look)| Some((shard, quiet(look)?))).collect())
+        Ok(looked
+            .filter_map(|(shard, look)| Some((shard, quiet(look)?)))
+            .collect())
     }
 
     /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
-    async fn answer(&self, batch: &[Request], decoder: &mut Decoder, give_up: &CancellationToken) -> Result<(), End> {
+    async fn answer(
+        &self,
+        batch: &[Request],
+        decoder: &mut Decoder,
+        give_up: &CancellationToken,
+    ) -> Result<(), End> {
         let quiet = self.at_last(give_up, || self.quiet(batch)).await?;
-        let Calls { tails, lists, fetches } = self.sort(batch, &quiet).await?;
+        let Calls {
+            tails,
+            lists,
+            fetches,
+        } = self.sort(batch, &quiet).await?;
         if !tails.is_empty() {
             let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
             let tailed = self.at_last(give_up, || self.store.tail(&calls)).await?;
             for ((request, keep, _), tailed) in tails.into_iter().zip(tailed) {
-                self.reply(request, tail_answer(tailed, keep, decoder)).await?;
+                self.reply(request, tail_answer(tailed, keep, decoder))
+                    .await?;
             }
         }
         if !lists.is_empty() {
@@ -210,7 +254,17 @@ impl Loader {
             let listed = self.at_last(give_up, || self.store.list(&calls)).await?;
             for ((request, _), listed) in lists.into_iter().zip(listed) {
                 let answer = match listed {
-                    Listed::Runs { watermark, history, runs, more } => Answer::List { watermark, history, runs, more },
+                    Listed::Runs {
+                        watermark,
+                        history,
+                        runs,
+                        more,
+                    } => Answer::List {
+                        watermark,
+                        history,
+                        runs,
+                        more,
+                    },
                     Listed::Unknown => Answer::Unknown,
                 };
                 self.reply(request, answer).await?;
@@ -222,7 +276,8 @@ impl Loader {
             let calls: Vec<_> = some.iter().map(|(.., call)| call.clone()).collect();
             let fetched = self.at_last(give_up, || self.store.fetch(&calls)).await?;
             for ((request, wanted, call), blobs) in some.iter().zip(fetched) {
-                self.reply(request, fetch_answer(&call.runs, blobs, *wanted, decoder)).await?;
+                self.reply(request, fetch_answer(&call.runs, blobs, *wanted, decoder))
+                    .await?;
             }
             rest = after;
         }
@@ -230,23 +285,71 @@ impl Loader {
     }
 
     /// What the store is to be asked; of tails that are quiet nothing, they are answered.
-    async fn sort<'a>(&self, batch: &'a [Request], quiet: &BTreeMap<ShardId, History>) -> Result<Calls<'a>, End> {
+    async fn sort<'a>(
+        &self,
+        batch: &'a [Request],
+        quiet: &BTreeMap<ShardId, History>,
+    ) -> Result<Calls<'a>, End> {
         let mut calls = Calls::default();
         for request in batch {
             let shard = request.shard.clone();
             match &request.what {
-                What::Tail { after, until, keep, limit, .. } => {
+                What::Tail {
+                    after,
+                    until,
+                    keep,
+                    limit,
+                    ..
+                } => {
                     if let Some(&history) = quiet.get(&shard) {
-                        let answer = Answer::Tail { watermark: *after, seen: *after, history, runs: Vec::new() };
+                        let answer = Answer::Tail {
+                            watermark: *after,
+                            seen: *after,
+                            history,
+                            runs: Vec::new(),
+                        };
                         self.reply(request, answer).await?;
                         continue;
                     }
-                    calls.tails.push((request, *keep, Tail { shard, after: *after, until: *until, limit: *limit }));
+                    calls.tails.push((
+                        request,
+                        *keep,
+                        Tail {
+                            shard,
+                            after: *after,
+                            until: *until,
+                            limit: *limit,
+                        },
+                    ));
                 }
-                What::List { from, until, limit } => calls.lists.push((request, List { shard, from: *from, until: *until, limit: *limit })),
-                What::Fetch { runs, bytes, keep, taken } => {
-                    let wanted = Wanted { bytes: *bytes, keep: *keep, taken: *taken };
-                    calls.fetches.push((request, wanted, Fetch { shard, runs: runs.clone() }));
+                What::List { from, until, limit } => calls.lists.push((
+                    request,
+                    List {
+                        shard,
+                        from: *from,
+                        until: *until,
+                        limit: *limit,
+                    },
+                )),
+                What::Fetch {
+                    runs,
+                    bytes,
+                    keep,
+                    taken,
+                } => {
+                    let wanted = Wanted {
+                        bytes: *bytes,
+                        keep: *keep,
+                        taken: *taken,
+                    };
+                    calls.fetches.push((
+                        request,
+                        wanted,
+                        Fetch {
+                            shard,
+                            runs: runs.clone(),
+                        },
+                    ));
                 }
             }
         }
@@ -267,10 +370,24 @@ fn together(fetches: &[(&Request, Wanted, Fetch)]) -> usize {
 
 fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer {
     match tailed {
-        Tailed::Runs { watermark, seen, history, runs } => {
-            let wanted = runs.into_iter().filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
-            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| read(slice, &name, Some(&bytes), (keep, Claim::START), decoder));
-            Answer::Tail { watermark, seen, history, runs: reads.collect() }
+        Tailed::Runs {
+            watermark,
+            seen,
+            history,
+            runs,
+        } => {
+            let wanted = runs
+                .into_iter()
+                .filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
+            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| {
+                read(slice, &name, Some(&bytes), (keep, Claim::START), decoder)
+            });
+            Answer::Tail {
+                watermark,
+                seen,
+                history,
+                runs: reads.collect(),
+            }
         }
         Tailed::Broken { watermark } => Answer::Broken { watermark },
         Tailed::Unknown => Answer::Unknown,
@@ -278,7 +395,12 @@ fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer
 }
 
 /// Decodes as many of the runs as fit into the bytes that are kept for them.
-pub(super) fn fetch_answer(runs: &[(Slice, Name)], blobs: Vec<Option<Bytes>>, wanted: Wanted, decoder: &mut Decoder) -> Answer {
+pub(super) fn fetch_answer(
+    runs: &[(Slice, Name)],
+    blobs: Vec<Option<Bytes>>,
+    wanted: Wanted,
+    decoder: &mut Decoder,
+) -> Answer {
     let (mut reads, mut left, mut held) = (Vec::new(), Vec::new(), 0);
     for ((slice, name), blob) in runs.iter().zip(blobs) {
         let size = blob.as_ref().map_or(0, |bytes| bytes_decoded(bytes));
@@ -287,19 +409,40 @@ pub(super) fn fetch_answer(runs: &[(Slice, Name)], blobs: Vec<Option<Bytes>>, wa
             continue;
         }
         held += size;
-        reads.push(read(*slice, name, blob.as_ref(), (wanted.keep, wanted.taken), decoder));
+        reads.push(read(
+            *slice,
+            name,
+            blob.as_ref(),
+            (wanted.keep, wanted.taken),
+            decoder,
+        ));
     }
     Answer::Fetch { reads, left }
 }
 
-pub(super) fn read(slice: Slice, name: &Name, bytes: Option<&Bytes>, (keep, taken): (Timestamp, Claim), decoder: &mut Decoder) -> Read {
-    let Some(bytes) = bytes else { return Read::Gone { slice, name: name.clone() } };
+pub(super) fn read(
+    slice: Slice,
+    name: &Name,
+    bytes: Option<&Bytes>,
+    (keep, taken): (Timestamp, Claim),
+    decoder: &mut Decoder,
+) -> Read {
+    let Some(bytes) = bytes else {
+        return Read::Gone {
+            slice,
+            name: name.clone(),
+        };
+    };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
             run.keep_until(keep);
             run.drop_head(|place| taken.covers(place));
             Read::Run(run)
         }
-        Err(why) => Read::Corrupt { slice, name: name.clone(), why },
+        Err(why) => Read::Corrupt {
+            slice,
+            name: name.clone(),
+            why,
+        },
     }
 }

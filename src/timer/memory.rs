@@ -36,12 +36,24 @@ pub(crate) struct Account {
 
 impl Memory {
     pub(crate) fn new(budget: usize) -> Rc<Self> {
-        Rc::new(Self { used: Cell::new(0), messages: Cell::new(0), budget, accounts: RefCell::default() })
+        Rc::new(Self {
+            used: Cell::new(0),
+            messages: Cell::new(0),
+            budget,
+            accounts: RefCell::default(),
+        })
     }
 
     pub(crate) fn open(self: &Rc<Self>) -> Rc<Account> {
         let cell = || Cell::new(0);
-        let account = Account { used: cell(), messages: cell(), reserved: cell(), mean: cell(), run: cell(), memory: self.clone() };
+        let account = Account {
+            used: cell(),
+            messages: cell(),
+            reserved: cell(),
+            mean: cell(),
+            run: cell(),
+            memory: self.clone(),
+        };
         let account = Rc::new(account);
         let mut accounts = self.accounts.borrow_mut();
         accounts.retain(|account| account.strong_count() > 0);
@@ -84,25 +96,38 @@ impl Account {
     /// What a run of so many messages will take, with something to spare: by those that were loaded last.
     pub(crate) fn expected(&self, messages: u32) -> usize {
         let mean = self.mean.get();
-        if mean == 0 { RUN_HELD_USUAL } else { (messages as usize * (mean + mean / 8)).min(RUN_HELD_USUAL) }
+        if mean == 0 {
+            RUN_HELD_USUAL
+        } else {
+            (messages as usize * (mean + mean / 8)).min(RUN_HELD_USUAL)
+        }
     }
 
     /// Keeps so many bytes for what is about to be loaded.
     pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reserved {
         self.reserved.set(self.reserved.get() + bytes);
-        Reserved { bytes, account: self.clone() }
+        Reserved {
+            bytes,
+            account: self.clone(),
+        }
     }
 
     /// How many runs may be asked for that were just appended, and what they will take: one, whatever the room.
     pub(crate) fn appended(&self) -> (usize, usize) {
-        let run = if self.run.get() == 0 { RUN_HELD_USUAL } else { self.run.get() };
+        let run = if self.run.get() == 0 {
+            RUN_HELD_USUAL
+        } else {
+            self.run.get()
+        };
         let runs = (self.room().min(FETCH_BYTES_MAX) / run).clamp(1, TAIL_LIMIT);
         (runs, runs * run)
     }
 
     /// Messages that fit into one of so many parts of the whole budget, if they are as large as those that were loaded last.
     pub(crate) fn fits(&self, parts: usize) -> u64 {
-        (self.memory.budget / parts).checked_div(self.mean.get()).map_or(u64::MAX, |messages| messages as u64)
+        (self.memory.budget / parts)
+            .checked_div(self.mean.get())
+            .map_or(u64::MAX, |messages| messages as u64)
     }
 
     /// Nothing more should be loaded.
@@ -124,7 +149,9 @@ impl Account {
         self.used.set(self.used.get() + bytes);
         self.messages.set(self.messages.get() + messages);
         self.memory.used.set(self.memory.used.get() + bytes);
-        self.memory.messages.set(self.memory.messages.get() + messages);
+        self.memory
+            .messages
+            .set(self.memory.messages.get() + messages);
         if let Some(mean) = self.used.get().checked_div(self.messages.get()) {
             self.mean.set(mean.max(1));
         }
@@ -134,7 +161,9 @@ impl Account {
         self.used.set(self.used.get() - bytes);
         self.messages.set(self.messages.get() - messages);
         self.memory.used.set(self.memory.used.get() - bytes);
-        self.memory.messages.set(self.memory.messages.get() - messages);
+        self.memory
+            .messages
+            .set(self.memory.messages.get() - messages);
     }
 }
 
@@ -147,7 +176,9 @@ pub(crate) struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.account.reserved.set(self.account.reserved.get() - self.bytes);
+        self.account
+            .reserved
+            .set(self.account.reserved.get() - self.bytes);
     }
 }
 
@@ -163,8 +194,14 @@ impl Resident {
     pub(crate) fn new(run: Loaded, account: &Rc<Account>) -> Self {
         let charged = run.bytes_held();
         account.charge(charged, run.len());
-        account.run.set(charged.max(account.run.get() - account.run.get() / 8));
-        Self { run, charged, account: account.clone() }
+        account
+            .run
+            .set(charged.max(account.run.get() - account.run.get() / 8));
+        Self {
+            run,
+            charged,
+            account: account.clone(),
+        }
     }
 
     /// Drops what is due after `horizon`, and its charge. Answers the due of the first message dropped by this call.
@@ -174,7 +211,11 @@ impl Resident {
         self.run.keep_until(horizon);
         self.charged = self.run.bytes_held();
         self.account.charge(self.charged, self.run.len());
-        if self.run.len() < before { self.run.next_after() } else { None }
+        if self.run.len() < before {
+            self.run.next_after()
+        } else {
+            None
+        }
     }
 }
 
@@ -198,7 +239,12 @@ impl Places for Resident {
 impl Memory {
     /// What is used and reserved together.
     pub(super) fn taken(&self) -> usize {
-        self.accounts.borrow().iter().filter_map(Weak::upgrade).map(|account| account.taken()).sum()
+        self.accounts
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|account| account.taken())
+            .sum()
     }
 }
 
@@ -215,14 +261,26 @@ mod tests {
         let second = memory.open();
         assert_eq!((first.room(), second.room()), (600, 600));
         first.charge(600, 6);
-        assert_eq!((first.room(), second.room()), (0, 200), "its part is left to the other");
+        assert_eq!(
+            (first.room(), second.room()),
+            (0, 200),
+            "its part is left to the other"
+        );
         second.charge(200, 2);
         assert!(first.is_spent() && second.is_spent());
         drop(second);
         let third = memory.open();
-        assert_eq!((first.room(), third.room()), (0, 200), "one that has gone keeps nothing");
+        assert_eq!(
+            (first.room(), third.room()),
+            (0, 200),
+            "one that has gone keeps nothing"
+        );
         first.charge(100, 1);
-        assert_eq!((first.is_overdrawn(), third.room()), (true, 200), "nor does one that takes too much take another's part");
+        assert_eq!(
+            (first.is_overdrawn(), third.room()),
+            (true, 200),
+            "nor does one that takes too much take another's part"
+        );
     }
 
     #[test]
@@ -230,7 +288,10 @@ mod tests {
         let memory = Memory::new(800);
         let (first, second) = (memory.open(), memory.open());
         let reserved = first.reserve(500);
-        assert_eq!((first.room(), second.room(), memory.taken(), memory.used()), (100, 300, 500, 0));
+        assert_eq!(
+            (first.room(), second.room(), memory.taken(), memory.used()),
+            (100, 300, 500, 0)
+        );
         drop(reserved);
         assert_eq!((first.room(), second.room(), memory.taken()), (600, 600, 0));
     }
@@ -241,8 +302,14 @@ mod tests {
         let (small, large, new) = (memory.open(), memory.open(), memory.open());
         small.charge(300 * 1_000, 1_000);
         large.charge(1 << 30, 1_024);
-        assert_eq!((small.expected(1_000), large.expected(2)), (337_000, 2 * ((1 << 20) + (1 << 17))));
-        assert_eq!((large.expected(1_000), new.expected(1)), (RUN_HELD_USUAL, RUN_HELD_USUAL));
+        assert_eq!(
+            (small.expected(1_000), large.expected(2)),
+            (337_000, 2 * ((1 << 20) + (1 << 17)))
+        );
+        assert_eq!(
+            (large.expected(1_000), new.expected(1)),
+            (RUN_HELD_USUAL, RUN_HELD_USUAL)
+        );
         assert_eq!((small.fits(1), new.fits(1)), ((1 << 30) / 300, u64::MAX));
     }
 
@@ -250,7 +317,11 @@ mod tests {
     fn of_what_was_appended_as_much_is_asked_for_as_there_is_room_for_and_one_run_at_least() {
         let memory = Memory::new(64 << 20);
         let (shard, other) = (memory.open(), memory.open());
-        assert_eq!(shard.appended(), (3, 3 * RUN_HELD_USUAL), "as long as none was loaded");
+        assert_eq!(
+            shard.appended(),
+            (3, 3 * RUN_HELD_USUAL),
+            "as long as none was loaded"
+        );
         shard.run.set(10_000);
         assert_eq!(shard.appended(), (TAIL_LIMIT, TAIL_LIMIT * 10_000));
         shard.run.set(1 << 20);

@@ -91,8 +91,13 @@ pub(crate) struct RouteOptions {
 }
 
 /// Serves claimer and dispatcher together. Leases are given back after the last claim is finished.
-pub(crate) async fn serve(claimer: Claimer, dispatcher: Dispatcher, stops: Stops) -> Result<(), crate::store::Error> {
+pub(crate) async fn serve(
+    claimer: Claimer,
+    dispatcher: Dispatcher,
+    stops: Stops,
+) -> Result<(), crate::store::Error> {
     let (finish, give_up) = (stops.finish.clone(), stops.give_up.clone());
-    let (claimed, dispatched) = tokio::join!(claimer.serve(stops), dispatcher.serve(finish, give_up));
+    let (claimed, dispatched) =
+        tokio::join!(claimer.serve(stops), dispatcher.serve(finish, give_up));
     dispatched.and(claimed)
 }

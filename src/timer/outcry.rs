@@ -43,8 +43,16 @@ impl Outcry {
     }
 
     /// A message waits, for `way` does not take it.
-    pub(crate) fn say(&self, (shard, offset): (&ShardId, Offset), way: impl Display, failure: &Failure) {
-        let reason = format!("a message of {shard} waits: {way} does not take it: {} ({})", failure.detail, failure.reason);
+    pub(crate) fn say(
+        &self,
+        (shard, offset): (&ShardId, Offset),
+        way: impl Display,
+        failure: &Failure,
+    ) {
+        let reason = format!(
+            "a message of {shard} waits: {way} does not take it: {} ({})",
+            failure.detail, failure.reason
+        );
         self.waiting.borrow_mut().insert((shard.clone(), offset));
         self.health.not_ready(reason.clone());
         if is_time(&self.next) {
@@ -55,8 +63,17 @@ impl Outcry {
     /// A message goes another way than to its target: named for the one who audits, one in [`OUTCRY_INTERVAL`] a route.
     pub(crate) fn mention(&self, shard: &ShardId, offset: Offset, diverted: &Diverted) {
         if is_time(&self.next_mention) {
-            let Diverted { stage, reason, detail, .. } = diverted;
-            let way = if matches!(stage, Stage::Back { .. }) { "is tried again later" } else { "goes to the dead letters" };
+            let Diverted {
+                stage,
+                reason,
+                detail,
+                ..
+            } = diverted;
+            let way = if matches!(stage, Stage::Back { .. }) {
+                "is tried again later"
+            } else {
+                "goes to the dead letters"
+            };
             tracing::warn!(%shard, %offset, %reason, "a message {way}: {detail} (others within {} s are only counted)", OUTCRY_INTERVAL.as_secs());
         }
     }
@@ -85,14 +102,27 @@ impl Outcry {
         let until = Instant::now() + again.unwrap_or_default() + AMISS_SLACK;
         let mut amiss = self.amiss.borrow_mut();
         if let Some(known) = amiss.get_mut(target) {
-            *known = Amiss { reason: failure.reason, until: until.max(known.until) };
+            *known = Amiss {
+                reason: failure.reason,
+                until: until.max(known.until),
+            };
         } else if amiss.len() < AMISS_MAX {
-            amiss.insert(target.to_owned(), Amiss { reason: failure.reason, until });
+            amiss.insert(
+                target.to_owned(),
+                Amiss {
+                    reason: failure.reason,
+                    until,
+                },
+            );
         }
         drop(amiss);
         self.note();
         if is_time(&self.next_miss) {
-            let what = if again.is_some() { "are tried again later" } else { "go to the dead letters" };
+            let what = if again.is_some() {
+                "are tried again later"
+            } else {
+                "go to the dead letters"
+            };
             let Failure { reason, detail, .. } = failure;
             tracing::warn!(topic = target, %reason, "a target does not take its messages, which {what}: {detail}");
         }
@@ -114,9 +144,17 @@ impl Outcry {
     fn note(&self) {
         let (mut amiss, now) = (self.amiss.borrow_mut(), Instant::now());
         amiss.retain(|_, known| known.until > now);
-        let Some(until) = amiss.values().map(|known| known.until).max() else { return self.health.clear_note() };
-        let named: Vec<String> = amiss.iter().map(|(target, known)| format!("`{target}` ({})", known.reason)).collect();
-        self.health.note(format!("targets do not take their messages: {}", named.join(", ")), until);
+        let Some(until) = amiss.values().map(|known| known.until).max() else {
+            return self.health.clear_note();
+        };
+        let named: Vec<String> = amiss
+            .iter()
+            .map(|(target, known)| format!("`{target}` ({})", known.reason))
+            .collect();
+        self.health.note(
+            format!("targets do not take their messages: {}", named.join(", ")),
+            until,
+        );
     }
 }
 
@@ -140,12 +178,20 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn failure(reason: Reason) -> Failure {
-        Failure { kind: FailureKind::NotNow, reason, detail: "said the broker".into() }
+        Failure {
+            kind: FailureKind::NotNow,
+            reason,
+            detail: "said the broker".into(),
+        }
     }
 
     fn notes(health: &Health) -> Vec<String> {
         assert_eq!(health.not_ready(), [], "other targets are served");
-        health.degraded().into_iter().map(|complaint| complaint.reason).collect()
+        health
+            .degraded()
+            .into_iter()
+            .map(|complaint| complaint.reason)
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -154,10 +200,16 @@ mod tests {
         let outcry = Outcry::new(health.part("outlets"));
         outcry.miss("gone", &failure(Reason::UnknownTarget), Some(SECOND));
         outcry.miss("slow", &failure(Reason::TimedOut), Some(SECOND));
-        assert_eq!(notes(&health), ["targets do not take their messages: `gone` (unknown_target), `slow` (timed_out)"]);
+        assert_eq!(
+            notes(&health),
+            ["targets do not take their messages: `gone` (unknown_target), `slow` (timed_out)"]
+        );
         outcry.reach("slow");
         outcry.reach("another");
-        assert_eq!(notes(&health), ["targets do not take their messages: `gone` (unknown_target)"]);
+        assert_eq!(
+            notes(&health),
+            ["targets do not take their messages: `gone` (unknown_target)"]
+        );
         outcry.reach("gone");
         assert_eq!(notes(&health), [""; 0]);
         assert!(!outcry.is_amiss());
@@ -170,7 +222,11 @@ mod tests {
         outcry.miss("gone", &failure(Reason::UnknownTarget), Some(60 * SECOND));
         outcry.miss("gone", &failure(Reason::UnknownTarget), None);
         tokio::time::advance(60 * SECOND).await;
-        assert_eq!(notes(&health).len(), 1, "a message of its is still to be tried again");
+        assert_eq!(
+            notes(&health).len(),
+            1,
+            "a message of its is still to be tried again"
+        );
         tokio::time::advance(AMISS_SLACK).await;
         assert_eq!(notes(&health), [""; 0]);
     }
@@ -180,7 +236,11 @@ mod tests {
         let health = Health::new();
         let outcry = Outcry::new(health.part("outlets"));
         for number in 0..1_000 {
-            outcry.miss(&format!("gone-{number}"), &failure(Reason::UnknownTarget), Some(SECOND));
+            outcry.miss(
+                &format!("gone-{number}"),
+                &failure(Reason::UnknownTarget),
+                Some(SECOND),
+            );
         }
         assert_eq!(notes(&health)[0].matches("gone-").count(), AMISS_MAX);
     }
@@ -193,9 +253,21 @@ mod tests {
     async fn the_process_is_not_ready_until_the_last_of_those_that_wait_got_through() {
         let health = Health::new();
         let outcry = Outcry::new(health.part("outlets"));
-        outcry.say((&shard(0), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
-        outcry.say((&shard(1), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
-        outcry.say((&shard(1), Offset(3)), "its dead-letter topic", &failure(Reason::UnknownTarget));
+        outcry.say(
+            (&shard(0), Offset(3)),
+            "its dead-letter topic",
+            &failure(Reason::UnknownTarget),
+        );
+        outcry.say(
+            (&shard(1), Offset(3)),
+            "its dead-letter topic",
+            &failure(Reason::UnknownTarget),
+        );
+        outcry.say(
+            (&shard(1), Offset(3)),
+            "its dead-letter topic",
+            &failure(Reason::UnknownTarget),
+        );
         outcry.calm(&shard(0), Offset(4));
         outcry.calm(&shard(0), Offset(3));
         assert_eq!(health.not_ready().len(), 1, "one still waits");
@@ -207,7 +279,11 @@ mod tests {
     async fn what_waits_of_a_shard_that_was_lost_is_another_process_trouble() {
         let health = Health::new();
         let outcry = Outcry::new(health.part("outlets"));
-        outcry.say((&shard(0), Offset(3)), "its source", &failure(Reason::UnknownTarget));
+        outcry.say(
+            (&shard(0), Offset(3)),
+            "its source",
+            &failure(Reason::UnknownTarget),
+        );
         outcry.leave(&shard(1));
         assert_eq!(health.not_ready().len(), 1);
         outcry.leave(&shard(0));

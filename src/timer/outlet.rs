@@ -48,11 +48,25 @@ impl Clients {
 
 impl Outlets {
     /// By the name of their cluster: targets for all clusters that routes name, transactors for those of exactly-once routes.
-    pub(crate) fn new(targets: BTreeMap<String, Clients>, transactors: BTreeMap<String, Box<dyn Transactors>>) -> Self {
-        Self { targets, transactors, opened: 0, looks: BTreeMap::new() }
+    pub(crate) fn new(
+        targets: BTreeMap<String, Clients>,
+        transactors: BTreeMap<String, Box<dyn Transactors>>,
+    ) -> Self {
+        Self {
+            targets,
+            transactors,
+            opened: 0,
+            looks: BTreeMap::new(),
+        }
     }
 
-    pub(super) fn send(&mut self, (route, stage): (&RouteOptions, Stage), by: By, record: &Outgoing<'_>, ticket: u64) -> Sent {
+    pub(super) fn send(
+        &mut self,
+        (route, stage): (&RouteOptions, Stage),
+        by: By,
+        record: &Outgoing<'_>,
+        ticket: u64,
+    ) -> Sent {
         match by {
             By::Queue(queue) => self.target(route, stage, queue).send(record, ticket),
             By::Transactor(number) => self.of(route).send(number, record, ticket),
@@ -63,9 +77,14 @@ impl Outlets {
         let cluster = match stage {
             Stage::Target => &route.target_cluster,
             Stage::Back { .. } => &route.source_cluster,
-            Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => &route.dead_letter_cluster,
+            Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
+                &route.dead_letter_cluster
+            }
         };
-        let clients = self.targets.get_mut(cluster).expect("the wiring made clients for each cluster of each route");
+        let clients = self
+            .targets
+            .get_mut(cluster)
+            .expect("the wiring made clients for each cluster of each route");
         match queue {
             Queue::Short => clients.short.as_mut(),
             Queue::Long => clients.long.as_mut(),
@@ -74,7 +93,10 @@ impl Outlets {
 
     /// All that an exactly-once route has to do with is on one cluster.
     fn of(&mut self, route: &RouteOptions) -> &mut dyn Transactors {
-        self.transactors.get_mut(&route.source_cluster).expect("the wiring made transactors for each exactly-once route").as_mut()
+        self.transactors
+            .get_mut(&route.source_cluster)
+            .expect("the wiring made transactors for each exactly-once route")
+            .as_mut()
     }
 
     /// Opens a transactor and answers its number, from which [`Outlets::slot`] tells whose it is.
@@ -113,7 +135,10 @@ impl Outlets {
 
     /// How many there are on a route's cluster. One that is away keeps its own waiting, and no other's.
     pub(super) fn looks(&self, route: &RouteOptions) -> usize {
-        self.looks.values().filter(|cluster| **cluster == route.source_cluster).count()
+        self.looks
+            .values()
+            .filter(|cluster| **cluster == route.source_cluster)
+            .count()
     }
 
     pub(super) fn end(&mut self, route: &RouteOptions, number: u64) {
@@ -124,13 +149,23 @@ impl Outlets {
     /// What became of records and transactors: waits for the first that tells, and takes what the others have too, or a busy one would keep
     /// them from being heard. Safe to drop: nothing is waited for once something was taken.
     pub(super) async fn told(&mut self) -> Told {
-        let targets =
-            self.targets.values_mut().flat_map(Clients::all).map(|target| -> LocalBoxFuture<'_, Told> {
-                Box::pin(target.reports().map(|reports| Told { reports, ..Told::default() }))
-            });
-        let transactors = self.transactors.values_mut().map(|transactors| -> LocalBoxFuture<'_, Told> {
-            Box::pin(transactors.happened().map(|happened| Told { happened, ..Told::default() }))
-        });
+        let targets = self.targets.values_mut().flat_map(Clients::all).map(
+            |target| -> LocalBoxFuture<'_, Told> {
+                Box::pin(target.reports().map(|reports| Told {
+                    reports,
+                    ..Told::default()
+                }))
+            },
+        );
+        let transactors =
+            self.transactors
+                .values_mut()
+                .map(|transactors| -> LocalBoxFuture<'_, Told> {
+                    Box::pin(transactors.happened().map(|happened| Told {
+                        happened,
+                        ..Told::default()
+                    }))
+                });
         let all: Vec<_> = targets.chain(transactors).collect();
         if all.is_empty() {
             return pending().await;
@@ -145,8 +180,17 @@ impl Outlets {
 
     /// All at the same time: one whose broker is away takes longer.
     pub(crate) async fn close(&mut self) {
-        let targets = join_all(self.targets.values_mut().flat_map(Clients::all).map(|target| target.close()));
-        let transactors = join_all(self.transactors.values_mut().map(|transactors| transactors.close()));
+        let targets = join_all(
+            self.targets
+                .values_mut()
+                .flat_map(Clients::all)
+                .map(|target| target.close()),
+        );
+        let transactors = join_all(
+            self.transactors
+                .values_mut()
+                .map(|transactors| transactors.close()),
+        );
         join(targets, transactors).await;
     }
 }
@@ -167,8 +211,14 @@ mod tests {
         }
 
         async fn reports(&mut self) -> Vec<Report> {
-            let Some(ticket) = self.0 else { return pending().await };
-            vec![Report { ticket, place: None, outcome: Ok(()) }]
+            let Some(ticket) = self.0 else {
+                return pending().await;
+            };
+            vec![Report {
+                ticket,
+                place: None,
+                outcome: Ok(()),
+            }]
         }
 
         async fn close(&mut self) {}
@@ -176,10 +226,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_busy_target_keeps_no_other_from_being_heard() {
-        let clients = |short, long| Clients { short: Box::new(Reporter(short)), long: Box::new(Reporter(long)) };
-        let targets = [("busy".to_owned(), clients(Some(1), None)), ("other".to_owned(), clients(None, Some(2)))];
+        let clients = |short, long| Clients {
+            short: Box::new(Reporter(short)),
+            long: Box::new(Reporter(long)),
+        };
+        let targets = [
+            ("busy".to_owned(), clients(Some(1), None)),
+            ("other".to_owned(), clients(None, Some(2))),
+        ];
         let mut outlets = Outlets::new(BTreeMap::from(targets), BTreeMap::new());
-        let heard: Vec<_> = outlets.told().await.reports.iter().map(|report| report.ticket).collect();
+        let heard: Vec<_> = outlets
+            .told()
+            .await
+            .reports
+            .iter()
+            .map(|report| report.ticket)
+            .collect();
         assert_eq!(heard, [1, 2]);
     }
 }

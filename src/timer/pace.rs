@@ -31,7 +31,9 @@ struct Pace {
 
 impl Paces {
     pub(super) fn new(routes: &BTreeMap<Arc<str>, RouteOptions>, now: Instant) -> Self {
-        let paced = routes.iter().filter_map(|(route, options)| Some((route.clone(), Pace::new(options.catch_up_rate?, now))));
+        let paced = routes.iter().filter_map(|(route, options)| {
+            Some((route.clone(), Pace::new(options.catch_up_rate?, now)))
+        });
         Self(paced.collect())
     }
 
@@ -55,7 +57,9 @@ impl Paces {
 
     /// How many messages of the route that are behind may be taken now; an error says when to ask again.
     fn room(&mut self, route: &str, now: Instant) -> Result<usize, Instant> {
-        self.0.get_mut(route).map_or(Ok(usize::MAX), |pace| pace.room(now))
+        self.0
+            .get_mut(route)
+            .map_or(Ok(usize::MAX), |pace| pace.room(now))
     }
 
     /// So many were taken.
@@ -68,9 +72,21 @@ impl Paces {
 
 impl Work {
     /// How many messages may be taken, of `room`: fewer while the shard is behind and its route catches up by a rate.
-    pub(super) fn paced(&mut self, paces: &mut Paces, room: usize, wall: Timestamp, now: Instant) -> usize {
+    pub(super) fn paced(
+        &mut self,
+        paces: &mut Paces,
+        room: usize,
+        wall: Timestamp,
+        now: Instant,
+    ) -> usize {
         let route = &self.lease.shard.route;
-        if room == 0 || !paces.has(route) || self.schedule.least_due(wall).is_none_or(|due| due >= behind(wall)) {
+        if room == 0
+            || !paces.has(route)
+            || self
+                .schedule
+                .least_due(wall)
+                .is_none_or(|due| due >= behind(wall))
+        {
             return room;
         }
         match paces.room(route, now) {
@@ -97,19 +113,33 @@ impl Work {
 
 /// What is due before it is behind.
 fn behind(wall: Timestamp) -> Timestamp {
-    Timestamp::from_millis(wall.as_millis().saturating_sub(CATCH_UP_BEHIND.as_millis() as i64))
+    Timestamp::from_millis(
+        wall.as_millis()
+            .saturating_sub(CATCH_UP_BEHIND.as_millis() as i64),
+    )
 }
 
 impl Pace {
     fn new(rate: u32, now: Instant) -> Self {
         let rate = f64::from(rate);
-        Self { rate, shards: 0, per_second: rate, level: 0.0, at: now }
+        Self {
+            rate,
+            shards: 0,
+            per_second: rate,
+            level: 0.0,
+            at: now,
+        }
     }
 
     /// What was gained so far was gained by the part that it had.
     fn serve(&mut self, served: usize, now: Instant) {
         let is_all = served >= self.shards;
-        let per_second = self.rate * if is_all { 1.0 } else { served.max(1) as f64 / self.shards as f64 };
+        let per_second = self.rate
+            * if is_all {
+                1.0
+            } else {
+                served.max(1) as f64 / self.shards as f64
+            };
         if per_second.to_bits() != self.per_second.to_bits() {
             self.gain(now);
             self.per_second = per_second;
@@ -130,7 +160,11 @@ impl Pace {
     fn room(&mut self, now: Instant) -> Result<usize, Instant> {
         self.gain(now);
         let lacks = self.step() - self.level;
-        if lacks > 0.0 { Err(now + Duration::from_secs_f64(lacks / self.per_second)) } else { Ok(self.level as usize) }
+        if lacks > 0.0 {
+            Err(now + Duration::from_secs_f64(lacks / self.per_second))
+        } else {
+            Ok(self.level as usize)
+        }
     }
 }
 
@@ -140,7 +174,14 @@ mod tests {
 
     #[test]
     fn what_is_taken_keeps_to_the_rate_however_often_and_however_much_is_asked_for() {
-        for (rate, greed) in [(1, 1), (7, 1), (200, 3), (200, 500), (50_000, 100_000), (10_000_000, 4_096)] {
+        for (rate, greed) in [
+            (1, 1),
+            (7, 1),
+            (200, 3),
+            (200, 500),
+            (50_000, 100_000),
+            (10_000_000, 4_096),
+        ] {
             let start = Instant::now();
             let (mut pace, mut now, mut taken) = (Pace::new(rate, start), start, 0);
             while now < start + Duration::from_secs(60) {
@@ -156,7 +197,10 @@ mod tests {
             }
             let most = 60 * rate as usize + 2 * pace.step() as usize;
             assert!(taken <= most, "{rate}: {taken}");
-            assert!(taken >= (60 * rate as usize * 9 / 10).min(greed * 50_000), "{rate}: {taken}");
+            assert!(
+                taken >= (60 * rate as usize * 9 / 10).min(greed * 50_000),
+                "{rate}: {taken}"
+            );
         }
     }
 
@@ -174,7 +218,10 @@ mod tests {
         let mut workers: Vec<_> = (0..3).map(|_| paces(rate, SHARDS, start)).collect();
         let (mut taken, mut steps) = (0, 0);
         for millis in 0..60_000u64 {
-            let (now, living) = (start + Duration::from_millis(millis), 1 + (millis / 20_000) as usize);
+            let (now, living) = (
+                start + Duration::from_millis(millis),
+                1 + (millis / 20_000) as usize,
+            );
             for (me, paces) in workers.iter_mut().enumerate() {
                 // Each shard has one worker at a time; there is one more every twenty seconds.
                 let served = (0..SHARDS).filter(|shard| shard % living == me).count();
@@ -200,16 +247,35 @@ mod tests {
             paces.serve(|_| served, start);
             paces.0["orders"].per_second.round() as u32
         };
-        assert_eq!([part_of(0, 1), part_of(2, 1), part_of(2, 2), part_of(8, 0), part_of(8, 2)], [100, 50, 100, 13, 25], "0: nobody said");
+        assert_eq!(
+            [
+                part_of(0, 1),
+                part_of(2, 1),
+                part_of(2, 2),
+                part_of(8, 0),
+                part_of(8, 2)
+            ],
+            [100, 50, 100, 13, 25],
+            "0: nobody said"
+        );
     }
 
     #[test]
     fn what_was_not_used_is_no_flood_later() {
         let start = Instant::now();
         let mut pace = Pace::new(1_000, start);
-        assert_eq!(pace.room(start + Duration::from_secs(3_600)), Ok(2 * pace.step() as usize));
+        assert_eq!(
+            pace.room(start + Duration::from_secs(3_600)),
+            Ok(2 * pace.step() as usize)
+        );
         pace.level -= 500.0;
-        let at = pace.room(start + Duration::from_secs(3_600)).expect_err("more was taken than there was");
-        assert_eq!(pace.room(at).map(|room| room > 0), Ok(true), "and it is made up for");
+        let at = pace
+            .room(start + Duration::from_secs(3_600))
+            .expect_err("more was taken than there was");
+        assert_eq!(
+            pace.room(at).map(|room| room > 0),
+            Ok(true),
+            "and it is made up for"
+        );
     }
 }

@@ -19,7 +19,9 @@ pub(super) fn hand_over(works: &mut Works, shard: &ShardId, now: Instant) {
     if let Some(work) = works.get_mut(shard)
         && work.phase == Phase::Active
     {
-        work.phase = Phase::HandingOver { until: now + HAND_OVER_MAX };
+        work.phase = Phase::HandingOver {
+            until: now + HAND_OVER_MAX,
+        };
     }
 }
 
@@ -29,7 +31,9 @@ pub(super) fn leave(works: &mut Works, shard: &ShardId) {
         && !matches!(work.phase, Phase::Leaving { .. })
     {
         tracing::warn!(%shard, in_flight = work.flights.left(), "shard dropped: its lease is gone");
-        work.phase = Phase::Leaving { until: Instant::now() + LEAVE_MAX };
+        work.phase = Phase::Leaving {
+            until: Instant::now() + LEAVE_MAX,
+        };
     }
 }
 
@@ -46,21 +50,39 @@ pub(super) fn is_ours(work: &mut Work, shard: &ShardId, metric: &metric::Timer) 
 
 /// Ends works that are to be handed over and are finished, and those of shards that were lost, once nothing of them is in flight, or too
 /// long; and lets those go on whose end takes too long. Answers those that have ended.
-pub(super) fn part(works: &mut Works, routes: &BTreeMap<Arc<str>, RouteOptions>, gave_up: &mpsc::Sender<GaveUp>) -> Vec<Work> {
+pub(super) fn part(
+    works: &mut Works,
+    routes: &BTreeMap<Arc<str>, RouteOptions>,
+    gave_up: &mpsc::Sender<GaveUp>,
+) -> Vec<Work> {
     let (now, mut ended) = (Instant::now(), Vec::new());
-    let due: Vec<_> = works.iter().filter_map(|(shard, work)| Some((shard.clone(), is_over(work, now)?))).collect();
+    let due: Vec<_> = works
+        .iter()
+        .filter_map(|(shard, work)| Some((shard.clone(), is_over(work, now)?)))
+        .collect();
     for (shard, is_over) in due {
-        let Ok(room) = gave_up.try_reserve() else { break };
+        let Ok(room) = gave_up.try_reserve() else {
+            break;
+        };
         if !is_over {
-            works.get_mut(&shard).expect("it was just found there").phase = Phase::Active;
+            works
+                .get_mut(&shard)
+                .expect("it was just found there")
+                .phase = Phase::Active;
             room.send(GaveUp::PutOff(shard));
         } else if let Some(work) = works.remove(&shard) {
             let route = &routes[&shard.route];
             if work.exact.is_none() {
-                route.metric.possible_duplicates.increment(work.handed() as u64);
+                route
+                    .metric
+                    .possible_duplicates
+                    .increment(work.handed() as u64);
             }
             route.outcry.leave(&shard);
-            room.send(GaveUp::Ended { shard, finished: work.flights.finished() });
+            room.send(GaveUp::Ended {
+                shard,
+                finished: work.flights.finished(),
+            });
             ended.push(work);
         }
     }
@@ -79,10 +101,15 @@ fn is_over(work: &Work, now: Instant) -> Option<bool> {
 
 /// Whether nothing of it is under way. What is in a transaction that is not committed is undone.
 fn has_landed(work: &Work) -> bool {
-    work.exact.as_ref().map_or_else(|| work.handed() == 0, |exact| !exact.is_committing())
+    work.exact
+        .as_ref()
+        .map_or_else(|| work.handed() == 0, |exact| !exact.is_committing())
 }
 
 fn is_handed_over(work: &Work) -> bool {
     let is_finished = !work.has_claims() || mutant::active(Mutant::HandsOverEarly);
-    is_finished && (work.is_told() || mutant::active(Mutant::HandsOverUntold) || mutant::active(Mutant::HandsOverEarly))
+    is_finished
+        && (work.is_told()
+            || mutant::active(Mutant::HandsOverUntold)
+            || mutant::active(Mutant::HandsOverEarly))
 }

@@ -10,7 +10,10 @@ use crate::model::{ShardId, Worker};
 use std::collections::BTreeMap;
 
 /// The worker of each shard; empty if there is no worker.
-pub(super) fn place<'s>(workers: &[Worker], shards: &'s [ShardId]) -> BTreeMap<&'s ShardId, Worker> {
+pub(super) fn place<'s>(
+    workers: &[Worker],
+    shards: &'s [ShardId],
+) -> BTreeMap<&'s ShardId, Worker> {
     let mut placed = BTreeMap::new();
     if workers.is_empty() {
         return placed;
@@ -34,7 +37,12 @@ fn by_weight<'s>(workers: &[Worker], shards: &'s [ShardId]) -> Vec<(u64, &'s Sha
     let mut pairs = Vec::with_capacity(workers.len() * shards.len());
     for shard in shards {
         let hash = text_hash(&shard.to_string());
-        pairs.extend(workers.iter().enumerate().map(|(at, worker)| (weight(hash, *worker), shard, at)));
+        pairs.extend(
+            workers
+                .iter()
+                .enumerate()
+                .map(|(at, worker)| (weight(hash, *worker), shard, at)),
+        );
     }
     // Two that weigh the same are told apart by what all workers see alike.
     pairs.sort_unstable_by(|a, b| (b.0, a.1, workers[a.2]).cmp(&(a.0, b.1, workers[b.2])));
@@ -48,7 +56,9 @@ fn weight(shard: u64, worker: Worker) -> u64 {
 
 /// FNV-1a. Written out, as a hash that processes of two versions must agree on may not change with a library.
 fn text_hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Spreads what differs in few bits over all of them: the last step of splitmix64.
@@ -68,7 +78,9 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     fn shards(count: i32) -> Vec<ShardId> {
-        (0..count).map(|index| ShardId::new("orders", Partition::new("orders.delayed", index))).collect()
+        (0..count)
+            .map(|index| ShardId::new("orders", Partition::new("orders.delayed", index)))
+            .collect()
     }
 
     fn workers(count: usize, seed: u64) -> Vec<Worker> {
@@ -83,8 +95,17 @@ mod tests {
     /// How many shards move, and how many must, for the parts of those who stay to become smaller, and of those who go nothing.
     fn moves(before: &[Worker], after: &[Worker], shards: &[ShardId]) -> (usize, usize) {
         let (old, new) = (place(before, shards), place(after, shards));
-        let moved = shards.iter().filter(|shard| old[shard] != new[shard]).count();
-        (moved, before.iter().map(|worker| load(&old, *worker).saturating_sub(load(&new, *worker))).sum())
+        let moved = shards
+            .iter()
+            .filter(|shard| old[shard] != new[shard])
+            .count();
+        (
+            moved,
+            before
+                .iter()
+                .map(|worker| load(&old, *worker).saturating_sub(load(&new, *worker)))
+                .sum(),
+        )
     }
 
     proptest! {
@@ -121,20 +142,37 @@ mod tests {
     /// One worker comes or goes, of fleets of all sizes: what moves beside what must.
     #[test]
     fn when_a_worker_comes_or_goes_little_moves_that_stays_within_its_part() {
-        for (count, fleet, share) in [(32, 3, 0.3), (32, 4, 0.3), (100, 4, 0.2), (100, 8, 0.5), (7, 3, 0.3)] {
+        for (count, fleet, share) in [
+            (32, 3, 0.3),
+            (32, 4, 0.3),
+            (100, 4, 0.2),
+            (100, 8, 0.5),
+            (7, 3, 0.3),
+        ] {
             let (shards, mut sum, mut least) = (shards(count), (0, 0), usize::MAX);
             for seed in 0..200 {
                 let workers = workers(fleet, seed);
-                for (before, after) in [(&workers[..], &workers[1..]), (&workers[1..], &workers[..])] {
+                for (before, after) in
+                    [(&workers[..], &workers[1..]), (&workers[1..], &workers[..])]
+                {
                     let (moved, must) = moves(before, after, &shards);
-                    assert!(moved >= must && moved <= 3 * must + fleet, "{moved} moved, {must} must, {fleet} workers, seed {seed}");
+                    assert!(
+                        moved >= must && moved <= 3 * must + fleet,
+                        "{moved} moved, {must} must, {fleet} workers, seed {seed}"
+                    );
                     sum = (sum.0 + moved, sum.1 + must);
                     least = least.min(moved - must);
                 }
             }
             let beside = (sum.0 - sum.1) as f64 / sum.1 as f64;
-            assert!(beside < share, "{count} shards on {fleet} workers: {beside:.2} as many as must move beside them");
-            assert_eq!(least, 0, "there are fleets in which nothing moves but what must");
+            assert!(
+                beside < share,
+                "{count} shards on {fleet} workers: {beside:.2} as many as must move beside them"
+            );
+            assert_eq!(
+                least, 0,
+                "there are fleets in which nothing moves but what must"
+            );
         }
     }
 
@@ -148,7 +186,10 @@ mod tests {
             assert!(moved - must <= 6, "{moved} moved, {must} must, seed {seed}");
             more_than_three += usize::from(moved - must > 3);
         }
-        assert!((20..80).contains(&more_than_three), "{more_than_three} of 1000");
+        assert!(
+            (20..80).contains(&more_than_three),
+            "{more_than_three} of 1000"
+        );
     }
 
     #[test]
@@ -157,14 +198,22 @@ mod tests {
         for fleet in [&workers[..1], &workers[..2], &workers[..], &workers[1..]] {
             let placed = place(fleet, &shards);
             let loads: Vec<_> = fleet.iter().map(|worker| load(&placed, *worker)).collect();
-            assert!(loads.iter().all(|load| load.abs_diff(32 / fleet.len()) <= 1), "{loads:?}");
+            assert!(
+                loads
+                    .iter()
+                    .all(|load| load.abs_diff(32 / fleet.len()) <= 1),
+                "{loads:?}"
+            );
         }
     }
 
     /// Two versions of this program in one fleet must agree.
     #[test]
     fn the_weights_are_what_they_always_were() {
-        let placed = place(&[Worker(1), Worker(2), Worker(3)], &shards(8)).into_values().map(|worker| worker.0).collect::<Vec<_>>();
+        let placed = place(&[Worker(1), Worker(2), Worker(3)], &shards(8))
+            .into_values()
+            .map(|worker| worker.0)
+            .collect::<Vec<_>>();
         assert_eq!(placed, [2, 1, 1, 3, 3, 3, 2, 1]);
         assert_eq!(place(&[], &shards(8)).len(), 0);
     }

@@ -23,7 +23,15 @@ pub(super) struct Poll {
 
 impl Poll {
     pub(super) fn new(now: Instant) -> Self {
-        Self { under_way: false, expected: false, was_news: false, hinted: false, urgent: false, at: now, interval: POLL_MIN }
+        Self {
+            under_way: false,
+            expected: false,
+            was_news: false,
+            hinted: false,
+            urgent: false,
+            at: now,
+            interval: POLL_MIN,
+        }
     }
 
     /// When to look next; `None`: an answer is awaited.
@@ -33,7 +41,11 @@ impl Poll {
 
     /// Whether it is time to look. In the company of others a little before it: all together cost the store less.
     pub(super) fn is_due(&self, now: Instant, in_company: bool) -> bool {
-        let early = if in_company { self.interval / 4 } else { Duration::ZERO };
+        let early = if in_company {
+            self.interval / 4
+        } else {
+            Duration::ZERO
+        };
         self.at().is_some_and(|at| at <= now + early)
     }
 
@@ -57,7 +69,8 @@ impl Poll {
 
     /// The store is being asked. Answers whether something is known to be there.
     pub(super) fn begin(&mut self) -> bool {
-        (self.under_way, self.expected, self.hinted, self.urgent) = (true, self.hinted, false, false);
+        (self.under_way, self.expected, self.hinted, self.urgent) =
+            (true, self.hinted, false, false);
         self.expected
     }
 
@@ -65,8 +78,16 @@ impl Poll {
     pub(super) fn end(&mut self, is_news: bool, is_more: bool, now: Instant) {
         (self.under_way, self.was_news) = (false, is_news);
         let is_surprise = is_news && !self.expected;
-        self.interval = if is_surprise { POLL_MIN } else { (self.interval * 2).min(POLL_MAX) };
-        self.at = if is_more || self.urgent { now } else { now + self.interval };
+        self.interval = if is_surprise {
+            POLL_MIN
+        } else {
+            (self.interval * 2).min(POLL_MAX)
+        };
+        self.at = if is_more || self.urgent {
+            now
+        } else {
+            now + self.interval
+        };
     }
 }
 
@@ -90,9 +111,22 @@ mod tests {
     #[test]
     fn it_goes_along_with_others_a_little_before_its_time() {
         let now = Instant::now();
-        let (idle, fast) = (idle(now), Poll { at: now + POLL_MIN, ..Poll::new(now) });
-        assert!(!idle.is_due(now + POLL_MAX - POLL_MAX / 4, false) && idle.is_due(now + POLL_MAX - POLL_MAX / 4, true));
-        assert!(!idle.is_due(now + POLL_MAX / 2, true) && !fast.is_due(now + POLL_MIN / 2, true) && fast.is_due(now + POLL_MIN, false));
+        let (idle, fast) = (
+            idle(now),
+            Poll {
+                at: now + POLL_MIN,
+                ..Poll::new(now)
+            },
+        );
+        assert!(
+            !idle.is_due(now + POLL_MAX - POLL_MAX / 4, false)
+                && idle.is_due(now + POLL_MAX - POLL_MAX / 4, true)
+        );
+        assert!(
+            !idle.is_due(now + POLL_MAX / 2, true)
+                && !fast.is_due(now + POLL_MIN / 2, true)
+                && fast.is_due(now + POLL_MIN, false)
+        );
     }
 
     #[test]
@@ -121,7 +155,11 @@ mod tests {
         assert_eq!(poll.at(), Some(now));
         poll.begin();
         poll.end(true, false, now);
-        assert_eq!(poll.at(), Some(now + POLL_MAX), "what was told is no surprise");
+        assert_eq!(
+            poll.at(),
+            Some(now + POLL_MAX),
+            "what was told is no surprise"
+        );
     }
 
     #[test]

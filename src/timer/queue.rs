@@ -41,7 +41,13 @@ impl Queue {
 
 impl Queued {
     pub(super) fn new() -> Self {
-        Self { queue: Queue::Short, inside: 0, is_more: false, is_full: false, is_cut: false }
+        Self {
+            queue: Queue::Short,
+            inside: 0,
+            is_more: false,
+            is_full: false,
+            is_cut: false,
+        }
     }
 
     pub(super) fn queue(&self) -> Queue {
@@ -56,7 +62,11 @@ impl Queued {
     /// A turn of handing over begins: where it has the choice, the shard goes where it fits.
     pub(super) fn choose(&mut self) {
         if self.inside == 0 {
-            self.queue = if self.is_more { Queue::Long } else { Queue::Short };
+            self.queue = if self.is_more {
+                Queue::Long
+            } else {
+                Queue::Short
+            };
             self.is_full = false;
         }
     }
@@ -84,7 +94,10 @@ impl Queued {
     }
 
     pub(super) fn reported(&mut self, count: usize) {
-        self.inside = self.inside.checked_sub(count).expect("a record is reported on once");
+        self.inside = self
+            .inside
+            .checked_sub(count)
+            .expect("a record is reported on once");
     }
 }
 
@@ -108,11 +121,22 @@ mod tests {
         assert_eq!(turn(&mut queued, 5_000, 300), (300, Queue::Short));
         assert_eq!(turn(&mut queued, 4_700, 300), (0, Queue::Short));
         queued.reported(299);
-        assert_eq!(turn(&mut queued, 4_700, 300), (0, Queue::Short), "one is still on its way");
+        assert_eq!(
+            turn(&mut queued, 4_700, 300),
+            (0, Queue::Short),
+            "one is still on its way"
+        );
         queued.reported(1);
-        assert_eq!(turn(&mut queued, 4_700, 5_000), (HAND_TURN_MAX, Queue::Long));
+        assert_eq!(
+            turn(&mut queued, 4_700, 5_000),
+            (HAND_TURN_MAX, Queue::Long)
+        );
         queued.reported(HAND_TURN_MAX);
-        assert_eq!(turn(&mut queued, 900, 5_000), (900, Queue::Long), "it is not over while more is due than went");
+        assert_eq!(
+            turn(&mut queued, 900, 5_000),
+            (900, Queue::Long),
+            "it is not over while more is due than went"
+        );
         queued.reported(900);
         assert_eq!(turn(&mut queued, 10, 300), (10, Queue::Short), "it is over");
     }
@@ -129,7 +153,10 @@ mod tests {
     #[test]
     fn what_one_turn_may_not_hand_over_the_next_one_does_at_once() {
         let mut queued = Queued::new();
-        assert_eq!(turn(&mut queued, 10_000, 50_000), (HAND_TURN_MAX, Queue::Short));
+        assert_eq!(
+            turn(&mut queued, 10_000, 50_000),
+            (HAND_TURN_MAX, Queue::Short)
+        );
         assert!(queued.is_cut());
         assert_eq!(turn(&mut queued, 0, 50_000), (0, Queue::Short));
         assert!(!queued.is_cut());
@@ -139,8 +166,15 @@ mod tests {
 
     #[test]
     fn what_a_client_holds_does_not_grow_with_the_shards() {
-        for (queue, all) in [(Queue::Short, HANDED_SHORT_MAX), (Queue::Long, HANDED_LONG_MAX)] {
-            assert_eq!((queue.share(0), queue.share(1)), (all, all), "one alone has all of it");
+        for (queue, all) in [
+            (Queue::Short, HANDED_SHORT_MAX),
+            (Queue::Long, HANDED_LONG_MAX),
+        ] {
+            assert_eq!(
+                (queue.share(0), queue.share(1)),
+                (all, all),
+                "one alone has all of it"
+            );
             for shards in 2..=all / HANDED_SHARD_LEAST {
                 assert!(queue.share(shards) * shards <= all, "{shards}");
             }

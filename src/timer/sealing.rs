@@ -31,22 +31,31 @@ struct Part {
 /// How many of the flights the transaction under way is of, from the first, and the pair to commit it with. `until` is the greatest place that
 /// is handed over or done. `None`: something must go along that was not handed over yet.
 pub(super) fn pair(flights: &Flights<Aloft>, until: Cursor) -> Option<(usize, Claim)> {
-    let part = |(claim, aloft): (Claim, &Aloft)| Part { claim, next: aloft.next_place(), is_in: !aloft.in_transaction().is_empty() };
+    let part = |(claim, aloft): (Claim, &Aloft)| Part {
+        claim,
+        next: aloft.next_place(),
+        is_in: !aloft.in_transaction().is_empty(),
+    };
     pair_of(flights.claims().zip(flights.iter()).map(part), until)
 }
 
 fn pair_of(parts: impl Iterator<Item = Part>, until: Cursor) -> Option<(usize, Claim)> {
     let (mut count, mut last, mut is_whole, mut is_cut) = (0, None, true, false);
     for part in parts {
-        is_cut |= part.next.is_some_and(|next| next <= until) && !mutant::active(Mutant::PassesLate);
+        is_cut |=
+            part.next.is_some_and(|next| next <= until) && !mutant::active(Mutant::PassesLate);
         if !is_cut {
-            (count, last, is_whole) = (count + 1, Some(part.claim), is_whole && part.next.is_none());
+            (count, last, is_whole) =
+                (count + 1, Some(part.claim), is_whole && part.next.is_none());
         } else if part.is_in {
             return None;
         }
     }
     let Claim { cursor, watermark } = last?;
-    Some((count, Claim::new(if is_whole { cursor } else { until }, watermark)))
+    Some((
+        count,
+        Claim::new(if is_whole { cursor } else { until }, watermark),
+    ))
 }
 
 #[cfg(test)]
@@ -81,24 +90,46 @@ mod tests {
 
     impl Shard {
         fn covered(&self, pair: Claim) -> BTreeSet<Cursor> {
-            self.dues.iter().zip(0..).map(|(due, offset)| place(*due, offset)).filter(|place| pair.covers(*place)).collect()
+            self.dues
+                .iter()
+                .zip(0..)
+                .map(|(due, offset)| place(*due, offset))
+                .filter(|place| pair.covers(*place))
+                .collect()
         }
 
         /// Takes what is due by then and stored before W, which moves on; C moves to the last of it.
         fn claim(&mut self, due: i64, more: u64) {
             let reach = self.taken.cursor.max(place(due, u64::MAX));
             let watermark = Watermark((self.taken.watermark.0 + more).min(self.dues.len() as u64));
-            let places = self.covered(Claim::new(reach, watermark)).difference(&self.covered(self.taken)).copied().collect::<Vec<_>>();
-            let Some(last) = places.last().copied() else { return };
+            let places = self
+                .covered(Claim::new(reach, watermark))
+                .difference(&self.covered(self.taken))
+                .copied()
+                .collect::<Vec<_>>();
+            let Some(last) = places.last().copied() else {
+                return;
+            };
             let claim = Claim::new(last.max(self.taken.cursor), watermark);
-            self.flights.push(Flight { claim, places, next: 0, done: 0 });
+            self.flights.push(Flight {
+                claim,
+                places,
+                next: 0,
+                done: 0,
+            });
             self.taken = claim;
         }
 
         /// Hands the next over, by place, of the first so many flights and not past `until`.
         fn hand(&mut self, flights: usize, until: Option<Cursor>) -> bool {
-            let open = self.flights.iter_mut().take(flights).filter(|flight| flight.next < flight.places.len());
-            let Some(flight) = open.min_by_key(|flight| flight.places[flight.next]) else { return false };
+            let open = self
+                .flights
+                .iter_mut()
+                .take(flights)
+                .filter(|flight| flight.next < flight.places.len());
+            let Some(flight) = open.min_by_key(|flight| flight.places[flight.next]) else {
+                return false;
+            };
             let place = flight.places[flight.next];
             if until.is_some_and(|until| place > until) {
                 return false;
@@ -109,7 +140,10 @@ mod tests {
         }
 
         fn until(&self) -> Cursor {
-            self.sent.last().copied().map_or(self.marker.cursor, |last| last.max(self.marker.cursor))
+            self.sent
+                .last()
+                .copied()
+                .map_or(self.marker.cursor, |last| last.max(self.marker.cursor))
         }
 
         fn pair(&self) -> Option<(usize, Claim)> {
@@ -122,17 +156,37 @@ mod tests {
         }
 
         fn commit(&mut self) -> Result<(), TestCaseError> {
-            let Some((flights, pair)) = self.pair().filter(|_| !self.sent.is_empty()) else { return Ok(()) };
-            prop_assert!(pair.includes(self.marker), "{pair:?} after {:?}", self.marker);
+            let Some((flights, pair)) = self.pair().filter(|_| !self.sent.is_empty()) else {
+                return Ok(());
+            };
+            prop_assert!(
+                pair.includes(self.marker),
+                "{pair:?} after {:?}",
+                self.marker
+            );
             self.seen.append(&mut self.sent);
             // What the pair says is what was seen: nothing lost, nothing to come twice.
             prop_assert_eq!(self.covered(pair), self.seen.clone());
             for flight in self.flights.iter_mut().take(flights) {
                 flight.done = flight.next;
             }
-            prop_assert!(self.flights.iter().skip(flights).all(|flight| flight.next == 0));
-            let landed = self.flights.iter().take_while(|flight| flight.done == flight.places.len()).count();
-            prop_assert!(self.flights[..landed].iter().all(|flight| pair.includes(flight.claim)), "what has landed is inside it");
+            prop_assert!(
+                self.flights
+                    .iter()
+                    .skip(flights)
+                    .all(|flight| flight.next == 0)
+            );
+            let landed = self
+                .flights
+                .iter()
+                .take_while(|flight| flight.done == flight.places.len())
+                .count();
+            prop_assert!(
+                self.flights[..landed]
+                    .iter()
+                    .all(|flight| pair.includes(flight.claim)),
+                "what has landed is inside it"
+            );
             self.flights.drain(..landed);
             self.marker = pair;
             Ok(())

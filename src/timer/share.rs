@@ -56,7 +56,10 @@ mod tests {
         let share = IN_FLIGHT_MAX / 10;
         assert_eq!(shares.room("a"), IN_FLIGHT_MAX - 4 * share);
         shares.take("a", shares.room("a"));
-        assert_eq!((shares.room("a"), shares.room("b"), shares.room("e")), (0, share, share));
+        assert_eq!(
+            (shares.room("a"), shares.room("b"), shares.room("e")),
+            (0, share, share)
+        );
         shares.take("b", share);
         assert_eq!((shares.room("b"), shares.room("c")), (0, share));
     }

@@ -18,11 +18,19 @@ pub(super) struct Stall {
 
 impl Stall {
     pub(super) fn new(now: Instant, finished: Claim) -> Self {
-        Self { at: now, seen: (finished, 0) }
+        Self {
+            at: now,
+            seen: (finished, 0),
+        }
     }
 
     /// How long it has stood still. One that has nothing to do does not.
-    fn look(&mut self, seen: (Claim, usize), is_due: impl FnOnce() -> bool, now: Instant) -> Duration {
+    fn look(
+        &mut self,
+        seen: (Claim, usize),
+        is_due: impl FnOnce() -> bool,
+        now: Instant,
+    ) -> Duration {
         if seen != self.seen || seen.1 == 0 && !is_due() {
             *self = Self { at: now, seen };
         }
@@ -33,13 +41,24 @@ impl Stall {
 impl Work {
     fn stalled(&mut self, wall: Timestamp, now: Instant) -> Duration {
         let (has_claims, schedule) = (self.has_claims(), &self.schedule);
-        let is_due = || has_claims || schedule.late() > 0 || schedule.next_due(Timestamp::AT_ONCE).is_some_and(|due| due <= wall);
-        self.stall.look((self.flights.finished(), self.flights.left()), is_due, now)
+        let is_due = || {
+            has_claims
+                || schedule.late() > 0
+                || schedule
+                    .next_due(Timestamp::AT_ONCE)
+                    .is_some_and(|due| due <= wall)
+        };
+        self.stall
+            .look((self.flights.finished(), self.flights.left()), is_due, now)
     }
 }
 
 /// Tells of each route how long the one of its shards has stood still that has done so longest. Both maps are in the order of the routes.
-pub(super) fn tell(works: &mut BTreeMap<ShardId, Work>, routes: &BTreeMap<Arc<str>, RouteOptions>, wall: Timestamp) {
+pub(super) fn tell(
+    works: &mut BTreeMap<ShardId, Work>,
+    routes: &BTreeMap<Arc<str>, RouteOptions>,
+    wall: Timestamp,
+) {
     let (mut works, now) = (works.iter_mut().peekable(), Instant::now());
     for (route, options) in routes {
         let mut longest = Duration::ZERO;
@@ -61,12 +80,28 @@ mod tests {
     fn what_neither_claims_nor_finishes_though_something_is_due_stands_still() {
         let start = Instant::now();
         let mut stall = Stall::new(start, Claim::START);
-        let mut look = |finished, left, is_due, minutes| stall.look((finished, left), || is_due, start + minutes * MINUTE).as_secs() / 60;
-        let later = Claim::new(Cursor::new(Timestamp::from_millis(5), Offset(1)), Watermark(2));
+        let mut look = |finished, left, is_due, minutes| {
+            stall
+                .look((finished, left), || is_due, start + minutes * MINUTE)
+                .as_secs()
+                / 60
+        };
+        let later = Claim::new(
+            Cursor::new(Timestamp::from_millis(5), Offset(1)),
+            Watermark(2),
+        );
         assert_eq!(look(Claim::START, 0, false, 10), 0, "nothing is due");
-        assert_eq!(look(Claim::START, 0, true, 13), 3, "nothing is claimed of what is");
+        assert_eq!(
+            look(Claim::START, 0, true, 13),
+            3,
+            "nothing is claimed of what is"
+        );
         assert_eq!(look(Claim::START, 2, true, 14), 0, "a claim");
-        assert_eq!(look(Claim::START, 2, false, 16), 2, "nothing of it is finished");
+        assert_eq!(
+            look(Claim::START, 2, false, 16),
+            2,
+            "nothing of it is finished"
+        );
         assert_eq!(look(Claim::START, 1, false, 17), 0, "one message is");
         assert_eq!(look(later, 0, true, 18), 0, "the other is");
         assert_eq!(look(later, 0, true, 20), 2, "more is due");

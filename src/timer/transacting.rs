@@ -12,8 +12,9 @@
 
 use super::sealing::Seal;
 use crate::limit::{
-    MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX, TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX,
-    TRANSACTION_PACE_MAX, TRANSACTION_PACE_MIN, TRANSACTION_PACE_PART, TRANSACTION_REST, TRANSACTOR_IDLE,
+    MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX,
+    TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX, TRANSACTION_PACE_MAX, TRANSACTION_PACE_MIN,
+    TRANSACTION_PACE_PART, TRANSACTION_REST, TRANSACTOR_IDLE,
 };
 use crate::model::{Claim, Cursor};
 use std::time::Duration;
@@ -144,7 +145,10 @@ impl Transacting {
 
     /// Whether there is something in it, and all of that is reported on.
     pub(super) fn is_reported(&self) -> bool {
-        self.phase == Phase::Open && self.begun.is_some() && self.in_client() == 0 && !self.has_failed
+        self.phase == Phase::Open
+            && self.begun.is_some()
+            && self.in_client() == 0
+            && !self.has_failed
     }
 
     /// Handed to the client and not reported on.
@@ -159,7 +163,8 @@ impl Transacting {
 
     /// The greatest place that is handed over or done.
     pub(super) fn until(&self) -> Cursor {
-        self.high.map_or(self.marker.cursor, |high| high.max(self.marker.cursor))
+        self.high
+            .map_or(self.marker.cursor, |high| high.max(self.marker.cursor))
     }
 
     /// Whether the transaction is to end. A first message is committed at once; others so soon after it wait a moment, for each other.
@@ -170,7 +175,10 @@ impl Transacting {
     /// What may still go along, if not everything; `flights`: so many there are by now.
     pub(super) fn sealed(&mut self, flights: usize, now: Instant) -> Option<Seal> {
         if self.seal.is_none() && self.begun.is_some_and(|begun| begun < now) && self.is_due(now) {
-            self.seal = Some(Seal { flights, until: self.until() });
+            self.seal = Some(Seal {
+                flights,
+                until: self.until(),
+            });
         }
         self.seal
     }
@@ -178,26 +186,49 @@ impl Transacting {
     pub(super) fn step(&self, sight: Sight, now: Instant) -> Step {
         let is_silent = self.since + TRANSACTION_ANSWER_MAX <= now;
         match self.phase {
-            Phase::Closed if self.not_before <= now && (sight.is_wanted || self.is_to_be_seen(now) || self.is_to_refresh(now)) => {
+            Phase::Closed
+                if self.not_before <= now
+                    && (sight.is_wanted || self.is_to_be_seen(now) || self.is_to_refresh(now)) =>
+            {
                 Step::Open
             }
             Phase::Closed => Step::None,
-            Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => Step::GiveUp,
+            Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => {
+                Step::GiveUp
+            }
             Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
             Phase::Open if self.has_failed => Step::Abort,
-            Phase::Open if self.begun.is_none() && self.not_before <= now && self.is_to_refresh(now) && !sight.is_being_told => {
-                Step::Commit { flights: 0, pair: self.marker }
+            Phase::Open
+                if self.begun.is_none()
+                    && self.not_before <= now
+                    && self.is_to_refresh(now)
+                    && !sight.is_being_told =>
+            {
+                Step::Commit {
+                    flights: 0,
+                    pair: self.marker,
+                }
             }
-            Phase::Open if self.begun.is_none() && !sight.is_wanted && self.since + self.idle <= now => Step::End,
+            Phase::Open
+                if self.begun.is_none() && !sight.is_wanted && self.since + self.idle <= now =>
+            {
+                Step::End
+            }
             Phase::Open => self.step_on(sight, now),
         }
     }
 
     /// Of a transaction under way.
     fn step_on(&self, sight: Sight, now: Instant) -> Step {
-        let Some(begun) = self.begun else { return Step::None };
+        let Some(begun) = self.begun else {
+            return Step::None;
+        };
         match sight.pair {
-            Some((flights, pair)) if !sight.is_being_told && self.in_client() == 0 && (sight.is_hurried || self.is_due(now)) => {
+            Some((flights, pair))
+                if !sight.is_being_told
+                    && self.in_client() == 0
+                    && (sight.is_hurried || self.is_due(now)) =>
+            {
                 Step::Commit { flights, pair }
             }
             _ if begun + TRANSACTION_OPEN_MAX <= now => Step::Abort,
@@ -212,7 +243,9 @@ impl Transacting {
 
     /// When a transaction that cannot be committed is undone.
     pub(super) fn patience(&self) -> Option<Instant> {
-        self.begun.filter(|_| self.phase == Phase::Open).map(|begun| begun + TRANSACTION_OPEN_MAX)
+        self.begun
+            .filter(|_| self.phase == Phase::Open)
+            .map(|begun| begun + TRANSACTION_OPEN_MAX)
     }
 
     /// When there is something to do that nothing will announce.
@@ -221,12 +254,22 @@ impl Transacting {
         let pause = Some(self.not_before).filter(|at| *at > now);
         match self.phase {
             Phase::Closed if is_wanted => pause.or(Some(now)),
-            Phase::Closed => [refresh, self.unseen.map(|at| at.max(self.not_before))].into_iter().flatten().min(),
-            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Some(self.since + TRANSACTION_ANSWER_MAX),
+            Phase::Closed => [refresh, self.unseen.map(|at| at.max(self.not_before))]
+                .into_iter()
+                .flatten()
+                .min(),
+            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => {
+                Some(self.since + TRANSACTION_ANSWER_MAX)
+            }
             Phase::Open if self.has_failed => Some(now),
             Phase::Open => {
-                let commit = self.begun.map(|_| self.committed + self.pace).filter(|at| *at > now);
-                let end = self.begun.map_or(self.since + self.idle, |begun| begun + TRANSACTION_OPEN_MAX);
+                let commit = self
+                    .begun
+                    .map(|_| self.committed + self.pace)
+                    .filter(|at| *at > now);
+                let end = self
+                    .begun
+                    .map_or(self.since + self.idle, |begun| begun + TRANSACTION_OPEN_MAX);
                 let end = Some(end).filter(|_| self.begun.is_some() || !is_wanted);
                 [refresh, pause, commit, end].into_iter().flatten().min()
             }
@@ -297,10 +340,14 @@ impl Transacting {
 
     /// How many flights are delivered with that, and how long it took; `None`: nothing was being committed.
     pub(super) fn committed(&mut self, now: Instant) -> Option<(usize, Duration)> {
-        let Phase::Committing { flights, pair } = self.phase else { return None };
+        let Phase::Committing { flights, pair } = self.phase else {
+            return None;
+        };
         let took = now - self.since;
         (self.marker, self.losses, self.refresh) = (pair, 0, now + MARKER_REFRESH);
-        self.pace = took.saturating_mul(TRANSACTION_PACE_PART).clamp(TRANSACTION_PACE_MIN, TRANSACTION_PACE_MAX);
+        self.pace = took
+            .saturating_mul(TRANSACTION_PACE_PART)
+            .clamp(TRANSACTION_PACE_MIN, TRANSACTION_PACE_MAX);
         self.not_before = self.not_before.max(now + TRANSACTION_REST);
         self.is_in_doubt = false;
         self.clear();
@@ -329,7 +376,9 @@ impl Transacting {
     }
 
     fn back_off(&mut self, now: Instant) {
-        let wait = RESEND_MIN.saturating_mul(1 << self.losses.min(10)).min(RESEND_MAX);
+        let wait = RESEND_MIN
+            .saturating_mul(1 << self.losses.min(10))
+            .min(RESEND_MAX);
         self.losses += 1;
         self.not_before = self.not_before.max(now + wait);
     }
@@ -345,11 +394,19 @@ mod tests {
     use super::*;
     use crate::model::{Offset, Timestamp, Watermark};
 
-    const IDLE: Sight = Sight { is_wanted: false, is_hurried: false, is_being_told: false, pair: None };
+    const IDLE: Sight = Sight {
+        is_wanted: false,
+        is_hurried: false,
+        is_being_told: false,
+        pair: None,
+    };
     const MOMENT: Duration = Duration::from_millis(1);
 
     fn pair(at: u64) -> Claim {
-        Claim::new(Cursor::new(Timestamp::from_millis(at as i64), Offset(at)), Watermark(at + 1))
+        Claim::new(
+            Cursor::new(Timestamp::from_millis(at as i64), Offset(at)),
+            Watermark(at + 1),
+        )
     }
 
     fn open(now: Instant) -> Transacting {
@@ -360,7 +417,11 @@ mod tests {
     }
 
     fn whole(flights: usize) -> Sight {
-        Sight { is_wanted: true, pair: Some((flights, pair(9))), ..IDLE }
+        Sight {
+            is_wanted: true,
+            pair: Some((flights, pair(9))),
+            ..IDLE
+        }
     }
 
     #[test]
@@ -368,13 +429,26 @@ mod tests {
         let mut now = Instant::now();
         let mut exact = open(now);
         exact.handed(pair(9).cursor, true, now);
-        assert_eq!(exact.step(whole(1), now), Step::None, "nobody knows what became of it");
+        assert_eq!(
+            exact.step(whole(1), now),
+            Step::None,
+            "nobody knows what became of it"
+        );
         exact.reported(now);
-        assert_eq!(exact.step(whole(1), now), Step::Commit { flights: 1, pair: pair(9) });
+        assert_eq!(
+            exact.step(whole(1), now),
+            Step::Commit {
+                flights: 1,
+                pair: pair(9)
+            }
+        );
         exact.committing(1, pair(9), now);
         now += MOMENT;
         assert_eq!(exact.committed(now), Some((1, MOMENT)));
-        assert!(!exact.is_taking(now), "the broker is not done with the last one");
+        assert!(
+            !exact.is_taking(now),
+            "the broker is not done with the last one"
+        );
         let pace = now - MOMENT + TRANSACTION_PACE_MIN;
         now += TRANSACTION_REST;
         assert!(exact.is_taking(now));
@@ -382,13 +456,35 @@ mod tests {
         exact.reported(now);
         assert_eq!(exact.step(whole(1), now), Step::None);
         assert_eq!(exact.wake(true, now), Some(pace));
-        assert_eq!(exact.step(whole(1), pace), Step::Commit { flights: 1, pair: pair(9) });
-        assert_eq!(exact.step(Sight { is_hurried: true, ..whole(1) }, now), Step::Commit { flights: 1, pair: pair(9) });
+        assert_eq!(
+            exact.step(whole(1), pace),
+            Step::Commit {
+                flights: 1,
+                pair: pair(9)
+            }
+        );
+        assert_eq!(
+            exact.step(
+                Sight {
+                    is_hurried: true,
+                    ..whole(1)
+                },
+                now
+            ),
+            Step::Commit {
+                flights: 1,
+                pair: pair(9)
+            }
+        );
     }
 
     #[test]
     fn commits_follow_each_other_as_fast_as_they_are_answered_within_bounds() {
-        for (took, pace) in [(0, TRANSACTION_PACE_MIN), (4, Duration::from_millis(12)), (1_000, TRANSACTION_PACE_MAX)] {
+        for (took, pace) in [
+            (0, TRANSACTION_PACE_MIN),
+            (4, Duration::from_millis(12)),
+            (1_000, TRANSACTION_PACE_MAX),
+        ] {
             let mut now = Instant::now();
             let mut exact = open(now);
             exact.committing(1, pair(9), now);
@@ -398,7 +494,14 @@ mod tests {
             exact.handed(pair(9).cursor, true, now);
             exact.reported(now);
             let due = (began + pace).max(now);
-            assert_eq!(exact.step(whole(1), due), Step::Commit { flights: 1, pair: pair(9) }, "{took} ms");
+            assert_eq!(
+                exact.step(whole(1), due),
+                Step::Commit {
+                    flights: 1,
+                    pair: pair(9)
+                },
+                "{took} ms"
+            );
             let is_sooner = due > now && exact.step(whole(1), due - MOMENT) != Step::None;
             assert!(!is_sooner, "{took} ms");
         }
@@ -410,9 +513,16 @@ mod tests {
         let mut exact = open(now);
         exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
-        let stuck = Sight { pair: None, ..whole(1) };
+        let stuck = Sight {
+            pair: None,
+            ..whole(1)
+        };
         assert_eq!(exact.step(stuck, now), Step::None);
-        assert_eq!(exact.step(stuck, now + TRANSACTION_OPEN_MAX), Step::Abort, "others wait behind it in the target");
+        assert_eq!(
+            exact.step(stuck, now + TRANSACTION_OPEN_MAX),
+            Step::Abort,
+            "others wait behind it in the target"
+        );
     }
 
     #[test]
@@ -420,18 +530,39 @@ mod tests {
         let mut now = Instant::now();
         let mut exact = open(now);
         exact.handed(pair(5).cursor, true, now);
-        assert_eq!(exact.sealed(1, now), None, "all that is due at the same moment goes along");
+        assert_eq!(
+            exact.sealed(1, now),
+            None,
+            "all that is due at the same moment goes along"
+        );
         exact.handed(pair(3).cursor, true, now);
         now += MOMENT;
-        let seal = Seal { flights: 2, until: pair(5).cursor };
+        let seal = Seal {
+            flights: 2,
+            until: pair(5).cursor,
+        };
         assert_eq!(exact.sealed(2, now), Some(seal));
         exact.handed(pair(4).cursor, true, now);
-        assert_eq!(exact.sealed(7, now + MOMENT), Some(seal), "what comes later goes into the next one");
+        assert_eq!(
+            exact.sealed(7, now + MOMENT),
+            Some(seal),
+            "what comes later goes into the next one"
+        );
         exact.committing(2, pair(5), now);
         exact.committed(now);
         exact.handed(pair(6).cursor, true, now);
-        assert_eq!(exact.sealed(1, now + MOMENT), None, "the next one waits for company");
-        assert_eq!(exact.sealed(1, now + TRANSACTION_PACE_MIN), Some(Seal { flights: 1, until: pair(6).cursor }));
+        assert_eq!(
+            exact.sealed(1, now + MOMENT),
+            None,
+            "the next one waits for company"
+        );
+        assert_eq!(
+            exact.sealed(1, now + TRANSACTION_PACE_MIN),
+            Some(Seal {
+                flights: 1,
+                until: pair(6).cursor
+            })
+        );
     }
 
     #[test]
@@ -452,32 +583,74 @@ mod tests {
         let now = Instant::now();
         let mut exact = open(now);
         exact.ended(now);
-        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, Some(exact.refresh)));
-        assert_eq!(exact.step(Sight { is_wanted: true, ..IDLE }, now), Step::Open);
+        assert_eq!(
+            (exact.step(IDLE, now), exact.wake(false, now)),
+            (Step::None, Some(exact.refresh))
+        );
+        assert_eq!(
+            exact.step(
+                Sight {
+                    is_wanted: true,
+                    ..IDLE
+                },
+                now
+            ),
+            Step::Open
+        );
         exact.opening(1, now);
         assert!(!exact.is_open());
         exact.opened(Claim::START, now);
         assert!(exact.is_open());
-        assert_eq!((exact.step(IDLE, now), exact.step(IDLE, now + TRANSACTOR_IDLE)), (Step::None, Step::End));
+        assert_eq!(
+            (
+                exact.step(IDLE, now),
+                exact.step(IDLE, now + TRANSACTOR_IDLE)
+            ),
+            (Step::None, Step::End)
+        );
     }
 
     #[test]
     fn what_another_may_have_left_open_is_looked_after_though_nothing_is_due() {
         let now = Instant::now();
         let mut exact = Transacting::new(Claim::START, now);
-        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::Open, Some(now)));
+        assert_eq!(
+            (exact.step(IDLE, now), exact.wake(false, now)),
+            (Step::Open, Some(now))
+        );
         exact.put_off(now + MOMENT);
-        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, Some(now + MOMENT)), "others look first");
-        assert_eq!(exact.step(Sight { is_wanted: true, ..IDLE }, now), Step::Open, "what is due does not wait for that");
+        assert_eq!(
+            (exact.step(IDLE, now), exact.wake(false, now)),
+            (Step::None, Some(now + MOMENT)),
+            "others look first"
+        );
+        assert_eq!(
+            exact.step(
+                Sight {
+                    is_wanted: true,
+                    ..IDLE
+                },
+                now
+            ),
+            Step::Open,
+            "what is due does not wait for that"
+        );
         exact.opening(1, now);
         exact.looking();
         exact.opened(Claim::START, now);
         assert_eq!(exact.step(IDLE, now), Step::End, "that was all");
         exact.ended(now);
-        assert_eq!((exact.step(IDLE, now), exact.wake(false, now)), (Step::None, None));
+        assert_eq!(
+            (exact.step(IDLE, now), exact.wake(false, now)),
+            (Step::None, None)
+        );
         let mut exact = open(now);
         exact.lost(now);
-        assert_eq!(exact.step(IDLE, now + RESEND_MAX), Step::Open, "and now it is its own");
+        assert_eq!(
+            exact.step(IDLE, now + RESEND_MAX),
+            Step::Open,
+            "and now it is its own"
+        );
     }
 
     #[test]
@@ -493,7 +666,14 @@ mod tests {
         committed.committed(now);
         aborted.aborted(now);
         lost.lost(now);
-        assert_eq!((committed.is_in_doubt(), aborted.is_in_doubt(), lost.is_in_doubt()), (false, false, true));
+        assert_eq!(
+            (
+                committed.is_in_doubt(),
+                aborted.is_in_doubt(),
+                lost.is_in_doubt()
+            ),
+            (false, false, true)
+        );
         lost.opening(8, now);
         assert!(lost.is_in_doubt());
         lost.opened(pair(9), now);
@@ -516,7 +696,13 @@ mod tests {
         }
         assert_eq!(last, RESEND_MAX);
         now += MARKER_REFRESH;
-        assert_eq!(exact.step(IDLE, now), Step::Commit { flights: 0, pair: pair(1) });
+        assert_eq!(
+            exact.step(IDLE, now),
+            Step::Commit {
+                flights: 0,
+                pair: pair(1)
+            }
+        );
         exact.committing(0, pair(1), now);
         exact.aborted(now);
         assert_eq!(exact.step(IDLE, now), Step::None, "a refresh waits too");
@@ -526,17 +712,31 @@ mod tests {
     fn a_marker_is_refreshed_before_brokers_forget_it() {
         let now = Instant::now();
         let mut exact = open(now);
-        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Commit { flights: 0, pair: pair(1) });
+        assert_eq!(
+            exact.step(IDLE, now + MARKER_REFRESH),
+            Step::Commit {
+                flights: 0,
+                pair: pair(1)
+            }
+        );
         exact.ended(now);
         assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
         let late = now + MARKER_REFRESH;
         exact.put_off(late + MOMENT);
-        assert_eq!((exact.step(IDLE, late), exact.wake(false, late)), (Step::None, Some(late + MOMENT)), "others come first");
+        assert_eq!(
+            (exact.step(IDLE, late), exact.wake(false, late)),
+            (Step::None, Some(late + MOMENT)),
+            "others come first"
+        );
         let mut none = Transacting::new(Claim::START, now);
         none.opening(7, now);
         none.opened(Claim::START, now);
         none.ended(now);
-        assert_eq!(none.step(IDLE, now + MARKER_REFRESH), Step::None, "nothing is delivered yet");
+        assert_eq!(
+            none.step(IDLE, now + MARKER_REFRESH),
+            Step::None,
+            "nothing is delivered yet"
+        );
     }
 
     #[test]
@@ -545,11 +745,30 @@ mod tests {
         let mut exact = open(now);
         exact.handed(pair(9).cursor, true, now);
         exact.reported(now);
-        let (later, told) = (now + TRANSACTION_PACE_MAX, Sight { is_being_told: true, ..whole(1) });
+        let (later, told) = (
+            now + TRANSACTION_PACE_MAX,
+            Sight {
+                is_being_told: true,
+                ..whole(1)
+            },
+        );
         assert_eq!(exact.step(told, later), Step::None);
-        assert_eq!(exact.step(whole(1), later), Step::Commit { flights: 1, pair: pair(9) });
+        assert_eq!(
+            exact.step(whole(1), later),
+            Step::Commit {
+                flights: 1,
+                pair: pair(9)
+            }
+        );
         let patience = exact.patience().expect("something is in it");
-        assert_eq!((exact.step(told, patience), exact.step(told, patience - MOMENT)), (Step::Abort, Step::None), "others wait behind it");
+        assert_eq!(
+            (
+                exact.step(told, patience),
+                exact.step(told, patience - MOMENT)
+            ),
+            (Step::Abort, Step::None),
+            "others wait behind it"
+        );
     }
 
     #[test]

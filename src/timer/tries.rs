@@ -21,17 +21,31 @@ pub(super) struct Tries {
 
 impl Tries {
     pub(super) fn new(now: Instant) -> Self {
-        Self { all_at: now, quick_at: now, quick_until: now, strays_at: now + STRAY_TRY, contested: BTreeSet::new(), last: None }
+        Self {
+            all_at: now,
+            quick_at: now,
+            quick_until: now,
+            strays_at: now + STRAY_TRY,
+            contested: BTreeSet::new(),
+            last: None,
+        }
     }
 
     /// Other shards are this worker's from now on.
     pub(super) fn placed(&mut self, now: Instant) {
-        (self.all_at, self.quick_at, self.quick_until, self.strays_at) = (now, now, now + QUICK_FOR, now + STRAY_TRY);
+        (self.all_at, self.quick_at, self.quick_until, self.strays_at) =
+            (now, now, now + QUICK_FOR, now + STRAY_TRY);
         self.contested.clear();
     }
 
     /// What to try now, of the shards that are its own and are not held, and of those that are others'.
-    pub(super) fn next(&mut self, now: Instant, slow: Duration, own: &[ShardId], others: &[ShardId]) -> Vec<ShardId> {
+    pub(super) fn next(
+        &mut self,
+        now: Instant,
+        slow: Duration,
+        own: &[ShardId],
+        others: &[ShardId],
+    ) -> Vec<ShardId> {
         let mut tries = Vec::new();
         if self.all_at <= now {
             (self.all_at, self.quick_at) = (now + slow, now + QUICK_TRY);
@@ -49,9 +63,20 @@ impl Tries {
 
     /// Those that come after the last turn's, as many as one turn may have.
     fn quick_turn(&mut self, own: &[ShardId]) -> Vec<ShardId> {
-        let contested: Vec<_> = own.iter().filter(|shard| self.contested.contains(*shard)).collect();
-        let begin = self.last.as_ref().map_or(0, |last| contested.partition_point(|shard| *shard <= last));
-        let turn: Vec<_> = contested[begin..].iter().chain(&contested[..begin]).take(TRIES_MAX).map(|shard| (*shard).clone()).collect();
+        let contested: Vec<_> = own
+            .iter()
+            .filter(|shard| self.contested.contains(*shard))
+            .collect();
+        let begin = self
+            .last
+            .as_ref()
+            .map_or(0, |last| contested.partition_point(|shard| *shard <= last));
+        let turn: Vec<_> = contested[begin..]
+            .iter()
+            .chain(&contested[..begin])
+            .take(TRIES_MAX)
+            .map(|shard| (*shard).clone())
+            .collect();
         self.last = turn.last().cloned();
         turn
     }
@@ -72,8 +97,15 @@ impl Tries {
 
     /// When to try next, if there is anything to try.
     pub(super) fn next_at(&self, now: Instant, has_own: bool, has_others: bool) -> Option<Instant> {
-        let own = if self.is_quick(now) { self.all_at.min(self.quick_at) } else { self.all_at };
-        [has_own.then_some(own), has_others.then_some(self.strays_at)].into_iter().flatten().min()
+        let own = if self.is_quick(now) {
+            self.all_at.min(self.quick_at)
+        } else {
+            self.all_at
+        };
+        [has_own.then_some(own), has_others.then_some(self.strays_at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -85,7 +117,9 @@ mod tests {
     const SLOW: Duration = Duration::from_millis(250);
 
     fn shards(range: std::ops::Range<i32>) -> Vec<ShardId> {
-        range.map(|index| ShardId::new("r", Partition::new("in", index))).collect()
+        range
+            .map(|index| ShardId::new("r", Partition::new("in", index)))
+            .collect()
     }
 
     #[test]
@@ -97,7 +131,11 @@ mod tests {
         tries.tried(&own[0], true);
         tries.tried(&own[1], false);
         assert_eq!(tries.next_at(start, true, false), Some(start + QUICK_TRY));
-        assert_eq!(tries.next(start + QUICK_TRY, SLOW, &own, &[]), own[..1], "nobody has borne the other one yet");
+        assert_eq!(
+            tries.next(start + QUICK_TRY, SLOW, &own, &[]),
+            own[..1],
+            "nobody has borne the other one yet"
+        );
         let later = start + QUICK_FOR;
         assert_eq!(tries.next(later, SLOW, &own, &[]), own);
         assert_eq!(tries.next_at(later, true, false), Some(later + SLOW));
@@ -114,7 +152,11 @@ mod tests {
         assert_eq!(tries.next(start + STRAY_TRY, SLOW, &[], &others), others);
         assert_eq!(tries.next(start + STRAY_TRY + SLOW, SLOW, &[], &others), []);
         tries.placed(start + STRAY_TRY);
-        assert_eq!(tries.next_at(start, false, true), Some(start + 2 * STRAY_TRY), "whoever is to take them now is given its time");
+        assert_eq!(
+            tries.next_at(start, false, true),
+            Some(start + 2 * STRAY_TRY),
+            "whoever is to take them now is given its time"
+        );
     }
 
     #[test]
@@ -123,8 +165,12 @@ mod tests {
         let mut tries = Tries::new(start);
         tries.placed(start);
         tries.next(start, SLOW, &own, &[]);
-        own.iter().for_each(|shard| assert!(tries.tried(shard, true)));
-        let (first, second) = (tries.next(start + QUICK_TRY, SLOW, &own, &[]), tries.next(start + 2 * QUICK_TRY, SLOW, &own, &[]));
+        own.iter()
+            .for_each(|shard| assert!(tries.tried(shard, true)));
+        let (first, second) = (
+            tries.next(start + QUICK_TRY, SLOW, &own, &[]),
+            tries.next(start + 2 * QUICK_TRY, SLOW, &own, &[]),
+        );
         assert_eq!((first.len(), second.len()), (TRIES_MAX, TRIES_MAX));
         let both: BTreeSet<_> = first.into_iter().chain(second).collect();
         assert_eq!(both.len(), own.len());

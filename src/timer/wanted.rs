@@ -4,7 +4,9 @@
 use super::fleet::Fleet;
 use super::term::Term;
 use super::tries::Tries;
-use crate::limit::{CATALOG_INTERVAL, DEPART_SPARE, HAND_OVER_RETRY, HAND_OVERS_MAX, HAND_OVERS_PART, ROLL_INTERVAL};
+use crate::limit::{
+    CATALOG_INTERVAL, DEPART_SPARE, HAND_OVER_RETRY, HAND_OVERS_MAX, HAND_OVERS_PART, ROLL_INTERVAL,
+};
 use crate::metric;
 use crate::model::{Claim, Identity, Lease, ShardId, Worker};
 use crate::mutant::{self, Mutant};
@@ -78,7 +80,9 @@ impl Wanted {
     /// How many shards each route has.
     pub(super) fn count(&self) -> BTreeMap<Arc<str>, usize> {
         let routes = self.shards.chunk_by(|a, b| a.route == b.route);
-        routes.map(|shards| (shards[0].route.clone(), shards.len())).collect()
+        routes
+            .map(|shards| (shards[0].route.clone(), shards.len()))
+            .collect()
     }
 
     /// Takes in who lives. Answers whether that is news.
@@ -94,7 +98,9 @@ impl Wanted {
     fn place(&mut self, now: Instant) {
         self.fleet.place(&self.shards);
         self.tries.placed(now);
-        self.held.values_mut().for_each(|held| held.is_stray = false);
+        self.held
+            .values_mut()
+            .for_each(|held| held.is_stray = false);
     }
 
     /// What to try to take now.
@@ -108,29 +114,66 @@ impl Wanted {
 
     /// The shards that are not held: this worker's own, and others'.
     fn missing(&self) -> (Vec<ShardId>, Vec<ShardId>) {
-        let missing = self.shards.iter().filter(|shard| !self.held.contains_key(*shard) && !self.leaving.contains(*shard));
-        missing.cloned().partition(|shard| self.fleet.is_mine(shard) || mutant::active(Mutant::TakesOthers))
+        let missing = self
+            .shards
+            .iter()
+            .filter(|shard| !self.held.contains_key(*shard) && !self.leaving.contains(*shard));
+        missing
+            .cloned()
+            .partition(|shard| self.fleet.is_mine(shard) || mutant::active(Mutant::TakesOthers))
     }
 
     /// It was taken.
     pub(super) fn take(&mut self, lease: Lease, term: Term) {
         let (shard, is_stray) = (lease.shard.clone(), !self.fleet.is_mine(&lease.shard));
         let _metric = metric::LeaseHeld::new(&shard);
-        self.held.insert(shard, Held { lease, term, handing: None, not_before: None, is_stray, _metric });
+        self.held.insert(
+            shard,
+            Held {
+                lease,
+                term,
+                handing: None,
+                not_before: None,
+                is_stray,
+                _metric,
+            },
+        );
     }
 
     /// What to hand over now, as many at a time as is good for those who are to take it.
     pub(super) fn next_to_hand_over(&mut self, now: Instant) -> Vec<ShardId> {
         let is_departing = self.departs.is_some_and(|at| at <= now);
-        let goes = |shard: &ShardId, held: &Held| is_departing || self.departs.is_none() && self.is_anothers(shard, held);
-        let going: Vec<_> = self.held.iter().filter(|(shard, held)| goes(shard, held)).map(|(shard, _)| shard.clone()).collect();
-        let under_way = self.held.values().filter(|held| held.handing.is_some()).count();
-        let room = HAND_OVERS_MAX.max(going.len() / HAND_OVERS_PART).saturating_sub(under_way);
-        let is_seen = |shard: &ShardId| is_departing || self.settled <= now || self.fleet.is_awaited(shard);
-        let is_next = |held: &Held| held.handing.is_none() && held.not_before.is_none_or(|at| at <= now);
-        let next: Vec<_> = going.into_iter().filter(|shard| is_seen(shard) && is_next(&self.held[shard])).take(room).collect();
+        let goes = |shard: &ShardId, held: &Held| {
+            is_departing || self.departs.is_none() && self.is_anothers(shard, held)
+        };
+        let going: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(shard, held)| goes(shard, held))
+            .map(|(shard, _)| shard.clone())
+            .collect();
+        let under_way = self
+            .held
+            .values()
+            .filter(|held| held.handing.is_some())
+            .count();
+        let room = HAND_OVERS_MAX
+            .max(going.len() / HAND_OVERS_PART)
+            .saturating_sub(under_way);
+        let is_seen =
+            |shard: &ShardId| is_departing || self.settled <= now || self.fleet.is_awaited(shard);
+        let is_next =
+            |held: &Held| held.handing.is_none() && held.not_before.is_none_or(|at| at <= now);
+        let next: Vec<_> = going
+            .into_iter()
+            .filter(|shard| is_seen(shard) && is_next(&self.held[shard]))
+            .take(room)
+            .collect();
         for shard in &next {
-            self.held.get_mut(shard).expect("it was just found there").handing = Some(now);
+            self.held
+                .get_mut(shard)
+                .expect("it was just found there")
+                .handing = Some(now);
         }
         next
     }
@@ -148,15 +191,33 @@ impl Wanted {
 
     /// When there is something to take, or to hand over, that no message will announce.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
-        let waits =
-            self.held.values().filter(|held| held.handing.is_none()).filter_map(|held| held.not_before).filter(|at| *at > now).min();
+        let waits = self
+            .held
+            .values()
+            .filter(|held| held.handing.is_none())
+            .filter_map(|held| held.not_before)
+            .filter(|at| *at > now)
+            .min();
         if self.departs.is_some() {
-            return self.departs.filter(|at| *at > now).into_iter().chain(waits).min();
+            return self
+                .departs
+                .filter(|at| *at > now)
+                .into_iter()
+                .chain(waits)
+                .min();
         }
-        let is_unsettled = self.settled > now && self.held.iter().any(|(shard, held)| self.is_anothers(shard, held));
+        let is_unsettled = self.settled > now
+            && self
+                .held
+                .iter()
+                .any(|(shard, held)| self.is_anothers(shard, held));
         let (own, others) = self.missing();
         let tries = self.tries.next_at(now, !own.is_empty(), !others.is_empty());
-        tries.into_iter().chain(waits).chain(is_unsettled.then_some(self.settled)).min()
+        tries
+            .into_iter()
+            .chain(waits)
+            .chain(is_unsettled.then_some(self.settled))
+            .min()
     }
 }
 
@@ -168,13 +229,22 @@ mod tests {
     const SLOW: Duration = Duration::from_millis(250);
 
     fn peers(workers: &[u128]) -> Vec<Peer> {
-        workers.iter().map(|id| Peer { worker: Worker(*id), left: Duration::from_secs(1) }).collect()
+        workers
+            .iter()
+            .map(|id| Peer {
+                worker: Worker(*id),
+                left: Duration::from_secs(1),
+            })
+            .collect()
     }
 
     /// A worker that has taken all of so many shards while it was alone.
     fn alone(shards: i32, now: Instant) -> Wanted {
         let mut wanted = Wanted::new(Worker(1), now);
-        wanted.add((0..shards).map(|index| ShardId::new("r", Partition::new("in", index))), now);
+        wanted.add(
+            (0..shards).map(|index| ShardId::new("r", Partition::new("in", index))),
+            now,
+        );
         assert_eq!(wanted.next_to_take(now, SLOW), [], "it has not enrolled");
         assert!(wanted.learn(&peers(&[1]), now));
         take_all(&mut wanted, now);
@@ -184,7 +254,13 @@ mod tests {
 
     fn take_all(wanted: &mut Wanted, now: Instant) {
         for shard in wanted.next_to_take(now, SLOW) {
-            wanted.take(Lease { shard, token: Token(7) }, Term::new(now, SLOW));
+            wanted.take(
+                Lease {
+                    shard,
+                    token: Token(7),
+                },
+                Term::new(now, SLOW),
+            );
         }
     }
 
@@ -196,7 +272,10 @@ mod tests {
         let mut given = BTreeSet::new();
         loop {
             let next = wanted.next_to_hand_over(now);
-            assert!(next.len() <= HAND_OVERS_MAX && wanted.next_to_hand_over(now).is_empty(), "no more than so many at a time");
+            assert!(
+                next.len() <= HAND_OVERS_MAX && wanted.next_to_hand_over(now).is_empty(),
+                "no more than so many at a time"
+            );
             if next.is_empty() {
                 break;
             }
@@ -208,7 +287,13 @@ mod tests {
         assert_eq!((given.len(), wanted.held.len()), (8, 8));
         assert_eq!(wanted.next_to_take(now, SLOW), [], "they are the other's");
         assert!(wanted.learn(&peers(&[1]), now));
-        assert_eq!(wanted.next_to_take(now, SLOW).into_iter().collect::<BTreeSet<_>>(), given);
+        assert_eq!(
+            wanted
+                .next_to_take(now, SLOW)
+                .into_iter()
+                .collect::<BTreeSet<_>>(),
+            given
+        );
     }
 
     /// One of a fleet that another has left: it holds what was its own before that.
@@ -224,12 +309,30 @@ mod tests {
     #[test]
     fn what_goes_to_one_that_was_there_before_is_kept_until_that_one_has_seen_the_change() {
         let now = Instant::now();
-        let moved = |wanted: &Wanted| wanted.held.keys().filter(|shard| !wanted.fleet.is_mine(shard)).count();
-        let mut wanted = (4..99).map(|by| left(by, now)).find(|wanted| moved(wanted) > 0).expect("some change places now and then");
+        let moved = |wanted: &Wanted| {
+            wanted
+                .held
+                .keys()
+                .filter(|shard| !wanted.fleet.is_mine(shard))
+                .count()
+        };
+        let mut wanted = (4..99)
+            .map(|by| left(by, now))
+            .find(|wanted| moved(wanted) > 0)
+            .expect("some change places now and then");
         let seen = now + CATALOG_INTERVAL;
-        assert_eq!((wanted.next_to_hand_over(seen), wanted.next_at(seen).map(|at| at <= wanted.settled)), (Vec::new(), Some(true)));
+        assert_eq!(
+            (
+                wanted.next_to_hand_over(seen),
+                wanted.next_at(seen).map(|at| at <= wanted.settled)
+            ),
+            (Vec::new(), Some(true))
+        );
         let settled = seen + ROLL_INTERVAL + DEPART_SPARE;
-        assert_eq!(wanted.next_to_hand_over(settled).len(), moved(&wanted).min(HAND_OVERS_MAX));
+        assert_eq!(
+            wanted.next_to_hand_over(settled).len(),
+            moved(&wanted).min(HAND_OVERS_MAX)
+        );
     }
 
     #[test]
@@ -240,7 +343,10 @@ mod tests {
         let next = wanted.next_to_hand_over(now);
         wanted.put_off(&next[0], now);
         assert_eq!(wanted.next_to_hand_over(now), []);
-        assert_eq!(wanted.next_at(now).map(|at| at <= now + HAND_OVER_RETRY), Some(true));
+        assert_eq!(
+            wanted.next_at(now).map(|at| at <= now + HAND_OVER_RETRY),
+            Some(true)
+        );
         assert_eq!(wanted.next_to_hand_over(now + HAND_OVER_RETRY), next);
     }
 
@@ -249,12 +355,24 @@ mod tests {
         let now = Instant::now();
         let mut wanted = alone(2, now);
         wanted.learn(&peers(&[1, 2]), now);
-        wanted.next_to_hand_over(now).iter().for_each(|shard| _ = wanted.held.remove(shard));
+        wanted
+            .next_to_hand_over(now)
+            .iter()
+            .for_each(|shard| _ = wanted.held.remove(shard));
         let later = now + crate::limit::STRAY_TRY;
         take_all(&mut wanted, later);
-        assert_eq!((wanted.held.len(), wanted.next_to_hand_over(later)), (2, Vec::new()));
+        assert_eq!(
+            (wanted.held.len(), wanted.next_to_hand_over(later)),
+            (2, Vec::new())
+        );
         wanted.learn(&peers(&[1, 2, 3]), later);
-        assert!(wanted.next_to_hand_over(later + ROLL_INTERVAL + DEPART_SPARE).len() + wanted.fleet.mine() == 2);
+        assert!(
+            wanted
+                .next_to_hand_over(later + ROLL_INTERVAL + DEPART_SPARE)
+                .len()
+                + wanted.fleet.mine()
+                == 2
+        );
     }
 
     #[test]
@@ -263,7 +381,13 @@ mod tests {
         let mut wanted = alone(2, now);
         wanted.departs = Some(now + SLOW);
         wanted.held.remove(&wanted.shards[0]);
-        assert_eq!((wanted.next_to_take(now, SLOW), wanted.next_to_hand_over(now)), (Vec::new(), Vec::new()));
+        assert_eq!(
+            (
+                wanted.next_to_take(now, SLOW),
+                wanted.next_to_hand_over(now)
+            ),
+            (Vec::new(), Vec::new())
+        );
         assert_eq!(wanted.next_at(now), Some(now + SLOW));
         assert_eq!(wanted.next_to_hand_over(now + SLOW), wanted.shards[1..]);
     }

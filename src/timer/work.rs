@@ -13,7 +13,10 @@ use super::rewriting::Rewriting;
 use super::stall::Stall;
 use super::term::Term;
 use super::transacting::Transacting;
-use crate::limit::{CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX, REFUSED_PAUSE, TELL_AFTER};
+use crate::limit::{
+    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX,
+    REFUSED_PAUSE, TELL_AFTER,
+};
 use crate::model::{Claim, Cursor, Identity, Lease, Offset, Origins, Slice, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use crate::run::Name;
@@ -90,8 +93,19 @@ pub(crate) enum Phase {
 }
 
 impl Work {
-    pub(crate) fn new(grant: Grant, slot: u16, origins: Origins, memory: Rc<Account>, now: Instant) -> Self {
-        let Grant { lease, term, state, start } = grant;
+    pub(crate) fn new(
+        grant: Grant,
+        slot: u16,
+        origins: Origins,
+        memory: Rc<Account>,
+        now: Instant,
+    ) -> Self {
+        let Grant {
+            lease,
+            term,
+            state,
+            start,
+        } = grant;
         Self {
             lease,
             slot,
@@ -178,11 +192,17 @@ impl Work {
     }
 
     /// What to ask the loader for now, if anything.
-    pub(crate) fn next_request(&mut self, wall: Timestamp, now: Instant, others_poll: bool) -> Option<What> {
+    pub(crate) fn next_request(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+        others_poll: bool,
+    ) -> Option<What> {
         if self.phase != Phase::Active {
             return None;
         }
-        self.next_fill(wall).or_else(|| self.next_poll(now, others_poll))
+        self.next_fill(wall)
+            .or_else(|| self.next_poll(now, others_poll))
     }
 
     /// Whether it is time to look for what was appended.
@@ -194,7 +214,8 @@ impl Work {
         if !self.poll.is_due(now, others_poll) {
             return None;
         }
-        let is_backlogged = self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
+        let is_backlogged =
+            self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
         if is_backlogged && self.memory.is_spent() {
             // What is here goes first. If the tail is cut meanwhile, the shard is loaded again, within the budget.
             self.poll.put_off(now + POLL_MAX);
@@ -203,8 +224,18 @@ impl Work {
         let (limit, bytes) = self.memory.appended();
         self.reserved = self.poll.is_promising().then(|| self.memory.reserve(bytes));
         let expected = self.poll.begin();
-        let keep = if self.memory.is_ample() { Timestamp::MAX } else { self.horizon };
-        Some(What::Tail { after: self.schedule.seen(), until: self.horizon, keep, limit, expected })
+        let keep = if self.memory.is_ample() {
+            Timestamp::MAX
+        } else {
+            self.horizon
+        };
+        Some(What::Tail {
+            after: self.schedule.seen(),
+            until: self.horizon,
+            keep,
+            limit,
+            expected,
+        })
     }
 
     /// Takes in what the loader answered. `false`: the store does not know the shard.
@@ -220,16 +251,27 @@ impl Work {
                     self.reload(self.schedule.taken(), watermark, now);
                 }
             }
-            Answer::Tail { watermark, seen, history, runs } => {
+            Answer::Tail {
+                watermark,
+                seen,
+                history,
+                runs,
+            } => {
                 if self.follow(watermark, history, now) {
                     return true;
                 }
-                self.poll.end(seen > self.schedule.seen(), seen < watermark, now);
+                self.poll
+                    .end(seen > self.schedule.seen(), seen < watermark, now);
                 self.reserved = None;
                 runs.into_iter().for_each(|read| self.merge(read));
                 self.schedule.see(seen);
             }
-            Answer::List { watermark, history, runs, more } => {
+            Answer::List {
+                watermark,
+                history,
+                runs,
+                more,
+            } => {
                 if !self.follow(watermark, history, now) {
                     self.history = Some(history);
                     self.listed(runs, more);
@@ -258,12 +300,15 @@ impl Work {
             }
             Read::Run(run) => {
                 let stub = run.next_after();
-                self.inventory.add(run.name(), run.slice(), run.summary(), stub);
+                self.inventory
+                    .add(run.name(), run.slice(), run.summary(), stub);
                 if let Some(stub) = stub {
                     // It was cut by an older bound than what is loaded since.
-                    self.schedule.load_reaches_only(Cursor::new(stub, Offset(0)));
+                    self.schedule
+                        .load_reaches_only(Cursor::new(stub, Offset(0)));
                 }
-                self.schedule.merge(Rc::new(Resident::new(run, &self.memory)));
+                self.schedule
+                    .merge(Rc::new(Resident::new(run, &self.memory)));
             }
         }
     }
@@ -275,7 +320,11 @@ impl Work {
 
     /// Whether it is this shard's time to claim, and there is something to claim.
     pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
-        let is_time = self.is_taking(now) && self.not_before.max(self.ahead_at).is_none_or(|at| at <= now);
+        let is_time = self.is_taking(now)
+            && self
+                .not_before
+                .max(self.ahead_at)
+                .is_none_or(|at| at <= now);
         is_time && self.is_open() && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
@@ -287,8 +336,13 @@ impl Work {
         limit: usize,
         (ahead, sooner): (Duration, Duration),
     ) -> Option<Take<Resident>> {
-        let is_late = self.schedule.late_due().is_some_and(|due| due <= wall.plus(ahead));
-        if self.not_before.is_some_and(|at| at > now) || !is_late && self.ahead_at.is_some_and(|at| at > now + sooner) {
+        let is_late = self
+            .schedule
+            .late_due()
+            .is_some_and(|due| due <= wall.plus(ahead));
+        if self.not_before.is_some_and(|at| at > now)
+            || !is_late && self.ahead_at.is_some_and(|at| at > now + sooner)
+        {
             return None;
         }
         let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
@@ -296,22 +350,45 @@ impl Work {
             return None;
         }
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
-        let (is_small, is_all) = (take.messages.len() < CLAIM_MAX / 2, take.messages.len() < limit.min(room));
+        let (is_small, is_all) = (
+            take.messages.len() < CLAIM_MAX / 2,
+            take.messages.len() < limit.min(room),
+        );
         self.not_before = is_small.then_some(now + CLAIM_PACE);
         // What was cut short for want of room goes on as soon as there is some; what is behind, as soon as more is loaded.
-        let is_behind = take.messages.first().is_some_and(|(resident, at)| resident.run.place(*at as usize).due < wall);
-        self.ahead_at = (is_small && is_all && !is_behind).then_some(now + CLAIM_INTERVAL.min(ahead));
+        let is_behind = take
+            .messages
+            .first()
+            .is_some_and(|(resident, at)| resident.run.place(*at as usize).due < wall);
+        self.ahead_at =
+            (is_small && is_all && !is_behind).then_some(now + CLAIM_INTERVAL.min(ahead));
         Some(take)
     }
 
     /// What the store is to be told now, along with `claim`; `None`: nothing yet.
-    pub(crate) fn advance(&mut self, claim: Option<Claim>, skew_max: Duration, now: Instant, at_once: bool) -> Option<Advance> {
-        let finished = if mutant::active(Mutant::DeletesEarly) { self.schedule.taken() } else { self.flights.finished() };
+    pub(crate) fn advance(
+        &mut self,
+        claim: Option<Claim>,
+        skew_max: Duration,
+        now: Instant,
+        at_once: bool,
+    ) -> Option<Advance> {
+        let finished = if mutant::active(Mutant::DeletesEarly) {
+            self.schedule.taken()
+        } else {
+            self.flights.finished()
+        };
         if self.deletes.len() < DELETES_MAX {
-            self.deletes.extend(self.inventory.finished(finished, DELETES_MAX - self.deletes.len()));
+            self.deletes.extend(
+                self.inventory
+                    .finished(finished, DELETES_MAX - self.deletes.len()),
+            );
         }
         let may_tell = self.may_tell();
-        let has_news = may_tell && (self.flights.finished() != self.told || !self.deletes.is_empty() || !self.ids.is_empty());
+        let has_news = may_tell
+            && (self.flights.finished() != self.told
+                || !self.deletes.is_empty()
+                || !self.ids.is_empty());
         if has_news {
             self.tell_at.get_or_insert(now + TELL_AFTER);
         } else if may_tell {
@@ -319,7 +396,8 @@ impl Work {
             self.tell_at = None;
         }
         let is_full = self.deletes.len() == DELETES_MAX || self.ids.len() >= DELETES_MAX;
-        let is_time = at_once || claim.is_some() || is_full || self.tell_at.is_some_and(|at| at <= now);
+        let is_time =
+            at_once || claim.is_some() || is_full || self.tell_at.is_some_and(|at| at <= now);
         if !(claim.is_some() || has_news && is_time) {
             return None;
         }
@@ -330,7 +408,11 @@ impl Work {
         // It is told until the store answers, so it counts as told.
         self.counted = if has_news { delivered } else { since };
         self.told = if has_news { delivered } else { self.told };
-        let tally = if has_news { self.tally } else { Tally::default() };
+        let tally = if has_news {
+            self.tally
+        } else {
+            Tally::default()
+        };
         if has_news && !mutant::active(Mutant::TalliesTwice) {
             self.tally = Tally::default();
         }
@@ -349,8 +431,11 @@ impl Work {
     /// The flight to hand over from, which has the least place of all, and the least place of the others, or of what is being claimed.
     pub(crate) fn next_flight(&self) -> Option<(u32, Option<Cursor>)> {
         let (number, until) = least(self.flights.numbered())?;
-        let Some(asked) = self.asked_place() else { return Some((number, until)) };
-        (self.next_place()? < asked).then(|| (number, Some(until.map_or(asked, |until| until.min(asked)))))
+        let Some(asked) = self.asked_place() else {
+            return Some((number, until));
+        };
+        (self.next_place()? < asked)
+            .then(|| (number, Some(until.map_or(asked, |until| until.min(asked)))))
     }
 
     /// The least place of what is claimed and not handed over yet.
@@ -360,7 +445,10 @@ impl Work {
 
     /// Messages that are claimed and not handed over yet.
     pub(crate) fn unsent(&self) -> usize {
-        self.flights.iter().map(|aloft| aloft.messages.len() - aloft.next).sum()
+        self.flights
+            .iter()
+            .map(|aloft| aloft.messages.len() - aloft.next)
+            .sum()
     }
 
     /// Messages that are handed over and not settled.
@@ -383,15 +471,23 @@ impl Work {
 
     /// Whether the store has been told everything.
     pub(crate) fn is_told(&self) -> bool {
-        self.flights.finished() == self.told && self.deletes.is_empty() && self.ids.is_empty() && !self.is_calling()
+        self.flights.finished() == self.told
+            && self.deletes.is_empty()
+            && self.ids.is_empty()
+            && !self.is_calling()
     }
 }
 
 #[cfg(test)]
 impl Work {
     /// Of a shard that has delivered nothing, and is not loaded yet.
-    pub(super) fn begun(slot: u16, memory: &Rc<super::memory::Memory>, watermark: Watermark) -> Self {
-        let shard = crate::model::ShardId::new("orders", crate::model::Partition::new("orders.delayed", 0));
+    pub(super) fn begun(
+        slot: u16,
+        memory: &Rc<super::memory::Memory>,
+        watermark: Watermark,
+    ) -> Self {
+        let shard =
+            crate::model::ShardId::new("orders", crate::model::Partition::new("orders.delayed", 0));
         let state = crate::store::State {
             identity: Identity("a".into()),
             watermark,
@@ -406,7 +502,15 @@ impl Work {
         };
         let origins = Origins::new("prod", &shard);
         let term = Term::new(Instant::now(), Duration::from_secs(3_600));
-        let grant = Grant { lease: Lease { shard, token: crate::model::Token(7) }, term, state, start: Claim::START };
+        let grant = Grant {
+            lease: Lease {
+                shard,
+                token: crate::model::Token(7),
+            },
+            term,
+            state,
+            start: Claim::START,
+        };
         Self::new(grant, slot, origins, memory.open(), Instant::now())
     }
 }
@@ -426,28 +530,64 @@ mod tests {
         let mut work = Work::begun(1, &memory, watermark);
         let due = Timestamp::from_millis(wall.as_millis() + after);
         let (_, bytes) = Encoder::new().encode([(Cursor::new(due, offset), &b""[..])].into_iter());
-        let (name, slice) = (Name::new("1-1-1-1"), Slice { level: Level::Hour, start: 0 });
-        let run = Decoder::new().decode(name, slice, &bytes).expect("a whole run");
-        work.take_in(Answer::Tail { watermark, seen: watermark, history: History::default(), runs: vec![Read::Run(run)] }, now);
+        let (name, slice) = (
+            Name::new("1-1-1-1"),
+            Slice {
+                level: Level::Hour,
+                start: 0,
+            },
+        );
+        let run = Decoder::new()
+            .decode(name, slice, &bytes)
+            .expect("a whole run");
+        work.take_in(
+            Answer::Tail {
+                watermark,
+                seen: watermark,
+                history: History::default(),
+                runs: vec![Read::Run(run)],
+            },
+            now,
+        );
         work.schedule.load_reached(Cursor::new(due, Offset(2)));
         work
     }
 
     #[test]
     fn what_is_behind_is_claimed_as_soon_as_it_is_loaded_and_what_lies_ahead_together() {
-        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
+        let (wall, now, ahead) = (
+            Timestamp::from_millis(1_000_000),
+            Instant::now(),
+            (CLAIM_AHEAD, Duration::ZERO),
+        );
         for (after, pause) in [(-1, CLAIM_PACE), (0, CLAIM_INTERVAL), (20, CLAIM_INTERVAL)] {
             let mut work = loaded(wall, after, now);
             assert!(work.is_claiming(wall, now, CLAIM_AHEAD), "{after}");
-            assert_eq!(work.take(wall, now, CLAIM_MAX, ahead).map(|take| take.messages.len()), Some(1), "{after}");
-            assert!(!work.is_claiming(wall, now + pause, CLAIM_AHEAD), "there is nothing left");
-            assert_eq!(work.not_before.max(work.ahead_at), Some(now + pause), "{after}");
+            assert_eq!(
+                work.take(wall, now, CLAIM_MAX, ahead)
+                    .map(|take| take.messages.len()),
+                Some(1),
+                "{after}"
+            );
+            assert!(
+                !work.is_claiming(wall, now + pause, CLAIM_AHEAD),
+                "there is nothing left"
+            );
+            assert_eq!(
+                work.not_before.max(work.ahead_at),
+                Some(now + pause),
+                "{after}"
+            );
         }
     }
 
     #[test]
     fn what_was_asked_to_be_claimed_when_the_work_began_anew_is_taken_again_and_not_handed_over() {
-        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
+        let (wall, now, ahead) = (
+            Timestamp::from_millis(1_000_000),
+            Instant::now(),
+            (CLAIM_AHEAD, Duration::ZERO),
+        );
         for begins_anew in [false, true] {
             let mut work = loaded(wall, 0, now).exactly_once(now);
             work.exact.iter_mut().for_each(|exact| {
@@ -455,28 +595,57 @@ mod tests {
                 exact.opened(Claim::START, now);
             });
             let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
-            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            let advance = work
+                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .expect("it claims");
             work.begin_call(&advance, Some(take));
             assert!(work.has_claims() && !work.is_told());
-            let moment = Moment { wall, now, ahead: CLAIM_AHEAD, stopping: false, may_ask: false };
+            let moment = Moment {
+                wall,
+                now,
+                ahead: CLAIM_AHEAD,
+                stopping: false,
+                may_ask: false,
+            };
             assert!(work.next_wake(&moment) > now, "the answer wakes");
             if begins_anew {
                 work.begin_behind(Claim::START, now);
             }
             let call = work.call_ended().expect("it was asked");
-            assert_eq!((call.take.is_none(), work.schedule.taken() == Claim::START), (begins_anew, begins_anew));
+            assert_eq!(
+                (call.take.is_none(), work.schedule.taken() == Claim::START),
+                (begins_anew, begins_anew)
+            );
         }
     }
 
     #[test]
     fn an_answer_that_was_overtaken_is_not_taken_for_a_store_that_went_back() {
-        let (wall, now, ahead) = (Timestamp::from_millis(1_000_000), Instant::now(), (CLAIM_AHEAD, Duration::ZERO));
-        for (answered, went_back) in [(Watermark(2), false), (Watermark(5), false), (Watermark(1), true)] {
+        let (wall, now, ahead) = (
+            Timestamp::from_millis(1_000_000),
+            Instant::now(),
+            (CLAIM_AHEAD, Duration::ZERO),
+        );
+        for (answered, went_back) in [
+            (Watermark(2), false),
+            (Watermark(5), false),
+            (Watermark(1), true),
+        ] {
             let mut work = loaded(wall, 0, now);
             let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
-            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            let advance = work
+                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .expect("it claims");
             work.begin_call(&advance, Some(take));
-            work.take_in(Answer::Tail { watermark: Watermark(9), seen: Watermark(9), history: History::default(), runs: Vec::new() }, now);
+            work.take_in(
+                Answer::Tail {
+                    watermark: Watermark(9),
+                    seen: Watermark(9),
+                    history: History::default(),
+                    runs: Vec::new(),
+                },
+                now,
+            );
             let (tag, call) = (work.tag(), work.call_ended().expect("it was asked"));
             work.observe_answer(call.seen, answered, now);
             assert_eq!(work.tag() != tag, went_back, "{answered:?}");
@@ -490,9 +659,14 @@ mod tests {
             let ahead = (CLAIM_AHEAD, Duration::ZERO);
             let mut work = loaded(wall, 0, now);
             let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
-            work.flights.take_off(take.claim, 1, Aloft::new(take.messages, Vec::new()));
-            let take = loaded(wall, asked, now).take(wall, now, CLAIM_MAX, ahead).expect("it is due");
-            let advance = work.advance(Some(take.claim), Duration::ZERO, now, false).expect("it claims");
+            work.flights
+                .take_off(take.claim, 1, Aloft::new(take.messages, Vec::new()));
+            let take = loaded(wall, asked, now)
+                .take(wall, now, CLAIM_MAX, ahead)
+                .expect("it is due");
+            let advance = work
+                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .expect("it claims");
             work.begin_call(&advance, Some(take));
             assert_eq!(work.next_flight().is_some(), goes);
             work.call_ended();
@@ -501,8 +675,13 @@ mod tests {
     }
 
     #[test]
-    fn of_what_was_appended_no_more_is_asked_for_than_there_is_room_for_and_it_is_kept_until_it_came() {
-        let (wall, now, memory) = (Timestamp::from_millis(1_000_000), Instant::now(), Memory::new(64 << 20));
+    fn of_what_was_appended_no_more_is_asked_for_than_there_is_room_for_and_it_is_kept_until_it_came()
+     {
+        let (wall, now, memory) = (
+            Timestamp::from_millis(1_000_000),
+            Instant::now(),
+            Memory::new(64 << 20),
+        );
         let other = memory.open();
         let mut work = Work::begun(1, &memory, Watermark(5));
         let asked = |work: &mut Work, is_told| {
@@ -510,15 +689,30 @@ mod tests {
                 work.hint(wall, wall, now);
             }
             let mut asked = || work.next_request(wall, now + POLL_MAX, false);
-            let Some(What::Tail { limit, .. }) = asked().filter(|what| matches!(what, What::Tail { .. })).or_else(asked) else {
+            let Some(What::Tail { limit, .. }) = asked()
+                .filter(|what| matches!(what, What::Tail { .. }))
+                .or_else(asked)
+            else {
                 return (0, 0);
             };
             let kept = memory.taken();
-            work.take_in(Answer::Tail { watermark: Watermark(5), seen: Watermark(5), history: History::default(), runs: Vec::new() }, now);
+            work.take_in(
+                Answer::Tail {
+                    watermark: Watermark(5),
+                    seen: Watermark(5),
+                    history: History::default(),
+                    runs: Vec::new(),
+                },
+                now,
+            );
             (limit, kept - memory.taken())
         };
         let run = crate::limit::RUN_HELD_USUAL;
-        assert_eq!((asked(&mut work, false), asked(&mut work, true)), ((3, 0), (3, 3 * run)), "nothing is kept for what is not expected");
+        assert_eq!(
+            (asked(&mut work, false), asked(&mut work, true)),
+            ((3, 0), (3, 3 * run)),
+            "nothing is kept for what is not expected"
+        );
         let _all = other.reserve(64 << 20);
         assert_eq!(asked(&mut work, true), (3, 3 * run), "its part");
         let _own = work.memory.reserve(15 << 20);
@@ -528,7 +722,10 @@ mod tests {
     #[test]
     fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
         let memory = Memory::new(1 << 20);
-        let (mut earlier, later) = (Work::begun(1, &memory, Watermark(5)), Work::begun(2, &memory, Watermark(5)));
+        let (mut earlier, later) = (
+            Work::begun(1, &memory, Watermark(5)),
+            Work::begun(2, &memory, Watermark(5)),
+        );
         for _ in 0..100 {
             assert_ne!(earlier.tag(), later.tag());
             earlier.reload(Claim::START, Watermark(5), Instant::now());

@@ -16,13 +16,20 @@ impl Context {
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let (known, rest) = value.split_at_checked(LENGTH)?;
         let (version, known) = (&known[..2], &known[2..]);
-        let is_whole = if version == b"00" { rest.is_empty() } else { version != b"ff" && rest.first().is_none_or(|byte| *byte == b'-') };
+        let is_whole = if version == b"00" {
+            rest.is_empty()
+        } else {
+            version != b"ff" && rest.first().is_none_or(|byte| *byte == b'-')
+        };
         let dashes = [0, 33, 50].iter().all(|at| known[*at] == b'-');
         if !is_whole || !dashes {
             return None;
         }
         number(version)?;
-        let context = Self { trace: number(&known[1..33])?, span: u64::try_from(number(&known[34..50])?).ok()? };
+        let context = Self {
+            trace: number(&known[1..33])?,
+            span: u64::try_from(number(&known[34..50])?).ok()?,
+        };
         let flags = u8::try_from(number(&known[51..53])?).ok()?;
         (context.trace != 0 && context.span != 0 && flags & SAMPLED != 0).then_some(context)
     }
@@ -47,10 +54,22 @@ mod tests {
     #[test]
     fn a_sampled_context_is_read_and_nothing_else_is() {
         let read = |text: &str| Context::parse(text.as_bytes());
-        let context = Context { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0x00f0_67aa_0ba9_02b7 };
-        assert_eq!(read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), Some(context));
-        assert_eq!(read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03"), Some(context));
-        assert_eq!(read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-will-be"), Some(context));
+        let context = Context {
+            trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736,
+            span: 0x00f0_67aa_0ba9_02b7,
+        };
+        assert_eq!(
+            read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+            Some(context)
+        );
+        assert_eq!(
+            read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03"),
+            Some(context)
+        );
+        assert_eq!(
+            read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-will-be"),
+            Some(context)
+        );
         for text in [
             "",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",

@@ -60,7 +60,14 @@ impl Tracer {
     /// A tracer, and where its spans arrive, until the last copy of it is dropped.
     pub(crate) fn new(one_in: u32, dropped: metric::Counter) -> (Self, mpsc::Receiver<Span>) {
         let (spans, taken) = mpsc::channel(SPANS_QUEUE_MAX);
-        (Self(Some(Arc::new(Way { spans, one_in, dropped }))), taken)
+        (
+            Self(Some(Arc::new(Way {
+                spans,
+                one_in,
+                dropped,
+            }))),
+            taken,
+        )
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -72,14 +79,22 @@ impl Tracer {
         let Some(way) = &self.0 else { return };
         links.since.get_or_insert(now);
         if links.contexts.len() < SPAN_LINKS_MAX {
-            let parent = headers.iter().find(|(name, _)| *name == TRACEPARENT).and_then(|(_, value)| Context::parse(value?));
-            links.contexts.extend(parent.filter(|parent| parent.trace % u128::from(way.one_in) == 0));
+            let parent = headers
+                .iter()
+                .find(|(name, _)| *name == TRACEPARENT)
+                .and_then(|(_, value)| Context::parse(value?));
+            links
+                .contexts
+                .extend(parent.filter(|parent| parent.trace % u128::from(way.one_in) == 0));
         }
     }
 
     /// The batch is done: `span` makes the record of it from its beginning and its links, if it is traced.
     pub(crate) fn tell(&self, links: Links, span: impl FnOnce(Timestamp, Vec<Context>) -> Span) {
-        let (Some(way), Some(since), false) = (&self.0, links.since, links.contexts.is_empty()) else { return };
+        let (Some(way), Some(since), false) = (&self.0, links.since, links.contexts.is_empty())
+        else {
+            return;
+        };
         if way.spans.try_send(span(since, links.contexts)).is_err() {
             way.dropped.increment(1);
         }
@@ -95,13 +110,24 @@ mod tests {
     fn headers(trace: u128) -> Vec<u8> {
         let mut block = Vec::new();
         push_header(&mut block, b"own", Some(b"x"));
-        push_header(&mut block, b"traceparent", Some(format!("00-{trace:032x}-00f067aa0ba902b7-01").as_bytes()));
+        push_header(
+            &mut block,
+            b"traceparent",
+            Some(format!("00-{trace:032x}-00f067aa0ba902b7-01").as_bytes()),
+        );
         block
     }
 
     fn span(start: Timestamp, links: Vec<Context>) -> Span {
         let shard = ShardId::new("r", Partition::new("t", 0));
-        Span { shard, start, end: Timestamp::from_millis(9), links, messages: 1, deed: Deed::Stored }
+        Span {
+            shard,
+            start,
+            end: Timestamp::from_millis(9),
+            links,
+            messages: 1,
+            deed: Deed::Stored,
+        }
     }
 
     fn traces(links: &[Context]) -> Vec<u128> {
@@ -112,13 +138,26 @@ mod tests {
     fn a_batch_is_linked_to_the_traces_that_are_kept_and_else_not_told() {
         let (tracer, mut spans) = Tracer::new(3, metrics::Counter::noop());
         let mut links = Links::default();
-        (1..=7).for_each(|trace| tracer.note(&mut links, Headers::from_block(&headers(trace)), Timestamp::from_millis(5)));
+        (1..=7).for_each(|trace| {
+            tracer.note(
+                &mut links,
+                Headers::from_block(&headers(trace)),
+                Timestamp::from_millis(5),
+            )
+        });
         tracer.note(&mut links, Headers::default(), Timestamp::from_millis(6));
         tracer.tell(links, span);
         let told = spans.try_recv().unwrap();
-        assert_eq!((told.start, traces(&told.links)), (Timestamp::from_millis(5), vec![3, 6]));
+        assert_eq!(
+            (told.start, traces(&told.links)),
+            (Timestamp::from_millis(5), vec![3, 6])
+        );
         let mut links = Links::default();
-        tracer.note(&mut links, Headers::from_block(&headers(1)), Timestamp::from_millis(5));
+        tracer.note(
+            &mut links,
+            Headers::from_block(&headers(1)),
+            Timestamp::from_millis(5),
+        );
         tracer.tell(links, span);
         assert!(spans.try_recv().is_err(), "none of its traces is kept");
     }
@@ -127,8 +166,13 @@ mod tests {
     fn links_and_queue_are_bounded_and_nobody_waits() {
         let (tracer, mut spans) = Tracer::new(1, metrics::Counter::noop());
         let mut links = Links::default();
-        (1..=SPAN_LINKS_MAX as u128 + 9)
-            .for_each(|trace| tracer.note(&mut links, Headers::from_block(&headers(trace)), Timestamp::from_millis(5)));
+        (1..=SPAN_LINKS_MAX as u128 + 9).for_each(|trace| {
+            tracer.note(
+                &mut links,
+                Headers::from_block(&headers(trace)),
+                Timestamp::from_millis(5),
+            )
+        });
         assert_eq!(links.contexts.len(), SPAN_LINKS_MAX);
         (0..SPANS_QUEUE_MAX + 9).for_each(|_| tracer.tell(links.clone(), span));
         let taken = std::iter::from_fn(|| spans.try_recv().ok()).count();
@@ -138,7 +182,11 @@ mod tests {
     #[test]
     fn a_tracer_that_is_off_keeps_nothing() {
         let mut links = Links::default();
-        Tracer::default().note(&mut links, Headers::from_block(&headers(1)), Timestamp::from_millis(5));
+        Tracer::default().note(
+            &mut links,
+            Headers::from_block(&headers(1)),
+            Timestamp::from_millis(5),
+        );
         assert_eq!(links, Links::default());
     }
 }

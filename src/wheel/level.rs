@@ -48,7 +48,11 @@ pub(super) struct Level {
 
 impl Level {
     pub(super) fn new(number: u32) -> Self {
-        Self { shift: number * DIGIT_BITS, occupied: 0, heads: [NIL; SLOTS] }
+        Self {
+            shift: number * DIGIT_BITS,
+            occupied: 0,
+            heads: [NIL; SLOTS],
+        }
     }
 
     /// Makes `head` the first of the slot of `due`, and answers what was before: the rest of its list.
@@ -87,7 +91,8 @@ impl Level {
 
     /// Ones where this level's digit and the lower ones are.
     fn span(&self) -> u64 {
-        1u64.checked_shl(self.shift + DIGIT_BITS).map_or(u64::MAX, |above| above - 1)
+        1u64.checked_shl(self.shift + DIGIT_BITS)
+            .map_or(u64::MAX, |above| above - 1)
     }
 }
 
@@ -97,7 +102,16 @@ mod tests {
 
     #[test]
     fn a_due_lies_at_the_level_of_the_highest_digit_that_differs() {
-        let table = [(0, 1, 0), (0, 63, 0), (0, 64, 1), (63, 64, 1), (4095, 4096, 2), (64, 65, 0), (100, 128, 1), (0, u64::MAX, 10)];
+        let table = [
+            (0, 1, 0),
+            (0, 63, 0),
+            (0, 64, 1),
+            (63, 64, 1),
+            (4095, 4096, 2),
+            (64, 65, 0),
+            (100, 128, 1),
+            (0, u64::MAX, 10),
+        ];
         for (now, due, level) in table {
             assert_eq!(level_of(now, due), level, "{due} at {now}");
         }
@@ -121,7 +135,10 @@ mod tests {
     #[test]
     fn slots_come_out_when_they_begin_and_not_before() {
         let mut level = Level::new(1);
-        assert_eq!((level.push(130, 1), level.push(190, 2), level.push(200, 3)), (NIL, 1, NIL));
+        assert_eq!(
+            (level.push(130, 1), level.push(190, 2), level.push(200, 3)),
+            (NIL, 1, NIL)
+        );
         assert_eq!(level.pop(0, 127), None);
         assert_eq!(level.pop(0, 128), Some(2));
         assert_eq!(level.pop(0, 128), None);

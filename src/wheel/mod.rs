@@ -58,7 +58,11 @@ impl Wheel {
     /// Puts a handle in; the same one may be in more than once. What is due already comes out when the wheel is advanced next, even to where
     /// it stands.
     pub(crate) fn insert(&mut self, due: Timestamp, handle: u32) {
-        let index = self.keep(Entry { due, handle, next: NIL });
+        let index = self.keep(Entry {
+            due,
+            handle,
+            next: NIL,
+        });
         self.link(index);
         self.len += 1;
     }
@@ -90,7 +94,10 @@ impl Wheel {
         if self.ready != NIL {
             return Some(self.ready_least);
         }
-        self.levels.iter().find_map(|level| level.next(self.now)).map(Timestamp::from_ordered_bits)
+        self.levels
+            .iter()
+            .find_map(|level| level.next(self.now))
+            .map(Timestamp::from_ordered_bits)
     }
 
     /// Takes apart a list that is in no slot any more: what is due goes out, the rest to where it lies from now on.
@@ -115,7 +122,10 @@ impl Wheel {
             index
         } else {
             self.entries.push(entry);
-            u32::try_from(self.entries.len() - 1).ok().filter(|index| *index != NIL).expect("there are fewer than 2^32 handles to keep")
+            u32::try_from(self.entries.len() - 1)
+                .ok()
+                .filter(|index| *index != NIL)
+                .expect("there are fewer than 2^32 handles to keep")
         }
     }
 
@@ -166,7 +176,15 @@ mod tests {
     }
 
     fn instant() -> impl Strategy<Value = i64> {
-        prop_oneof![Just(i64::MIN), Just(i64::MIN + 1), Just(i64::MAX - 1), Just(i64::MAX), Just(-1), Just(0), any::<i64>()]
+        prop_oneof![
+            Just(i64::MIN),
+            Just(i64::MIN + 1),
+            Just(i64::MAX - 1),
+            Just(i64::MAX),
+            Just(-1),
+            Just(0),
+            any::<i64>()
+        ]
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -177,7 +195,11 @@ mod tests {
             4 => Just(Step::AdvanceToNext),
         ];
         let last = instant().prop_map(Step::AdvanceTo);
-        (prop::collection::vec(step, 0..60), prop::option::of(last), prop::collection::vec(distance().prop_map(Step::Insert), 0..9))
+        (
+            prop::collection::vec(step, 0..60),
+            prop::option::of(last),
+            prop::collection::vec(distance().prop_map(Step::Insert), 0..9),
+        )
             .prop_map(|(mut steps, last, more)| {
                 steps.extend(last);
                 steps.extend(more);
@@ -195,7 +217,12 @@ mod tests {
 
     impl Pair {
         fn new(now: i64) -> Self {
-            Self { wheel: Wheel::new(ms(now)), reference: BTreeSet::new(), now, latest: now }
+            Self {
+                wheel: Wheel::new(ms(now)),
+                reference: BTreeSet::new(),
+                now,
+                latest: now,
+            }
         }
 
         fn take(&mut self, step: &Step, handle: u32) {
@@ -204,7 +231,9 @@ mod tests {
                 Step::InsertAt(due) => self.insert(due, handle),
                 Step::Advance(distance) => self.advance(self.now.saturating_add(distance)),
                 Step::AdvanceTo(now) => self.advance(now),
-                Step::AdvanceToNext => self.advance(self.wheel.next().map_or(self.now, Timestamp::as_millis)),
+                Step::AdvanceToNext => {
+                    self.advance(self.wheel.next().map_or(self.now, Timestamp::as_millis))
+                }
             }
         }
 
@@ -218,13 +247,28 @@ mod tests {
             let next = self.wheel.next();
             let mut out = vec![(ms(7), 7)];
             self.wheel.advance(ms(now), &mut out);
-            let later = self.reference.iter().copied().filter(|(due, _)| *due > ms(now)).collect();
-            let mut due: Vec<_> = std::mem::replace(&mut self.reference, later).into_iter().filter(|(due, _)| *due <= ms(now)).collect();
-            assert_eq!(out.remove(0), (ms(7), 7), "what was in the caller's list is left there");
+            let later = self
+                .reference
+                .iter()
+                .copied()
+                .filter(|(due, _)| *due > ms(now))
+                .collect();
+            let mut due: Vec<_> = std::mem::replace(&mut self.reference, later)
+                .into_iter()
+                .filter(|(due, _)| *due <= ms(now))
+                .collect();
+            assert_eq!(
+                out.remove(0),
+                (ms(7), 7),
+                "what was in the caller's list is left there"
+            );
             due.sort_unstable();
             out.sort_unstable();
             assert_eq!(out, due);
-            assert!(now > self.latest || !due.is_empty() || self.wheel.next() == next, "a step back changed what is next");
+            assert!(
+                now > self.latest || !due.is_empty() || self.wheel.next() == next,
+                "a step back changed what is next"
+            );
             (self.now, self.latest) = (now, self.latest.max(now));
             self.check();
         }
@@ -234,7 +278,12 @@ mod tests {
             assert_eq!(self.wheel.is_empty(), self.reference.is_empty());
             let first = self.reference.first().map(|(due, _)| *due);
             assert_eq!(self.wheel.next().is_some(), first.is_some());
-            assert!(self.wheel.next() <= first, "{:?} is due before {:?}", first, self.wheel.next());
+            assert!(
+                self.wheel.next() <= first,
+                "{:?} is due before {:?}",
+                first,
+                self.wheel.next()
+            );
         }
     }
 

@@ -17,7 +17,11 @@ const FETCH: usize = 10_000;
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn connect(addr: &str) -> Client {
-    ConnectOptions::new().skip_subject_validation(true).connect(addr).await.expect("the server answers")
+    ConnectOptions::new()
+        .skip_subject_validation(true)
+        .connect(addr)
+        .await
+        .expect("the server answers")
 }
 
 /// One stream from its start, in its order.
@@ -32,13 +36,29 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) async fn open(client: &Client, stream: &str) -> Reader {
-        let config =
-            pull::Config { ack_policy: AckPolicy::None, memory_storage: true, inactive_threshold: SILENCE, ..pull::Config::default() };
-        let consumer = async_nats::jetstream::new(client.clone()).create_consumer_on_stream(config, stream).await.expect("a consumer");
+        let config = pull::Config {
+            ack_policy: AckPolicy::None,
+            memory_storage: true,
+            inactive_threshold: SILENCE,
+            ..pull::Config::default()
+        };
+        let consumer = async_nats::jetstream::new(client.clone())
+            .create_consumer_on_stream(config, stream)
+            .await
+            .expect("a consumer");
         let inbox = Subject::from(client.new_inbox());
         let messages = client.subscribe(inbox.clone()).await.expect("a connection");
-        let ask = Subject::from(format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{}", consumer.cached_info().name));
-        Reader { client: client.clone(), ask, inbox, messages, under_way: 0 }
+        let ask = Subject::from(format!(
+            "$JS.API.CONSUMER.MSG.NEXT.{stream}.{}",
+            consumer.cached_info().name
+        ));
+        Reader {
+            client: client.clone(),
+            ask,
+            inbox,
+            messages,
+            under_way: 0,
+        }
     }
 
     /// Waits for it. Not more than the stream has.
@@ -46,13 +66,18 @@ impl Reader {
         loop {
             if self.under_way <= FETCH / 2 {
                 let batch = Bytes::from(format!(r#"{{"batch":{FETCH}}}"#));
-                self.client.publish_with_reply(self.ask.clone(), self.inbox.clone(), batch).await.expect("a connection");
+                self.client
+                    .publish_with_reply(self.ask.clone(), self.inbox.clone(), batch)
+                    .await
+                    .expect("a connection");
                 self.under_way += FETCH;
             }
             // A timer for each message would cost more than the message.
             let message = match self.messages.next().now_or_never() {
                 Some(message) => message,
-                None => tokio::time::timeout(SILENCE, self.messages.next()).await.expect("the stream has more"),
+                None => tokio::time::timeout(SILENCE, self.messages.next())
+                    .await
+                    .expect("the stream has more"),
             };
             let message = message.expect("a connection");
             if message.status.is_none_or(|status| status == StatusCode::OK) {
@@ -75,7 +100,12 @@ impl Sender {
     pub(super) async fn open(client: &Client) -> Sender {
         let inbox = Subject::from(client.new_inbox());
         let answers = client.subscribe(inbox.clone()).await.expect("a connection");
-        Sender { client: client.clone(), inbox, answers, under_way: 0 }
+        Sender {
+            client: client.clone(),
+            inbox,
+            answers,
+            under_way: 0,
+        }
     }
 
     pub(super) async fn send(&mut self, subject: Subject, headers: HeaderMap, payload: Bytes) {
@@ -83,7 +113,10 @@ impl Sender {
         while self.under_way >= WINDOW {
             self.hear().await;
         }
-        let sent = self.client.publish_with_reply_and_headers(subject, self.inbox.clone(), headers, payload).await;
+        let sent = self
+            .client
+            .publish_with_reply_and_headers(subject, self.inbox.clone(), headers, payload)
+            .await;
         sent.expect("a connection, and a message that is not too large");
         self.under_way += 1;
     }
@@ -103,13 +136,21 @@ impl Sender {
     }
 
     async fn hear(&mut self) {
-        let answer = tokio::time::timeout(SILENCE, self.answers.next()).await.expect("the stream answers").expect("a connection");
+        let answer = tokio::time::timeout(SILENCE, self.answers.next())
+            .await
+            .expect("the stream answers")
+            .expect("a connection");
         self.take(&answer);
     }
 
     fn take(&mut self, answer: &Message) {
         let is_taken = answer.status.is_none() && answer.payload.starts_with(br#"{"stream""#);
-        assert!(is_taken, "the stream takes the message: {:?} {}", answer.status, String::from_utf8_lossy(&answer.payload));
+        assert!(
+            is_taken,
+            "the stream takes the message: {:?} {}",
+            answer.status,
+            String::from_utf8_lossy(&answer.payload)
+        );
         self.under_way -= 1;
     }
 }

@@ -20,11 +20,16 @@ pub(super) fn read(addr: &str, stream: &str, count: usize) {
 pub(super) fn copy(addr: &str, from: &str, to: &str, count: usize, has_ids: bool) {
     block_on(async {
         let client = connect(addr).await;
-        let (mut reader, mut sender) = (Reader::open(&client, from).await, Sender::open(&connect(addr).await).await);
+        let (mut reader, mut sender) = (
+            Reader::open(&client, from).await,
+            Sender::open(&connect(addr).await).await,
+        );
         let subject = Subject::from(format!("{to}.all"));
         for number in 0..count {
             let message = reader.next().await;
-            let mut headers: HeaderMap = message.headers.expect("every message of the load has headers");
+            let mut headers: HeaderMap = message
+                .headers
+                .expect("every message of the load has headers");
             if has_ids {
                 headers.insert(NATS_MESSAGE_ID, format!("{from}/{number}"));
             }
@@ -36,5 +41,9 @@ pub(super) fn copy(addr: &str, from: &str, to: &str, count: usize, has_ids: bool
 
 /// All connections on this one thread.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
-    Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(work)
 }

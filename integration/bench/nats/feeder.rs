@@ -30,20 +30,30 @@ impl<'a> Feeder<'a> {
         let (queue, incoming) = mpsc::channel(QUEUE);
         let addr = addr.to_owned();
         let thread = std::thread::spawn(move || block_on(serve(&addr, incoming)));
-        Feeder { subjects, message, queue, thread }
+        Feeder {
+            subjects,
+            message,
+            queue,
+            thread,
+        }
     }
 
     /// As it is, to a subject of its own.
     pub(super) fn send_to(&self, subject: Subject, number: usize, headers: HeaderMap) {
         let payload = Bytes::from(self.message.payload(number));
-        self.queue.blocking_send((subject, headers, payload)).expect("the client takes the load");
+        self.queue
+            .blocking_send((subject, headers, payload))
+            .expect("the client takes the load");
     }
 
     /// The load's own headers, its key among them.
     pub(super) fn headers(&self, number: usize) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert("postdate-key", self.message.key(number));
-        self.message.headers.iter().for_each(|(name, value)| headers.insert(name.as_str(), value.as_str()));
+        self.message
+            .headers
+            .iter()
+            .for_each(|(name, value)| headers.insert(name.as_str(), value.as_str()));
         headers
     }
 }
@@ -52,7 +62,11 @@ impl Feed for Feeder<'_> {
     fn send(&self, number: usize, (name, millis): Control) {
         let mut headers = self.headers(number);
         headers.insert(name, millis.to_string());
-        self.send_to(self.subjects[number % self.subjects.len()].clone(), number, headers);
+        self.send_to(
+            self.subjects[number % self.subjects.len()].clone(),
+            number,
+            headers,
+        );
     }
 
     fn serve(&self) {}

@@ -26,7 +26,13 @@ impl Bench<'_, Streams> {
         let drain = self.alone(|| self.drain(Some(pace)));
         let both = ingress.and(&drain);
         rows.extend([ingress, drain, both]);
-        rows.extend(self.load.steady.rates.iter().map(|rate| self.alone(|| self.steady(*rate))));
+        rows.extend(
+            self.load
+                .steady
+                .rates
+                .iter()
+                .map(|rate| self.alone(|| self.steady(*rate))),
+        );
         rows.extend(self.schedules());
         rows
     }
@@ -44,13 +50,28 @@ impl Bench<'_, Streams> {
         self.fill(&source, self.load.count, |_| ("postdate-after", 3_600_000));
         self.progress.phase("NATS: merely reading");
         let usage = self.used(|| copy::read(self.ends.addr(), &source, self.load.count));
-        let read = Verdict { count: self.load.count, ..Verdict::default() };
-        let mut rows = vec![Row { stage: Stage::Read, ..Row::copy(System::NatsReading, &usage, read) }];
+        let read = Verdict {
+            count: self.load.count,
+            ..Verdict::default()
+        };
+        let mut rows = vec![Row {
+            stage: Stage::Read,
+            ..Row::copy(System::NatsReading, &usage, read)
+        }];
         for (system, has_ids) in [(System::NatsCopyOnce, true), (System::NatsFloor, false)] {
-            self.progress.phase(if has_ids { "NATS: copy, each message once" } else { "NATS: copy" });
+            self.progress.phase(if has_ids {
+                "NATS: copy, each message once"
+            } else {
+                "NATS: copy"
+            });
             let target = self.ends.make("copy");
-            let usage = self.used(|| copy::copy(self.ends.addr(), &source, &target, self.load.count, has_ids));
-            rows.push(Row::copy(system, &usage, judge(self.ends, &target, self.sent(), |_| None).verdict));
+            let usage = self
+                .used(|| copy::copy(self.ends.addr(), &source, &target, self.load.count, has_ids));
+            rows.push(Row::copy(
+                system,
+                &usage,
+                judge(self.ends, &target, self.sent(), |_| None).verdict,
+            ));
             self.ends.remove(&target);
         }
         self.ends.remove(&source);

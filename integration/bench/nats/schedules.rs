@@ -22,7 +22,13 @@ impl Bench<'_, Streams> {
     /// Into the stream, and steady at each rate that it can take in.
     pub(super) fn schedules(&self) -> Vec<Row> {
         let mut rows = vec![self.schedules_store()];
-        rows.extend(self.load.steady.rates.iter().filter_map(|rate| self.schedules_steady(*rate)));
+        rows.extend(
+            self.load
+                .steady
+                .rates
+                .iter()
+                .filter_map(|rate| self.schedules_steady(*rate)),
+        );
         rows
     }
 
@@ -40,45 +46,79 @@ impl Bench<'_, Streams> {
         feeder.finish();
         let usage = start.until(self.meter.read(Duration::ZERO));
         let info = self.ends.info(&stream, &json!({}));
-        let held = info["state"]["messages"].as_u64().map_or(0, |messages| messages as usize);
-        let bytes = info["state"]["bytes"].as_u64().map(|bytes| bytes as f64 / count as f64);
+        let held = info["state"]["messages"]
+            .as_u64()
+            .map_or(0, |messages| messages as usize);
+        let bytes = info["state"]["bytes"]
+            .as_u64()
+            .map(|bytes| bytes as f64 / count as f64);
         self.ends.remove(&stream);
-        let verdict = Verdict { count, lost: count.saturating_sub(held), ..Verdict::default() };
-        let row = Row::service(System::Schedules, Stage::Store, &usage, verdict).within(usage.wall.as_secs_f64());
-        Row { bytes, cpu_us: None, redis_cpu_us: None, ..row }
+        let verdict = Verdict {
+            count,
+            lost: count.saturating_sub(held),
+            ..Verdict::default()
+        };
+        let row = Row::service(System::Schedules, Stage::Store, &usage, verdict)
+            .within(usage.wall.as_secs_f64());
+        Row {
+            bytes,
+            cpu_us: None,
+            redis_cpu_us: None,
+            ..row
+        }
     }
 
     /// None, if it takes in less than nine tenths of the rate.
     fn schedules_steady(&self, rate: usize) -> Option<Row> {
-        self.progress.step(&format!("NATS schedules: steady load, {rate}/s"));
+        self.progress
+            .step(&format!("NATS schedules: steady load, {rate}/s"));
         let (stream, steady) = (self.schedule_stream(), &self.load.steady);
         let all = rate * steady.lasts.as_secs() as usize;
         let start = self.meter.read(Duration::ZERO);
         let feeder = Feeder::new(self.ends.addr(), Vec::new(), &self.load.message);
-        let dues = steadily(rate, steady, |number, due| schedule(&feeder, &stream, number, due), |sent| self.progress.at(sent, all));
+        let dues = steadily(
+            rate,
+            steady,
+            |number, due| schedule(&feeder, &stream, number, due),
+            |sent| self.progress.at(sent, all),
+        );
         feeder.finish();
         if dues.len() < all / 10 * 9 {
-            self.progress.phase(&format!("NATS schedules: {rate}/s is more than they can do, and is left out"));
+            self.progress.phase(&format!(
+                "NATS schedules: {rate}/s is more than they can do, and is left out"
+            ));
             self.ends.remove(&stream);
             return None;
         }
         let target = format!("{stream}.out");
         let arrived = || {
-            let info = self.ends.info(&stream, &json!({ "subjects_filter": target }));
-            info["state"]["subjects"][&target].as_u64().map_or(0, |messages| messages as usize)
+            let info = self
+                .ends
+                .info(&stream, &json!({ "subjects_filter": target }));
+            info["state"]["subjects"][&target]
+                .as_u64()
+                .map_or(0, |messages| messages as usize)
         };
         wait_for(self.progress, dues.len(), LOOK, arrived);
         let usage = start.until(self.meter.read(Duration::ZERO));
         let (verdict, lateness) = self.judge_schedules(&stream, &target, &dues);
         self.ends.remove(&stream);
         let row = Row::service(System::Schedules, Stage::Steady(rate), &usage, verdict);
-        Some(Row { lateness_ms: Lateness::of(&lateness), cpu_us: None, redis_cpu_us: None, ..row })
+        Some(Row {
+            lateness_ms: Lateness::of(&lateness),
+            cpu_us: None,
+            redis_cpu_us: None,
+            ..row
+        })
     }
 
     /// And how late each came, ascending.
     fn judge_schedules(&self, stream: &str, target: &str, dues: &[i64]) -> (Verdict, Vec<i64>) {
         let (mut came, mut lateness) = (vec![0_usize; dues.len()], Vec::new());
-        let mut verdict = Verdict { count: dues.len(), ..Verdict::default() };
+        let mut verdict = Verdict {
+            count: dues.len(),
+            ..Verdict::default()
+        };
         self.ends.each(stream, self.ends.held(stream), |message| {
             if message.subject.as_str() != target {
                 return;
@@ -100,7 +140,8 @@ impl Bench<'_, Streams> {
     }
 
     fn schedule_stream(&self) -> String {
-        self.ends.make_with("schedules", &json!({ "allow_msg_schedules": true }))
+        self.ends
+            .make_with("schedules", &json!({ "allow_msg_schedules": true }))
     }
 }
 
@@ -108,11 +149,21 @@ fn schedule(feeder: &Feeder<'_>, stream: &str, number: usize, due: i64) {
     let mut headers = feeder.headers(number);
     headers.insert("Nats-Schedule", format!("@at {}", rfc3339(due)));
     headers.insert("Nats-Schedule-Target", format!("{stream}.out"));
-    feeder.send_to(Subject::from(format!("{stream}.at.{number}")), number, headers);
+    feeder.send_to(
+        Subject::from(format!("{stream}.at.{number}")),
+        number,
+        headers,
+    );
 }
 
 fn rfc3339(millis: i64) -> String {
-    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000).expect("a time of this age");
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000)
+        .expect("a time of this age");
     let (date, (hour, minute, second, milli)) = (at.date(), at.to_hms_milli());
-    format!("{}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z", date.year(), u8::from(date.month()), date.day())
+    format!(
+        "{}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z",
+        date.year(),
+        u8::from(date.month()),
+        date.day()
+    )
 }

@@ -22,9 +22,17 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub(crate) fn new(nats: &Nats, subjects: i32) -> Streams {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let client = runtime.block_on(connect(&nats.addr()));
-        Streams { addr: nats.addr(), runtime, client, subjects: usize::try_from(subjects).expect("a number of subjects") }
+        Streams {
+            addr: nats.addr(),
+            runtime,
+            client,
+            subjects: usize::try_from(subjects).expect("a number of subjects"),
+        }
     }
 
     pub(super) fn addr(&self) -> &str {
@@ -35,7 +43,10 @@ impl Streams {
     pub(super) fn make_with(&self, name: &str, more: &Value) -> String {
         let stream = unique(name);
         let mut config = json!({ "name": stream, "subjects": [format!("{stream}.>")], "storage": "file", "retention": "limits" });
-        let (all, more) = (config.as_object_mut().expect("an object"), more.as_object().expect("an object"));
+        let (all, more) = (
+            config.as_object_mut().expect("an object"),
+            more.as_object().expect("an object"),
+        );
         all.extend(more.clone());
         let answer = self.ask(&format!("$JS.API.STREAM.CREATE.{stream}"), &config);
         assert!(answer.get("error").is_none(), "a new stream: {answer}");
@@ -50,14 +61,21 @@ impl Streams {
     /// All there are: what one measurement has left on the server is not to burden the next.
     pub(super) fn clear(&self) {
         let found = self.ask("$JS.API.STREAM.NAMES", &json!({}));
-        let names = found["streams"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let names = found["streams"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         names.for_each(|stream| self.remove(stream));
     }
 
     /// What a stream says of itself.
     pub(super) fn info(&self, stream: &str, asked: &Value) -> Value {
         let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), asked);
-        assert!(answer.get("error").is_none(), "a stream that exists: {answer}");
+        assert!(
+            answer.get("error").is_none(),
+            "a stream that exists: {answer}"
+        );
         answer
     }
 
@@ -72,7 +90,10 @@ impl Streams {
     }
 
     fn ask(&self, subject: &str, asked: &Value) -> Value {
-        let answer = self.runtime.block_on(self.client.request(subject.to_owned(), asked.to_string().into()));
+        let answer = self.runtime.block_on(
+            self.client
+                .request(subject.to_owned(), asked.to_string().into()),
+        );
         serde_json::from_slice(&answer.expect("the server answers").payload).expect("JSON")
     }
 }
@@ -98,25 +119,42 @@ impl Ends for Streams {
 
     fn held(&self, stream: &str) -> usize {
         let info = self.info(stream, &json!({}));
-        info["state"]["messages"].as_u64().map_or(0, |messages| messages as usize)
+        info["state"]["messages"]
+            .as_u64()
+            .map_or(0, |messages| messages as usize)
     }
 
     fn feeder<'f>(&'f self, stream: &str, message: &'f Message) -> Feeder<'f> {
-        let subjects = (0..self.subjects).map(|subject| Subject::from(format!("{stream}.{subject}")));
+        let subjects =
+            (0..self.subjects).map(|subject| Subject::from(format!("{stream}.{subject}")));
         Feeder::new(&self.addr, subjects.collect(), message)
     }
 
     fn read(&self, stream: &str, mut each: impl FnMut(&Arrived<'_>)) {
         self.each(stream, self.held(stream), |message| {
-            let key = message.headers.as_ref().and_then(|headers: &HeaderMap| headers.get("postdate-key"));
+            let key = message
+                .headers
+                .as_ref()
+                .and_then(|headers: &HeaderMap| headers.get("postdate-key"));
             let key = key.map_or(&b""[..], |key| key.as_str().as_bytes());
-            each(&Arrived { key, payload: &message.payload, stamp: stamp(message) });
+            each(&Arrived {
+                key,
+                payload: &message.payload,
+                stamp: stamp(message),
+            });
         });
     }
 
     fn route(&self, names: &Names<'_>) -> String {
-        let Names { source, target, dead, delivery } = names;
-        let subjects: Vec<String> = (0..self.subjects).map(|subject| format!("{source}.{subject}")).collect();
+        let Names {
+            source,
+            target,
+            dead,
+            delivery,
+        } = names;
+        let subjects: Vec<String> = (0..self.subjects)
+            .map(|subject| format!("{source}.{subject}"))
+            .collect();
         format!(
             r#"
 [nats.edge]
@@ -133,7 +171,9 @@ delivery = "{delivery}"
 
     fn shards(&self, source: &str) -> Vec<String> {
         // The colon between stream and filter subject is escaped there.
-        (0..self.subjects).map(|subject| format!("{source}%3a{source}.{subject}/0")).collect()
+        (0..self.subjects)
+            .map(|subject| format!("{source}%3a{source}.{subject}/0"))
+            .collect()
     }
 
     /// Offsets are sequences of the whole stream, whose subjects had a message each in their turn.

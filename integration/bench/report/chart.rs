@@ -17,9 +17,18 @@ impl Figures<'_> {
         let drawn = self.rows.iter().filter_map(|row| {
             let value = figure(row)?;
             let times = of_the_floor(self.runs, row.system, row.stage, figure);
-            let of_floor = times.map_or_else(String::new, |times| format!(", {times:.2} of the floor"));
-            let (parts, text) = (vec![(row.system.class(), value)], format!("{}{unit}{of_floor}", short(value)));
-            Some(Bar { label: row.name(), parts, text, range: self.range(row, figure) })
+            let of_floor =
+                times.map_or_else(String::new, |times| format!(", {times:.2} of the floor"));
+            let (parts, text) = (
+                vec![(row.system.class(), value)],
+                format!("{}{unit}{of_floor}", short(value)),
+            );
+            Some(Bar {
+                label: row.name(),
+                parts,
+                text,
+                range: self.range(row, figure),
+            })
         });
         some_bars(&drawn.collect::<Vec<_>>())
     }
@@ -28,11 +37,23 @@ impl Figures<'_> {
     pub(super) fn cpu(self, scale: fn(&Row) -> Option<f64>, unit: &str) -> Option<String> {
         let drawn = self.rows.iter().filter_map(|row| {
             let factor = scale(row)?;
-            let parts = [("program", row.cpu_us), ("redis", row.redis_cpu_us), ("broker", row.broker_cpu_us)];
-            let parts: Vec<_> = parts.into_iter().filter_map(|(class, value)| Some((class, value? * factor))).collect();
+            let parts = [
+                ("program", row.cpu_us),
+                ("redis", row.redis_cpu_us),
+                ("broker", row.broker_cpu_us),
+            ];
+            let parts: Vec<_> = parts
+                .into_iter()
+                .filter_map(|(class, value)| Some((class, value? * factor)))
+                .collect();
             let values: Vec<_> = parts.iter().map(|(_, value)| short(*value)).collect();
             let text = format!("{} {unit}", values.join(" + "));
-            (!parts.is_empty()).then(|| Bar { label: row.name(), parts, text, range: None })
+            (!parts.is_empty()).then(|| Bar {
+                label: row.name(),
+                parts,
+                text,
+                range: None,
+            })
         });
         some_bars(&drawn.collect::<Vec<_>>())
     }
@@ -40,12 +61,29 @@ impl Figures<'_> {
     /// One panel for each percentile, all on the same axes, under the percentile's name.
     pub(super) fn lateness(self) -> Vec<(&'static str, String)> {
         let of = |figure: fn(&Lateness) -> f64| {
-            let points = |system: System| self.steady(system).map(|(rate, late)| (rate, figure(late).max(0.5))).collect::<Vec<_>>();
-            let line = |system: System| Line { class: system.class(), name: system.name().to_owned(), points: points(system) };
+            let points = |system: System| {
+                self.steady(system)
+                    .map(|(rate, late)| (rate, figure(late).max(0.5)))
+                    .collect::<Vec<_>>()
+            };
+            let line = |system: System| Line {
+                class: system.class(),
+                name: system.name().to_owned(),
+                points: points(system),
+            };
             self.systems().into_iter().map(line).collect::<Vec<_>>()
         };
-        let panels = [("p50", of(|late| late.p50)), ("p99", of(|late| late.p99)), ("p99.9", of(|late| late.p99_9))];
-        let points = || panels.iter().flat_map(|(_, lines)| lines).flat_map(|line| &line.points);
+        let panels = [
+            ("p50", of(|late| late.p50)),
+            ("p99", of(|late| late.p99)),
+            ("p99.9", of(|late| late.p99_9)),
+        ];
+        let points = || {
+            panels
+                .iter()
+                .flat_map(|(_, lines)| lines)
+                .flat_map(|line| &line.points)
+        };
         let mut rates: Vec<f64> = points().map(|(rate, _)| *rate).collect();
         rates.sort_by(f64::total_cmp);
         rates.dedup();
@@ -54,8 +92,24 @@ impl Figures<'_> {
             return Vec::new();
         }
         // Room above the highest point for what it says.
-        let axes = Axes { x: rates, y: (0.5, highest * 2.0) };
-        panels.iter().map(|(name, lines)| (*name, panel(lines, &axes, "messages a second", "milliseconds after the due"))).collect()
+        let axes = Axes {
+            x: rates,
+            y: (0.5, highest * 2.0),
+        };
+        panels
+            .iter()
+            .map(|(name, lines)| {
+                (
+                    *name,
+                    panel(
+                        lines,
+                        &axes,
+                        "messages a second",
+                        "milliseconds after the due",
+                    ),
+                )
+            })
+            .collect()
     }
 
     /// Those that were measured under a steady load.
@@ -70,16 +124,27 @@ impl Figures<'_> {
     }
 
     fn steady(&self, system: System) -> impl Iterator<Item = (f64, &Lateness)> {
-        self.rows.iter().filter(move |row| row.system == system).filter_map(|row| match row.stage {
-            Stage::Steady(rate) => Some((rate as f64, row.lateness_ms.as_ref()?)),
-            _ => None,
-        })
+        self.rows
+            .iter()
+            .filter(move |row| row.system == system)
+            .filter_map(|row| match row.stage {
+                Stage::Steady(rate) => Some((rate as f64, row.lateness_ms.as_ref()?)),
+                _ => None,
+            })
     }
 
     /// The least and the greatest of several runs.
     fn range(self, row: &Row, figure: Figure) -> Option<(f64, f64)> {
-        let of_runs: Vec<f64> = self.runs.iter().filter_map(|run| find(run, row.system, row.stage)).filter_map(figure).collect();
-        let (least, most) = (of_runs.iter().copied().reduce(f64::min)?, of_runs.iter().copied().reduce(f64::max)?);
+        let of_runs: Vec<f64> = self
+            .runs
+            .iter()
+            .filter_map(|run| find(run, row.system, row.stage))
+            .filter_map(figure)
+            .collect();
+        let (least, most) = (
+            of_runs.iter().copied().reduce(f64::min)?,
+            of_runs.iter().copied().reduce(f64::max)?,
+        );
         (of_runs.len() > 1).then_some((least, most))
     }
 }

@@ -40,7 +40,16 @@ impl Results {
         let rows = row::medians(&runs);
         let (comparisons, held) = (compare(&rows, &runs), held(&rows, &runs));
         let (version, workload) = (env!("CARGO_PKG_VERSION"), asked.load.clone());
-        Results { version, finished: now(), machine: machine(), workload, rows, comparisons, held, runs }
+        Results {
+            version,
+            finished: now(),
+            machine: machine(),
+            workload,
+            rows,
+            comparisons,
+            held,
+            runs,
+        }
     }
 
     pub(crate) fn are_kept(&self) -> bool {
@@ -49,23 +58,39 @@ impl Results {
 
     /// What others would have to know to compare.
     pub(crate) fn conditions(&self) -> String {
-        let Workload { count, partitions, message, .. } = &self.workload;
-        let keys = message.distinct_keys.map_or_else(String::new, |distinct| format!(" ({distinct} different)"));
+        let Workload {
+            count,
+            partitions,
+            message,
+            ..
+        } = &self.workload;
+        let keys = message
+            .distinct_keys
+            .map_or_else(String::new, |distinct| format!(" ({distinct} different)"));
         format!(
             "{count} messages of {} bytes, {} bytes of key{keys} and {} headers, over {partitions} partitions; acks=all, idempotent{}.\n\
              The service is a process of its own, built as it is shipped; it shares this machine with load, broker and Redis: {}.",
             message.payload_bytes,
             message.key_bytes,
             message.headers.len() + 1,
-            if self.runs.len() > 1 { format!("; medians of {} runs", self.runs.len()) } else { String::new() },
+            if self.runs.len() > 1 {
+                format!("; medians of {} runs", self.runs.len())
+            } else {
+                String::new()
+            },
             self.machine
         )
     }
 
     pub(crate) fn write(&self) {
-        let write = |path: PathBuf, text: String| std::fs::write(path, text).expect("the build's folder can be written to");
+        let write = |path: PathBuf, text: String| {
+            std::fs::write(path, text).expect("the build's folder can be written to")
+        };
         let (page, results) = paths();
-        write(results, serde_json::to_string_pretty(self).expect("plain data"));
+        write(
+            results,
+            serde_json::to_string_pretty(self).expect("plain data"),
+        );
         write(page, page::page(self));
     }
 }
@@ -73,7 +98,11 @@ impl Results {
 /// Tells where it was written.
 pub(crate) fn tell() {
     let (page, results) = paths();
-    println!("As a page with plots: {}\nFor programs: {}\n", page.display(), results.display());
+    println!(
+        "As a page with plots: {}\nFor programs: {}\n",
+        page.display(),
+        results.display()
+    );
 }
 
 /// Of the page, and of the file for programs.
@@ -90,14 +119,26 @@ pub(crate) fn folder() -> PathBuf {
 
 fn now() -> String {
     let now = OffsetDateTime::from_unix_timestamp(now_ms() / 1_000).expect("a time of this age");
-    format!("{}-{:02}-{:02} {:02}:{:02} UTC", now.year(), u8::from(now.month()), now.day(), now.hour(), now.minute())
+    format!(
+        "{}-{:02}-{:02} {:02}:{:02} UTC",
+        now.year(),
+        u8::from(now.month()),
+        now.day(),
+        now.hour(),
+        now.minute()
+    )
 }
 
 fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("an unknown CPU", |(_, model)| model);
-    format!("{} x {model}", std::thread::available_parallelism().map_or(1, usize::from))
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("an unknown CPU", |(_, model)| model);
+    format!(
+        "{} x {model}",
+        std::thread::available_parallelism().map_or(1, usize::from)
+    )
 }
 
 pub(crate) const LEGEND: &str = "\

@@ -13,23 +13,46 @@ use crate::row::{Depth, Idle, Process, Row, Stage, System};
 const STYLE: &str = include_str!("style.css");
 
 pub(super) fn page(results: &Results) -> String {
-    let figures = Figures { rows: &results.rows, runs: &results.runs };
+    let figures = Figures {
+        rows: &results.rows,
+        runs: &results.runs,
+    };
     let layout = results.rows.iter().any(|row| row.system == System::Layout);
-    let but = if layout { " Of the per-message layout only Redis' part is told." } else { "" };
+    let but = if layout {
+        " Of the per-message layout only Redis' part is told."
+    } else {
+        ""
+    };
     let steadily = format!("Per cent of one core, all waiting included. Shorter is better.{but}");
     let body = [
         head(results),
         tiles(results),
-        plot("Throughput", "Messages a second. Longer is better.", figures.bars(|row| row.rate, "/s")),
+        plot(
+            "Throughput",
+            "Messages a second. Longer is better.",
+            figures.bars(|row| row.rate, "/s"),
+        ),
         lateness(figures),
-        plot("Bytes of a waiting message", "In Redis, or in the embedded store's folder. Shorter is better.", bytes(figures)),
-        cpu("Processor time at full speed", "Microseconds of one core a message. Shorter is better.", figures.cpu(at_full_speed, "µs")),
+        plot(
+            "Bytes of a waiting message",
+            "In Redis, or in the embedded store's folder. Shorter is better.",
+            bytes(figures),
+        ),
+        cpu(
+            "Processor time at full speed",
+            "Microseconds of one core a message. Shorter is better.",
+            figures.cpu(at_full_speed, "µs"),
+        ),
         plot(
             "Redis' processor time",
             "Microseconds of one core a message, into Redis and out. Shorter is better.",
             redis(results, figures),
         ),
-        cpu("Processor time under a steady load", &steadily, figures.cpu(under_a_load, "%")),
+        cpu(
+            "Processor time under a steady load",
+            &steadily,
+            figures.cpu(under_a_load, "%"),
+        ),
         beside(&results.comparisons),
         strained(results),
         idle(&results.rows),
@@ -63,18 +86,29 @@ fn head(results: &Results) -> String {
 
 /// Nothing if there is nothing to see.
 fn plot(title: &str, says: &str, drawn: Option<String>) -> String {
-    drawn.map_or_else(String::new, |drawn| format!("<section><h2>{title}</h2><p>{says}</p>{drawn}</section>"))
+    drawn.map_or_else(String::new, |drawn| {
+        format!("<section><h2>{title}</h2><p>{says}</p>{drawn}</section>")
+    })
 }
 
 /// Without the rivals, beside whose length all else could not be told apart.
 fn at_full_speed(row: &Row) -> Option<f64> {
-    (!matches!(row.stage, Stage::Steady(_) | Stage::Beside(_) | Stage::Meanwhile(_)) && !RIVALS.contains(&row.system)).then_some(1.0)
+    (!matches!(
+        row.stage,
+        Stage::Steady(_) | Stage::Beside(_) | Stage::Meanwhile(_)
+    ) && !RIVALS.contains(&row.system))
+    .then_some(1.0)
 }
 
 /// In and out of Redis, of those that use it; nothing to see without a rival.
 fn redis(results: &Results, figures: Figures<'_>) -> Option<String> {
     let there = results.rows.iter().any(|row| RIVALS.contains(&row.system));
-    there.then(|| figures.bars(|row| row.redis_cpu_us.filter(|_| row.stage == Stage::Both), " µs"))?
+    there.then(|| {
+        figures.bars(
+            |row| row.redis_cpu_us.filter(|_| row.stage == Stage::Both),
+            " µs",
+        )
+    })?
 }
 
 /// A second's messages, in hundredths of that second.
@@ -86,7 +120,11 @@ fn under_a_load(row: &Row) -> Option<f64> {
 }
 
 fn cpu(title: &str, says: &str, drawn: Option<String>) -> String {
-    let key = key(&[("program", "the program itself"), ("redis", "Redis"), ("broker", "the broker")]);
+    let key = key(&[
+        ("program", "the program itself"),
+        ("redis", "Redis"),
+        ("broker", "the broker"),
+    ]);
     plot(title, &format!("{says}</p><p class=\"key\">{key}"), drawn)
 }
 
@@ -95,8 +133,15 @@ fn lateness(figures: Figures<'_>) -> String {
     if panels.is_empty() {
         return String::new();
     }
-    let names: Vec<_> = figures.systems().into_iter().map(|system| (system.class(), system.name())).collect();
-    let drawn: String = panels.iter().map(|(name, drawn)| format!("<figure><figcaption>{name}</figcaption>{drawn}</figure>")).collect();
+    let names: Vec<_> = figures
+        .systems()
+        .into_iter()
+        .map(|system| (system.class(), system.name()))
+        .collect();
+    let drawn: String = panels
+        .iter()
+        .map(|(name, drawn)| format!("<figure><figcaption>{name}</figcaption>{drawn}</figure>"))
+        .collect();
     let says = "How long after its due a message arrived, by the rate of a steady load: for half of them no longer than p50, for 99 of 100 \
                 than p99, for 999 of 1000 than p99.9. Lower is better; each step of the scale is ten times the one below.";
     format!(
@@ -106,7 +151,10 @@ fn lateness(figures: Figures<'_>) -> String {
 }
 
 fn key(names: &[(&str, &str)]) -> String {
-    names.iter().map(|(class, name)| format!("<span><i class=\"{class}\"></i>{name}</span>")).collect()
+    names
+        .iter()
+        .map(|(class, name)| format!("<span><i class=\"{class}\"></i>{name}</span>"))
+        .collect()
 }
 
 /// What an entry a message in Redis takes.
@@ -118,13 +166,25 @@ fn beside(comparisons: &[Comparison]) -> String {
         "<section><h2>Beside an entry a message in Redis</h2><p>How many times as much as Postdate, each ratio of one run.</p>",
     );
     text += "<div class=\"wide\"><table><thead><tr><th></th><th>Postdate</th>";
-    RIVALS.iter().for_each(|rival| text += &format!("<th>{}</th><th>times</th>", rival.name()));
+    RIVALS
+        .iter()
+        .for_each(|rival| text += &format!("<th>{}</th><th>times</th>", rival.name()));
     text += "</tr></thead><tbody>";
     for comparison in comparisons {
-        let _ = write!(text, "<tr><td>{}</td><td>{}</td>", comparison.what.replace(" us ", " µs "), short(comparison.postdate));
+        let _ = write!(
+            text,
+            "<tr><td>{}</td><td>{}</td>",
+            comparison.what.replace(" us ", " µs "),
+            short(comparison.postdate)
+        );
         for rival in RIVALS {
-            let found = comparison.rivals.iter().find(|beside| beside.system == rival);
-            let [value, times] = found.map_or([String::new(), String::new()], |beside| [short(beside.value), short(beside.times)]);
+            let found = comparison
+                .rivals
+                .iter()
+                .find(|beside| beside.system == rival);
+            let [value, times] = found.map_or([String::new(), String::new()], |beside| {
+                [short(beside.value), short(beside.times)]
+            });
             let _ = write!(text, "<td>{value}</td><td>{times}</td>");
         }
         text += "</tr>";
@@ -134,26 +194,56 @@ fn beside(comparisons: &[Comparison]) -> String {
 
 /// Much that waits, and much that is due at once.
 fn strained(results: &Results) -> String {
-    let rows = || results.rows.iter().filter_map(|row| Some((row.name(), row.process?)));
+    let rows = || {
+        results
+            .rows
+            .iter()
+            .filter_map(|row| Some((row.name(), row.process?)))
+    };
     if rows().next().is_none() {
         return String::new();
     }
-    let mut text =
-        String::from("<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds what loaded messages take.</p>");
+    let mut text = String::from(
+        "<section><h2>Depth and bursts</h2><p>The service's process; its budget bounds what loaded messages take.</p>",
+    );
     text += "<div class=\"wide\"><table><thead><tr><th></th><th>start-up, s</th><th>most memory, MiB</th><th>budget, MiB</th>";
     text += "<th>runs rewritten</th></tr></thead><tbody>";
-    for (name, Process { start_up_s, peak_bytes, budget_bytes, rewritten_runs }) in rows() {
+    for (
+        name,
+        Process {
+            start_up_s,
+            peak_bytes,
+            budget_bytes,
+            rewritten_runs,
+        },
+    ) in rows()
+    {
         let start_up = start_up_s.map_or_else(String::new, |seconds| format!("{seconds:.1}"));
-        let [peak, budget] = [peak_bytes, budget_bytes].map(|bytes| short(bytes / f64::from(1 << 20)));
-        let _ = write!(text, "<tr><td>{}</td><td>{start_up}</td><td>{peak}</td><td>{budget}</td>", escaped(&name));
+        let [peak, budget] =
+            [peak_bytes, budget_bytes].map(|bytes| short(bytes / f64::from(1 << 20)));
+        let _ = write!(
+            text,
+            "<tr><td>{}</td><td>{start_up}</td><td>{peak}</td><td>{budget}</td>",
+            escaped(&name)
+        );
         let _ = write!(text, "<td>{}</td></tr>", short(rewritten_runs));
     }
     text += "</tbody></table></div>";
     if !results.held.is_empty() {
         text += "<div class=\"wide\"><table><thead><tr><th></th><th></th><th>held against</th><th></th><th>times</th></tr></thead><tbody>";
-        for Held { what, value, against, base, times } in &results.held {
+        for Held {
+            what,
+            value,
+            against,
+            base,
+            times,
+        } in &results.held
+        {
             let (value, base) = (short(*value), short(*base));
-            let _ = write!(text, "<tr><td>{what}</td><td>{value}</td><td>{against}</td><td>{base}</td><td>{times:.2}</td></tr>");
+            let _ = write!(
+                text,
+                "<tr><td>{what}</td><td>{value}</td><td>{against}</td><td>{base}</td><td>{times:.2}</td></tr>"
+            );
         }
         text += "</tbody></table></div>";
     }
@@ -164,10 +254,21 @@ fn strained(results: &Results) -> String {
 fn idle(rows: &[Row]) -> String {
     let rows = rows.iter().filter_map(|row| Some((row.name(), row.idle?)));
     let lines: String = rows
-        .map(|(name, Idle { service, redis, broker })| {
-            let cells: String = [service, redis, broker].map(|part| format!("<td>{part:.2}</td>")).concat();
-            format!("<tr><td>{}</td>{cells}</tr>", escaped(&name))
-        })
+        .map(
+            |(
+                name,
+                Idle {
+                    service,
+                    redis,
+                    broker,
+                },
+            )| {
+                let cells: String = [service, redis, broker]
+                    .map(|part| format!("<td>{part:.2}</td>"))
+                    .concat();
+                format!("<tr><td>{}</td>{cells}</tr>", escaped(&name))
+            },
+        )
         .collect();
     if lines.is_empty() {
         return lines;
@@ -179,13 +280,26 @@ fn idle(rows: &[Row]) -> String {
 }
 
 fn table(rows: &[Row]) -> String {
-    let head =
-        ["", "messages/s", "CPU, µs", "Redis CPU, µs", "broker's CPU, µs", "bytes", "p50 / p99 / p99.9, ms", "others' CPU", "arrived"];
-    let mut text = String::from("<section><h2>All figures</h2><div class=\"wide\"><table><thead><tr>");
-    head.iter().for_each(|head| text += &format!("<th>{head}</th>"));
+    let head = [
+        "",
+        "messages/s",
+        "CPU, µs",
+        "Redis CPU, µs",
+        "broker's CPU, µs",
+        "bytes",
+        "p50 / p99 / p99.9, ms",
+        "others' CPU",
+        "arrived",
+    ];
+    let mut text =
+        String::from("<section><h2>All figures</h2><div class=\"wide\"><table><thead><tr>");
+    head.iter()
+        .for_each(|head| text += &format!("<th>{head}</th>"));
     text += "</tr></thead><tbody>";
     for row in rows.iter().filter(|row| row.idle.is_none()) {
-        let late = row.lateness_ms.map(|late| format!("{:.0} / {:.0} / {:.0}", late.p50, late.p99, late.p99_9));
+        let late = row
+            .lateness_ms
+            .map(|late| format!("{:.0} / {:.0} / {:.0}", late.p50, late.p99, late.p99_9));
         let fine = |figure: Option<f64>| figure.map(|figure| format!("{figure:.2}"));
         let cells = [
             row.rate.map(|rate| format!("{rate:.0}")),
@@ -198,7 +312,9 @@ fn table(rows: &[Row]) -> String {
             Some(row.verdict.to_string()),
         ];
         let _ = write!(text, "<tr><td>{}</td>", escaped(&row.name()));
-        cells.iter().for_each(|cell| text += &format!("<td>{}</td>", cell.as_deref().unwrap_or("")));
+        cells
+            .iter()
+            .for_each(|cell| text += &format!("<td>{}</td>", cell.as_deref().unwrap_or("")));
         text += "</tr>";
     }
     text + "</tbody></table></div></section>"
@@ -206,10 +322,15 @@ fn table(rows: &[Row]) -> String {
 
 fn method(results: &Results) -> String {
     let (before, points) = LEGEND.split_once("\n- ").unwrap_or((LEGEND, ""));
-    let points: String = points.split("\n- ").map(|point| format!("<li>{}</li>", code(&escaped(point)))).collect();
+    let points: String = points
+        .split("\n- ")
+        .map(|point| format!("<li>{}</li>", code(&escaped(point))))
+        .collect();
     let runs = match results.runs.len() {
         1 => String::new(),
-        runs => format!("<p>Each figure is the median of {runs} runs; the thin line on a bar goes from the least to the greatest.</p>"),
+        runs => format!(
+            "<p>Each figure is the median of {runs} runs; the thin line on a bar goes from the least to the greatest.</p>"
+        ),
     };
     let workload = serde_json::to_string_pretty(&results.workload).expect("plain data");
     format!(
@@ -222,6 +343,12 @@ fn method(results: &Results) -> String {
 /// What stands in backticks.
 fn code(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
-    let marked = parts.iter().enumerate().map(|(at, part)| if at % 2 == 1 { format!("<code>{part}</code>") } else { (*part).to_owned() });
+    let marked = parts.iter().enumerate().map(|(at, part)| {
+        if at % 2 == 1 {
+            format!("<code>{part}</code>")
+        } else {
+            (*part).to_owned()
+        }
+    });
     marked.collect()
 }

@@ -23,21 +23,43 @@ pub(super) struct Bar {
 /// Bars that lie below each other, all on one scale from zero.
 pub(super) fn bars(bars: &[Bar]) -> String {
     let total = |bar: &Bar| bar.parts.iter().map(|(_, value)| value).sum::<f64>();
-    let longest = bars.iter().map(|bar| total(bar).max(bar.range.map_or(0.0, |(_, most)| most))).fold(f64::MIN_POSITIVE, f64::max);
+    let longest = bars
+        .iter()
+        .map(|bar| total(bar).max(bar.range.map_or(0.0, |(_, most)| most)))
+        .fold(f64::MIN_POSITIVE, f64::max);
     let scale = BARS / longest;
     let mut svg = open(WIDTH, ROW * bars.len() as f64 + 6.0);
-    line(&mut svg, "axis", (LABELS, 0.0), (LABELS, ROW * bars.len() as f64));
+    line(
+        &mut svg,
+        "axis",
+        (LABELS, 0.0),
+        (LABELS, ROW * bars.len() as f64),
+    );
     for (at, bar) in bars.iter().enumerate() {
         let (top, middle) = (ROW * at as f64 + 5.0, ROW * at as f64 + ROW / 2.0);
-        text(&mut svg, "label end", (LABELS - 10.0, middle + 4.5), &bar.label);
+        text(
+            &mut svg,
+            "label end",
+            (LABELS - 10.0, middle + 4.5),
+            &bar.label,
+        );
         let mut x = LABELS;
         for (class, value) in &bar.parts {
             let width = value * scale;
-            let _ = write!(svg, r#"<rect class="{class}" x="{x:.1}" y="{top:.1}" width="{width:.1}" height="{:.1}"/>"#, ROW - 10.0);
+            let _ = write!(
+                svg,
+                r#"<rect class="{class}" x="{x:.1}" y="{top:.1}" width="{width:.1}" height="{:.1}"/>"#,
+                ROW - 10.0
+            );
             x += width;
         }
         if let Some((least, most)) = bar.range {
-            line(&mut svg, "range", (LABELS + least * scale, middle), (LABELS + most * scale, middle));
+            line(
+                &mut svg,
+                "range",
+                (LABELS + least * scale, middle),
+                (LABELS + most * scale, middle),
+            );
             x = x.max(LABELS + most * scale);
         }
         text(&mut svg, "value", (x + 8.0, middle + 4.5), &bar.text);
@@ -67,35 +89,85 @@ const MARGIN: (f64, f64, f64, f64) = (48.0, 12.0, 18.0, 44.0);
 /// Lines on logarithmic axes.
 pub(super) fn panel(lines: &[Line], axes: &Axes, x_title: &str, y_title: &str) -> String {
     let (left, top, right, bottom) = (MARGIN.0, MARGIN.1, PANEL.0 - MARGIN.2, PANEL.1 - MARGIN.3);
-    let (first, last) = (axes.x.first().copied().unwrap_or(1.0), axes.x.last().copied().unwrap_or(1.0));
-    let share = |value: f64, (least, most): (f64, f64)| if most > least { (value / least).ln() / (most / least).ln() } else { 0.5 };
+    let (first, last) = (
+        axes.x.first().copied().unwrap_or(1.0),
+        axes.x.last().copied().unwrap_or(1.0),
+    );
+    let share = |value: f64, (least, most): (f64, f64)| {
+        if most > least {
+            (value / least).ln() / (most / least).ln()
+        } else {
+            0.5
+        }
+    };
     // Points do not lie on the frame.
     let x = |value: f64| left + 16.0 + share(value, (first, last)) * (right - left - 32.0);
     let y = |value: f64| bottom - share(value.clamp(axes.y.0, axes.y.1), axes.y) * (bottom - top);
     let mut svg = open(PANEL.0, PANEL.1);
     for tick in decades(axes.y) {
         line(&mut svg, "grid", (left, y(tick)), (right, y(tick)));
-        text(&mut svg, "tick end", (left - 6.0, y(tick) + 4.0), &short(tick));
+        text(
+            &mut svg,
+            "tick end",
+            (left - 6.0, y(tick) + 4.0),
+            &short(tick),
+        );
     }
     for tick in apart(&axes.x, x) {
-        text(&mut svg, "tick middle", (x(tick), bottom + 16.0), &short(tick));
+        text(
+            &mut svg,
+            "tick middle",
+            (x(tick), bottom + 16.0),
+            &short(tick),
+        );
     }
     line(&mut svg, "axis", (left, bottom), (right, bottom));
-    text(&mut svg, "tick middle", (f64::midpoint(left, right), PANEL.1 - 8.0), x_title);
-    let _ = write!(svg, r#"<g transform="translate(12 {:.1}) rotate(-90)">"#, f64::midpoint(top, bottom));
+    text(
+        &mut svg,
+        "tick middle",
+        (f64::midpoint(left, right), PANEL.1 - 8.0),
+        x_title,
+    );
+    let _ = write!(
+        svg,
+        r#"<g transform="translate(12 {:.1}) rotate(-90)">"#,
+        f64::midpoint(top, bottom)
+    );
     text(&mut svg, "tick middle", (0.0, 0.0), y_title);
     svg += "</g>";
     for drawn in lines {
-        let points: Vec<String> = drawn.points.iter().map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value))).collect();
-        let _ = write!(svg, r#"<polyline class="line {}" points="{}"/>"#, drawn.class, points.join(" "));
+        let points: Vec<String> = drawn
+            .points
+            .iter()
+            .map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value)))
+            .collect();
+        let _ = write!(
+            svg,
+            r#"<polyline class="line {}" points="{}"/>"#,
+            drawn.class,
+            points.join(" ")
+        );
         for (at, value) in &drawn.points {
-            let (name, what) = (escaped(&drawn.name), format!("{} at {}", short(*value), short(*at)));
+            let (name, what) = (
+                escaped(&drawn.name),
+                format!("{} at {}", short(*value), short(*at)),
+            );
             let (class, x, y) = (drawn.class, x(*at), y(*value));
-            let _ = write!(svg, r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#);
+            let _ = write!(
+                svg,
+                r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="4"><title>{name}: {what}</title></circle>"#
+            );
             // Of points that lie close above each other, the lower ones are labelled below.
-            let lower =
-                lines.iter().flat_map(|line| &line.points).any(|(there, above)| there == at && above > value && *above < value * 4.0);
-            text(&mut svg, "point middle", (x, if lower { y + 17.0 } else { y - 8.0 }), &short(*value));
+            let lower = lines
+                .iter()
+                .flat_map(|line| &line.points)
+                .any(|(there, above)| there == at && above > value && *above < value * 4.0);
+            text(
+                &mut svg,
+                "point middle",
+                (x, if lower { y + 17.0 } else { y - 8.0 }),
+                &short(*value),
+            );
         }
     }
     svg + "</svg>"
@@ -106,7 +178,10 @@ fn apart(ticks: &[f64], x: impl Fn(f64) -> f64) -> Vec<f64> {
     let half = |tick: f64| short(tick).len() as f64 * SIGN / 2.0;
     let mut kept: Vec<f64> = Vec::new();
     for tick in ticks.iter().copied().rev() {
-        if kept.last().is_none_or(|next| x(tick) + half(tick) + SIGN <= x(*next) - half(*next)) {
+        if kept
+            .last()
+            .is_none_or(|next| x(tick) + half(tick) + SIGN <= x(*next) - half(*next))
+        {
             kept.push(tick);
         }
     }
@@ -115,7 +190,9 @@ fn apart(ticks: &[f64], x: impl Fn(f64) -> f64) -> Vec<f64> {
 
 /// The powers of ten within a range.
 fn decades((least, most): (f64, f64)) -> impl Iterator<Item = f64> {
-    (0..9).map(|power| 10f64.powi(power)).filter(move |tick| (least..=most).contains(tick))
+    (0..9)
+        .map(|power| 10f64.powi(power))
+        .filter(move |tick| (least..=most).contains(tick))
 }
 
 /// A number of few signs: 950, 12k, 1.2M.
@@ -130,7 +207,10 @@ pub(super) fn short(value: f64) -> String {
 }
 
 pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 fn open(width: f64, height: f64) -> String {
@@ -138,9 +218,17 @@ fn open(width: f64, height: f64) -> String {
 }
 
 fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
-    let _ = write!(svg, r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#, from.0, from.1, to.0, to.1);
+    let _ = write!(
+        svg,
+        r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
+        from.0, from.1, to.0, to.1
+    );
 }
 
 fn text(svg: &mut String, class: &str, (x, y): (f64, f64), text: &str) {
-    let _ = write!(svg, r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#, escaped(text));
+    let _ = write!(
+        svg,
+        r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#,
+        escaped(text)
+    );
 }

@@ -12,7 +12,11 @@ pub(crate) enum Delay {
     /// Each as often as any other.
     Uniform { min: Duration, max: Duration },
     /// Most are short, a few are long: none beyond `max`.
-    Exponential { min: Duration, mean: Duration, max: Duration },
+    Exponential {
+        min: Duration,
+        mean: Duration,
+        max: Duration,
+    },
 }
 
 impl Delay {

@@ -11,7 +11,8 @@ use toml_edit::{ImDocument, Item, TableLike};
 use super::problem::{Error, Place, Problem};
 use super::unit::{Quantity, Size};
 use super::{
-    COUNT_MAX, Deep, Delay, HEADER_BYTES_MAX, HEADERS_MAX, KEY_MAX, KEY_MIN, Message, PAYLOAD_MIN, RECORD_BYTES_MAX, WAITING, Workload,
+    COUNT_MAX, Deep, Delay, HEADER_BYTES_MAX, HEADERS_MAX, KEY_MAX, KEY_MIN, Message, PAYLOAD_MIN,
+    RECORD_BYTES_MAX, WAITING, Workload,
 };
 
 /// Every key there is, and the tables they stand in.
@@ -63,9 +64,18 @@ const HEADER_BYTES_BESIDE: usize = 8;
 
 /// The workload of that file; what it leaves out is as usual.
 pub(crate) fn read(path: &Path) -> Result<Workload, Error> {
-    let mut reader = Reader { path: path.to_owned(), text: String::new(), document: None, problems: Vec::new() };
+    let mut reader = Reader {
+        path: path.to_owned(),
+        text: String::new(),
+        document: None,
+        problems: Vec::new(),
+    };
     let workload = reader.read();
-    if reader.problems.is_empty() { Ok(workload) } else { Err(Error::new(reader.problems)) }
+    if reader.problems.is_empty() {
+        Ok(workload)
+    } else {
+        Err(Error::new(reader.problems))
+    }
 }
 
 struct Reader {
@@ -85,11 +95,17 @@ impl Reader {
         load.count = self.whole("count", 1_000..=COUNT_MAX, load.count);
         load.partitions = self.whole("partitions", 1..=64, load.partitions as usize) as i32;
         let message = &mut load.message;
-        message.payload_bytes = self.size("message.payload", PAYLOAD_MIN..=PAYLOAD_MAX, message.payload_bytes);
+        message.payload_bytes = self.size(
+            "message.payload",
+            PAYLOAD_MIN..=PAYLOAD_MAX,
+            message.payload_bytes,
+        );
         message.noise_percent = self.whole("message.noise_percent", 0..=50, message.noise_percent);
         message.key_bytes = self.size("message.key", KEY_MIN..=KEY_MAX, message.key_bytes);
-        message.distinct_keys =
-            self.find("message.distinct_keys").is_some().then(|| self.whole("message.distinct_keys", 1..=COUNT_MAX, 1_000));
+        message.distinct_keys = self
+            .find("message.distinct_keys")
+            .is_some()
+            .then(|| self.whole("message.distinct_keys", 1..=COUNT_MAX, 1_000));
         message.headers = self.headers(std::mem::take(&mut message.headers));
         let message = load.message.clone();
         self.refuse_giant(&message);
@@ -98,9 +114,15 @@ impl Reader {
         load.steady.lasts = self.quantity("steady.lasts", SECOND..=STEADY_MAX, load.steady.lasts);
         load.steady.delay = self.delay("steady.delay", STEADY_DELAY_MAX, load.steady.delay);
         load.deep = self.deep(load.deep);
-        let most = load.steady.rates.iter().max().map_or(0, |rate| rate.saturating_mul(load.steady.lasts.as_secs() as usize));
+        let most = load.steady.rates.iter().max().map_or(0, |rate| {
+            rate.saturating_mul(load.steady.lasts.as_secs() as usize)
+        });
         if most > COUNT_MAX {
-            self.refuse("steady.lasts", format!("at the greatest rate it makes {most} messages"), format!("at most {COUNT_MAX}"));
+            self.refuse(
+                "steady.lasts",
+                format!("at the greatest rate it makes {most} messages"),
+                format!("at most {COUNT_MAX}"),
+            );
         }
         load
     }
@@ -112,23 +134,39 @@ impl Reader {
         let delay = self.delay("deep.delay", DELAY_MAX, usual.delay);
         // It comes twice, and half of the numbers is for what waits.
         if rate.saturating_mul(lasts.as_secs() as usize) > COUNT_MAX / 4 {
-            self.refuse("deep.lasts", "at that rate it makes too many messages".to_owned(), format!("at most {} in all", COUNT_MAX / 4));
+            self.refuse(
+                "deep.lasts",
+                "at that rate it makes too many messages".to_owned(),
+                format!("at most {} in all", COUNT_MAX / 4),
+            );
         }
-        Deep { waiting, delay, rate, lasts }
+        Deep {
+            waiting,
+            delay,
+            rate,
+            lasts,
+        }
     }
 
     fn parse(&mut self) -> bool {
         match std::fs::read_to_string(&self.path) {
             Ok(text) => self.text = text,
             Err(error) => {
-                self.whole_file(None, format!("it cannot be read: {error}"), "give the path of a workload file: WORKLOAD=path");
+                self.whole_file(
+                    None,
+                    format!("it cannot be read: {error}"),
+                    "give the path of a workload file: WORKLOAD=path",
+                );
                 return false;
             }
         }
         match ImDocument::parse(self.text.clone()) {
             Ok(document) => self.document = Some(document),
             Err(error) => {
-                let what = format!("this is not TOML: {}", error.message().trim().replace('\n', ", "));
+                let what = format!(
+                    "this is not TOML: {}",
+                    error.message().trim().replace('\n', ", ")
+                );
                 self.whole_file(
                     error.span().map(|span| span.start),
                     what,
@@ -146,38 +184,74 @@ impl Reader {
         }
         for key in faults {
             if KEYS.contains(&key.as_str()) {
-                self.refuse(&key, "it is a table, and a value stands here".to_owned(), format!("[{key}], and its keys below"));
+                self.refuse(
+                    &key,
+                    "it is a table, and a value stands here".to_owned(),
+                    format!("[{key}], and its keys below"),
+                );
                 continue;
             }
-            let fix = meant(&key).map_or_else(|| "remove it".to_owned(), |near| format!("is `{near}` meant? Else remove it"));
+            let fix = meant(&key).map_or_else(
+                || "remove it".to_owned(),
+                |near| format!("is `{near}` meant? Else remove it"),
+            );
             self.refuse(&key, "there is no such key".to_owned(), fix);
         }
     }
 
     fn whole(&mut self, key: &str, range: RangeInclusive<usize>, usual: usize) -> usize {
-        let Some(item) = self.find(key) else { return usual };
-        let value = item.as_integer().and_then(|value| usize::try_from(value).ok());
-        let fix = format!("a whole number from {} to {}, such as {usual}", range.start(), range.end());
+        let Some(item) = self.find(key) else {
+            return usual;
+        };
+        let value = item
+            .as_integer()
+            .and_then(|value| usize::try_from(value).ok());
+        let fix = format!(
+            "a whole number from {} to {}, such as {usual}",
+            range.start(),
+            range.end()
+        );
         self.checked(key, value.filter(|value| range.contains(value)), fix, usual)
     }
 
     fn size(&mut self, key: &str, range: RangeInclusive<usize>, usual: usize) -> usize {
-        self.quantity(key, Size(*range.start() as u64)..=Size(*range.end() as u64), Size(usual as u64)).0 as usize
+        self.quantity(
+            key,
+            Size(*range.start() as u64)..=Size(*range.end() as u64),
+            Size(usual as u64),
+        )
+        .0 as usize
     }
 
     /// What each part of it may be, all of them together may not.
     fn refuse_giant(&mut self, message: &Message) {
         let bytes = message.bytes();
         if bytes > RECORD_BYTES_MAX {
-            let what = format!("payload, key and headers are {bytes} bytes, and brokers take no such record unless they are told to");
-            self.refuse("message", what, format!("at most {RECORD_BYTES_MAX} bytes together"));
+            let what = format!(
+                "payload, key and headers are {bytes} bytes, and brokers take no such record unless they are told to"
+            );
+            self.refuse(
+                "message",
+                what,
+                format!("at most {RECORD_BYTES_MAX} bytes together"),
+            );
         }
     }
 
     fn quantity<T: Quantity>(&mut self, key: &str, range: RangeInclusive<T>, usual: T) -> T {
-        let Some(item) = self.find(key) else { return usual };
-        let value = item.as_str().and_then(T::parse).filter(|value| range.contains(value));
-        let fix = format!("{}; from {} to {}", T::GRAMMAR, range.start().write(), range.end().write());
+        let Some(item) = self.find(key) else {
+            return usual;
+        };
+        let value = item
+            .as_str()
+            .and_then(T::parse)
+            .filter(|value| range.contains(value));
+        let fix = format!(
+            "{}; from {} to {}",
+            T::GRAMMAR,
+            range.start().write(),
+            range.end().write()
+        );
         self.checked(key, value, fix, usual)
     }
 
@@ -185,51 +259,116 @@ impl Reader {
         if self.find(table).is_none() {
             return usual;
         }
-        let [distribution, min, mean, max] = ["distribution", "min", "mean", "max"].map(|name| format!("{table}.{name}"));
-        let exponential = match self.find(&distribution).map(|item| item.as_str().unwrap_or_default().to_owned()).as_deref() {
+        let [distribution, min, mean, max] =
+            ["distribution", "min", "mean", "max"].map(|name| format!("{table}.{name}"));
+        let exponential = match self
+            .find(&distribution)
+            .map(|item| item.as_str().unwrap_or_default().to_owned())
+            .as_deref()
+        {
             None | Some("uniform") => false,
             Some("exponential") => true,
-            Some(_) => self.checked(&distribution, None, "one of \"uniform\", \"exponential\"".to_owned(), false),
+            Some(_) => self.checked(
+                &distribution,
+                None,
+                "one of \"uniform\", \"exponential\"".to_owned(),
+                false,
+            ),
         };
         let least = self.quantity(&min, SECOND..=greatest, SECOND);
         let most = self.quantity(&max, SECOND..=greatest, greatest.min(usual.max()));
         if least > most {
-            self.refuse(&min, "it is beyond max".to_owned(), format!("at most {}", most.write()));
+            self.refuse(
+                &min,
+                "it is beyond max".to_owned(),
+                format!("at most {}", most.write()),
+            );
         }
         if !exponential {
             if self.find(&mean).is_some() {
-                self.refuse(&mean, "a uniform delay has none".to_owned(), "remove it, or say distribution = \"exponential\"".to_owned());
+                self.refuse(
+                    &mean,
+                    "a uniform delay has none".to_owned(),
+                    "remove it, or say distribution = \"exponential\"".to_owned(),
+                );
             }
-            return Delay::Uniform { min: least.min(most), max: most };
+            return Delay::Uniform {
+                min: least.min(most),
+                max: most,
+            };
         }
         if self.find(&mean).is_none() {
-            self.refuse(&mean, "missing".to_owned(), format!("give the mean of the distribution, such as {mean} = \"1h\""));
+            self.refuse(
+                &mean,
+                "missing".to_owned(),
+                format!("give the mean of the distribution, such as {mean} = \"1h\""),
+            );
         }
         let middle = self.quantity(&mean, least..=most.max(least), least);
-        Delay::Exponential { min: least.min(most), mean: middle, max: most }
+        Delay::Exponential {
+            min: least.min(most),
+            mean: middle,
+            max: most,
+        }
     }
 
     fn rates(&mut self, usual: Vec<usize>) -> Vec<usize> {
-        let Some(item) = self.find("steady.rates") else { return usual };
-        let rate = |value: &toml_edit::Value| value.as_integer().and_then(|rate| usize::try_from(rate).ok());
-        let rates = item.as_array().and_then(|rates| rates.iter().map(rate).collect::<Option<Vec<_>>>());
-        let fine = |rates: &Vec<usize>| (1..=8).contains(&rates.len()) && rates.iter().all(|rate| (10..=1_000_000).contains(rate));
+        let Some(item) = self.find("steady.rates") else {
+            return usual;
+        };
+        let rate = |value: &toml_edit::Value| {
+            value
+                .as_integer()
+                .and_then(|rate| usize::try_from(rate).ok())
+        };
+        let rates = item
+            .as_array()
+            .and_then(|rates| rates.iter().map(rate).collect::<Option<Vec<_>>>());
+        let fine = |rates: &Vec<usize>| {
+            (1..=8).contains(&rates.len())
+                && rates.iter().all(|rate| (10..=1_000_000).contains(rate))
+        };
         let rising = |rates: &Vec<usize>| rates.is_sorted_by(|a, b| a < b);
-        let fix = "one to eight rising rates of 10 to 1000000 messages a second, such as [1000, 10000]".to_owned();
-        self.checked("steady.rates", rates.filter(|rates| fine(rates) && rising(rates)), fix, usual)
+        let fix =
+            "one to eight rising rates of 10 to 1000000 messages a second, such as [1000, 10000]"
+                .to_owned();
+        self.checked(
+            "steady.rates",
+            rates.filter(|rates| fine(rates) && rising(rates)),
+            fix,
+            usual,
+        )
     }
 
     fn headers(&mut self, usual: Vec<(String, String)>) -> Vec<(String, String)> {
-        let Some(item) = self.find("message.headers") else { return usual };
+        let Some(item) = self.find("message.headers") else {
+            return usual;
+        };
         let text = |(name, item): (&str, &Item)| Some((name.to_owned(), item.as_str()?.to_owned()));
-        let headers = item.as_table_like().and_then(|headers| headers.iter().map(text).collect::<Option<Vec<_>>>());
-        let fine = |headers: &Vec<(String, String)>| headers.iter().all(|(name, _)| !name.starts_with("postdate-"));
+        let headers = item
+            .as_table_like()
+            .and_then(|headers| headers.iter().map(text).collect::<Option<Vec<_>>>());
+        let fine = |headers: &Vec<(String, String)>| {
+            headers
+                .iter()
+                .all(|(name, _)| !name.starts_with("postdate-"))
+        };
         let fix = "a table of names and texts, none beginning with postdate-, such as { content-type = \"application/json\" }".to_owned();
         let headers = self.checked("message.headers", headers.filter(fine), fix, usual);
-        let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len() + HEADER_BYTES_BESIDE).sum();
+        let bytes: usize = headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + HEADER_BYTES_BESIDE)
+            .sum();
         if headers.len() > HEADERS_MAX || bytes > HEADER_BYTES_MAX {
-            let what = format!("{} headers of {bytes} bytes are more than the service takes", headers.len());
-            self.refuse("message.headers", what, format!("at most {HEADERS_MAX}, of {HEADER_BYTES_MAX} bytes together"));
+            let what = format!(
+                "{} headers of {bytes} bytes are more than the service takes",
+                headers.len()
+            );
+            self.refuse(
+                "message.headers",
+                what,
+                format!("at most {HEADERS_MAX}, of {HEADER_BYTES_MAX} bytes together"),
+            );
         }
         headers
     }
@@ -237,23 +376,44 @@ impl Reader {
     /// The value, or a problem and what is usual.
     fn checked<T>(&mut self, key: &str, value: Option<T>, fix: impl Display, usual: T) -> T {
         value.unwrap_or_else(|| {
-            self.refuse(key, format!("{} is not possible here", self.written(key)), fix.to_string());
+            self.refuse(
+                key,
+                format!("{} is not possible here", self.written(key)),
+                fix.to_string(),
+            );
             usual
         })
     }
 
     fn written(&self, key: &str) -> String {
-        self.find(key).map_or_else(String::new, |item| item.to_string().trim().to_owned())
+        self.find(key)
+            .map_or_else(String::new, |item| item.to_string().trim().to_owned())
     }
 
     fn refuse(&mut self, key: &str, what: String, fix: String) {
-        let place = Place::File { path: self.path.clone(), line: self.line(key) };
-        self.problems.push(Problem { place, key: Some(key.to_owned()), what, fix });
+        let place = Place::File {
+            path: self.path.clone(),
+            line: self.line(key),
+        };
+        self.problems.push(Problem {
+            place,
+            key: Some(key.to_owned()),
+            what,
+            fix,
+        });
     }
 
     fn whole_file(&mut self, at: Option<usize>, what: String, fix: &str) {
-        let place = Place::File { path: self.path.clone(), line: at.map(|at| self.line_of(at)) };
-        self.problems.push(Problem { place, key: None, what, fix: fix.to_owned() });
+        let place = Place::File {
+            path: self.path.clone(),
+            line: at.map(|at| self.line_of(at)),
+        };
+        self.problems.push(Problem {
+            place,
+            key: None,
+            what,
+            fix: fix.to_owned(),
+        });
     }
 
     fn find(&self, key: &str) -> Option<&Item> {
@@ -268,7 +428,12 @@ impl Reader {
     fn line(&self, key: &str) -> Option<usize> {
         let (mut item, mut found) = (self.document.as_ref()?.as_item(), None);
         for name in key.split('.') {
-            let Some((name, below)) = item.as_table_like().and_then(|table| table.get_key_value(name)) else { break };
+            let Some((name, below)) = item
+                .as_table_like()
+                .and_then(|table| table.get_key_value(name))
+            else {
+                break;
+            };
             found = name.span().or(found);
             item = below;
         }
@@ -276,7 +441,13 @@ impl Reader {
     }
 
     fn line_of(&self, at: usize) -> usize {
-        1 + self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
+        1 + self
+            .text
+            .as_bytes()
+            .iter()
+            .take(at)
+            .filter(|byte| **byte == b'\n')
+            .count()
     }
 }
 
@@ -285,14 +456,24 @@ fn meant(key: &str) -> Option<&'static str> {
     let name = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
     let own = key.rsplit('.').next().unwrap_or(key);
     let likeness = |known: &&'static str| (strsim::jaro_winkler(name(known), own) * 1e3) as usize;
-    KEYS.into_iter().max_by_key(likeness).filter(|known| likeness(known) > 850)
+    KEYS.into_iter()
+        .max_by_key(likeness)
+        .filter(|known| likeness(known) > 850)
 }
 
 /// Keys that there are not, and tables that are none.
 fn collect_misshapen(table: &dyn TableLike, above: &str, faults: &mut Vec<String>) {
     for (name, item) in table.iter() {
-        let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
-        let holds_keys = KEYS.iter().any(|known| known.strip_prefix(&key).is_some_and(|rest| rest.starts_with('.')));
+        let key = if above.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{above}.{name}")
+        };
+        let holds_keys = KEYS.iter().any(|known| {
+            known
+                .strip_prefix(&key)
+                .is_some_and(|rest| rest.starts_with('.'))
+        });
         match item.as_table_like() {
             _ if !KEYS.contains(&key.as_str()) => faults.push(key),
             Some(below) if holds_keys => collect_misshapen(below, &key, faults),

@@ -3,10 +3,18 @@
 
 mod delay;
 mod file;
-#[allow(dead_code, unreachable_pub, reason = "the service's own words for what is wrong with a file; it has more of them")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the service's own words for what is wrong with a file; it has more of them"
+)]
 #[path = "../../../src/config/problem.rs"]
 mod problem;
-#[allow(dead_code, unused_imports, reason = "the service's own grammar of durations and sizes, whole")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the service's own grammar of durations and sizes, whole"
+)]
 #[path = "../../../src/config/unit.rs"]
 mod unit;
 
@@ -87,22 +95,59 @@ pub(crate) struct Steady {
 impl Default for Workload {
     fn default() -> Workload {
         let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-        let message = Message { payload_bytes: ORDER_BYTES, noise_percent: 25, key_bytes: KEY_MIN, distinct_keys: None, headers };
+        let message = Message {
+            payload_bytes: ORDER_BYTES,
+            noise_percent: 25,
+            key_bytes: KEY_MIN,
+            distinct_keys: None,
+            headers,
+        };
         let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
-        let delay = Delay::Uniform { min: 10 * minute, max: 10 * minute + day };
-        let short = Delay::Uniform { min: Duration::from_secs(2), max: Duration::from_secs(10) };
-        let steady = Steady { rates: vec![1_000, 10_000, 50_000], lasts: Duration::from_secs(20), delay: short };
-        let long = Delay::Uniform { min: 60 * minute, max: 30 * day };
-        let deep = Deep { waiting: 10_000_000, delay: long, rate: 20_000, lasts: Duration::from_secs(30) };
-        Workload { count: 1_000_000, partitions: 4, message, delay, steady, deep }
+        let delay = Delay::Uniform {
+            min: 10 * minute,
+            max: 10 * minute + day,
+        };
+        let short = Delay::Uniform {
+            min: Duration::from_secs(2),
+            max: Duration::from_secs(10),
+        };
+        let steady = Steady {
+            rates: vec![1_000, 10_000, 50_000],
+            lasts: Duration::from_secs(20),
+            delay: short,
+        };
+        let long = Delay::Uniform {
+            min: 60 * minute,
+            max: 30 * day,
+        };
+        let deep = Deep {
+            waiting: 10_000_000,
+            delay: long,
+            rate: 20_000,
+            lasts: Duration::from_secs(30),
+        };
+        Workload {
+            count: 1_000_000,
+            partitions: 4,
+            message,
+            delay,
+            steady,
+            deep,
+        }
     }
 }
 
 impl Message {
     /// Of that length, and the same for the same number.
     pub(crate) fn key(&self, number: usize) -> String {
-        let number = self.distinct_keys.map_or(number, |distinct| noise(number) as usize % distinct);
-        format!("{:-<width$}", format!("key-{number:08}"), width = self.key_bytes)
+        let number = self
+            .distinct_keys
+            .map_or(number, |distinct| noise(number) as usize % distinct);
+        format!(
+            "{:-<width$}",
+            format!("key-{number:08}"),
+            width = self.key_bytes
+        )
     }
 
     pub(crate) fn payload(&self, number: usize) -> String {
@@ -112,8 +157,11 @@ impl Message {
         let room = self.payload_bytes - PAYLOAD_MIN;
         // Hexadecimal digits, of which compression leaves half: for a per cent of noise, two of them.
         let digits = (room * 2 * self.noise_percent / 100).min(room);
-        let words =
-            (0..digits.div_ceil(16)).map(|word| noise(number).rotate_left(29).wrapping_mul(word as u64 * 2 + 0xBF58_476D_1CE4_E5B9));
+        let words = (0..digits.div_ceil(16)).map(|word| {
+            noise(number)
+                .rotate_left(29)
+                .wrapping_mul(word as u64 * 2 + 0xBF58_476D_1CE4_E5B9)
+        });
         let mut fill: String = words.map(|word| format!("{word:016x}")).collect();
         fill.truncate(digits);
         fill.extend(PROSE.chars().cycle().take(room - digits));
@@ -123,12 +171,21 @@ impl Message {
     /// The number that a payload was made from.
     pub(crate) fn number(payload: &[u8]) -> Option<usize> {
         let end = payload.len().checked_sub(2)?;
-        std::str::from_utf8(payload.get(end.checked_sub(DIGITS)?..end)?).ok()?.parse().ok()
+        std::str::from_utf8(payload.get(end.checked_sub(DIGITS)?..end)?)
+            .ok()?
+            .parse()
+            .ok()
     }
 
     /// Key, headers and payload.
     pub(crate) fn bytes(&self) -> usize {
-        self.payload_bytes + self.key_bytes + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+        self.payload_bytes
+            + self.key_bytes
+            + self
+                .headers
+                .iter()
+                .map(|(name, value)| name.len() + value.len())
+                .sum::<usize>()
     }
 }
 

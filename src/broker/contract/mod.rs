@@ -54,7 +54,19 @@ pub(crate) trait World {
 
     /// Names that a target refuses.
     fn impossible_targets(&self) -> Vec<String> {
-        ["no spaces", "a\0b", "", "ümlaut", "^.*", "a/b", &"x".repeat(250), ".", ".."].map(str::to_owned).to_vec()
+        [
+            "no spaces",
+            "a\0b",
+            "",
+            "ümlaut",
+            "^.*",
+            "a/b",
+            &"x".repeat(250),
+            ".",
+            "..",
+        ]
+        .map(str::to_owned)
+        .to_vec()
     }
 
     /// `bytes_max`: beyond it the topic refuses a record.
@@ -123,18 +135,29 @@ struct Whole {
 
 impl Whole {
     fn text(payload: impl Into<String>) -> Self {
-        Self { payload: Some(payload.into().into_bytes()), ..Self::default() }
+        Self {
+            payload: Some(payload.into().into_bytes()),
+            ..Self::default()
+        }
     }
 
     fn keyed(key: &[u8]) -> Self {
-        Self { key: Some(key.to_vec()), ..Self::default() }
+        Self {
+            key: Some(key.to_vec()),
+            ..Self::default()
+        }
     }
 }
 
 /// The payload as a number.
 fn number(whole: &Whole) -> u64 {
-    let payload = whole.payload.as_deref().and_then(|payload| std::str::from_utf8(payload).ok());
-    payload.and_then(|payload| payload.parse().ok()).expect("a payload that is a number")
+    let payload = whole
+        .payload
+        .as_deref()
+        .and_then(|payload| std::str::from_utf8(payload).ok());
+    payload
+        .and_then(|payload| payload.parse().ok())
+        .expect("a payload that is a number")
 }
 
 fn keeps_all(_: &[u8]) -> bool {
@@ -152,10 +175,24 @@ fn to(world: &dyn World, topic: &str, partition: Option<i32>) -> To {
 
 fn send(target: &mut dyn Target, To(topic, partition): &To, whole: &Whole, ticket: u64) -> Sent {
     let mut block = Vec::new();
-    whole.headers.iter().for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
+    whole
+        .headers
+        .iter()
+        .for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
     let headers = Headers::from_block(&block);
     let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
-    target.send(&Outgoing { topic, partition: *partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
+    target.send(
+        &Outgoing {
+            topic,
+            partition: *partition,
+            key,
+            payload,
+            headers,
+            stays: keeps_all,
+            extra: &[],
+        },
+        ticket,
+    )
 }
 
 /// The reports of so many records, by ticket; each comes once.
@@ -185,21 +222,31 @@ async fn deliver(target: &mut dyn Target, to: &To, all: &[Whole]) {
         }
         for report in within(PATIENCE, "reports", target.reports()).await {
             assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
-            assert!(delivered.insert(report.ticket), "record {} was reported twice", report.ticket);
+            assert!(
+                delivered.insert(report.ticket),
+                "record {} was reported twice",
+                report.ticket
+            );
         }
     }
 }
 
 fn texts(numbers: std::ops::Range<u64>) -> Vec<Whole> {
-    numbers.map(|number| Whole::text(number.to_string())).collect()
+    numbers
+        .map(|number| Whole::text(number.to_string()))
+        .collect()
 }
 
 /// Waits until the group has given it so many partitions in all, over what it has already.
 async fn gain(source: &mut dyn Source, owned: &mut BTreeSet<Partition>, count: usize) {
     while owned.len() < count {
         match within(PATIENCE, "partitions", source.next()).await {
-            Ok(Event::Gained(partitions)) => partitions.into_iter().for_each(|partition| assert!(owned.insert(partition))),
-            Ok(Event::Lost(partitions)) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
+            Ok(Event::Gained(partitions)) => partitions
+                .into_iter()
+                .for_each(|partition| assert!(owned.insert(partition))),
+            Ok(Event::Lost(partitions)) => partitions
+                .iter()
+                .for_each(|partition| assert!(owned.remove(partition))),
             other => panic!("{other:?}"),
         }
     }
@@ -213,17 +260,32 @@ async fn member(world: &dyn World, topic: &str, partitions: usize) -> Box<dyn So
 }
 
 /// What is read of one partition in one epoch, until its end.
-async fn read_to_end(source: &mut dyn Source, partition: &Partition, epoch: u64) -> (Vec<Whole>, Offset) {
+async fn read_to_end(
+    source: &mut dyn Source,
+    partition: &Partition,
+    epoch: u64,
+) -> (Vec<Whole>, Offset) {
     let mut read = Vec::new();
     loop {
-        match within(PATIENCE, "the end of a partition", source.next()).await.expect("a source that reads") {
+        match within(PATIENCE, "the end of a partition", source.next())
+            .await
+            .expect("a source that reads")
+        {
             Event::Records(batch) => {
                 assert_eq!((&batch.partition, batch.epoch), (partition, epoch));
                 read.extend(wholes(&batch));
             }
-            Event::End { partition: of, epoch: its, at } if (&of, its) == (partition, epoch) => return (read, at),
+            Event::End {
+                partition: of,
+                epoch: its,
+                at,
+            } if (&of, its) == (partition, epoch) => return (read, at),
             // What was never to be seen may be told as gone.
-            Event::Removed { partition: of, epoch: its, .. } if (&of, its) == (partition, epoch) => {}
+            Event::Removed {
+                partition: of,
+                epoch: its,
+                ..
+            } if (&of, its) == (partition, epoch) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -232,7 +294,9 @@ async fn read_to_end(source: &mut dyn Source, partition: &Partition, epoch: u64)
 fn wholes(batch: &Batch) -> Vec<Whole> {
     let owned = |(name, value): Header<'_>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let whole = |record: crate::model::Record<'_>| {
-        let timestamp = record.timestamp.expect("a record that was sent has a timestamp");
+        let timestamp = record
+            .timestamp
+            .expect("a record that was sent has a timestamp");
         assert!(timestamp > Timestamp::YEAR_2000);
         Whole {
             offset: record.offset.0,

@@ -1,6 +1,9 @@
 //! What a source and a catalog must do.
 
-use super::{PATIENCE, Whole, World, deliver, gain, member, name, number, read_to_end, texts, to, topic, wholes, within};
+use super::{
+    PATIENCE, Whole, World, deliver, gain, member, name, number, read_to_end, texts, to, topic,
+    wholes, within,
+};
 use crate::broker::{Commit, Error, Event};
 use crate::model::{Offset, Partition};
 use std::collections::BTreeSet;
@@ -31,9 +34,20 @@ async fn every_byte_of_a_record_comes_back(world: &dyn World) {
     let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let wanted = [
         Whole::default(),
-        Whole { key: bytes(b""), payload: bytes(b""), ..Whole::default() },
-        Whole { key: bytes(&[0, 255, 128]), payload: bytes(&[0xc3, 0x28, 0]), ..Whole::default() },
-        Whole { payload: bytes(&vec![7; 300_000]), ..Whole::default() },
+        Whole {
+            key: bytes(b""),
+            payload: bytes(b""),
+            ..Whole::default()
+        },
+        Whole {
+            key: bytes(&[0, 255, 128]),
+            payload: bytes(&[0xc3, 0x28, 0]),
+            ..Whole::default()
+        },
+        Whole {
+            payload: bytes(&vec![7; 300_000]),
+            ..Whole::default()
+        },
         Whole {
             payload: bytes(b"x"),
             headers: vec![
@@ -48,10 +62,20 @@ async fn every_byte_of_a_record_comes_back(world: &dyn World) {
             ],
             ..Whole::default()
         },
-        Whole { headers: (0..500).map(|n: u32| header(format!("h{n}").as_bytes(), Some(&n.to_le_bytes()))).collect(), ..Whole::default() },
+        Whole {
+            headers: (0..500)
+                .map(|n: u32| header(format!("h{n}").as_bytes(), Some(&n.to_le_bytes())))
+                .collect(),
+            ..Whole::default()
+        },
     ];
     let topic = topic(world, "fidelity", 1).await;
-    deliver(&mut *world.target(100), &to(world, &topic, Some(0)), &wanted).await;
+    deliver(
+        &mut *world.target(100),
+        &to(world, &topic, Some(0)),
+        &wanted,
+    )
+    .await;
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     source.start(&partition, Offset(0), 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
@@ -65,12 +89,20 @@ async fn every_byte_of_a_record_comes_back(world: &dyn World) {
 
 async fn reading_starts_where_it_is_told(world: &dyn World) {
     let topic = topic(world, "start", 1).await;
-    deliver(&mut *world.target(100), &to(world, &topic, Some(0)), &texts(0..10)).await;
+    deliver(
+        &mut *world.target(100),
+        &to(world, &topic, Some(0)),
+        &texts(0..10),
+    )
+    .await;
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     for (epoch, from) in [(1, 4), (2, 0), (3, 9), (4, 10)] {
         source.start(&partition, Offset(world.first() + from), epoch);
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
-        assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (from..10).collect::<Vec<_>>());
+        assert_eq!(
+            read.iter().map(number).collect::<Vec<_>>(),
+            (from..10).collect::<Vec<_>>()
+        );
         assert_eq!(at, Offset(world.first() + 10));
         assert_eq!(source.end(&partition), Some(Offset(world.first() + 10)));
     }
@@ -80,16 +112,30 @@ async fn reading_starts_where_it_is_told(world: &dyn World) {
 /// Every batch is followed by a new start somewhere else, so whatever was fetched ahead is under way: none of it may come back.
 async fn a_new_start_drops_what_was_under_way(world: &dyn World) {
     let topic = topic(world, "epochs", 1).await;
-    deliver(&mut *world.target(10_000), &to(world, &topic, Some(0)), &texts(0..30_000)).await;
+    deliver(
+        &mut *world.target(10_000),
+        &to(world, &topic, Some(0)),
+        &texts(0..30_000),
+    )
+    .await;
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     for (epoch, from) in (1..).zip([0, 20_000, 10, 29_000, 15_000, 15_000, 0, 29_999, 1]) {
         source.start(&partition, Offset(world.first() + from), epoch);
-        match within(PATIENCE, "records", source.next()).await.expect("a source that reads") {
+        match within(PATIENCE, "records", source.next())
+            .await
+            .expect("a source that reads")
+        {
             Event::Records(batch) => {
                 assert_eq!(batch.epoch, epoch);
                 let read = wholes(&batch);
-                assert_eq!((read[0].offset, number(&read[0])), (world.first() + from, from));
-                assert!(read.windows(2).all(|pair| pair[0].offset + 1 == pair[1].offset));
+                assert_eq!(
+                    (read[0].offset, number(&read[0])),
+                    (world.first() + from, from)
+                );
+                assert!(
+                    read.windows(2)
+                        .all(|pair| pair[0].offset + 1 == pair[1].offset)
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -104,10 +150,18 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
     let first = Offset(world.first());
     source.start(&partition, first, 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
-    assert_eq!((read.len(), at), (0, first), "an empty partition has an end too");
+    assert_eq!(
+        (read.len(), at),
+        (0, first),
+        "an empty partition has an end too"
+    );
     deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..1)).await;
     world.abort_transaction(&partition).await;
-    let end = source.describe(std::slice::from_ref(&partition)).await.expect("an answer")[0].end;
+    let end = source
+        .describe(std::slice::from_ref(&partition))
+        .await
+        .expect("an answer")[0]
+        .end;
     assert!(end > first.next());
     let mut read = Vec::new();
     loop {
@@ -120,22 +174,40 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
     assert_eq!(read.iter().map(number).collect::<Vec<_>>(), [0]);
     deliver(&mut *target, &to(world, &topic, Some(0)), &texts(1..2)).await;
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
-    assert_eq!((read[0].offset, at), (end.0, end.next()), "reading goes on behind the gap");
+    assert_eq!(
+        (read[0].offset, at),
+        (end.0, end.next()),
+        "reading goes on behind the gap"
+    );
     source.close().await;
 }
 
 async fn what_is_not_retained_is_out_of_range(world: &dyn World) {
     let topic = topic(world, "range", 1).await;
-    deliver(&mut *world.target(100), &to(world, &topic, Some(0)), &texts(0..10)).await;
+    deliver(
+        &mut *world.target(100),
+        &to(world, &topic, Some(0)),
+        &texts(0..10),
+    )
+    .await;
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     let place = |number| Offset(world.first() + number);
     world.trim(&partition, place(5)).await;
-    let described = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
-    assert_eq!((described[0].first, described[0].end), (place(5), place(10)));
+    let described = source
+        .describe(std::slice::from_ref(&partition))
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (described[0].first, described[0].end),
+        (place(5), place(10))
+    );
     for (epoch, from) in [(1, 4), (2, 11)] {
         source.start(&partition, place(from), epoch);
         match within(PATIENCE, "an answer to a wrong position", source.next()).await {
-            Ok(Event::OutOfRange { partition: of, epoch: its }) => assert_eq!((of, its), (partition.clone(), epoch)),
+            Ok(Event::OutOfRange {
+                partition: of,
+                epoch: its,
+            }) => assert_eq!((of, its), (partition.clone(), epoch)),
             other => panic!("{other:?}"),
         }
     }
@@ -147,7 +219,11 @@ async fn what_is_not_retained_is_out_of_range(world: &dyn World) {
 async fn a_stopped_partition_is_not_read(world: &dyn World) {
     let topic = topic(world, "stop", 2).await;
     let mut target = world.target(100);
-    let (mut source, stopped, other) = (member(world, &topic, 2).await, world.partition(&topic, 0), world.partition(&topic, 1));
+    let (mut source, stopped, other) = (
+        member(world, &topic, 2).await,
+        world.partition(&topic, 0),
+        world.partition(&topic, 1),
+    );
     for partition in [&stopped, &other] {
         source.start(partition, Offset(world.first()), 1);
     }
@@ -167,20 +243,36 @@ async fn what_was_committed_comes_back(world: &dyn World) {
     let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
     let mut source = world.source(&group, &world.read_as(&topic, 3));
     gain(&mut *source, &mut BTreeSet::new(), 3).await;
-    assert_eq!(source.committed(&partitions).await.expect("an answer"), [None, None, None]);
+    assert_eq!(
+        source.committed(&partitions).await.expect("an answer"),
+        [None, None, None]
+    );
     for (offset, first) in [(7, "first"), (3, "second, of an older offset")] {
         let commits = [(0, first), (2, "")].map(|(index, metadata): (usize, &str)| Commit {
             partition: partitions[index].clone(),
             offset: Offset(offset),
             metadata: metadata.to_owned(),
         });
-        within(PATIENCE, "a commit", source.commit(&commits)).await.expect("a commit by the owner");
+        within(PATIENCE, "a commit", source.commit(&commits))
+            .await
+            .expect("a commit by the owner");
         let wanted = [Some(first.to_owned()), None, Some(String::new())];
-        assert_eq!(source.committed(&partitions).await.expect("an answer"), wanted);
+        assert_eq!(
+            source.committed(&partitions).await.expect("an answer"),
+            wanted
+        );
         let turned: Vec<_> = partitions.iter().rev().cloned().collect();
         let mut wanted = wanted.to_vec();
         wanted.reverse();
-        assert_eq!(world.catalog().committed(&group, &turned).await.expect("an answer"), wanted, "in the order asked for");
+        assert_eq!(
+            world
+                .catalog()
+                .committed(&group, &turned)
+                .await
+                .expect("an answer"),
+            wanted,
+            "in the order asked for"
+        );
     }
     source.close().await;
 }
@@ -192,7 +284,8 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
     let mut owned = BTreeSet::new();
     gain(&mut *first, &mut owned, 4).await;
     let all = owned.clone();
-    all.iter().for_each(|partition| first.start(partition, Offset(world.first()), 1));
+    all.iter()
+        .for_each(|partition| first.start(partition, Offset(world.first()), 1));
     let mut second = world.source(&group, &names);
     let mut theirs = BTreeSet::new();
     let gained = within(PATIENCE, "half of the partitions", async {
@@ -214,13 +307,26 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
         }
     });
     let gained = gained.await;
-    assert!(owned.is_disjoint(&gained) && owned.union(&gained).eq(all.iter()), "{owned:?} {gained:?}");
+    assert!(
+        owned.is_disjoint(&gained) && owned.union(&gained).eq(all.iter()),
+        "{owned:?} {gained:?}"
+    );
     let kept = owned.first().expect("two of them").clone();
-    let commit = Commit { partition: kept.clone(), offset: Offset(1), metadata: "handed over".into() };
-    first.commit(&[commit]).await.expect("a commit by the owner");
+    let commit = Commit {
+        partition: kept.clone(),
+        offset: Offset(1),
+        metadata: "handed over".into(),
+    };
+    first
+        .commit(&[commit])
+        .await
+        .expect("a commit by the owner");
     first.close().await;
     gain(&mut *second, &mut theirs, 4).await;
-    assert_eq!(second.committed(&[kept]).await.expect("an answer"), [Some("handed over".to_owned())]);
+    assert_eq!(
+        second.committed(&[kept]).await.expect("an answer"),
+        [Some("handed over".to_owned())]
+    );
     second.close().await;
 }
 
@@ -246,7 +352,12 @@ async fn added_partitions_are_gained(world: &dyn World) {
     let mut owned = BTreeSet::new();
     gain(&mut *source, &mut owned, 1).await;
     world.add_partitions(&topic, 3).await;
-    within(Duration::from_secs(20), "the new partitions", gain(&mut *source, &mut owned, 3)).await;
+    within(
+        Duration::from_secs(20),
+        "the new partitions",
+        gain(&mut *source, &mut owned, 3),
+    )
+    .await;
     let added = world.partition(&topic, 2);
     source.start(&added, Offset(0), 1);
     assert_eq!(read_to_end(&mut *source, &added, 1).await.1, Offset(0));
@@ -258,7 +369,10 @@ async fn a_topic_made_again_is_another_one(world: &dyn World) {
     let mut target = world.target(100);
     deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..5)).await;
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
-    let before = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
+    let before = source
+        .describe(std::slice::from_ref(&partition))
+        .await
+        .expect("an answer");
     assert!(before[0].identity.is_some());
     source.start(&partition, Offset(world.first()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 5);
@@ -270,13 +384,22 @@ async fn a_topic_made_again_is_another_one(world: &dyn World) {
         loop {
             match source.next().await {
                 Ok(Event::Lost(_) | Event::Removed { .. } | Event::OutOfRange { .. }) => return,
-                Ok(Event::Gained(_) | Event::Records(_) | Event::End { .. }) | Err(Error::Refused(_)) => {}
+                Ok(Event::Gained(_) | Event::Records(_) | Event::End { .. })
+                | Err(Error::Refused(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
     };
-    within(Duration::from_secs(30), "word that the topic is another one", told).await;
-    let after = source.describe(std::slice::from_ref(&partition)).await.expect("an answer");
+    within(
+        Duration::from_secs(30),
+        "word that the topic is another one",
+        told,
+    )
+    .await;
+    let after = source
+        .describe(std::slice::from_ref(&partition))
+        .await
+        .expect("an answer");
     assert!(after[0].identity.is_some() && after[0].identity != before[0].identity);
     source.close().await;
 }
@@ -284,31 +407,71 @@ async fn a_topic_made_again_is_another_one(world: &dyn World) {
 async fn a_missing_topic_is_told_and_awaited(world: &dyn World) {
     let missing = name(world, "missing");
     let mut source = world.source(&name(world, "group"), &world.read_as(&missing, 1));
-    match within(Duration::from_secs(20), "word of a missing topic", source.next()).await {
+    match within(
+        Duration::from_secs(20),
+        "word of a missing topic",
+        source.next(),
+    )
+    .await
+    {
         Err(Error::Refused(words)) => assert!(words.contains(&missing), "{words}"),
         other => panic!("{other:?}"),
     }
     let partition = world.partition(&missing, 0);
-    assert!(matches!(source.describe(std::slice::from_ref(&partition)).await, Err(Error::Refused(_))));
+    assert!(matches!(
+        source.describe(std::slice::from_ref(&partition)).await,
+        Err(Error::Refused(_))
+    ));
     world.create_topic(&missing, 1, None).await;
-    within(Duration::from_secs(20), "the new topic", gain(&mut *source, &mut BTreeSet::new(), 1)).await;
+    within(
+        Duration::from_secs(20),
+        "the new topic",
+        gain(&mut *source, &mut BTreeSet::new(), 1),
+    )
+    .await;
     source.close().await;
 }
 
 async fn a_catalog_knows_what_there_is(world: &dyn World) {
-    let (one, two, missing) = (topic(world, "one", 1).await, topic(world, "two", 2).await, name(world, "missing"));
+    let (one, two, missing) = (
+        topic(world, "one", 1).await,
+        topic(world, "two", 2).await,
+        name(world, "missing"),
+    );
     let mut catalog = world.catalog();
-    let names = [world.read_as(&two, 2), world.read_as(&missing, 1), world.read_as(&one, 1)].concat();
+    let names = [
+        world.read_as(&two, 2),
+        world.read_as(&missing, 1),
+        world.read_as(&one, 1),
+    ]
+    .concat();
     let found = catalog.partitions(&names).await.expect("an answer");
-    let wanted = [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| world.partition(topic, index));
-    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), wanted.into_iter().collect());
+    let wanted =
+        [(&one, 0), (&two, 0), (&two, 1)].map(|(topic, index)| world.partition(topic, index));
+    assert_eq!(
+        found.into_iter().collect::<BTreeSet<_>>(),
+        wanted.into_iter().collect()
+    );
     if world.is_kafka() {
         world.add_partitions(&one, 2).await;
-        assert_eq!(catalog.partitions(std::slice::from_ref(&one)).await.expect("an answer").len(), 2);
+        assert_eq!(
+            catalog
+                .partitions(std::slice::from_ref(&one))
+                .await
+                .expect("an answer")
+                .len(),
+            2
+        );
     }
-    let never = catalog.committed(&name(world, "never"), &[world.partition(&one, 0)]).await.expect("an answer");
+    let never = catalog
+        .committed(&name(world, "never"), &[world.partition(&one, 0)])
+        .await
+        .expect("an answer");
     assert_eq!(never, [None]);
-    assert_eq!(catalog.committed("any", &[]).await.expect("an answer"), Vec::<Option<String>>::new());
+    assert_eq!(
+        catalog.committed("any", &[]).await.expect("an answer"),
+        Vec::<Option<String>>::new()
+    );
     catalog.close().await;
 }
 
@@ -316,16 +479,41 @@ async fn a_catalog_knows_what_there_is(world: &dyn World) {
 async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
     let one = topic(world, "possible", 1).await;
     let mut catalog = world.catalog();
-    let impossible = ["", ".", "..", "no spaces", "^.*", "a\0b", "ümlaut", &"x".repeat(250)].map(str::to_owned);
+    let impossible = [
+        "",
+        ".",
+        "..",
+        "no spaces",
+        "^.*",
+        "a\0b",
+        "ümlaut",
+        &"x".repeat(250),
+    ]
+    .map(str::to_owned);
     let all: Vec<String> = impossible.iter().chain([&one]).cloned().collect();
-    assert_eq!(catalog.partitions(&all).await.expect("an answer"), [Partition::new(one.clone(), 0)]);
+    assert_eq!(
+        catalog.partitions(&all).await.expect("an answer"),
+        [Partition::new(one.clone(), 0)]
+    );
     let partitions: Vec<Partition> = all.iter().map(|topic| world.partition(topic, 0)).collect();
     let group = name(world, "group");
-    assert_eq!(catalog.committed(&group, &partitions).await.expect("an answer"), vec![None; all.len()]);
+    assert_eq!(
+        catalog
+            .committed(&group, &partitions)
+            .await
+            .expect("an answer"),
+        vec![None; all.len()]
+    );
     catalog.close().await;
     let mut source = world.source(&group, &[one]);
     for partition in &partitions[..impossible.len()] {
-        assert!(matches!(source.describe(std::slice::from_ref(partition)).await, Err(Error::Refused(_))), "{partition}");
+        assert!(
+            matches!(
+                source.describe(std::slice::from_ref(partition)).await,
+                Err(Error::Refused(_))
+            ),
+            "{partition}"
+        );
     }
     source.close().await;
 }
@@ -335,22 +523,37 @@ async fn much_is_read_in_order_and_once(world: &dyn World) {
     let topic = topic(world, "much", 3).await;
     let mut target = world.target(10_000);
     let padding = "x".repeat(1_000);
-    let all: Vec<Whole> = (0..20_000).map(|n| Whole::text(format!("{n}{padding}"))).collect();
+    let all: Vec<Whole> = (0..20_000)
+        .map(|n| Whole::text(format!("{n}{padding}")))
+        .collect();
     for index in 0..3 {
         deliver(&mut *target, &to(world, &topic, Some(index)), &all).await;
     }
     let mut source = member(world, &topic, 3).await;
     let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
-    partitions.iter().for_each(|partition| source.start(partition, Offset(world.first()), 9));
+    partitions
+        .iter()
+        .for_each(|partition| source.start(partition, Offset(world.first()), 9));
     let mut next = [0; 3];
     while next != [20_000; 3] {
-        match within(PATIENCE, "records", source.next()).await.expect("a source that reads") {
+        match within(PATIENCE, "records", source.next())
+            .await
+            .expect("a source that reads")
+        {
             Event::Records(batch) => {
-                let index = partitions.iter().position(|partition| *partition == batch.partition).expect("one of them");
+                let index = partitions
+                    .iter()
+                    .position(|partition| *partition == batch.partition)
+                    .expect("one of them");
                 let place = &mut next[index];
                 for whole in wholes(&batch) {
                     assert_eq!(whole.offset, world.first() + *place, "{}", batch.partition);
-                    assert!(whole.payload.expect("a payload").starts_with(place.to_string().as_bytes()));
+                    assert!(
+                        whole
+                            .payload
+                            .expect("a payload")
+                            .starts_with(place.to_string().as_bytes())
+                    );
                     *place += 1;
                 }
             }
@@ -378,21 +581,35 @@ pub(super) async fn reading_goes_on_after_an_outage(world: &dyn World) {
             match source.next().await {
                 Ok(Event::Records(batch)) => read.extend(wholes(&batch)),
                 // The group may have given the member up meanwhile; the caller knows where it was.
-                Ok(Event::Gained(_)) => source.start(&partition, Offset(world.first() + 10 + read.len() as u64), 2),
+                Ok(Event::Gained(_)) => source.start(
+                    &partition,
+                    Offset(world.first() + 10 + read.len() as u64),
+                    2,
+                ),
                 Ok(Event::Lost(_) | Event::End { .. }) | Err(Error::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
     };
     within(PATIENCE, "what came after the outage", reading).await;
-    assert_eq!(read.iter().map(number).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
-    let commit = Commit { partition: partition.clone(), offset: Offset(20), metadata: "after".into() };
+    assert_eq!(
+        read.iter().map(number).collect::<Vec<_>>(),
+        (10..20).collect::<Vec<_>>()
+    );
+    let commit = Commit {
+        partition: partition.clone(),
+        offset: Offset(20),
+        metadata: "after".into(),
+    };
     within(PATIENCE, "a commit after the outage", async {
         while source.commit(std::slice::from_ref(&commit)).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     })
     .await;
-    assert_eq!(source.committed(&[partition]).await.expect("an answer"), [Some("after".to_owned())]);
+    assert_eq!(
+        source.committed(&[partition]).await.expect("an answer"),
+        [Some("after".to_owned())]
+    );
     source.close().await;
 }

@@ -1,6 +1,9 @@
 //! What a target must do.
 
-use super::{PATIENCE, To, Whole, World, deliver, member, name, number, read_to_end, reports, send, texts, to, topic, within};
+use super::{
+    PATIENCE, To, Whole, World, deliver, member, name, number, read_to_end, reports, send, texts,
+    to, topic, within,
+};
 use crate::broker::{FailureKind, Outgoing, Sent, Target};
 use crate::model::header::push_header;
 use crate::model::{Headers, Offset, Reason};
@@ -24,7 +27,11 @@ pub(super) async fn all(world: &dyn World) {
 async fn headers_go_out_as_they_are_told(world: &dyn World) {
     let topic = topic(world, "headers", 1).await;
     let mut block = Vec::new();
-    for (name, value) in [(&b"keep"[..], Some(&b"1"[..])), (b"drop", Some(b"2")), (b"keep", None)] {
+    for (name, value) in [
+        (&b"keep"[..], Some(&b"1"[..])),
+        (b"drop", Some(b"2")),
+        (b"keep", None),
+    ] {
         push_header(&mut block, name, value);
     }
     let record = Outgoing {
@@ -41,9 +48,22 @@ async fn headers_go_out_as_they_are_told(world: &dyn World) {
     assert_eq!(reports(&mut *target, 1).await[&77].outcome, Ok(()));
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     source.start(&partition, Offset(0), 1);
-    let header = |name: &str, value: Option<&str>| (name.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
-    let wanted = vec![header("keep", Some("1")), header("keep", None), header("keep", Some("3")), header("new", Some(""))];
-    assert_eq!(read_to_end(&mut *source, &partition, 1).await.0[0].headers, wanted);
+    let header = |name: &str, value: Option<&str>| {
+        (
+            name.as_bytes().to_vec(),
+            value.map(|value| value.as_bytes().to_vec()),
+        )
+    };
+    let wanted = vec![
+        header("keep", Some("1")),
+        header("keep", None),
+        header("keep", Some("3")),
+        header("new", Some("")),
+    ];
+    assert_eq!(
+        read_to_end(&mut *source, &partition, 1).await.0[0].headers,
+        wanted
+    );
     source.close().await;
 }
 
@@ -56,12 +76,18 @@ async fn keys_land_where_java_puts_them(world: &dyn World) {
         ("foobar", 1_357_151_166),
         ("a-little-bit-long-string", 1_161_502_112),
         ("a-little-bit-longer-string", 661_178_819),
-        ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", 2_088_585_677),
+        (
+            "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+            2_088_585_677,
+        ),
         ("größe", 588_164_084),
     ];
     const PARTITIONS: i32 = 7;
     let topic = topic(world, "murmur2", PARTITIONS).await;
-    let keyed: Vec<Whole> = HASHES.iter().map(|(key, _)| Whole::keyed(key.as_bytes())).collect();
+    let keyed: Vec<Whole> = HASHES
+        .iter()
+        .map(|(key, _)| Whole::keyed(key.as_bytes()))
+        .collect();
     deliver(&mut *world.target(100), &to(world, &topic, None), &keyed).await;
     let mut found = BTreeMap::new();
     let mut source = member(world, &topic, 7).await;
@@ -69,11 +95,19 @@ async fn keys_land_where_java_puts_them(world: &dyn World) {
         let partition = world.partition(&topic, index);
         source.start(&partition, Offset(0), 1);
         for whole in read_to_end(&mut *source, &partition, 1).await.0 {
-            found.insert(String::from_utf8(whole.key.expect("a key")).expect("text"), index);
+            found.insert(
+                String::from_utf8(whole.key.expect("a key")).expect("text"),
+                index,
+            );
         }
         source.stop(&partition);
     }
-    let wanted = HASHES.map(|(key, hash)| (key.to_owned(), i32::try_from(hash % 7).expect("less than seven")));
+    let wanted = HASHES.map(|(key, hash)| {
+        (
+            key.to_owned(),
+            i32::try_from(hash % 7).expect("less than seven"),
+        )
+    });
     assert_eq!(found, wanted.into_iter().collect());
     source.close().await;
 }
@@ -81,14 +115,36 @@ async fn keys_land_where_java_puts_them(world: &dyn World) {
 async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn World) {
     let missing = name(world, "missing");
     let mut target = world.target(100);
-    let mut ask = async |ticket: u64| match send(&mut *target, &to(world, &missing, None), &Whole::text("1"), ticket) {
-        Sent::Taken => reports(&mut *target, 1).await.remove(&ticket).expect("its report").outcome,
+    let mut ask = async |ticket: u64| match send(
+        &mut *target,
+        &to(world, &missing, None),
+        &Whole::text("1"),
+        ticket,
+    ) {
+        Sent::Taken => {
+            reports(&mut *target, 1)
+                .await
+                .remove(&ticket)
+                .expect("its report")
+                .outcome
+        }
         Sent::Failed(failure) => Err(failure),
         Sent::Full => panic!("full of one record"),
     };
     for ticket in [1, 2] {
-        let failure = within(Duration::from_secs(15), "word of a missing topic", ask(ticket)).await.expect_err("there is no such topic");
-        assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+        let failure = within(
+            Duration::from_secs(15),
+            "word of a missing topic",
+            ask(ticket),
+        )
+        .await
+        .expect_err("there is no such topic");
+        assert_eq!(
+            (failure.kind, failure.reason),
+            (FailureKind::NotNow, Reason::UnknownTarget),
+            "{}",
+            failure.detail
+        );
     }
     world.create_topic(&missing, 1, None).await;
     within(Duration::from_secs(20), "the new topic", async {
@@ -107,23 +163,44 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
     let topic = name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
     let mut target = world.target(1_000);
-    let large = Whole { payload: Some(vec![1; 3_000]), ..Whole::default() };
+    let large = Whole {
+        payload: Some(vec![1; 3_000]),
+        ..Whole::default()
+    };
     for ticket in 0..300 {
         let small = Whole::text(ticket.to_string());
-        assert_eq!(send(&mut *target, &to(world, &topic, Some(0)), if ticket % 100 == 50 { &large } else { &small }, ticket), Sent::Taken);
+        assert_eq!(
+            send(
+                &mut *target,
+                &to(world, &topic, Some(0)),
+                if ticket % 100 == 50 { &large } else { &small },
+                ticket
+            ),
+            Sent::Taken
+        );
     }
     for (ticket, report) in reports(&mut *target, 300).await {
         match report.outcome {
             Ok(()) => assert_ne!(ticket % 100, 50),
             Err(failure) => {
-                assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::TooLarge), "{}", failure.detail);
+                assert_eq!(
+                    (failure.kind, failure.reason),
+                    (FailureKind::Refused, Reason::TooLarge),
+                    "{}",
+                    failure.detail
+                );
                 assert_eq!(ticket % 100, 50, "{}", failure.detail);
             }
         }
     }
     let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
     source.start(&partition, Offset(world.first()), 1);
-    let read: Vec<u64> = read_to_end(&mut *source, &partition, 1).await.0.iter().map(number).collect();
+    let read: Vec<u64> = read_to_end(&mut *source, &partition, 1)
+        .await
+        .0
+        .iter()
+        .map(number)
+        .collect();
     assert_eq!(read.len(), 297, "each once");
     assert_eq!(read.into_iter().collect::<BTreeSet<_>>().len(), 297);
     source.close().await;
@@ -132,12 +209,27 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
 async fn an_impossible_name_is_refused(world: &dyn World) {
     let mut target = world.target(10);
     for (ticket, topic) in (0..).zip(world.impossible_targets()) {
-        let failure = match send(&mut *target, &To(topic.clone(), None), &Whole::text("1"), ticket) {
-            Sent::Taken => reports(&mut *target, 1).await.remove(&ticket).expect("its report").outcome.expect_err("no such topic"),
+        let failure = match send(
+            &mut *target,
+            &To(topic.clone(), None),
+            &Whole::text("1"),
+            ticket,
+        ) {
+            Sent::Taken => reports(&mut *target, 1)
+                .await
+                .remove(&ticket)
+                .expect("its report")
+                .outcome
+                .expect_err("no such topic"),
             Sent::Failed(failure) => failure,
             Sent::Full => panic!("full of one record"),
         };
-        assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::InvalidTarget), "{topic}: {}", failure.detail);
+        assert_eq!(
+            (failure.kind, failure.reason),
+            (FailureKind::Refused, Reason::InvalidTarget),
+            "{topic}: {}",
+            failure.detail
+        );
     }
 }
 
@@ -145,17 +237,37 @@ async fn a_missing_partition_is_not_now(world: &dyn World) {
     let topic = topic(world, "partitions", 2).await;
     let mut target = world.target(10);
     deliver(&mut *target, &to(world, &topic, Some(1)), &texts(0..1)).await;
-    let failure = match send(&mut *target, &to(world, &topic, Some(2)), &Whole::text("1"), 5) {
-        Sent::Taken => reports(&mut *target, 1).await.remove(&5).expect("its report").outcome.expect_err("no such partition"),
+    let failure = match send(
+        &mut *target,
+        &to(world, &topic, Some(2)),
+        &Whole::text("1"),
+        5,
+    ) {
+        Sent::Taken => reports(&mut *target, 1)
+            .await
+            .remove(&5)
+            .expect("its report")
+            .outcome
+            .expect_err("no such partition"),
         Sent::Failed(failure) => failure,
         Sent::Full => panic!("full of one record"),
     };
-    assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+    assert_eq!(
+        (failure.kind, failure.reason),
+        (FailureKind::NotNow, Reason::UnknownTarget),
+        "{}",
+        failure.detail
+    );
 }
 
 async fn order_is_kept_with_many_in_flight(world: &dyn World) {
     let topic = topic(world, "order", 2).await;
-    deliver(&mut *world.target(20_000), &to(world, &topic, Some(1)), &texts(0..50_000)).await;
+    deliver(
+        &mut *world.target(20_000),
+        &to(world, &topic, Some(1)),
+        &texts(0..50_000),
+    )
+    .await;
     assert_order(world, &topic, 1, 50_000).await;
 }
 
@@ -164,7 +276,11 @@ async fn assert_order(world: &dyn World, topic: &str, index: i32, count: u64) {
     let partition = world.partition(topic, index);
     source.start(&partition, Offset(world.first()), 1);
     let (read, _) = read_to_end(&mut *source, &partition, 1).await;
-    assert!(read.iter().map(number).eq(0..count), "{} records, out of order or not each once", read.len());
+    assert!(
+        read.iter().map(number).eq(0..count),
+        "{} records, out of order or not each once",
+        read.len()
+    );
     source.close().await;
 }
 
@@ -172,14 +288,46 @@ async fn a_full_target_says_so(world: &dyn World) {
     let topic = topic(world, "full", 1).await;
     let mut target = world.target(10);
     for ticket in 0..10 {
-        assert_eq!(send(&mut *target, &to(world, &topic, None), &Whole::text("1"), ticket), Sent::Taken);
+        assert_eq!(
+            send(
+                &mut *target,
+                &to(world, &topic, None),
+                &Whole::text("1"),
+                ticket
+            ),
+            Sent::Taken
+        );
     }
-    assert_eq!(send(&mut *target, &to(world, &topic, None), &Whole::text("1"), 10), Sent::Full);
+    assert_eq!(
+        send(
+            &mut *target,
+            &to(world, &topic, None),
+            &Whole::text("1"),
+            10
+        ),
+        Sent::Full
+    );
     let some = within(PATIENCE, "reports", target.reports()).await.len();
     for ticket in 0..some {
-        assert_eq!(send(&mut *target, &to(world, &topic, None), &Whole::text("1"), 100 + ticket as u64), Sent::Taken);
+        assert_eq!(
+            send(
+                &mut *target,
+                &to(world, &topic, None),
+                &Whole::text("1"),
+                100 + ticket as u64
+            ),
+            Sent::Taken
+        );
     }
-    assert_eq!(send(&mut *target, &to(world, &topic, None), &Whole::text("1"), 200), Sent::Full);
+    assert_eq!(
+        send(
+            &mut *target,
+            &to(world, &topic, None),
+            &Whole::text("1"),
+            200
+        ),
+        Sent::Full
+    );
     reports(&mut *target, 10).await;
 }
 
@@ -201,7 +349,14 @@ pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn Worl
     deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..1_000)).await;
     let (mut next, mut delivered): (u64, BTreeSet<u64>) = (1_000, BTreeSet::new());
     let mut fill = |target: &mut dyn Target, until: u64| {
-        while next < until && send(target, &to(world, &topic, Some(0)), &Whole::text(next.to_string()), next) == Sent::Taken {
+        while next < until
+            && send(
+                target,
+                &to(world, &topic, Some(0)),
+                &Whole::text(next.to_string()),
+                next,
+            ) == Sent::Taken
+        {
             next += 1;
         }
         next

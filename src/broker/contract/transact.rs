@@ -1,7 +1,12 @@
 //! What transactors must do.
 
-use super::{PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, to, topic, within};
-use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors};
+use super::{
+    PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, to,
+    topic, within,
+};
+use crate::broker::{
+    Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors,
+};
 use crate::model::{Headers, Offset, Partition, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +49,10 @@ struct Desk {
 
 impl Desk {
     fn new(world: &dyn World) -> Self {
-        Self { transactors: world.transactors(), heard: BTreeMap::new() }
+        Self {
+            transactors: world.transactors(),
+            heard: BTreeMap::new(),
+        }
     }
 
     async fn next(&mut self, number: u64) -> Happened {
@@ -53,7 +61,9 @@ impl Desk {
             if !waiting.is_empty() {
                 return waiting.remove(0);
             }
-            for (of, happened) in within(PATIENCE, "what happened", self.transactors.happened()).await {
+            for (of, happened) in
+                within(PATIENCE, "what happened", self.transactors.happened()).await
+            {
                 self.heard.entry(of).or_default().push(happened);
             }
         }
@@ -67,18 +77,45 @@ impl Desk {
         }
     }
 
-    fn send(&mut self, number: u64, place: (&str, Option<i32>), whole: &Whole, ticket: u64) -> Sent {
+    fn send(
+        &mut self,
+        number: u64,
+        place: (&str, Option<i32>),
+        whole: &Whole,
+        ticket: u64,
+    ) -> Sent {
         let (topic, partition) = place;
-        let (key, payload, headers) = (whole.key.as_deref(), whole.payload.as_deref(), Headers::default());
-        self.transactors.send(number, &Outgoing { topic, partition, key, payload, headers, stays: keeps_all, extra: &[] }, ticket)
+        let (key, payload, headers) = (
+            whole.key.as_deref(),
+            whole.payload.as_deref(),
+            Headers::default(),
+        );
+        self.transactors.send(
+            number,
+            &Outgoing {
+                topic,
+                partition,
+                key,
+                payload,
+                headers,
+                stays: keeps_all,
+                extra: &[],
+            },
+            ticket,
+        )
     }
 
     /// The outcomes of so many records, by ticket.
     async fn outcomes(&mut self, number: u64, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
         let mut found = BTreeMap::new();
         while found.len() < count {
-            let Happened::Reports(reports) = self.next(number).await else { panic!("something else than reports") };
-            for Report { ticket, outcome, .. } in reports {
+            let Happened::Reports(reports) = self.next(number).await else {
+                panic!("something else than reports")
+            };
+            for Report {
+                ticket, outcome, ..
+            } in reports
+            {
                 assert!(found.insert(ticket, outcome).is_none(), "reported twice");
             }
         }
@@ -88,9 +125,15 @@ impl Desk {
     /// Sends all to one partition, and wants each taken.
     async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[Whole]) {
         for (ticket, whole) in (0..).zip(all) {
-            assert_eq!(self.send(number, (topic, Some(index)), whole, ticket), Sent::Taken);
+            assert_eq!(
+                self.send(number, (topic, Some(index)), whole, ticket),
+                Sent::Taken
+            );
         }
-        self.outcomes(number, all.len()).await.values().for_each(|outcome| assert_eq!(*outcome, Ok(())));
+        self.outcomes(number, all.len())
+            .await
+            .values()
+            .for_each(|outcome| assert_eq!(*outcome, Ok(())));
     }
 
     async fn commit(&mut self, number: u64, text: &str) {
@@ -111,7 +154,10 @@ impl Desk {
 }
 
 fn marker(text: &str) -> Marker {
-    Marker { offset: Offset(7), text: text.to_owned() }
+    Marker {
+        offset: Offset(7),
+        text: text.to_owned(),
+    }
 }
 
 fn transactional(world: &dyn World, topic: &str) -> Transactional {
@@ -124,9 +170,17 @@ fn transactional(world: &dyn World, topic: &str) -> Transactional {
 }
 
 async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> Vec<u64> {
-    let (mut source, partition) = (member(world, topic, partitions).await, Partition::new(topic, index));
+    let (mut source, partition) = (
+        member(world, topic, partitions).await,
+        Partition::new(topic, index),
+    );
     source.start(&partition, Offset(0), 1);
-    let read = read_to_end(&mut *source, &partition, 1).await.0.iter().map(number).collect();
+    let read = read_to_end(&mut *source, &partition, 1)
+        .await
+        .0
+        .iter()
+        .map(number)
+        .collect();
     source.close().await;
     read
 }
@@ -134,9 +188,14 @@ async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> 
 async fn what_is_committed_is_there_once_with_its_marker(world: &dyn World) {
     let topic = topic(world, "committed", 2).await;
     let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    assert_eq!(desk.opened(1, &name).await, None, "nobody has committed one");
+    assert_eq!(
+        desk.opened(1, &name).await,
+        None,
+        "nobody has committed one"
+    );
     for round in 0..3 {
-        desk.deliver(1, &topic, 0, &texts(round * 10..round * 10 + 10)).await;
+        desk.deliver(1, &topic, 0, &texts(round * 10..round * 10 + 10))
+            .await;
         desk.deliver(1, &topic, 1, &texts(round..round + 1)).await;
         desk.commit(1, &format!("marker {round}")).await;
     }
@@ -154,7 +213,10 @@ async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn World)
     desk.commit(1, "first").await;
     for unreported in [false, true] {
         if unreported {
-            assert_eq!(desk.send(1, (&topic, Some(0)), &Whole::text("99"), 0), Sent::Taken);
+            assert_eq!(
+                desk.send(1, (&topic, Some(0)), &Whole::text("99"), 0),
+                Sent::Taken
+            );
         } else {
             desk.deliver(1, &topic, 0, &texts(90..99)).await;
         }
@@ -174,7 +236,12 @@ async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn World
     let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
     desk.opened(1, &name).await;
     desk.deliver(1, &topic, 0, &texts(0..3)).await;
-    deliver(&mut *world.target(10), &to(world, &topic, Some(0)), &texts(3..4)).await;
+    deliver(
+        &mut *world.target(10),
+        &to(world, &topic, Some(0)),
+        &texts(3..4),
+    )
+    .await;
     assert_eq!(read(world, &topic, 0, 1).await, Vec::<u64>::new());
     desk.commit(1, "").await;
     assert_eq!(read(world, &topic, 0, 1).await, [0, 1, 2, 3]);
@@ -183,7 +250,11 @@ async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn World
 
 async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(world: &dyn World) {
     let topic = topic(world, "fenced", 1).await;
-    let (mut old, mut new, name) = (Desk::new(world), Desk::new(world), transactional(world, &topic));
+    let (mut old, mut new, name) = (
+        Desk::new(world),
+        Desk::new(world),
+        transactional(world, &topic),
+    );
     old.opened(1, &name).await;
     new.transactors.expect(&name);
     old.deliver(1, &topic, 0, &texts(0..1)).await;
@@ -193,7 +264,13 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(wor
     old.deliver(1, &topic, 0, &texts(90..99)).await;
     assert_eq!(new.opened(1, &name).await.as_deref(), Some("of the old"));
     old.transactors.commit(1, marker("too late"));
-    assert!(matches!(old.next(1).await, Happened::Lost { is_fenced: true, .. }));
+    assert!(matches!(
+        old.next(1).await,
+        Happened::Lost {
+            is_fenced: true,
+            ..
+        }
+    ));
     match old.send(1, (&topic, None), &Whole::text("99"), 1) {
         Sent::Failed(failure) => assert_eq!(failure.kind, FailureKind::Closed),
         other => panic!("{other:?}"),
@@ -201,9 +278,16 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(wor
     new.deliver(1, &topic, 0, &texts(1..2)).await;
     new.commit(1, "of the new").await;
     assert_eq!(read(world, &topic, 0, 1).await, [0, 1]);
-    assert_eq!(old.opened(2, &name).await.as_deref(), Some("of the new"), "who was fenced may come again");
+    assert_eq!(
+        old.opened(2, &name).await.as_deref(),
+        Some("of the new"),
+        "who was fenced may come again"
+    );
     // One that is never opened keeps nobody from ending.
-    new.transactors.expect(&Transactional { id: format!("{}.other", name.id), ..name });
+    new.transactors.expect(&Transactional {
+        id: format!("{}.other", name.id),
+        ..name
+    });
     old.transactors.close().await;
     new.transactors.close().await;
 }
@@ -222,7 +306,10 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
     let topic = name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
     let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    let large = Whole { payload: Some(vec![1; 3_000]), ..Whole::default() };
+    let large = Whole {
+        payload: Some(vec![1; 3_000]),
+        ..Whole::default()
+    };
     let (mut opening, mut refused) = (1, None);
     desk.opened(opening, &name).await;
     'rounds: for round in 0.. {
@@ -230,7 +317,12 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
         let tickets: Vec<u64> = (0..50).filter(|ticket| refused != Some(*ticket)).collect();
         for ticket in &tickets {
             let small = Whole::text(ticket.to_string());
-            desk.send(opening, (&topic, Some(0)), if *ticket == 25 { &large } else { &small }, *ticket);
+            desk.send(
+                opening,
+                (&topic, Some(0)),
+                if *ticket == 25 { &large } else { &small },
+                *ticket,
+            );
         }
         let (mut left, mut asked) = (tickets.len(), false);
         loop {
@@ -238,7 +330,10 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
                 Happened::Reports(reports) => {
                     let is_large = |report: &&Report| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
                     refused = refused.or(reports.iter().find(is_large).map(|report| report.ticket));
-                    left -= reports.iter().filter(|report| report.outcome.is_ok()).count();
+                    left -= reports
+                        .iter()
+                        .filter(|report| report.outcome.is_ok())
+                        .count();
                     if left == 0 {
                         desk.commit(opening, "all but one").await;
                         break 'rounds;
@@ -249,7 +344,9 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
                     }
                 }
                 Happened::Aborted if asked => break,
-                Happened::Lost { is_fenced: false, .. } => {
+                Happened::Lost {
+                    is_fenced: false, ..
+                } => {
                     opening += 1;
                     desk.opened(opening, &name).await;
                     break;
@@ -259,7 +356,10 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
         }
     }
     assert_eq!(refused, Some(25));
-    assert_eq!(read(world, &topic, 0, 1).await, (0..50).filter(|number| *number != 25).collect::<Vec<_>>());
+    assert_eq!(
+        read(world, &topic, 0, 1).await,
+        (0..50).filter(|number| *number != 25).collect::<Vec<_>>()
+    );
     desk.transactors.close().await;
 }
 
@@ -274,8 +374,15 @@ async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn 
             Sent::Full => panic!("full of one record"),
         }
     };
-    let failure = within(Duration::from_secs(15), "word of a missing topic", asked).await.expect_err("there is no such topic");
-    assert_eq!((failure.kind, failure.reason), (FailureKind::NotNow, Reason::UnknownTarget), "{}", failure.detail);
+    let failure = within(Duration::from_secs(15), "word of a missing topic", asked)
+        .await
+        .expect_err("there is no such topic");
+    assert_eq!(
+        (failure.kind, failure.reason),
+        (FailureKind::NotNow, Reason::UnknownTarget),
+        "{}",
+        failure.detail
+    );
     desk.abort(1).await;
     desk.deliver(1, &topic, 0, &texts(0..1)).await;
     desk.commit(1, "").await;
@@ -289,7 +396,10 @@ async fn an_impossible_name_is_refused(world: &dyn World) {
     desk.opened(1, &transactional).await;
     for name in ["no spaces", "", "^.*"] {
         match desk.send(1, (name, None), &Whole::text("1"), 1) {
-            Sent::Failed(failure) => assert_eq!((failure.kind, failure.reason), (FailureKind::Refused, Reason::InvalidTarget)),
+            Sent::Failed(failure) => assert_eq!(
+                (failure.kind, failure.reason),
+                (FailureKind::Refused, Reason::InvalidTarget)
+            ),
             other => panic!("{other:?}"),
         }
     }
@@ -308,11 +418,22 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
     for round in 0..3 {
         for number in 0..NAMES {
             for text in texts(round * 2_000..(round + 1) * 2_000) {
-                assert_eq!(desk.send(number, (&topic, Some(number as i32)), &text, round * 2_000 + super::number(&text)), Sent::Taken);
+                assert_eq!(
+                    desk.send(
+                        number,
+                        (&topic, Some(number as i32)),
+                        &text,
+                        round * 2_000 + super::number(&text)
+                    ),
+                    Sent::Taken
+                );
             }
         }
         for number in 0..NAMES {
-            desk.outcomes(number, 2_000).await.values().for_each(|outcome| assert_eq!(*outcome, Ok(())));
+            desk.outcomes(number, 2_000)
+                .await
+                .values()
+                .for_each(|outcome| assert_eq!(*outcome, Ok(())));
             desk.transactors.commit(number, marker(""));
         }
         for number in 0..NAMES {
@@ -320,7 +441,12 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
         }
     }
     for number in 0..NAMES {
-        assert!(read(world, &topic, number as i32, NAMES as usize).await.into_iter().eq(0..6_000));
+        assert!(
+            read(world, &topic, number as i32, NAMES as usize)
+                .await
+                .into_iter()
+                .eq(0..6_000)
+        );
     }
     desk.transactors.close().await;
 }

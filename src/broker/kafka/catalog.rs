@@ -15,7 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SIDE: Side = Side { defaults: &[], bounds: &[], owned: &[("enable.auto.commit", "false"), ("isolation.level", "read_committed")] };
+const SIDE: Side = Side {
+    defaults: &[],
+    bounds: &[],
+    owned: &[
+        ("enable.auto.commit", "false"),
+        ("isolation.level", "read_committed"),
+    ],
+};
 
 /// The catalog port on one cluster.
 pub(crate) struct KafkaCatalog {
@@ -25,14 +32,22 @@ pub(crate) struct KafkaCatalog {
 impl KafkaCatalog {
     /// `part` tells of its cluster. It is connected for questions about `group` from the start; one about another has to wait for that.
     pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
-        Ok(Self { inquiry: inquiry(cluster, group, Health::new(&cluster.name, part))? })
+        Ok(Self {
+            inquiry: inquiry(cluster, group, Health::new(&cluster.name, part))?,
+        })
     }
 }
 
 /// By a client of its own, which reads what is committed only.
-pub(super) fn inquiry(cluster: &Cluster, group: Option<&str>, health: Health) -> Result<Inquiry, Error> {
+pub(super) fn inquiry(
+    cluster: &Cluster,
+    group: Option<&str>,
+    health: Health,
+) -> Result<Inquiry, Error> {
     let mut config = cluster.config(&SIDE, &[]);
-    group.into_iter().for_each(|group| _ = config.set("group.id", group));
+    group
+        .into_iter()
+        .for_each(|group| _ = config.set("group.id", group));
     let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
     Inquiry::start(native, health, Chores::serving(config))
 }
@@ -43,7 +58,11 @@ impl Catalog for KafkaCatalog {
         self.inquiry.partitions(topics).await
     }
 
-    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.inquiry.committed(group, partitions).await
     }
 
@@ -59,11 +78,19 @@ impl Inspection for KafkaCatalog {
     }
 }
 
-pub(super) fn partitions(asking: &mut Asking<'_>, names: &[String]) -> Result<Vec<Partition>, Error> {
+pub(super) fn partitions(
+    asking: &mut Asking<'_>,
+    names: &[String],
+) -> Result<Vec<Partition>, Error> {
     let mut found = Vec::new();
     for topic in topics(asking, names.iter().map(String::as_str))? {
         let name: Arc<str> = topic.name.into();
-        found.extend(topic.partitions.into_iter().map(|index| Partition::new(name.clone(), index)));
+        found.extend(
+            topic
+                .partitions
+                .into_iter()
+                .map(|index| Partition::new(name.clone(), index)),
+        );
     }
     found.sort();
     Ok(found)
@@ -78,14 +105,20 @@ pub(super) fn describe(
     if partitions.is_empty() {
         return Ok(Vec::new());
     }
-    let topics: BTreeMap<String, TopicFacts> = topics(asking, partitions.iter().map(|partition| &*partition.topic))?
-        .into_iter()
-        .map(|topic| (topic.name.clone(), topic))
-        .collect();
+    let topics: BTreeMap<String, TopicFacts> =
+        topics(asking, partitions.iter().map(|partition| &*partition.topic))?
+            .into_iter()
+            .map(|topic| (topic.name.clone(), topic))
+            .collect();
     saw(&topics);
     for partition in partitions {
-        if !topics.get(&*partition.topic).is_some_and(|topic| topic.partitions.contains(&partition.index)) {
-            return Err(Error::Refused(format!("the partition {partition} does not exist")));
+        if !topics
+            .get(&*partition.topic)
+            .is_some_and(|topic| topic.partitions.contains(&partition.index))
+        {
+            return Err(Error::Refused(format!(
+                "the partition {partition} does not exist"
+            )));
         }
     }
     let places = places(partitions);
@@ -93,43 +126,81 @@ pub(super) fn describe(
     let ends = raw::list_offsets(asking, &places, Spec::End).map_err(failed)?;
     let mut described = Vec::with_capacity(partitions.len());
     for (partition, (first, end)) in partitions.iter().zip(firsts.into_iter().zip(ends)) {
-        let identity = topics[&*partition.topic].id.as_deref().map(|id| Identity(id.into()));
-        described.push(Described { identity, first: offset(first)?, end: offset(end)? });
+        let identity = topics[&*partition.topic]
+            .id
+            .as_deref()
+            .map(|id| Identity(id.into()));
+        described.push(Described {
+            identity,
+            first: offset(first)?,
+            end: offset(end)?,
+        });
     }
     Ok(described)
 }
 
 /// By the client's group, within `patience` or a little more. Of a topic that cannot exist nothing was ever committed.
-pub(super) fn committed(asking: &mut Asking<'_>, partitions: &[Partition], patience: Duration) -> Result<Vec<Option<String>>, Error> {
-    let possible: Vec<Partition> = partitions.iter().filter(|partition| is_topic_name(&partition.topic)).cloned().collect();
+pub(super) fn committed(
+    asking: &mut Asking<'_>,
+    partitions: &[Partition],
+    patience: Duration,
+) -> Result<Vec<Option<String>>, Error> {
+    let possible: Vec<Partition> = partitions
+        .iter()
+        .filter(|partition| is_topic_name(&partition.topic))
+        .cloned()
+        .collect();
     if possible.is_empty() {
         return Ok(vec![None; partitions.len()]);
     }
-    let mut found = raw::committed(asking, &places(&possible), patience).map_err(failed)?.into_iter();
+    let mut found = raw::committed(asking, &places(&possible), patience)
+        .map_err(failed)?
+        .into_iter();
     let one = |partition: &Partition| {
-        if is_topic_name(&partition.topic) { found.next().unwrap_or(Ok(None)).map_err(failed) } else { Ok(None) }
+        if is_topic_name(&partition.topic) {
+            found.next().unwrap_or(Ok(None)).map_err(failed)
+        } else {
+            Ok(None)
+        }
     };
     partitions.iter().map(one).collect()
 }
 
 /// What the cluster says of topics; those that do not exist, or cannot, are left out.
-pub(super) fn topics<'a>(asking: &mut Asking<'_>, names: impl Iterator<Item = &'a str>) -> Result<Vec<TopicFacts>, Error> {
-    let names: Vec<&str> = names.filter(|name| is_topic_name(name)).collect::<BTreeSet<_>>().into_iter().collect();
+pub(super) fn topics<'a>(
+    asking: &mut Asking<'_>,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<Vec<TopicFacts>, Error> {
+    let names: Vec<&str> = names
+        .filter(|name| is_topic_name(name))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let found = raw::describe_topics(asking, &names).map_err(failed)?;
-    let existing = found.into_iter().filter(|topic| !matches!(topic, Err((Code::UnknownTopicOrPartition | Code::UnknownTopic, _))));
+    let existing = found.into_iter().filter(|topic| {
+        !matches!(
+            topic,
+            Err((Code::UnknownTopicOrPartition | Code::UnknownTopic, _))
+        )
+    });
     existing.map(|topic| topic.map_err(failed)).collect()
 }
 
 fn places(partitions: &[Partition]) -> Vec<(String, i32)> {
-    partitions.iter().map(|partition| (partition.topic.to_string(), partition.index)).collect()
+    partitions
+        .iter()
+        .map(|partition| (partition.topic.to_string(), partition.index))
+        .collect()
 }
 
 fn offset(found: Result<i64, Failed>) -> Result<Offset, Error> {
     let found = found.map_err(failed)?;
-    u64::try_from(found).map(Offset).map_err(|_| Error::Unavailable(format!("the broker answers the offset {found}")))
+    u64::try_from(found)
+        .map(Offset)
+        .map_err(|_| Error::Unavailable(format!("the broker answers the offset {found}")))
 }
 
 fn failed((code, words): Failed) -> Error {

@@ -25,7 +25,11 @@ pub async fn kafka_contract(brokers: &str) {
 }
 
 /// What the contract says of outages; `outage` takes the broker away and brings it back with its data, `pause` has it fall silent or not.
-pub async fn kafka_outage_contract(brokers: &str, outage: impl FnMut() + 'static, pause: impl FnMut(bool)) {
+pub async fn kafka_outage_contract(
+    brokers: &str,
+    outage: impl FnMut() + 'static,
+    pause: impl FnMut(bool),
+) {
     let world = KafkaWorld::new(brokers, Some(Box::new(outage)));
     questions_asked_in_vain_are_given_up_and_do_no_harm_later(&world, pause).await;
     contract::outages(&world).await;
@@ -41,23 +45,44 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl KafkaWorld {
     fn new(brokers: &str, outage: Option<Box<dyn FnMut()>>) -> Self {
-        let cluster = Cluster { name: "contract".into(), brokers: vec![brokers.to_owned()], properties: BTreeMap::new() };
-        Self { cluster, run: format!("c{:x}", WallClock.now().as_millis()), outage: RefCell::new(outage) }
+        let cluster = Cluster {
+            name: "contract".into(),
+            brokers: vec![brokers.to_owned()],
+            properties: BTreeMap::new(),
+        };
+        Self {
+            cluster,
+            run: format!("c{:x}", WallClock.now().as_millis()),
+            outage: RefCell::new(outage),
+        }
     }
 
     fn config(&self) -> ClientConfig {
-        ClientConfig::from_iter([("bootstrap.servers".to_owned(), self.cluster.brokers.join(","))])
+        ClientConfig::from_iter([(
+            "bootstrap.servers".to_owned(),
+            self.cluster.brokers.join(","),
+        )])
     }
 
     fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.config().create().expect("a client of a valid configuration")
+        self.config()
+            .create()
+            .expect("a client of a valid configuration")
     }
 
     async fn await_partitions(&self, name: &str, total: usize) {
         let admin = self.admin();
         let leaders = || {
-            let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).expect("the broker answers");
-            metadata.topics().iter().flat_map(|topic| topic.partitions()).filter(|partition| partition.leader() >= 0).count()
+            let metadata = admin
+                .inner()
+                .fetch_metadata(Some(name), PATIENCE)
+                .expect("the broker answers");
+            metadata
+                .topics()
+                .iter()
+                .flat_map(|topic| topic.partitions())
+                .filter(|partition| partition.leader() >= 0)
+                .count()
         };
         while leaders() != total {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -72,11 +97,16 @@ fn count(partitions: i32) -> usize {
 #[async_trait(?Send)]
 impl World for KafkaWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        Box::new(KafkaSource::new(&self.cluster, group.to_owned(), topics, part()).expect("a valid configuration"))
+        Box::new(
+            KafkaSource::new(&self.cluster, group.to_owned(), topics, part())
+                .expect("a valid configuration"),
+        )
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
-        Box::new(KafkaTarget::new(&self.cluster, in_flight_max, part()).expect("a valid configuration"))
+        Box::new(
+            KafkaTarget::new(&self.cluster, in_flight_max, part()).expect("a valid configuration"),
+        )
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
@@ -94,53 +124,99 @@ impl World for KafkaWorld {
     async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
         let bytes_max = bytes_max.map(|bytes| bytes.to_string());
         let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        topic.config.extend(bytes_max.iter().map(|bytes| ("max.message.bytes", bytes.as_str())));
-        let created = self.admin().create_topics([&topic], &AdminOptions::new()).await.expect("the broker answers");
-        created.into_iter().for_each(|topic| drop(topic.expect("a new topic")));
+        topic.config.extend(
+            bytes_max
+                .iter()
+                .map(|bytes| ("max.message.bytes", bytes.as_str())),
+        );
+        let created = self
+            .admin()
+            .create_topics([&topic], &AdminOptions::new())
+            .await
+            .expect("the broker answers");
+        created
+            .into_iter()
+            .for_each(|topic| drop(topic.expect("a new topic")));
         self.await_partitions(name, count(partitions)).await;
     }
 
     async fn delete_topic(&self, name: &str) {
-        let deleted = self.admin().delete_topics(&[name], &AdminOptions::new()).await.expect("the broker answers");
-        deleted.into_iter().for_each(|topic| drop(topic.expect("a topic that exists")));
+        let deleted = self
+            .admin()
+            .delete_topics(&[name], &AdminOptions::new())
+            .await
+            .expect("the broker answers");
+        deleted
+            .into_iter()
+            .for_each(|topic| drop(topic.expect("a topic that exists")));
         self.await_partitions(name, 0).await;
     }
 
     async fn add_partitions(&self, name: &str, total: i32) {
         let partitions = NewPartitions::new(name, count(total));
-        let created = self.admin().create_partitions([&partitions], &AdminOptions::new()).await.expect("the broker answers");
-        created.into_iter().for_each(|topic| drop(topic.expect("a topic that exists")));
+        let created = self
+            .admin()
+            .create_partitions([&partitions], &AdminOptions::new())
+            .await
+            .expect("the broker answers");
+        created
+            .into_iter()
+            .for_each(|topic| drop(topic.expect("a topic that exists")));
         self.await_partitions(name, count(total)).await;
     }
 
     async fn trim(&self, partition: &Partition, first: Offset) {
         let mut list = TopicPartitionList::new();
         let first = rdkafka::Offset::Offset(i64::try_from(first.0).expect("a small offset"));
-        list.add_partition_offset(&partition.topic, partition.index, first).expect("a valid offset");
-        let deleted = self.admin().delete_records(&list, &AdminOptions::new()).await.expect("the broker answers");
-        deleted.elements().iter().for_each(|element| element.error().expect("a partition that exists"));
+        list.add_partition_offset(&partition.topic, partition.index, first)
+            .expect("a valid offset");
+        let deleted = self
+            .admin()
+            .delete_records(&list, &AdminOptions::new())
+            .await
+            .expect("the broker answers");
+        deleted
+            .elements()
+            .iter()
+            .for_each(|element| element.error().expect("a partition that exists"));
     }
 
     async fn abort_transaction(&self, partition: &Partition) {
-        let producer: BaseProducer =
-            self.config().set("transactional.id", format!("{}-aborts", self.run)).create().expect("a valid configuration");
+        let producer: BaseProducer = self
+            .config()
+            .set("transactional.id", format!("{}-aborts", self.run))
+            .create()
+            .expect("a valid configuration");
         producer.init_transactions(PATIENCE).expect("a coordinator");
         producer.begin_transaction().expect("a new transaction");
         for _ in 0..3 {
-            let record = BaseRecord::<(), str>::to(&partition.topic).partition(partition.index).payload("never seen");
+            let record = BaseRecord::<(), str>::to(&partition.topic)
+                .partition(partition.index)
+                .payload("never seen");
             producer.send(record).expect("an empty buffer");
         }
-        producer.flush(PATIENCE).expect("a broker that takes records");
-        producer.abort_transaction(PATIENCE).expect("a transaction under way");
+        producer
+            .flush(PATIENCE)
+            .expect("a broker that takes records");
+        producer
+            .abort_transaction(PATIENCE)
+            .expect("a transaction under way");
     }
 
     async fn outage(&self) -> bool {
-        self.outage.borrow_mut().as_mut().map(|outage| outage()).is_some()
+        self.outage
+            .borrow_mut()
+            .as_mut()
+            .map(|outage| outage())
+            .is_some()
     }
 }
 
 /// librdkafka gives them up after a while of its own, and must not stumble over them when the broker is back.
-async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(world: &KafkaWorld, mut pause: impl FnMut(bool)) {
+async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(
+    world: &KafkaWorld,
+    mut pause: impl FnMut(bool),
+) {
     let (topic, group) = (format!("{}-vain", world.run), format!("{}-vain", world.run));
     world.create_topic(&topic, 1, None).await;
     let partitions = [Partition::new(topic.clone(), 0)];
@@ -159,22 +235,33 @@ async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(world: &Kafka
             third.committed(&group, &partitions)
         )
     };
-    let (described, found, one, other) = tokio::time::timeout(KAFKA_ANSWER_MAX, asked).await.expect("an answer in time");
-    assert!(described.is_err() && found.is_err() && one.is_err() && other.is_err(), "nobody is there");
+    let (described, found, one, other) = tokio::time::timeout(KAFKA_ANSWER_MAX, asked)
+        .await
+        .expect("an answer in time");
+    assert!(
+        described.is_err() && found.is_err() && one.is_err() && other.is_err(),
+        "nobody is there"
+    );
     tokio::time::sleep_until(paused + KAFKA_ANSWER_MAX + Duration::from_secs(2)).await;
     pause(false);
     let answered = async {
-        while source.describe(&partitions).await.is_err() || source.committed(&partitions).await.is_err() {
+        while source.describe(&partitions).await.is_err()
+            || source.committed(&partitions).await.is_err()
+        {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for catalog in &mut catalogs {
-            while catalog.partitions(&topics).await.is_err() || catalog.committed(&group, &partitions).await.is_err() {
+            while catalog.partitions(&topics).await.is_err()
+                || catalog.committed(&group, &partitions).await.is_err()
+            {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             catalog.close().await;
         }
     };
-    tokio::time::timeout(PATIENCE, answered).await.expect("all is answered again");
+    tokio::time::timeout(PATIENCE, answered)
+        .await
+        .expect("all is answered again");
     source.close().await;
 }
 
@@ -183,17 +270,33 @@ async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(world: &Kafka
 async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;
-    let mut target = KafkaTarget::new(&world.cluster, 1_000, part()).expect("a valid configuration");
+    let mut target =
+        KafkaTarget::new(&world.cluster, 1_000, part()).expect("a valid configuration");
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
-        target.send(&Outgoing { topic: &topic, partition: None, key: None, payload, headers, stays: |_| true, extra: &[] }, ticket)
+        target.send(
+            &Outgoing {
+                topic: &topic,
+                partition: None,
+                key: None,
+                payload,
+                headers,
+                stays: |_| true,
+                extra: &[],
+            },
+            ticket,
+        )
     };
     for ticket in 0..500 {
         assert_eq!(send(&mut target, ticket), Sent::Taken);
     }
     target.fail_for_good();
-    assert_eq!(send(&mut target, 500), Sent::Taken, "the first is replaced at once");
+    assert_eq!(
+        send(&mut target, 500),
+        Sent::Taken,
+        "the first is replaced at once"
+    );
     target.fail_for_good();
     let mut refused = 0;
     while let Sent::Failed(failure) = send(&mut target, 501) {
@@ -208,7 +311,9 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     for (ticket, outcome) in outcomes(&mut target, 1_000).await {
         match outcome {
             Ok(()) => {}
-            Err(failure) if ticket <= 500 => assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}"),
+            Err(failure) if ticket <= 500 => {
+                assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}")
+            }
             Err(failure) => panic!("sent after the failure: {failure:?}"),
         }
     }
@@ -222,9 +327,14 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
 async fn outcomes(target: &mut KafkaTarget, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
     let mut found = BTreeMap::new();
     while found.len() < count {
-        let reports = tokio::time::timeout(PATIENCE, target.reports()).await.expect("reports");
+        let reports = tokio::time::timeout(PATIENCE, target.reports())
+            .await
+            .expect("reports");
         for report in reports {
-            assert!(found.insert(report.ticket, report.outcome).is_none(), "reported twice");
+            assert!(
+                found.insert(report.ticket, report.outcome).is_none(),
+                "reported twice"
+            );
         }
     }
     found

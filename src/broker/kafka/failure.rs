@@ -21,8 +21,12 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 /// the two it was. What becomes of them while the client can send nothing at all, [`in_trouble`] says.
 pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
     let (kind, reason) = match code {
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => (FailureKind::Refused, Reason::TooLarge),
-        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => (FailureKind::Refused, Reason::Unauthorized),
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
+            (FailureKind::Refused, Reason::TooLarge)
+        }
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
+            (FailureKind::Refused, Reason::Unauthorized)
+        }
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
         | Code::InvalidMessage
@@ -31,16 +35,30 @@ pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
         | Code::UnsupportedForMessageFormat
         | Code::PolicyViolation => (FailureKind::Refused, Reason::InvalidRecord),
         Code::InvalidTopic => (FailureKind::Refused, Reason::InvalidTarget),
-        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => (FailureKind::NotNow, Reason::UnknownTarget),
+        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
+            (FailureKind::NotNow, Reason::UnknownTarget)
+        }
         _ if status == Status::NotPersisted => (FailureKind::NotNow, Reason::TimedOut),
         _ => (FailureKind::Unknown, Reason::TimedOut),
     };
-    Failure { kind, reason, detail: if words.is_empty() { code.to_string() } else { words } }
+    Failure {
+        kind,
+        reason,
+        detail: if words.is_empty() {
+            code.to_string()
+        } else {
+            words
+        },
+    }
 }
 
 /// The client as a whole has failed, or ended: nothing is known of the record, and another client may send it.
 pub(super) fn closed(detail: String) -> Failure {
-    Failure { kind: FailureKind::Closed, reason: Reason::TimedOut, detail }
+    Failure {
+        kind: FailureKind::Closed,
+        reason: Reason::TimedOut,
+        detail,
+    }
 }
 
 /// What is left of a failure where `trouble` keeps the client from sending anything: a record of which the broker has said nothing waits
@@ -61,7 +79,11 @@ pub(super) fn is_of_batch(code: Code) -> bool {
 
 /// Why a question, a commit or the reading of a partition failed.
 pub(super) fn of_call(code: Code, words: &str) -> Error {
-    let words = if words.is_empty() { code.to_string() } else { words.to_owned() };
+    let words = if words.is_empty() {
+        code.to_string()
+    } else {
+        words.to_owned()
+    };
     match code {
         Code::Fatal | Code::Fenced | Code::FencedInstanceId => Error::Fatal(words),
         _ if is_refusal(code) => Error::Refused(words),
@@ -99,48 +121,167 @@ mod tests {
         use FailureKind::{NotNow, Refused, Unknown};
         use Status::{NotPersisted, PossiblyPersisted};
         for (code, status, kind, reason) in [
-            (Code::MessageSizeTooLarge, NotPersisted, Refused, Reason::TooLarge),
-            (Code::MessageBatchTooLarge, NotPersisted, Refused, Reason::TooLarge),
-            (Code::TopicAuthorizationFailed, NotPersisted, Refused, Reason::Unauthorized),
-            (Code::ClusterAuthorizationFailed, NotPersisted, Refused, Reason::Unauthorized),
-            (Code::InvalidRecord, NotPersisted, Refused, Reason::InvalidRecord),
-            (Code::InvalidTimestamp, NotPersisted, Refused, Reason::InvalidRecord),
-            (Code::PolicyViolation, NotPersisted, Refused, Reason::InvalidRecord),
-            (Code::InvalidTopic, NotPersisted, Refused, Reason::InvalidTarget),
-            (Code::UnknownTopic, NotPersisted, NotNow, Reason::UnknownTarget),
-            (Code::UnknownTopicOrPartition, NotPersisted, NotNow, Reason::UnknownTarget),
-            (Code::UnknownPartition, NotPersisted, NotNow, Reason::UnknownTarget),
-            (Code::MessageTimedOut, NotPersisted, NotNow, Reason::TimedOut),
-            (Code::MessageTimedOut, PossiblyPersisted, Unknown, Reason::TimedOut),
-            (Code::OperationTimedOut, PossiblyPersisted, Unknown, Reason::TimedOut),
-            (Code::NetworkException, PossiblyPersisted, Unknown, Reason::TimedOut),
+            (
+                Code::MessageSizeTooLarge,
+                NotPersisted,
+                Refused,
+                Reason::TooLarge,
+            ),
+            (
+                Code::MessageBatchTooLarge,
+                NotPersisted,
+                Refused,
+                Reason::TooLarge,
+            ),
+            (
+                Code::TopicAuthorizationFailed,
+                NotPersisted,
+                Refused,
+                Reason::Unauthorized,
+            ),
+            (
+                Code::ClusterAuthorizationFailed,
+                NotPersisted,
+                Refused,
+                Reason::Unauthorized,
+            ),
+            (
+                Code::InvalidRecord,
+                NotPersisted,
+                Refused,
+                Reason::InvalidRecord,
+            ),
+            (
+                Code::InvalidTimestamp,
+                NotPersisted,
+                Refused,
+                Reason::InvalidRecord,
+            ),
+            (
+                Code::PolicyViolation,
+                NotPersisted,
+                Refused,
+                Reason::InvalidRecord,
+            ),
+            (
+                Code::InvalidTopic,
+                NotPersisted,
+                Refused,
+                Reason::InvalidTarget,
+            ),
+            (
+                Code::UnknownTopic,
+                NotPersisted,
+                NotNow,
+                Reason::UnknownTarget,
+            ),
+            (
+                Code::UnknownTopicOrPartition,
+                NotPersisted,
+                NotNow,
+                Reason::UnknownTarget,
+            ),
+            (
+                Code::UnknownPartition,
+                NotPersisted,
+                NotNow,
+                Reason::UnknownTarget,
+            ),
+            (
+                Code::MessageTimedOut,
+                NotPersisted,
+                NotNow,
+                Reason::TimedOut,
+            ),
+            (
+                Code::MessageTimedOut,
+                PossiblyPersisted,
+                Unknown,
+                Reason::TimedOut,
+            ),
+            (
+                Code::OperationTimedOut,
+                PossiblyPersisted,
+                Unknown,
+                Reason::TimedOut,
+            ),
+            (
+                Code::NetworkException,
+                PossiblyPersisted,
+                Unknown,
+                Reason::TimedOut,
+            ),
             (Code::PurgeQueue, NotPersisted, NotNow, Reason::TimedOut),
-            (Code::PurgeInflight, PossiblyPersisted, Unknown, Reason::TimedOut),
-            (Code::OutOfOrderSequenceNumber, PossiblyPersisted, Unknown, Reason::TimedOut),
+            (
+                Code::PurgeInflight,
+                PossiblyPersisted,
+                Unknown,
+                Reason::TimedOut,
+            ),
+            (
+                Code::OutOfOrderSequenceNumber,
+                PossiblyPersisted,
+                Unknown,
+                Reason::TimedOut,
+            ),
         ] {
             let failure = of_record(code, status, String::new());
-            assert_eq!((failure.kind, failure.reason), (kind, reason), "{code:?} {status:?}");
+            assert_eq!(
+                (failure.kind, failure.reason),
+                (kind, reason),
+                "{code:?} {status:?}"
+            );
             assert!(!failure.detail.is_empty());
         }
-        assert_eq!(of_record(Code::InvalidRecord, NotPersisted, "no key".into()).detail, "no key");
+        assert_eq!(
+            of_record(Code::InvalidRecord, NotPersisted, "no key".into()).detail,
+            "no key"
+        );
     }
 
     #[test]
     fn a_record_is_not_diverted_for_what_its_client_suffers() {
-        let after =
-            |code, status, trouble: Option<&str>| in_trouble(of_record(code, status, String::new()), trouble.map(str::to_owned)).kind;
-        for (code, status) in [(Code::MessageTimedOut, Status::NotPersisted), (Code::PurgeInflight, Status::PossiblyPersisted)] {
+        let after = |code, status, trouble: Option<&str>| {
+            in_trouble(
+                of_record(code, status, String::new()),
+                trouble.map(str::to_owned),
+            )
+            .kind
+        };
+        for (code, status) in [
+            (Code::MessageTimedOut, Status::NotPersisted),
+            (Code::PurgeInflight, Status::PossiblyPersisted),
+        ] {
             assert_ne!(after(code, status, None), FailureKind::Closed);
-            assert_eq!(after(code, status, Some("no broker answers")), FailureKind::Closed);
+            assert_eq!(
+                after(code, status, Some("no broker answers")),
+                FailureKind::Closed
+            );
         }
-        assert_eq!(after(Code::MessageSizeTooLarge, Status::NotPersisted, Some("it failed")), FailureKind::Refused);
-        assert_eq!(after(Code::UnknownTopic, Status::NotPersisted, Some("it failed")), FailureKind::NotNow);
+        assert_eq!(
+            after(
+                Code::MessageSizeTooLarge,
+                Status::NotPersisted,
+                Some("it failed")
+            ),
+            FailureKind::Refused
+        );
+        assert_eq!(
+            after(Code::UnknownTopic, Status::NotPersisted, Some("it failed")),
+            FailureKind::NotNow
+        );
     }
 
     #[test]
     fn only_what_a_neighbour_may_have_caused_is_tried_alone() {
-        assert!(is_of_batch(Code::MessageSizeTooLarge) && is_of_batch(Code::InvalidDifferentRecord));
-        assert!(!is_of_batch(Code::TopicAuthorizationFailed) && !is_of_batch(Code::UnknownTopic) && !is_of_batch(Code::MessageTimedOut));
+        assert!(
+            is_of_batch(Code::MessageSizeTooLarge) && is_of_batch(Code::InvalidDifferentRecord)
+        );
+        assert!(
+            !is_of_batch(Code::TopicAuthorizationFailed)
+                && !is_of_batch(Code::UnknownTopic)
+                && !is_of_batch(Code::MessageTimedOut)
+        );
     }
 
     #[test]
@@ -148,7 +289,10 @@ mod tests {
         assert!(
             matches!(of_call(Code::GroupAuthorizationFailed, "JoinGroup failed"), Error::Refused(words) if words == "JoinGroup failed")
         );
-        assert!(matches!(of_call(Code::CoordinatorNotAvailable, ""), Error::Unavailable(_)));
+        assert!(matches!(
+            of_call(Code::CoordinatorNotAvailable, ""),
+            Error::Unavailable(_)
+        ));
         assert!(matches!(of_call(Code::Fatal, ""), Error::Fatal(_)));
     }
 }

@@ -21,11 +21,16 @@ use crate::model::Partition;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::metadata_response::{MetadataResponsePartition, MetadataResponseTopic};
-use kafka_protocol::messages::write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::write_txn_markers_request::{
+    WritableTxnMarker, WritableTxnMarkerTopic,
+};
 use kafka_protocol::messages::{
-    DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest, MetadataRequest, MetadataResponse,
-    ProducerId, TopicName, TransactionalId, WriteTxnMarkersRequest,
+    DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest,
+    MetadataRequest, MetadataResponse, ProducerId, TopicName, TransactionalId,
+    WriteTxnMarkersRequest,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,24 +44,46 @@ pub(super) fn is_of_markers(partition: &Partition) -> bool {
 
 /// The last transaction of a name, as the coordinator has it. `None`: it knows nothing of the name.
 pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Last>, Unmet> {
-    let request = DescribeTransactionsRequest::default().with_transactional_ids(vec![TransactionalId(text(id))]);
+    let request = DescribeTransactionsRequest::default()
+        .with_transactional_ids(vec![TransactionalId(text(id))]);
     let coordinator = coordinator(connections, id)?;
     let answer = connections.ask(&coordinator, &request, 0)?;
-    let Some(state) = answer.transaction_states.first() else { return Ok(None) };
-    if ResponseError::try_from_code(state.error_code) == Some(ResponseError::TransactionalIdNotFound) {
+    let Some(state) = answer.transaction_states.first() else {
+        return Ok(None);
+    };
+    if ResponseError::try_from_code(state.error_code)
+        == Some(ResponseError::TransactionalIdNotFound)
+    {
         return Ok(None);
     }
     done(state.error_code)?;
     let topics = state.topics.iter();
-    let partitions = topics.flat_map(|topic| topic.partitions.iter().map(|index| Partition::new(&**topic.topic, *index))).collect();
+    let partitions = topics
+        .flat_map(|topic| {
+            topic
+                .partitions
+                .iter()
+                .map(|index| Partition::new(&**topic.topic, *index))
+        })
+        .collect();
     let producer = (state.producer_id, state.producer_epoch);
-    Ok(Some(Last::new(producer, state.transaction_start_time_ms, &state.transaction_state, partitions)))
+    Ok(Some(Last::new(
+        producer,
+        state.transaction_start_time_ms,
+        &state.transaction_state,
+        partitions,
+    )))
 }
 
 /// The address of a name's coordinator.
 fn coordinator(connections: &mut Connections, id: &str) -> Result<String, Unmet> {
     const TRANSACTION: i8 = 1;
-    let found = connections.ask_any(&FindCoordinatorRequest::default().with_key(text(id)).with_key_type(TRANSACTION), 2)?;
+    let found = connections.ask_any(
+        &FindCoordinatorRequest::default()
+            .with_key(text(id))
+            .with_key_type(TRANSACTION),
+        2,
+    )?;
     done(found.error_code)?;
     Ok(format!("{}:{}", found.host, found.port))
 }
@@ -69,17 +96,31 @@ pub(super) fn is_behind_a_forgotten_one(
     partition: &Partition,
     group: &str,
 ) -> Result<bool, Unmet> {
-    let Some(under_way) = lasts.under_way() else { return Ok(false) };
+    let Some(under_way) = lasts.under_way() else {
+        return Ok(false);
+    };
     let sight = Sight::take(connections, lasts, (&[], partition), group)?;
-    if let Some((_, unmet)) = sight.untold.into_iter().find(|(partition, _)| is_of_markers(partition)) {
+    if let Some((_, unmet)) = sight
+        .untold
+        .into_iter()
+        .find(|(partition, _)| is_of_markers(partition))
+    {
         return Err(unmet);
     }
-    let mut markers = sight.hanging.iter().filter(|hanging| is_of_markers(&hanging.partition));
-    Ok(markers.any(|hanging| under_way.is_before(hanging.producer, hanging.epoch, &hanging.partition)))
+    let mut markers = sight
+        .hanging
+        .iter()
+        .filter(|hanging| is_of_markers(&hanging.partition));
+    Ok(markers
+        .any(|hanging| under_way.is_before(hanging.producer, hanging.epoch, &hanging.partition)))
 }
 
 /// Commits what is under way, in its producer's place.
-pub(super) fn commit(connections: &mut Connections, id: &str, under_way: &Last) -> Result<(), Unmet> {
+pub(super) fn commit(
+    connections: &mut Connections,
+    id: &str,
+    under_way: &Last,
+) -> Result<(), Unmet> {
     let request = EndTxnRequest::default()
         .with_transactional_id(TransactionalId(text(id)))
         .with_producer_id(under_way.producer)
@@ -103,7 +144,11 @@ pub(super) struct Hanging {
 
 impl Hanging {
     /// Has its leader write down its end.
-    pub(super) fn end(&self, connections: &mut Connections, is_committed: bool) -> Result<(), Unmet> {
+    pub(super) fn end(
+        &self,
+        connections: &mut Connections,
+        is_committed: bool,
+    ) -> Result<(), Unmet> {
         let topic = WritableTxnMarkerTopic::default()
             .with_name(TopicName(text(&self.partition.topic)))
             .with_partition_indexes(vec![self.partition.index]);
@@ -113,9 +158,19 @@ impl Hanging {
             .with_transaction_result(is_committed)
             .with_coordinator_epoch(self.coordinator_epoch.max(0))
             .with_topics(vec![topic]);
-        let answer = connections.ask(&self.leader, &WriteTxnMarkersRequest::default().with_markers(vec![marker]), 1)?;
-        let mut results = answer.markers.iter().flat_map(|marker| &marker.topics).flat_map(|topic| &topic.partitions);
-        let result = results.next().ok_or_else(|| Unmet::Later("the answer does not tell".to_owned()))?;
+        let answer = connections.ask(
+            &self.leader,
+            &WriteTxnMarkersRequest::default().with_markers(vec![marker]),
+            1,
+        )?;
+        let mut results = answer
+            .markers
+            .iter()
+            .flat_map(|marker| &marker.topics)
+            .flat_map(|topic| &topic.partitions);
+        let result = results
+            .next()
+            .ok_or_else(|| Unmet::Later("the answer does not tell".to_owned()))?;
         done(result.error_code)
     }
 
@@ -147,23 +202,44 @@ impl Sight {
         (topics, partition): (&[String], &Partition),
         group: &str,
     ) -> Result<Self, Unmet> {
-        let names: BTreeSet<&str> = topics.iter().map(String::as_str).chain([&*partition.topic, OFFSETS]).collect();
+        let names: BTreeSet<&str> = topics
+            .iter()
+            .map(String::as_str)
+            .chain([&*partition.topic, OFFSETS])
+            .collect();
         let topic = |name| MetadataRequestTopic::default().with_name(Some(TopicName(text(name))));
-        let request =
-            MetadataRequest::default().with_topics(Some(names.into_iter().map(topic).collect())).with_allow_auto_topic_creation(false);
+        let request = MetadataRequest::default()
+            .with_topics(Some(names.into_iter().map(topic).collect()))
+            .with_allow_auto_topic_creation(false);
         let metadata = connections.ask_any(&request, 4)?;
         let is_asked_for = |topic: &MetadataResponseTopic, name: &str, index: i32| match name {
-            OFFSETS => index == place(group, i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX)),
-            _ => index == partition.index && name == &*partition.topic || topics.iter().any(|topic| topic == name),
+            OFFSETS => {
+                index
+                    == place(
+                        group,
+                        i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
+                    )
+            }
+            _ => {
+                index == partition.index && name == &*partition.topic
+                    || topics.iter().any(|topic| topic == name)
+            }
         };
         let mut sight = Self::default();
         for (leader, partitions) in sight.by_leader(&metadata, is_asked_for) {
             let mut chunks = partitions.chunks(KAFKA_DESCRIBED_MAX);
             // Who does not answer once is not waited for again.
-            let silent = chunks.by_ref().find_map(|some| Some((some, sight.look_at(connections, &leader, some, lasts).err()?)));
+            let silent = chunks.by_ref().find_map(|some| {
+                Some((
+                    some,
+                    sight.look_at(connections, &leader, some, lasts).err()?,
+                ))
+            });
             if let Some((some, unmet)) = silent {
                 let untold = [some].into_iter().chain(chunks).flatten();
-                sight.untold.extend(untold.map(|partition| (partition.clone(), unmet.clone())));
+                sight
+                    .untold
+                    .extend(untold.map(|partition| (partition.clone(), unmet.clone())));
             }
         }
         Ok(sight)
@@ -175,33 +251,69 @@ impl Sight {
         metadata: &MetadataResponse,
         is_asked_for: impl Fn(&MetadataResponseTopic, &str, i32) -> bool,
     ) -> BTreeMap<String, Vec<Partition>> {
-        let addr = |partition: &MetadataResponsePartition| metadata.brokers.iter().find(|broker| broker.node_id == partition.leader_id);
+        let addr = |partition: &MetadataResponsePartition| {
+            metadata
+                .brokers
+                .iter()
+                .find(|broker| broker.node_id == partition.leader_id)
+        };
         let mut found: BTreeMap<String, Vec<Partition>> = BTreeMap::new();
         for topic in &metadata.topics {
-            let Some(name) = topic.name.as_ref().map(|name| &***name) else { continue };
-            if ResponseError::try_from_code(topic.error_code) == Some(ResponseError::UnknownTopicOrPartition) {
+            let Some(name) = topic.name.as_ref().map(|name| &***name) else {
+                continue;
+            };
+            if ResponseError::try_from_code(topic.error_code)
+                == Some(ResponseError::UnknownTopicOrPartition)
+            {
                 continue;
             }
             if let Err(unmet) = done(topic.error_code) {
                 self.untold.insert(Partition::new(name, 0), unmet);
                 continue;
             }
-            for told in topic.partitions.iter().filter(|told| is_asked_for(topic, name, told.partition_index)) {
+            for told in topic
+                .partitions
+                .iter()
+                .filter(|told| is_asked_for(topic, name, told.partition_index))
+            {
                 let partition = Partition::new(name, told.partition_index);
                 match addr(told) {
-                    Some(broker) => found.entry(format!("{}:{}", broker.host, broker.port)).or_default().push(partition),
-                    None => _ = self.untold.insert(partition, Unmet::Later("it has no leader".to_owned())),
+                    Some(broker) => found
+                        .entry(format!("{}:{}", broker.host, broker.port))
+                        .or_default()
+                        .push(partition),
+                    None => {
+                        _ = self
+                            .untold
+                            .insert(partition, Unmet::Later("it has no leader".to_owned()))
+                    }
                 }
             }
         }
         found
     }
 
-    fn look_at(&mut self, connections: &mut Connections, leader: &str, partitions: &[Partition], lasts: &Lasts) -> Result<(), Unmet> {
+    fn look_at(
+        &mut self,
+        connections: &mut Connections,
+        leader: &str,
+        partitions: &[Partition],
+        lasts: &Lasts,
+    ) -> Result<(), Unmet> {
         let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
-        partitions.iter().for_each(|partition| topics.entry(&partition.topic).or_default().push(partition.index));
-        let topic = |(name, indexes)| TopicRequest::default().with_name(TopicName(text(name))).with_partition_indexes(indexes);
-        let request = DescribeProducersRequest::default().with_topics(topics.into_iter().map(topic).collect());
+        partitions.iter().for_each(|partition| {
+            topics
+                .entry(&partition.topic)
+                .or_default()
+                .push(partition.index)
+        });
+        let topic = |(name, indexes)| {
+            TopicRequest::default()
+                .with_name(TopicName(text(name)))
+                .with_partition_indexes(indexes)
+        };
+        let request = DescribeProducersRequest::default()
+            .with_topics(topics.into_iter().map(topic).collect());
         for topic in connections.ask(leader, &request, 0)?.topics {
             for told in topic.partitions {
                 let partition = Partition::new(&**topic.name, told.partition_index);
@@ -209,18 +321,27 @@ impl Sight {
                     self.untold.insert(partition, unmet);
                     continue;
                 }
-                let is_open = told.active_producers.iter().filter(|one| one.current_txn_start_offset >= 0);
-                let open =
-                    is_open.filter_map(|one| Some((one.producer_id, i16::try_from(one.producer_epoch).ok()?, one.coordinator_epoch)));
+                let is_open = told
+                    .active_producers
+                    .iter()
+                    .filter(|one| one.current_txn_start_offset >= 0);
+                let open = is_open.filter_map(|one| {
+                    Some((
+                        one.producer_id,
+                        i16::try_from(one.producer_epoch).ok()?,
+                        one.coordinator_epoch,
+                    ))
+                });
                 let past = open.filter(|(producer, epoch, _)| lasts.is_past(*producer, *epoch));
-                self.hanging.extend(past.map(|(producer, epoch, coordinator_epoch)| Hanging {
-                    is_committed: lasts.judge(producer, epoch, &partition),
-                    partition: partition.clone(),
-                    leader: leader.to_owned(),
-                    producer,
-                    epoch,
-                    coordinator_epoch,
-                }));
+                self.hanging
+                    .extend(past.map(|(producer, epoch, coordinator_epoch)| Hanging {
+                        is_committed: lasts.judge(producer, epoch, &partition),
+                        partition: partition.clone(),
+                        leader: leader.to_owned(),
+                        producer,
+                        epoch,
+                        coordinator_epoch,
+                    }));
             }
         }
         Ok(())

@@ -49,12 +49,22 @@ impl Health {
 
     /// Why the cluster counts as away, if it does: nobody need be asked then.
     pub(super) fn outage(&self) -> Option<String> {
-        if self.0.up.load(Ordering::Relaxed) { None } else { self.words().outage.clone() }
+        if self.0.up.load(Ordering::Relaxed) {
+            None
+        } else {
+            self.words().outage.clone()
+        }
     }
 
     /// Why what is sent now may time out though its target is in order: the cluster is away, or was while that waited to be sent.
     pub(super) fn trouble(&self) -> Option<String> {
-        let past = || self.words().past.as_ref().filter(|(until, _)| until.elapsed() < KAFKA_SEND_MAX).map(|(_, outage)| outage.clone());
+        let past = || {
+            self.words()
+                .past
+                .as_ref()
+                .filter(|(until, _)| until.elapsed() < KAFKA_SEND_MAX)
+                .map(|(_, outage)| outage.clone())
+        };
         self.outage().or_else(past)
     }
 
@@ -64,7 +74,10 @@ impl Health {
         if !self.0.up.load(Ordering::Relaxed) && !self.0.up.swap(true, Ordering::Relaxed) {
             let mut words = self.words();
             let past = words.outage.take().map(|outage| (Instant::now(), outage));
-            *words = Words { past: past.or(words.past.take()), ..Words::default() };
+            *words = Words {
+                past: past.or(words.past.take()),
+                ..Words::default()
+            };
             drop(words);
             self.0.part.ready();
         }
@@ -78,9 +91,20 @@ impl Health {
     }
 
     pub(super) fn failed(&self, code: RDKafkaErrorCode, text: String) {
-        use RDKafkaErrorCode::{Authentication, BrokerTransportFailure, OperationTimedOut, Resolve, SSL, SaslAuthenticationFailed};
+        use RDKafkaErrorCode::{
+            Authentication, BrokerTransportFailure, OperationTimedOut, Resolve, SSL,
+            SaslAuthenticationFailed,
+        };
         tracing::debug!(target: "librdkafka", cluster = %self.0.cluster, "{text}");
-        if matches!(code, BrokerTransportFailure | Resolve | OperationTimedOut | Authentication | SSL | SaslAuthenticationFailed) {
+        if matches!(
+            code,
+            BrokerTransportFailure
+                | Resolve
+                | OperationTimedOut
+                | Authentication
+                | SSL
+                | SaslAuthenticationFailed
+        ) {
             self.words().broker = Some((Instant::now(), text));
         }
     }
@@ -95,12 +119,21 @@ impl Health {
     fn is_away(&self, since: Instant) {
         let mut words = self.words();
         // One that failed long before has come back since, or was never needed.
-        let latest = words.broker.as_ref().filter(|(at, _)| *at + 2 * KAFKA_PROBE_INTERVAL >= since).map(|(_, text)| text.clone());
-        let words_now = latest.unwrap_or_else(|| format!("no broker has answered for {} s", since.elapsed().as_secs()));
+        let latest = words
+            .broker
+            .as_ref()
+            .filter(|(at, _)| *at + 2 * KAFKA_PROBE_INTERVAL >= since)
+            .map(|(_, text)| text.clone());
+        let words_now = latest.unwrap_or_else(|| {
+            format!("no broker has answered for {} s", since.elapsed().as_secs())
+        });
         words.outage = Some(words_now.clone());
         self.0.up.store(false, Ordering::Relaxed);
         drop(words);
-        self.0.part.not_ready(format!("kafka.{} does not answer: {words_now}", self.0.cluster));
+        self.0.part.not_ready(format!(
+            "kafka.{} does not answer: {words_now}",
+            self.0.cluster
+        ));
     }
 
     fn words(&self) -> MutexGuard<'_, Words> {
@@ -126,7 +159,10 @@ pub(super) struct Probe {
 impl Probe {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { heard: now, next: now }
+        Self {
+            heard: now,
+            next: now,
+        }
     }
 
     /// To be called in every turn; calls `ping` if nobody was heard for a while.
@@ -156,7 +192,11 @@ mod tests {
     use std::time::Duration;
 
     fn reasons(health: &crate::health::Health) -> Vec<String> {
-        health.not_ready().into_iter().map(|complaint| complaint.reason).collect()
+        health
+            .not_ready()
+            .into_iter()
+            .map(|complaint| complaint.reason)
+            .collect()
     }
 
     fn new() -> (crate::health::Health, Health, Probe) {
@@ -186,13 +226,28 @@ mod tests {
         assert_eq!(reasons(&process), [""; 0]);
         health.failed(BrokerTransportFailure, "a:1: connection refused".into());
         health.failed(AllBrokersDown, "1/1 brokers are down".into());
-        assert_eq!((reasons(&process), health.outage()), (Vec::new(), None), "librdkafka may be wrong");
-        silence(&health, &mut probe, KAFKA_SILENCE_MAX + KAFKA_PROBE_INTERVAL).await;
-        assert_eq!(reasons(&process), ["kafka.main does not answer: a:1: connection refused"]);
+        assert_eq!(
+            (reasons(&process), health.outage()),
+            (Vec::new(), None),
+            "librdkafka may be wrong"
+        );
+        silence(
+            &health,
+            &mut probe,
+            KAFKA_SILENCE_MAX + KAFKA_PROBE_INTERVAL,
+        )
+        .await;
+        assert_eq!(
+            reasons(&process),
+            ["kafka.main does not answer: a:1: connection refused"]
+        );
         assert_eq!(health.outage(), Some("a:1: connection refused".to_owned()));
         health.answered();
         assert_eq!((reasons(&process), health.outage()), (Vec::new(), None));
-        assert!(health.trouble().is_some(), "what was sent during the outage may still time out");
+        assert!(
+            health.trouble().is_some(),
+            "what was sent during the outage may still time out"
+        );
         tokio::time::advance(KAFKA_SEND_MAX).await;
         assert_eq!(health.trouble(), None);
     }
@@ -201,13 +256,24 @@ mod tests {
     async fn a_cluster_that_falls_silent_is_noticed_though_nothing_fails() {
         let (process, health, mut probe) = new();
         health.answered();
-        assert_eq!(silence(&health, &mut probe, KAFKA_SILENCE_MAX).await, 1, "once a second, and not at once");
+        assert_eq!(
+            silence(&health, &mut probe, KAFKA_SILENCE_MAX).await,
+            1,
+            "once a second, and not at once"
+        );
         assert_eq!(reasons(&process), [""; 0]);
         assert_eq!(silence(&health, &mut probe, KAFKA_PROBE_INTERVAL).await, 1);
-        assert_eq!(reasons(&process), ["kafka.main does not answer: no broker has answered for 2 s"]);
+        assert_eq!(
+            reasons(&process),
+            ["kafka.main does not answer: no broker has answered for 2 s"]
+        );
         health.failed(SaslAuthenticationFailed, "a:1: wrong password".into());
         silence(&health, &mut probe, KAFKA_PROBE_INTERVAL).await;
-        assert_eq!(reasons(&process), ["kafka.main does not answer: a:1: wrong password"], "the latest word");
+        assert_eq!(
+            reasons(&process),
+            ["kafka.main does not answer: a:1: wrong password"],
+            "the latest word"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -235,13 +301,19 @@ mod tests {
     async fn an_old_failure_does_not_explain_a_new_silence() {
         let (process, health, mut probe) = new();
         health.answered();
-        health.failed(BrokerTransportFailure, "b:1: closed an idle connection".into());
+        health.failed(
+            BrokerTransportFailure,
+            "b:1: closed an idle connection".into(),
+        );
         for _ in 0..10 {
             health.answered();
             probe.serve(&health, |_| true);
             tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
         }
         silence(&health, &mut probe, KAFKA_SILENCE_MAX).await;
-        assert_eq!(reasons(&process), ["kafka.main does not answer: no broker has answered for 2 s"]);
+        assert_eq!(
+            reasons(&process),
+            ["kafka.main does not answer: no broker has answered for 2 s"]
+        );
     }
 }

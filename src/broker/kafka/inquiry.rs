@@ -9,7 +9,9 @@ use super::thread::Thread;
 use super::unmade;
 use crate::broker::inspection::Facts;
 use crate::broker::{Described, Error};
-use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_COMMITTED_TURN, KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL};
+use crate::limit::{
+    KAFKA_ANSWER_MAX, KAFKA_COMMITTED_TURN, KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL,
+};
 use crate::model::Partition;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
@@ -38,7 +40,12 @@ impl Asker {
     /// others wait for the answers to theirs.
     pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Awaited, Error> {
         let (reply, answer) = oneshot::channel();
-        let question = Question::Committed(group.to_owned(), vec![partition.clone()], KAFKA_COMMITTED_TURN, reply);
+        let question = Question::Committed(
+            group.to_owned(),
+            vec![partition.clone()],
+            KAFKA_COMMITTED_TURN,
+            reply,
+        );
         self.0.try_send(question).map_err(|_| busy())?;
         Ok(Awaited(answer))
     }
@@ -53,7 +60,9 @@ impl Awaited {
         match self.0.try_recv() {
             Ok(found) => Some(found.map(|found| found.into_iter().next().flatten())),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Closed) => Some(Err(Error::Fatal("the thread that asks has ended".into()))),
+            Err(TryRecvError::Closed) => {
+                Some(Err(Error::Fatal("the thread that asks has ended".into())))
+            }
         }
     }
 }
@@ -95,20 +104,35 @@ struct Watch {
 impl Chores {
     /// Of a client of these options that nobody else has.
     pub(super) fn serving(config: ClientConfig) -> Self {
-        Self { own: Some(Own { probe: Probe::new(), config }), watch: None }
+        Self {
+            own: Some(Own {
+                probe: Probe::new(),
+                config,
+            }),
+            watch: None,
+        }
     }
 
     /// Of a client that another thread serves; `changed` is told each topic that is another one under its old name.
     pub(super) fn watching(topics: &[String], changed: impl FnMut(&str) + Send + 'static) -> Self {
         let ids = topics.iter().map(|topic| (topic.clone(), None)).collect();
-        Self { own: None, watch: Some(Watch { ids, next: Instant::now() + KAFKA_WATCH_INTERVAL, changed: Box::new(changed) }) }
+        Self {
+            own: None,
+            watch: Some(Watch {
+                ids,
+                next: Instant::now() + KAFKA_WATCH_INTERVAL,
+                changed: Box::new(changed),
+            }),
+        }
     }
 }
 
 impl Watch {
     fn saw<'a>(&mut self, found: impl Iterator<Item = &'a TopicFacts>) {
         for topic in found.filter(|topic| topic.id.is_some()) {
-            let Some(known) = self.ids.get_mut(&topic.name) else { continue };
+            let Some(known) = self.ids.get_mut(&topic.name) else {
+                continue;
+            };
             if known.is_some() && *known != topic.id {
                 (self.changed)(&topic.name);
             }
@@ -118,38 +142,74 @@ impl Watch {
 }
 
 impl Inquiry {
-    pub(super) fn start(native: Arc<Native>, health: Health, chores: Chores) -> Result<Self, Error> {
+    pub(super) fn start(
+        native: Arc<Native>,
+        health: Health,
+        chores: Chores,
+    ) -> Result<Self, Error> {
         let (questions, asked) = sync_channel(KAFKA_QUESTIONS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let Chores { own, watch } = chores;
-        let desk = Desk { attendant: Attendant { native, health, stop: stop.clone(), own }, watch };
+        let desk = Desk {
+            attendant: Attendant {
+                native,
+                health,
+                stop: stop.clone(),
+                own,
+            },
+            watch,
+        };
         let thread = Thread::start("kafka-catalog", move || desk.serve(&asked));
-        Ok(Self { questions: Some(questions), stop, thread: thread.map_err(|error| Error::Fatal(error.to_string()))? })
+        Ok(Self {
+            questions: Some(questions),
+            stop,
+            thread: thread.map_err(|error| Error::Fatal(error.to_string()))?,
+        })
     }
 
     pub(super) async fn partitions(&self, topics: &[String]) -> Result<Vec<Partition>, Error> {
-        self.ask(|reply| Question::Partitions(topics.to_vec(), reply)).await
+        self.ask(|reply| Question::Partitions(topics.to_vec(), reply))
+            .await
     }
 
     pub(super) async fn describe(&self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
-        self.ask(|reply| Question::Describe(partitions.to_vec(), reply)).await
+        self.ask(|reply| Question::Describe(partitions.to_vec(), reply))
+            .await
     }
 
-    pub(super) async fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
-        self.ask(|reply| Question::Committed(group.to_owned(), partitions.to_vec(), KAFKA_ANSWER_MAX, reply)).await
+    pub(super) async fn committed(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.ask(|reply| {
+            Question::Committed(
+                group.to_owned(),
+                partitions.to_vec(),
+                KAFKA_ANSWER_MAX,
+                reply,
+            )
+        })
+        .await
     }
 
     pub(super) async fn inspect(&self, topics: &[String]) -> Result<Facts, Error> {
-        self.ask(|reply| Question::Inspect(topics.to_vec(), reply)).await
+        self.ask(|reply| Question::Inspect(topics.to_vec(), reply))
+            .await
     }
 
     async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let asked = self.questions.as_ref().is_some_and(|questions| questions.try_send(question(reply)).is_ok());
+        let asked = self
+            .questions
+            .as_ref()
+            .is_some_and(|questions| questions.try_send(question(reply)).is_ok());
         if !asked {
             return Err(busy());
         }
-        answer.await.unwrap_or_else(|_| Err(Error::Fatal("the thread that asks has ended".into())))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Error::Fatal("the thread that asks has ended".into())))
     }
 
     /// For another thread. Its own thread ends only when all of these are gone.
@@ -190,16 +250,27 @@ struct Attendant {
 
 impl Attendant {
     fn turn(&mut self) {
-        let Self { native, health, stop, own } = self;
+        let Self {
+            native,
+            health,
+            stop,
+            own,
+        } = self;
         if let Some(Own { probe, .. }) = own {
             while native.serve(Duration::ZERO, &mut |notice| health.heard(notice)) > 0 {}
-            probe.serve(health, |ping| !stop.load(Ordering::Relaxed) && native.ping(ping));
+            probe.serve(health, |ping| {
+                !stop.load(Ordering::Relaxed) && native.ping(ping)
+            });
         }
     }
 
     /// Takes the group's name. A client that is shared has the only one that it is asked for.
     fn ask_as(&mut self, group: &str) -> Result<(), Error> {
-        if let Some(own) = self.own.as_mut().filter(|own| own.config.get("group.id") != Some(group)) {
+        if let Some(own) = self
+            .own
+            .as_mut()
+            .filter(|own| own.config.get("group.id") != Some(group))
+        {
             own.config.set("group.id", group);
             self.native = Arc::new(Native::asker(&own.config).map_err(|error| unmade(&error))?);
         }
@@ -207,7 +278,10 @@ impl Attendant {
     }
 
     /// Asks, unless there is nobody to ask; gives up when that turns out meanwhile, or at the end.
-    fn ask<T>(&mut self, ask: impl FnOnce(&mut Asking<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    fn ask<T>(
+        &mut self,
+        ask: impl FnOnce(&mut Asking<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if let Some(words) = self.health.outage() {
             return Err(Error::Unavailable(words));
         }
@@ -216,7 +290,10 @@ impl Attendant {
             self.turn();
             !self.stop.load(Ordering::Relaxed) && self.health.outage().is_none()
         };
-        let answer = ask(&mut Asking { native: &native, meanwhile: &mut meanwhile });
+        let answer = ask(&mut Asking {
+            native: &native,
+            meanwhile: &mut meanwhile,
+        });
         match answer {
             Ok(answer) => {
                 self.health.answered();
@@ -244,12 +321,20 @@ impl Desk {
     fn answer(&mut self, question: Question) {
         let Self { attendant, watch } = self;
         match question {
-            Question::Partitions(topics, reply) => tell(reply, || attendant.ask(|asking| partitions(asking, &topics))),
+            Question::Partitions(topics, reply) => tell(reply, || {
+                attendant.ask(|asking| partitions(asking, &topics))
+            }),
             Question::Describe(places, reply) => tell(reply, || {
-                let saw = |topics: &BTreeMap<String, TopicFacts>| watch.iter_mut().for_each(|watch| watch.saw(topics.values()));
+                let saw = |topics: &BTreeMap<String, TopicFacts>| {
+                    watch
+                        .iter_mut()
+                        .for_each(|watch| watch.saw(topics.values()))
+                };
                 attendant.ask(|asking| describe(asking, &places, saw))
             }),
-            Question::Inspect(topics, reply) => tell(reply, || attendant.ask(|asking| inspect(asking, &topics))),
+            Question::Inspect(topics, reply) => {
+                tell(reply, || attendant.ask(|asking| inspect(asking, &topics)))
+            }
             Question::Committed(group, places, patience, reply) => tell(reply, || {
                 attendant.ask_as(&group)?;
                 attendant.ask(|asking| committed(asking, &places, patience))
@@ -266,7 +351,10 @@ impl Desk {
         watch.next = now + KAFKA_WATCH_INTERVAL;
         let names: Vec<String> = watch.ids.keys().cloned().collect();
         // A cluster that does not answer is told of elsewhere.
-        if let Ok(found) = self.attendant.ask(|asking| topics(asking, names.iter().map(String::as_str))) {
+        if let Ok(found) = self
+            .attendant
+            .ask(|asking| topics(asking, names.iter().map(String::as_str)))
+        {
             watch.saw(found.iter());
         }
     }

@@ -10,37 +10,72 @@ use std::time::Duration;
 
 pub(super) fn inspect(asking: &mut Asking<'_>, names: &[String]) -> Result<Facts, Error> {
     let brokers = raw::brokers(asking).map_err(|(code, words)| failure::of_call(code, &words))?;
-    let offsets_retention = brokers.first().map(|broker| offsets_retention(asking, &broker.to_string()));
-    let possible: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_topic_name(name)).collect();
+    let offsets_retention = brokers
+        .first()
+        .map(|broker| offsets_retention(asking, &broker.to_string()));
+    let possible: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| is_topic_name(name))
+        .collect();
     let mut topics = partitions(asking, &possible);
-    let existing: Vec<&str> = possible.into_iter().filter(|name| matches!(topics.get(*name), Some(Ok(Some(_))))).collect();
+    let existing: Vec<&str> = possible
+        .into_iter()
+        .filter(|name| matches!(topics.get(*name), Some(Ok(Some(_)))))
+        .collect();
     let mut details = Details::of(asking, &existing);
     let mut fact = |name: &String| match topics.remove(name) {
-        Some(found) => found.map(|partitions| partitions.map(|partitions| details.topic(name, partitions))),
+        Some(found) => {
+            found.map(|partitions| partitions.map(|partitions| details.topic(name, partitions)))
+        }
         None => Err(no_topic_name(name)),
     };
-    Ok(Facts { brokers: brokers.len(), offsets_retention, topics: names.iter().map(|name| (name.clone(), fact(name))).collect() })
+    Ok(Facts {
+        brokers: brokers.len(),
+        offsets_retention,
+        topics: names
+            .iter()
+            .map(|name| (name.clone(), fact(name)))
+            .collect(),
+    })
 }
 
 fn offsets_retention(asking: &mut Asking<'_>, broker: &str) -> Result<Duration, String> {
-    let values = raw::settings(asking, Whose::Broker, &[broker]).map_err(words)?.remove(broker);
+    let values = raw::settings(asking, Whose::Broker, &[broker])
+        .map_err(words)?
+        .remove(broker);
     let values = values.unwrap_or_else(|| Ok(Values::new())).map_err(words)?;
-    let minutes = values.get("offsets.retention.minutes").and_then(|minutes| minutes.parse().ok());
-    minutes.map(|minutes: u64| Duration::from_secs(minutes * 60)).ok_or_else(|| "the broker does not say".to_owned())
+    let minutes = values
+        .get("offsets.retention.minutes")
+        .and_then(|minutes| minutes.parse().ok());
+    minutes
+        .map(|minutes: u64| Duration::from_secs(minutes * 60))
+        .ok_or_else(|| "the broker does not say".to_owned())
 }
 
 /// How many partitions each topic has; nothing: it does not exist.
-fn partitions(asking: &mut Asking<'_>, names: &[&str]) -> BTreeMap<String, Result<Option<usize>, String>> {
+fn partitions(
+    asking: &mut Asking<'_>,
+    names: &[&str],
+) -> BTreeMap<String, Result<Option<usize>, String>> {
     let together = topics(asking, names.iter().copied()).ok();
     let mut one = |name: &str| {
         // An error does not say whose it is: then each is asked after alone.
         let alone = match &together {
-            Some(all) => return Ok(all.iter().find(|topic| topic.name == name).map(|topic| topic.partitions.len())),
+            Some(all) => {
+                return Ok(all
+                    .iter()
+                    .find(|topic| topic.name == name)
+                    .map(|topic| topic.partitions.len()));
+            }
             None => topics(asking, std::iter::once(name)).map_err(|error| error.to_string())?,
         };
         Ok(alone.first().map(|topic| topic.partitions.len()))
     };
-    names.iter().map(|name| ((*name).to_owned(), one(name))).collect()
+    names
+        .iter()
+        .map(|name| ((*name).to_owned(), one(name)))
+        .collect()
 }
 
 /// What is known of topics besides, by their names.
@@ -52,30 +87,58 @@ struct Details {
 impl Details {
     fn of(asking: &mut Asking<'_>, names: &[&str]) -> Self {
         if names.is_empty() {
-            return Self { rights: BTreeMap::new(), settings: Ok(BTreeMap::new()) };
+            return Self {
+                rights: BTreeMap::new(),
+                settings: Ok(BTreeMap::new()),
+            };
         }
         let rights = raw::rights(asking, names).unwrap_or_default();
-        Self { rights, settings: raw::settings(asking, Whose::Topic, names).map_err(words) }
+        Self {
+            rights,
+            settings: raw::settings(asking, Whose::Topic, names).map_err(words),
+        }
     }
 
     fn topic(&mut self, name: &str, partitions: usize) -> Topic {
         let settings = match &mut self.settings {
-            Ok(settings) => settings.remove(name).unwrap_or_else(|| Ok(Values::new())).map(|values| read(&values)).map_err(words),
+            Ok(settings) => settings
+                .remove(name)
+                .unwrap_or_else(|| Ok(Values::new()))
+                .map(|values| read(&values))
+                .map_err(words),
             Err(words) => Err(words.clone()),
         };
-        let rights = self.rights.remove(name).map(|(read, write)| Rights { read, write });
-        Topic { partitions, rights, settings }
+        let rights = self
+            .rights
+            .remove(name)
+            .map(|(read, write)| Rights { read, write });
+        Topic {
+            partitions,
+            rights,
+            settings,
+        }
     }
 }
 
 fn words((code, words): Failed) -> String {
-    if words.is_empty() { code.to_string() } else { words }
+    if words.is_empty() {
+        code.to_string()
+    } else {
+        words
+    }
 }
 
 /// Kafka's own: -1 is no bound.
 fn read(values: &Values) -> Settings {
-    let policy = values.get("cleanup.policy").map_or("delete", String::as_str);
-    let number = |name: &str| values.get(name).and_then(|value| value.parse::<i64>().ok()).and_then(|value| u64::try_from(value).ok());
+    let policy = values
+        .get("cleanup.policy")
+        .map_or("delete", String::as_str);
+    let number = |name: &str| {
+        values
+            .get(name)
+            .and_then(|value| value.parse::<i64>().ok())
+            .and_then(|value| u64::try_from(value).ok())
+    };
     Settings {
         is_compacted: policy.split(',').any(|word| word.trim() == "compact"),
         is_deleted: policy.split(',').any(|word| word.trim() == "delete"),
@@ -90,13 +153,39 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_kafka_writes_them() {
-        let values = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let unbounded = Settings { is_compacted: false, is_deleted: true, retention: None, retention_bytes: None };
-        assert_eq!(read(&values(&[("retention.ms", "-1"), ("retention.bytes", "-1"), ("cleanup.policy", "delete")])), unbounded);
+        let values = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let unbounded = Settings {
+            is_compacted: false,
+            is_deleted: true,
+            retention: None,
+            retention_bytes: None,
+        };
+        assert_eq!(
+            read(&values(&[
+                ("retention.ms", "-1"),
+                ("retention.bytes", "-1"),
+                ("cleanup.policy", "delete")
+            ])),
+            unbounded
+        );
         assert_eq!(read(&Values::new()), unbounded);
         assert_eq!(
-            read(&values(&[("retention.ms", "5000"), ("retention.bytes", "7"), ("cleanup.policy", "compact, delete")])),
-            Settings { is_compacted: true, is_deleted: true, retention: Some(Duration::from_secs(5)), retention_bytes: Some(7) }
+            read(&values(&[
+                ("retention.ms", "5000"),
+                ("retention.bytes", "7"),
+                ("cleanup.policy", "compact, delete")
+            ])),
+            Settings {
+                is_compacted: true,
+                is_deleted: true,
+                retention: Some(Duration::from_secs(5)),
+                retention_bytes: Some(7)
+            }
         );
         assert!(!read(&values(&[("cleanup.policy", "compact")])).is_deleted);
     }

@@ -41,8 +41,18 @@ impl Lane {
     pub(super) fn open(options: &Options) -> Result<Self, Error> {
         let sender = Arc::new(Sender::new(&options.config).map_err(|error| unmade(&error))?);
         let stop = Arc::new(AtomicBool::new(false));
-        let alone = options.alone.clone().map(|config| Succession::new(Options { config, alone: None, ..options.clone() }));
-        let name = if alone.is_some() { "kafka-target" } else { "kafka-alone" };
+        let alone = options.alone.clone().map(|config| {
+            Succession::new(Options {
+                config,
+                alone: None,
+                ..options.clone()
+            })
+        });
+        let name = if alone.is_some() {
+            "kafka-target"
+        } else {
+            "kafka-alone"
+        };
         let pump = Pump {
             sender: sender.clone(),
             stop: stop.clone(),
@@ -52,12 +62,25 @@ impl Lane {
             has_failed: false,
             alone,
         };
-        let thread = Thread::start(name, move || pump.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { topics: Topics::new(), sender: Some(sender), stop, thread })
+        let thread = Thread::start(name, move || pump.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
+            topics: Topics::new(),
+            sender: Some(sender),
+            stop,
+            thread,
+        })
     }
 
-    pub(super) fn send<'h>(&mut self, topic: &str, record: &Outbound<'_>, headers: impl Iterator<Item = Header<'h>>) -> Result<(), Code> {
-        let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
+    pub(super) fn send<'h>(
+        &mut self,
+        topic: &str,
+        record: &Outbound<'_>,
+        headers: impl Iterator<Item = Header<'h>>,
+    ) -> Result<(), Code> {
+        let Some(sender) = &self.sender else {
+            return Err(Code::DestroyBroker);
+        };
         sender.send(self.topics.of_sender(sender, topic)?, record, headers)
     }
 
@@ -130,9 +153,23 @@ impl Pump {
     }
 
     fn turn(&mut self) -> usize {
-        let Self { sender, reports, health, batch, has_failed, alone, .. } = self;
+        let Self {
+            sender,
+            reports,
+            health,
+            batch,
+            has_failed,
+            alone,
+            ..
+        } = self;
         let mut hear = |notice| {
-            *has_failed |= matches!(notice, Notice::Error { code: Code::Fatal, .. });
+            *has_failed |= matches!(
+                notice,
+                Notice::Error {
+                    code: Code::Fatal,
+                    ..
+                }
+            );
             health.heard(notice);
         };
         let served = sender.serve(KAFKA_IDLE, &mut hear, |delivery| {
@@ -146,22 +183,40 @@ impl Pump {
 }
 
 /// `None`: tried again alone, which will report.
-fn judge(delivery: &Delivery<'_>, sender: &Sender, alone: Option<&mut Succession>, health: &Health) -> Option<Report> {
+fn judge(
+    delivery: &Delivery<'_>,
+    sender: &Sender,
+    alone: Option<&mut Succession>,
+    health: &Health,
+) -> Option<Report> {
     let Some(code) = delivery.error else {
         health.answered();
         // Of what a repeat found delivered already, the broker does not say where.
         let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
         let place = offset.map(|offset| (delivery.message.partition(), offset));
-        return Some(Report { ticket: delivery.ticket, place, outcome: Ok(()) });
+        return Some(Report {
+            ticket: delivery.ticket,
+            place,
+            outcome: Ok(()),
+        });
     };
-    let failure = match alone.filter(|_| failure::is_of_batch(code)).map(|alone| send_alone(delivery, alone)) {
+    let failure = match alone
+        .filter(|_| failure::is_of_batch(code))
+        .map(|alone| send_alone(delivery, alone))
+    {
         Some(Ok(())) => return None,
         // Nothing is known of this record: the refusal may be its neighbour's.
-        Some(Err(code)) => failure::closed(format!("it was refused with its batch, and cannot be sent alone for now: {code}")),
+        Some(Err(code)) => failure::closed(format!(
+            "it was refused with its batch, and cannot be sent alone for now: {code}"
+        )),
         None => failure::of_record(code, delivery.status(), delivery.words()),
     };
     let failure = failure::in_trouble(failure, sender.fatal().or_else(|| health.trouble()));
-    Some(Report { ticket: delivery.ticket, place: None, outcome: Err(failure) })
+    Some(Report {
+        ticket: delivery.ticket,
+        place: None,
+        outcome: Err(failure),
+    })
 }
 
 fn send_alone(delivery: &Delivery<'_>, alone: &mut Succession) -> Result<(), Code> {

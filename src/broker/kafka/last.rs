@@ -31,7 +31,12 @@ pub(super) enum End {
 
 impl Last {
     /// `state` in Kafka's words.
-    pub(super) fn new((producer, epoch): (ProducerId, i16), since: i64, state: &str, partitions: BTreeSet<Partition>) -> Self {
+    pub(super) fn new(
+        (producer, epoch): (ProducerId, i16),
+        since: i64,
+        state: &str,
+        partitions: BTreeSet<Partition>,
+    ) -> Self {
         let end = match state {
             "CompleteCommit" | "PrepareCommit" => End::Committed,
             // Of one that is about to be aborted the partitions are forgotten one by one.
@@ -39,7 +44,12 @@ impl Last {
             "Ongoing" => End::UnderWay(partitions),
             _ => End::Unknown,
         };
-        Self { producer, epoch, since, end }
+        Self {
+            producer,
+            epoch,
+            since,
+            end,
+        }
     }
 
     /// What is told when the next producer was made: fencing one that has a transaction takes an epoch more. So its own had ended it, which almost
@@ -58,8 +68,14 @@ impl Last {
     }
 
     /// Whether what a producer has open in a partition is of one before it, by the same producer.
-    pub(super) fn is_before(&self, producer: ProducerId, epoch: i16, partition: &Partition) -> bool {
-        let is_elsewhere = matches!(&self.end, End::UnderWay(partitions) if !partitions.contains(partition));
+    pub(super) fn is_before(
+        &self,
+        producer: ProducerId,
+        epoch: i16,
+        partition: &Partition,
+    ) -> bool {
+        let is_elsewhere =
+            matches!(&self.end, End::UnderWay(partitions) if !partitions.contains(partition));
         is_elsewhere && (self.producer, self.epoch) == (producer, epoch)
     }
 
@@ -70,7 +86,9 @@ impl Last {
             // By its own producer, or fenced.
             End::Aborted => (epoch >= self.epoch.saturating_sub(1)).then_some(false),
             // Elsewhere it is one before it by the same producer, which aborts none while it cannot be sure that those before are complete.
-            End::UnderWay(partitions) => (epoch == self.epoch).then(|| !partitions.contains(partition)),
+            End::UnderWay(partitions) => {
+                (epoch == self.epoch).then(|| !partitions.contains(partition))
+            }
             End::Unknown => None,
         }
     }
@@ -94,7 +112,8 @@ impl Lasts {
             }
             return;
         }
-        self.0.pop_if(|last| (last.producer, last.epoch) == (told.producer, told.epoch));
+        self.0
+            .pop_if(|last| (last.producer, last.epoch) == (told.producer, told.epoch));
         self.0.push(told);
         let spare = self.0.len().saturating_sub(Self::MAX);
         self.0.drain(..spare);
@@ -106,12 +125,16 @@ impl Lasts {
 
     /// The last one, if it was under way.
     pub(super) fn under_way(&self) -> Option<&Last> {
-        self.0.last().filter(|last| matches!(last.end, End::UnderWay(_)))
+        self.0
+            .last()
+            .filter(|last| matches!(last.end, End::UnderWay(_)))
     }
 
     /// The same.
     pub(super) fn under_way_mut(&mut self) -> Option<&mut Last> {
-        self.0.last_mut().filter(|last| matches!(last.end, End::UnderWay(_)))
+        self.0
+            .last_mut()
+            .filter(|last| matches!(last.end, End::UnderWay(_)))
     }
 
     /// Whether one of them is undone, since it was fenced, that has written to a partition.
@@ -125,8 +148,15 @@ impl Lasts {
     }
 
     /// Whether it is to be committed; `None`: nobody knows.
-    pub(super) fn judge(&self, producer: ProducerId, epoch: i16, partition: &Partition) -> Option<bool> {
-        self.of(producer).filter(|last| epoch <= last.epoch).find_map(|last| last.judge(partition, epoch))
+    pub(super) fn judge(
+        &self,
+        producer: ProducerId,
+        epoch: i16,
+        partition: &Partition,
+    ) -> Option<bool> {
+        self.of(producer)
+            .filter(|last| epoch <= last.epoch)
+            .find_map(|last| last.judge(partition, epoch))
     }
 
     fn of(&self, producer: ProducerId) -> impl Iterator<Item = &Last> {
@@ -146,7 +176,9 @@ mod tests {
 
     fn after(states: &[(i16, &str)]) -> Lasts {
         let mut lasts = Lasts::default();
-        states.iter().for_each(|(epoch, state)| lasts.add(told(*epoch, state)));
+        states
+            .iter()
+            .for_each(|(epoch, state)| lasts.add(told(*epoch, state)));
         lasts
     }
 
@@ -168,7 +200,11 @@ mod tests {
             ("Empty", 5, None),
             ("Dead", 5, None),
         ] {
-            assert_eq!(after(&[(5, state)]).judge(PRODUCER, epoch, &place(0)), end, "{state}, {epoch}");
+            assert_eq!(
+                after(&[(5, state)]).judge(PRODUCER, epoch, &place(0)),
+                end,
+                "{state}, {epoch}"
+            );
         }
     }
 
@@ -178,30 +214,68 @@ mod tests {
         assert_eq!(lasts.judge(PRODUCER, 5, &place(1)), Some(false));
         let under_way = lasts.under_way().unwrap();
         assert_eq!(
-            [(5, 0), (5, 1), (4, 0)].map(|(epoch, index)| under_way.is_before(PRODUCER, epoch, &place(index))),
+            [(5, 0), (5, 1), (4, 0)].map(|(epoch, index)| under_way.is_before(
+                PRODUCER,
+                epoch,
+                &place(index)
+            )),
             [true, false, false]
         );
-        assert_eq!([0, 1].map(|index| lasts.is_undone_in(&place(index))), [false, true]);
+        assert_eq!(
+            [0, 1].map(|index| lasts.is_undone_in(&place(index))),
+            [false, true]
+        );
         lasts.under_way_mut().unwrap().fenced_by(&told(7, "Empty"));
-        assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(false)]);
+        assert_eq!(
+            [0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))),
+            [Some(true), Some(false)]
+        );
         lasts.under_way_mut().unwrap().fenced_by(&told(6, "Empty"));
-        assert_eq!([0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))), [Some(true), Some(true)]);
+        assert_eq!(
+            [0, 1].map(|index| lasts.judge(PRODUCER, 5, &place(index))),
+            [Some(true), Some(true)]
+        );
         assert!(!lasts.is_undone_in(&place(1)));
-        assert_eq!([lasts, after(&[(5, "CompleteAbort")])].each_mut().map(|lasts| lasts.under_way_mut().is_some()), [false, false]);
+        assert_eq!(
+            [lasts, after(&[(5, "CompleteAbort")])]
+                .each_mut()
+                .map(|lasts| lasts.under_way_mut().is_some()),
+            [false, false]
+        );
     }
 
     #[test]
     fn what_is_told_later_of_the_same_producer_takes_the_place_of_what_was_told_before() {
         for (states, elsewhere, there) in [
             // Its own ended it after all, before or after the next producer was made.
-            (&[(5, "Ongoing"), (5, "CompleteCommit")][..], Some(true), Some(true)),
-            (&[(5, "Ongoing"), (5, "CompleteAbort")], Some(false), Some(false)),
+            (
+                &[(5, "Ongoing"), (5, "CompleteCommit")][..],
+                Some(true),
+                Some(true),
+            ),
+            (
+                &[(5, "Ongoing"), (5, "CompleteAbort")],
+                Some(false),
+                Some(false),
+            ),
             (&[(5, "Ongoing"), (6, "Empty")], Some(true), Some(true)),
             // It was fenced, by an opening that was given up, and two were made since.
-            (&[(5, "Ongoing"), (7, "Empty"), (8, "Empty")], Some(true), Some(false)),
-            (&[(5, "Ongoing"), (6, "CompleteAbort")], Some(true), Some(false)),
+            (
+                &[(5, "Ongoing"), (7, "Empty"), (8, "Empty")],
+                Some(true),
+                Some(false),
+            ),
+            (
+                &[(5, "Ongoing"), (6, "CompleteAbort")],
+                Some(true),
+                Some(false),
+            ),
             // It went on.
-            (&[(5, "CompleteCommit"), (5, "Ongoing")], Some(true), Some(false)),
+            (
+                &[(5, "CompleteCommit"), (5, "Ongoing")],
+                Some(true),
+                Some(false),
+            ),
         ] {
             let judged = [0, 1].map(|index| after(states).judge(PRODUCER, 5, &place(index)));
             assert_eq!(judged, [elsewhere, there], "{states:?}");
@@ -219,16 +293,45 @@ mod tests {
     #[test]
     fn a_producer_that_lives_is_let_alone() {
         let lasts = after(&[(5, "CompleteCommit")]);
-        assert_eq!([4, 5, 6].map(|epoch| lasts.is_past(PRODUCER, epoch)), [true, true, false]);
-        assert_eq!([lasts.is_past(ProducerId(8), 5), after(&[(5, "Empty")]).is_past(PRODUCER, 5)], [false, true]);
-        assert_eq!((lasts.judge(PRODUCER, 6, &place(0)), lasts.judge(ProducerId(8), 5, &place(0))), (None, None));
+        assert_eq!(
+            [4, 5, 6].map(|epoch| lasts.is_past(PRODUCER, epoch)),
+            [true, true, false]
+        );
+        assert_eq!(
+            [
+                lasts.is_past(ProducerId(8), 5),
+                after(&[(5, "Empty")]).is_past(PRODUCER, 5)
+            ],
+            [false, true]
+        );
+        assert_eq!(
+            (
+                lasts.judge(PRODUCER, 6, &place(0)),
+                lasts.judge(ProducerId(8), 5, &place(0))
+            ),
+            (None, None)
+        );
     }
 
     #[test]
     fn what_was_known_before_goes_on_to_tell_and_the_oldest_is_forgotten() {
-        let lasts = after(&[(5, "CompleteAbort"), (6, "Empty"), (7, "CompleteCommit"), (7, "CompleteCommit")]);
-        assert_eq!([4, 5, 6, 7].map(|epoch| lasts.judge(PRODUCER, epoch, &place(0))), [Some(false), Some(false), None, Some(true)]);
-        let lasts = after(&[(1, "CompleteCommit"), (3, "CompleteCommit"), (5, "Ongoing"), (8, "CompleteCommit"), (9, "CompleteCommit")]);
+        let lasts = after(&[
+            (5, "CompleteAbort"),
+            (6, "Empty"),
+            (7, "CompleteCommit"),
+            (7, "CompleteCommit"),
+        ]);
+        assert_eq!(
+            [4, 5, 6, 7].map(|epoch| lasts.judge(PRODUCER, epoch, &place(0))),
+            [Some(false), Some(false), None, Some(true)]
+        );
+        let lasts = after(&[
+            (1, "CompleteCommit"),
+            (3, "CompleteCommit"),
+            (5, "Ongoing"),
+            (8, "CompleteCommit"),
+            (9, "CompleteCommit"),
+        ]);
         assert_eq!(
             [1, 3, 5, 8, 9].map(|epoch| lasts.judge(PRODUCER, epoch, &place(1))),
             [None, Some(true), Some(false), Some(true), Some(true)]

@@ -5,7 +5,10 @@ use super::health::Health;
 use super::raw::{self, Commits, Notice};
 use super::{Cluster, Side, failure, kbytes, millis, unmade};
 use crate::broker::{Commit, Error};
-use crate::limit::{KAFKA_COMMIT_MAX, KAFKA_HEARTBEAT, KAFKA_MEMBER_BYTES_MAX, KAFKA_SESSION_MAX, KAFKA_TURN_EVENTS_MAX};
+use crate::limit::{
+    KAFKA_COMMIT_MAX, KAFKA_HEARTBEAT, KAFKA_MEMBER_BYTES_MAX, KAFKA_SESSION_MAX,
+    KAFKA_TURN_EVENTS_MAX,
+};
 use crate::model::Partition;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -68,13 +71,30 @@ struct UnderWay {
 }
 
 impl Member {
-    pub(super) fn join(cluster: &Cluster, group: &str, topics: &[String], health: Health) -> Result<Self, Error> {
+    pub(super) fn join(
+        cluster: &Cluster,
+        group: &str,
+        topics: &[String],
+        health: Health,
+    ) -> Result<Self, Error> {
         let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
-        let context = Context { health, told: Mutex::default() };
-        let consumer: BaseConsumer<Context> = config.create_with_context(context).map_err(|error| unmade(&error))?;
+        let context = Context {
+            health,
+            told: Mutex::default(),
+        };
+        let consumer: BaseConsumer<Context> = config
+            .create_with_context(context)
+            .map_err(|error| unmade(&error))?;
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&names).map_err(|error| Error::Refused(error.to_string()))?;
-        Ok(Self { commits: Commits::new(consumer.client()), consumer, committing: None, number: 0 })
+        consumer
+            .subscribe(&names)
+            .map_err(|error| Error::Refused(error.to_string()))?;
+        Ok(Self {
+            commits: Commits::new(consumer.client()),
+            consumer,
+            committing: None,
+            number: 0,
+        })
     }
 
     /// Has `thread` unparked whenever there is something to serve where there was nothing.
@@ -105,8 +125,17 @@ impl Member {
     pub(super) fn commit(&mut self, Committing { commits, reply }: Committing) {
         debug_assert!(self.can_commit(), "one at a time");
         self.number += 1;
-        match self.commits.start(self.consumer.client(), &offsets(&commits), self.number) {
-            Ok(()) => self.committing = Some(UnderWay { number: self.number, reply, until: Instant::now() + KAFKA_COMMIT_MAX }),
+        match self
+            .commits
+            .start(self.consumer.client(), &offsets(&commits), self.number)
+        {
+            Ok(()) => {
+                self.committing = Some(UnderWay {
+                    number: self.number,
+                    reply,
+                    until: Instant::now() + KAFKA_COMMIT_MAX,
+                })
+            }
             // Nobody waits if the caller's future was dropped; so below.
             Err(code) => drop(reply.send(Err(failure::of_call(code, "")))),
         }
@@ -124,18 +153,29 @@ impl Member {
     fn settle(&mut self) {
         while let Some(answer) = self.commits.answer() {
             // One that came too late belongs to a commit that was given up.
-            if let Some(under_way) = self.committing.take_if(|under_way| under_way.number == answer.number) {
+            if let Some(under_way) = self
+                .committing
+                .take_if(|under_way| under_way.number == answer.number)
+            {
                 if answer.result.is_ok() {
                     self.consumer.context().health.answered();
                 }
-                drop(under_way.reply.send(answer.result.map_err(|code| failure::of_call(code, ""))));
+                drop(
+                    under_way
+                        .reply
+                        .send(answer.result.map_err(|code| failure::of_call(code, ""))),
+                );
             }
         }
         // Whoever waits for it does nothing else: where nobody answers, it is not worth waiting.
         let now = Instant::now();
         let outage = self.consumer.context().health.outage();
-        if let Some(late) = self.committing.take_if(|under_way| outage.is_some() || now >= under_way.until) {
-            let words = outage.unwrap_or_else(|| "the group's coordinator does not answer a commit".to_owned());
+        if let Some(late) = self
+            .committing
+            .take_if(|under_way| outage.is_some() || now >= under_way.until)
+        {
+            let words = outage
+                .unwrap_or_else(|| "the group's coordinator does not answer a commit".to_owned());
             drop(late.reply.send(Err(Error::Unavailable(words))));
         }
     }
@@ -146,7 +186,9 @@ fn offsets(commits: &[Commit]) -> TopicPartitionList {
     for commit in commits {
         let mut element = list.add_partition(&commit.partition.topic, commit.partition.index);
         let offset = i64::try_from(commit.offset.0).unwrap_or(i64::MAX);
-        element.set_offset(Offset::Offset(offset)).expect("an offset that is not negative");
+        element
+            .set_offset(Offset::Offset(offset))
+            .expect("an offset that is not negative");
         element.set_metadata(&commit.metadata);
     }
     list
@@ -166,12 +208,17 @@ impl Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.health.heard(Notice::Log { level: level.into(), text: format!("{facility} {line}") });
+        self.health.heard(Notice::Log {
+            level: level.into(),
+            text: format!("{facility} {line}"),
+        });
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
-        if failure::is_refusal(code) && !matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
+        if failure::is_refusal(code)
+            && !matches!(code, Code::Authentication | Code::SaslAuthenticationFailed)
+        {
             self.told().push_back(Told::Refused(reason.to_owned()));
         }
         self.health.failed(code, reason.to_owned());
@@ -179,20 +226,33 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {
-    fn rebalance(&self, consumer: &BaseConsumer<Self>, code: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        code: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
         let named = |list: &TopicPartitionList| {
-            list.elements().iter().map(|element| Partition::new(element.topic(), element.partition())).collect::<Vec<_>>()
+            list.elements()
+                .iter()
+                .map(|element| Partition::new(element.topic(), element.partition()))
+                .collect::<Vec<_>>()
         };
         let (told, done) = if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             // With a position of its own the member does not ask for the committed one, which is not where reading starts.
             let placed = partitions.set_all_offsets(Offset::End);
-            let assigned = placed.and_then(|()| consumer.incremental_assign(partitions)).and_then(|()| consumer.pause(partitions));
+            let assigned = placed
+                .and_then(|()| consumer.incremental_assign(partitions))
+                .and_then(|()| consumer.pause(partitions));
             self.health.answered();
             (Told::Gained(named(partitions)), assigned)
         } else {
             // By the group, or by librdkafka itself, if no coordinator has answered for the session's length.
             // Given back at once: whoever reads on meanwhile is stopped by the watermark, and a group that waits reads nothing.
-            (Told::Lost(named(partitions)), consumer.incremental_unassign(partitions))
+            (
+                Told::Lost(named(partitions)),
+                consumer.incremental_unassign(partitions),
+            )
         };
         if let Err(error) = done {
             tracing::error!(%error, "librdkafka refuses its own assignment");

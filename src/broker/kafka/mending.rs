@@ -1,6 +1,8 @@
 //! How an opening looks after what a broker may have left open of the last transactions of its name: see `hanging`.
 
-use super::hanging::{Hanging, OFFSETS, Sight, commit, is_behind_a_forgotten_one, is_of_markers, last};
+use super::hanging::{
+    Hanging, OFFSETS, Sight, commit, is_behind_a_forgotten_one, is_of_markers, last,
+};
 use super::last::{End as Decision, Lasts};
 use super::transactor::{Desk, End, lost};
 use super::wire::{Connections, Unmet, is_open};
@@ -27,7 +29,12 @@ pub(super) struct Memory {
 
 impl Memory {
     fn lasts(&self, id: &str) -> Lasts {
-        self.lasts.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
+        self.lasts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(id)
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn keep(&self, id: &str, lasts: Lasts) {
@@ -41,12 +48,22 @@ impl Memory {
 
     /// How long may be waited for partitions.
     fn patience(&self, now: Instant) -> Instant {
-        let impatient = *self.impatient.lock().unwrap_or_else(PoisonError::into_inner);
-        if impatient.is_some_and(|until| now < until) { now } else { now + KAFKA_MEND_MAX }
+        let impatient = *self
+            .impatient
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if impatient.is_some_and(|until| now < until) {
+            now
+        } else {
+            now + KAFKA_MEND_MAX
+        }
     }
 
     fn lose_patience(&self, now: Instant) {
-        *self.impatient.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + KAFKA_MEND_PAUSE);
+        *self
+            .impatient
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(now + KAFKA_MEND_PAUSE);
     }
 }
 
@@ -82,15 +99,29 @@ impl Left {
 
     /// What may be told later, or ended.
     fn out_of_reach(&self) -> impl Iterator<Item = &Partition> {
-        self.untold.iter().chain(&self.refused).filter(|(_, unmet)| unmet.is_later()).map(|(partition, _)| partition)
+        self.untold
+            .iter()
+            .chain(&self.refused)
+            .filter(|(_, unmet)| unmet.is_later())
+            .map(|(partition, _)| partition)
     }
 
     /// Why the next producer must not begin yet: its first commit ends what hangs where it goes, markers and records, in that way and no other.
     fn forbids(&self, lasts: &Lasts) -> Option<String> {
-        let marker = self.out_of_reach().find(|partition| is_of_markers(partition));
-        let undone = self.out_of_reach().find(|partition| lasts.is_undone_in(partition));
-        let marker = marker.map(|partition| format!("{partition}, where its marker lies, is out of reach"));
-        marker.or_else(|| Some(format!("the last transaction is undone, and {}, where it wrote, is out of reach", undone?)))
+        let marker = self
+            .out_of_reach()
+            .find(|partition| is_of_markers(partition));
+        let undone = self
+            .out_of_reach()
+            .find(|partition| lasts.is_undone_in(partition));
+        let marker =
+            marker.map(|partition| format!("{partition}, where its marker lies, is out of reach"));
+        marker.or_else(|| {
+            Some(format!(
+                "the last transaction is undone, and {}, where it wrote, is out of reach",
+                undone?
+            ))
+        })
     }
 }
 
@@ -102,7 +133,8 @@ impl Desk {
         }
         let mut lasts = self.memory.lasts(&self.name.id);
         let brokers = self.cluster.brokers.as_slice().into();
-        let mut connections = Connections::new(brokers, self.memory.first.clone(), self.stop.clone());
+        let mut connections =
+            Connections::new(brokers, self.memory.first.clone(), self.stop.clone());
         let until = Instant::now() + KAFKA_MEND_MAX;
         loop {
             self.look()?;
@@ -123,7 +155,9 @@ impl Desk {
                     return Ok(None);
                 }
                 Err(Unmet::Later(reason)) if until <= Instant::now() => {
-                    return Err(lost(format!("how the last transaction ended is not known: {reason}")));
+                    return Err(lost(format!(
+                        "how the last transaction ended is not known: {reason}"
+                    )));
                 }
                 Err(Unmet::Later(_)) => _ = self.turn(KAFKA_TRANSACTION_TURN),
             }
@@ -132,8 +166,15 @@ impl Desk {
 
     /// And has one that was begun behind a forgotten one committed, lest both are undone.
     fn learn_of_last(&self, connections: &mut Connections, lasts: &mut Lasts) -> Result<(), Unmet> {
-        let Transactional { id, group, partition, .. } = &self.name;
-        let Some(told) = last(connections, id)? else { return Ok(()) };
+        let Transactional {
+            id,
+            group,
+            partition,
+            ..
+        } = &self.name;
+        let Some(told) = last(connections, id)? else {
+            return Ok(());
+        };
         lasts.add(told);
         if is_behind_a_forgotten_one(connections, lasts, partition, group)?
             && let Some(under_way) = lasts.under_way_mut()
@@ -141,7 +182,8 @@ impl Desk {
             && last(connections, id)?.as_ref() == Some(&*under_way)
         {
             // Refused, it is another state by now.
-            commit(connections, id, under_way).map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
+            commit(connections, id, under_way)
+                .map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
             under_way.end = Decision::Committed;
             tracing::warn!(
                 transactional_id = id,
@@ -172,12 +214,15 @@ impl Desk {
         } else if left.may_pass() {
             self.memory.lose_patience(Instant::now());
         }
-        left.forbids(&mending.lasts).map_or(Ok(()), |reason| Err(lost(reason)))
+        left.forbids(&mending.lasts)
+            .map_or(Ok(()), |reason| Err(lost(reason)))
     }
 
     /// Of a transaction that was under way: whether the fence ended it.
     fn learn_who_ended(&mut self, mending: &mut Mending) -> Result<(), End> {
-        let Some(last_one) = mending.lasts.under_way_mut() else { return Ok(()) };
+        let Some(last_one) = mending.lasts.under_way_mut() else {
+            return Ok(());
+        };
         match last(&mut mending.connections, &self.name.id) {
             Ok(Some(now)) => {
                 last_one.fenced_by(&now);
@@ -185,14 +230,22 @@ impl Desk {
                 Ok(())
             }
             Ok(None) => Ok(()),
-            Err(unmet) => Err(lost(format!("how the last transaction ended is not known: {}", unmet.reason()))),
+            Err(unmet) => Err(lost(format!(
+                "how the last transaction ended is not known: {}",
+                unmet.reason()
+            ))),
         }
     }
 
     fn end_what_is_seen(&self, mending: &mut Mending, ended: &mut Ended) -> Left {
         let Mending { lasts, connections } = mending;
         let mut left = Left::default();
-        let mut sight = match Sight::take(connections, lasts, (&self.name.reach, &self.name.partition), &self.name.group) {
+        let mut sight = match Sight::take(
+            connections,
+            lasts,
+            (&self.name.reach, &self.name.partition),
+            &self.name.group,
+        ) {
             Ok(sight) => sight,
             Err(unmet) => {
                 left.untold.insert(Partition::new(OFFSETS, 0), unmet);
@@ -201,15 +254,31 @@ impl Desk {
         };
         left.untold = sight.untold;
         // The marker comes first: undone elsewhere and not there, messages would count as delivered that are not.
-        sight.hanging.sort_by_key(|hanging| !is_of_markers(&hanging.partition));
-        let presumed: Vec<_> = sight.hanging.iter().filter(|hanging| hanging.is_presumed()).map(Hanging::of).collect();
+        sight
+            .hanging
+            .sort_by_key(|hanging| !is_of_markers(&hanging.partition));
+        let presumed: Vec<_> = sight
+            .hanging
+            .iter()
+            .filter(|hanging| hanging.is_presumed())
+            .map(Hanging::of)
+            .collect();
         for hanging in sight.hanging {
-            let is_marker_sure = !left.untold.keys().chain(left.refused.keys()).any(is_of_markers);
-            match hanging.is_committed.or(presumed.contains(&hanging.of()).then_some(true)) {
+            let is_marker_sure = !left
+                .untold
+                .keys()
+                .chain(left.refused.keys())
+                .any(is_of_markers);
+            match hanging
+                .is_committed
+                .or(presumed.contains(&hanging.of()).then_some(true))
+            {
                 None => _ = left.undecided.insert(hanging.partition),
                 Some(false) if !is_marker_sure => _ = left.kept_back.insert(hanging.partition),
                 Some(is_committed) => match hanging.end(connections, is_committed) {
-                    Ok(()) if hanging.is_committed.is_none() => _ = ended.presumed.insert(hanging.partition),
+                    Ok(()) if hanging.is_committed.is_none() => {
+                        _ = ended.presumed.insert(hanging.partition)
+                    }
                     Ok(()) => _ = ended.decided.insert(hanging.partition),
                     Err(unmet) => _ = left.refused.insert(hanging.partition, unmet),
                 },
@@ -236,9 +305,20 @@ impl Desk {
                 "a broker had forgotten to end the last transaction: it is ended as it was to end"
             );
         }
-        let hanging: BTreeSet<_> = left.refused.keys().chain(&left.undecided).chain(&left.kept_back).cloned().collect();
+        let hanging: BTreeSet<_> = left
+            .refused
+            .keys()
+            .chain(&left.undecided)
+            .chain(&left.kept_back)
+            .cloned()
+            .collect();
         if !hanging.is_empty() {
-            let reason = left.refused.values().chain(left.untold.values()).next().map_or("nobody knows how", Unmet::reason);
+            let reason = left
+                .refused
+                .values()
+                .chain(left.untold.values())
+                .next()
+                .map_or("nobody knows how", Unmet::reason);
             tracing::warn!(
                 transactional_id = id,
                 partitions = ?names(&hanging),
@@ -269,13 +349,21 @@ mod tests {
 
     fn under_way_in(index: i32) -> Lasts {
         let mut lasts = Lasts::default();
-        lasts.add(Last::new((ProducerId(7), 5), 0, "Ongoing", BTreeSet::from([place(index)])));
+        lasts.add(Last::new(
+            (ProducerId(7), 5),
+            0,
+            "Ongoing",
+            BTreeSet::from([place(index)]),
+        ));
         lasts
     }
 
     #[test]
     fn nothing_begins_while_the_marker_or_what_is_undone_is_out_of_reach() {
-        let (later, never) = (Unmet::Later("it has no leader".to_owned()), Unmet::Never("unknown".to_owned()));
+        let (later, never) = (
+            Unmet::Later("it has no leader".to_owned()),
+            Unmet::Never("unknown".to_owned()),
+        );
         for (partition, unmet, forbids) in [
             (Partition::new(OFFSETS, 3), &later, true),
             (place(1), &later, true),
@@ -285,8 +373,21 @@ mod tests {
             (place(1), &never, false),
         ] {
             let there = || BTreeMap::from([(partition.clone(), unmet.clone())]);
-            for left in [Left { untold: there(), ..Left::default() }, Left { refused: there(), ..Left::default() }] {
-                assert_eq!(left.forbids(&under_way_in(1)).is_some(), forbids, "{partition}, {unmet:?}");
+            for left in [
+                Left {
+                    untold: there(),
+                    ..Left::default()
+                },
+                Left {
+                    refused: there(),
+                    ..Left::default()
+                },
+            ] {
+                assert_eq!(
+                    left.forbids(&under_way_in(1)).is_some(),
+                    forbids,
+                    "{partition}, {unmet:?}"
+                );
                 assert_eq!(left.may_pass(), unmet.is_later());
             }
         }

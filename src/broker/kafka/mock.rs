@@ -19,7 +19,9 @@ impl InProcess {
     pub(crate) fn start(topics: &[(&str, i32)]) -> Result<Self, Error> {
         let broker = MockBroker::start().map_err(|error| unmade(&error))?;
         for (topic, partitions) in topics {
-            broker.create_topic(topic, *partitions).map_err(|error| unmade(&error))?;
+            broker
+                .create_topic(topic, *partitions)
+                .map_err(|error| unmade(&error))?;
         }
         Ok(Self(broker))
     }
@@ -40,12 +42,21 @@ mod tests {
     use std::time::Duration;
 
     fn cluster(broker: &InProcess) -> Cluster {
-        let properties = InProcess::PROPERTIES.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Cluster { name: "demo".into(), brokers: vec![broker.address()], properties: properties.collect() }
+        let properties = InProcess::PROPERTIES
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Cluster {
+            name: "demo".into(),
+            brokers: vec![broker.address()],
+            properties: properties.collect(),
+        }
     }
 
     async fn next(source: &mut KafkaSource) -> Event {
-        tokio::time::timeout(Duration::from_secs(20), source.next()).await.expect("something happens").expect("no error")
+        tokio::time::timeout(Duration::from_secs(20), source.next())
+            .await
+            .expect("something happens")
+            .expect("no error")
     }
 
     /// One that got there would end the broker, and hang who ends it in order.
@@ -54,20 +65,31 @@ mod tests {
         let _broker = InProcess::start(&[]).unwrap();
         let is_blocked = |folder: std::path::PathBuf| {
             let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
-            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+            let blocked = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigBlk:"))?;
             let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
-            status.starts_with("Name:\trdk:mock\n").then_some([1, 2, 15, 28].iter().all(|signal| blocked & 1 << (signal - 1) != 0))
+            status.starts_with("Name:\trdk:mock\n").then_some(
+                [1, 2, 15, 28]
+                    .iter()
+                    .all(|signal| blocked & 1 << (signal - 1) != 0),
+            )
         };
         // The thread takes its name when it runs.
         let found = loop {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-            let found: Vec<bool> = tasks.filter_map(|task| is_blocked(task.unwrap().path())).collect();
+            let found: Vec<bool> = tasks
+                .filter_map(|task| is_blocked(task.unwrap().path()))
+                .collect();
             if !found.is_empty() {
                 break found;
             }
             std::thread::yield_now();
         };
-        assert!(found.iter().all(|blocked| *blocked), "HUP, INT, TERM, WINCH");
+        assert!(
+            found.iter().all(|blocked| *blocked),
+            "HUP, INT, TERM, WINCH"
+        );
     }
 
     /// What the service asks of a broker, and what a mock could well lack: positions of partitions, groups, commits with their metadata.
@@ -90,24 +112,53 @@ mod tests {
         let reports = target.reports().await;
         assert_eq!((reports[0].ticket, &reports[0].outcome), (7, &Ok(())));
 
-        let mut source = KafkaSource::new(&cluster, "g".to_owned(), &["in".to_owned()], health.part("source")).unwrap();
-        let Event::Gained(mut gained) = next(&mut source).await else { panic!("nothing gained") };
+        let mut source = KafkaSource::new(
+            &cluster,
+            "g".to_owned(),
+            &["in".to_owned()],
+            health.part("source"),
+        )
+        .unwrap();
+        let Event::Gained(mut gained) = next(&mut source).await else {
+            panic!("nothing gained")
+        };
         gained.sort();
         assert_eq!(gained, partitions);
         let described = source.describe(&gained).await.unwrap();
-        let ranges: Vec<_> = described.iter().map(|Described { first, end, .. }| (first.0, end.0)).collect();
+        let ranges: Vec<_> = described
+            .iter()
+            .map(|Described { first, end, .. }| (first.0, end.0))
+            .collect();
         assert_eq!(ranges, [(0, 0), (0, 1)]);
         source.start(&gained[1], Offset(0), 1);
-        let Event::Records(batch) = next(&mut source).await else { panic!("no records") };
+        let Event::Records(batch) = next(&mut source).await else {
+            panic!("no records")
+        };
         let record = batch.iter().next().unwrap();
         assert_eq!((record.key, record.payload), (Some(&b"k"[..]), None));
-        assert_eq!(record.headers.iter().next(), Some((&b"a"[..], Some(&b"b"[..]))));
-        let commit = Commit { partition: gained[1].clone(), offset: Offset(1), metadata: "what was delivered".to_owned() };
+        assert_eq!(
+            record.headers.iter().next(),
+            Some((&b"a"[..], Some(&b"b"[..])))
+        );
+        let commit = Commit {
+            partition: gained[1].clone(),
+            offset: Offset(1),
+            metadata: "what was delivered".to_owned(),
+        };
         source.commit(&[commit]).await.unwrap();
 
         let mut catalog = KafkaCatalog::new(&cluster, Some("g"), health.part("catalog")).unwrap();
-        assert_eq!(catalog.partitions(&["in".to_owned(), "none".to_owned()]).await.unwrap(), partitions);
-        assert_eq!(catalog.committed("g", &partitions).await.unwrap(), [None, Some("what was delivered".to_owned())]);
+        assert_eq!(
+            catalog
+                .partitions(&["in".to_owned(), "none".to_owned()])
+                .await
+                .unwrap(),
+            partitions
+        );
+        assert_eq!(
+            catalog.committed("g", &partitions).await.unwrap(),
+            [None, Some("what was delivered".to_owned())]
+        );
         tokio::join!(source.close(), catalog.close(), target.close());
     }
 }

@@ -89,7 +89,10 @@ const EVERY: Side = Side {
         ("enable.metrics.push", "false"),
     ],
     bounds: &[
-        ("topic.metadata.refresh.interval.ms", millis(KAFKA_METADATA_INTERVAL)),
+        (
+            "topic.metadata.refresh.interval.ms",
+            millis(KAFKA_METADATA_INTERVAL),
+        ),
         ("metadata.max.age.ms", millis(KAFKA_METADATA_AGE_MAX)),
         ("reconnect.backoff.max.ms", millis(KAFKA_RECONNECT_MAX)),
     ],
@@ -122,11 +125,17 @@ const TOPIC_BYTES_MAX: usize = 249;
 /// one that begins with `^` for a pattern, and asks the brokers for any other with every refresh from then on.
 fn is_topic_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    (1..=TOPIC_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) && name != "." && name != ".."
+    (1..=TOPIC_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(fits)
+        && name != "."
+        && name != ".."
 }
 
 fn no_topic_name(name: &str) -> String {
-    format!("`{}` is not a name that a topic can have: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor ..", name.escape_debug())
+    format!(
+        "`{}` is not a name that a topic can have: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor ..",
+        name.escape_debug()
+    )
 }
 
 /// Names that librdkafka has twice. Which of the two won would be left to chance.
@@ -150,10 +159,20 @@ impl Cluster {
             .owned
             .iter()
             .copied()
-            .chain(brokers.iter().chain(more).map(|(name, value)| (*name, value.as_str())))
+            .chain(
+                brokers
+                    .iter()
+                    .chain(more)
+                    .map(|(name, value)| (*name, value.as_str())),
+            )
             .map(|(name, value)| (real_name(name), value))
             .collect();
-        let bounds: Vec<_> = EVERY.bounds.iter().chain(side.bounds).map(|(name, bound)| (*name, bound.to_string())).collect();
+        let bounds: Vec<_> = EVERY
+            .bounds
+            .iter()
+            .chain(side.bounds)
+            .map(|(name, bound)| (*name, bound.to_string()))
+            .collect();
         let defaults = EVERY.defaults.iter().chain(side.defaults).copied();
         let mut options: BTreeMap<&str, &str> = defaults
             .chain(bounds.iter().map(|(name, bound)| (*name, bound.as_str())))
@@ -166,29 +185,43 @@ impl Cluster {
             options.insert(real_name(name), value);
         }
         options.extend(owned);
-        let mut config: ClientConfig = options.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut config: ClientConfig = options
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
         config.set_log_level(log_level());
         config
     }
 }
 
 fn real_name(name: &str) -> &str {
-    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real)
+    ALIASES
+        .iter()
+        .find(|(alias, _)| *alias == name)
+        .map_or(name, |(_, real)| real)
 }
 
 /// librdkafka's own lines are for whoever asks for them: what an operator must know comes from [`health`].
 fn log_level() -> RDKafkaLogLevel {
-    if tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Error }
+    if tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG) {
+        RDKafkaLogLevel::Debug
+    } else {
+        RDKafkaLogLevel::Error
+    }
 }
 
 /// Why a client could not be made: its options, for it does not need a broker to be made.
 fn unmade(error: &KafkaError) -> Error {
     match error {
-        KafkaError::ClientConfig(_, reason, name, value) if value.is_empty() || !reason.contains(value.as_str()) => {
+        KafkaError::ClientConfig(_, reason, name, value)
+            if value.is_empty() || !reason.contains(value.as_str()) =>
+        {
             Error::Refused(format!("the property `{name}`: {reason}"))
         }
         // librdkafka's reason repeats the value, which may be a secret.
-        KafkaError::ClientConfig(_, _, name, _) => Error::Refused(format!("the property `{name}` cannot have the value it has")),
+        KafkaError::ClientConfig(_, _, name, _) => Error::Refused(format!(
+            "the property `{name}` cannot have the value it has"
+        )),
         KafkaError::ClientCreation(reason) => Error::Refused(reason.clone()),
         other => Error::Refused(other.to_string()),
     }
@@ -198,14 +231,20 @@ fn unmade(error: &KafkaError) -> Error {
 mod tests {
     use super::*;
 
-    const SIDE: Side =
-        Side { defaults: &[("linger.ms", "1")], bounds: &[("session.timeout.ms", 6_000), ("retries", 3)], owned: &[("acks", "all")] };
+    const SIDE: Side = Side {
+        defaults: &[("linger.ms", "1")],
+        bounds: &[("session.timeout.ms", 6_000), ("retries", 3)],
+        owned: &[("acks", "all")],
+    };
 
     fn cluster(properties: &[(&str, &str)]) -> Cluster {
         Cluster {
             name: "main".into(),
             brokers: vec!["a:1".into(), "b:2".into()],
-            properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            properties: properties
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
         }
     }
 
@@ -239,7 +278,18 @@ mod tests {
         for name in ["a", "A-z_0.9", "...", "__x", &"x".repeat(249)] {
             assert!(is_topic_name(name), "{name}");
         }
-        for name in ["", ".", "..", "^a", "a b", "a\0b", "a/b", "ümlaut", "a*", &"x".repeat(250)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "^a",
+            "a b",
+            "a\0b",
+            "a/b",
+            "ümlaut",
+            "a*",
+            &"x".repeat(250),
+        ] {
             assert!(!is_topic_name(name), "{name:?}");
         }
     }
@@ -255,18 +305,30 @@ mod tests {
                 _ => "1234",
             };
             let config = ClientConfig::from_iter([((*alias).to_owned(), value.to_owned())]);
-            assert_eq!(config.create_native_config().unwrap().get(real).unwrap(), value, "{alias}");
+            assert_eq!(
+                config.create_native_config().unwrap().get(real).unwrap(),
+                value,
+                "{alias}"
+            );
         }
     }
 
     #[test]
     fn a_value_that_may_be_a_secret_is_not_in_the_reason() {
-        let config = cluster(&[("ssl.key.password", "x"), ("session.timeout.ms", "hunter2")]).config(&SIDE, &[]);
-        let Err(error) = config.create_native_config() else { panic!("hunter2 is not a number") };
+        let config = cluster(&[("ssl.key.password", "x"), ("session.timeout.ms", "hunter2")])
+            .config(&SIDE, &[]);
+        let Err(error) = config.create_native_config() else {
+            panic!("hunter2 is not a number")
+        };
         let text = unmade(&error).to_string();
-        assert!(text.contains("session.timeout.ms") && !text.contains("hunter2"), "{text}");
+        assert!(
+            text.contains("session.timeout.ms") && !text.contains("hunter2"),
+            "{text}"
+        );
         let config = cluster(&[("sesion.timeout.ms", "6000")]).config(&SIDE, &[]);
-        let Err(error) = config.create_native_config() else { panic!("there is no such property") };
+        let Err(error) = config.create_native_config() else {
+            panic!("there is no such property")
+        };
         let text = unmade(&error).to_string();
         assert!(text.contains("sesion.timeout.ms"), "{text}");
     }

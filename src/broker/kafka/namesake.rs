@@ -22,7 +22,11 @@ pub(super) fn namesake(group: &str) -> String {
 /// `None`: some digit is not a letter.
 fn letters(sum: u64) -> Option<String> {
     let digits = (0..LENGTH).rev().map(|power| sum / BASE.pow(power) % BASE);
-    digits.map(|digit| (digit < LETTERS).then(|| char::from(b'a' + u8::try_from(digit).unwrap_or_default()))).collect()
+    digits
+        .map(|digit| {
+            (digit < LETTERS).then(|| char::from(b'a' + u8::try_from(digit).unwrap_or_default()))
+        })
+        .collect()
 }
 
 /// Which of the partitions of `__consumer_offsets` holds what a group has committed.
@@ -33,7 +37,9 @@ pub(super) fn place(group: &str, partitions: i32) -> i32 {
 
 /// Java's `String.hashCode`.
 fn hash(text: &str) -> u32 {
-    text.encode_utf16().fold(0, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)))
+    text.encode_utf16().fold(0, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
+    })
 }
 
 #[cfg(test)]
@@ -51,9 +57,18 @@ mod tests {
     #[test]
     fn a_group_lies_where_java_puts_it() {
         // As `Utils.abs(group.hashCode()) % 50` of Kafka's own library answers: the first hash is below 0.
-        let at = ["demo.r.delivered", "postdate.orders.delivered", "prod.orders.delivered"].map(|group| place(group, 50));
+        let at = [
+            "demo.r.delivered",
+            "postdate.orders.delivered",
+            "prod.orders.delivered",
+        ]
+        .map(|group| place(group, 50));
         assert_eq!(at, [25, 15, 40]);
-        assert_eq!(place("polygenelubricants", 50), 0, "the least of all numbers");
+        assert_eq!(
+            place("polygenelubricants", 50),
+            0,
+            "the least of all numbers"
+        );
     }
 
     proptest! {

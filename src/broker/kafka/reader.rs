@@ -6,8 +6,8 @@ use super::raw::{Message, Native, Reader};
 use super::{Cluster, Side, failure, kbytes, millis, unmade};
 use crate::broker::{Batch, Error, Event};
 use crate::limit::{
-    KAFKA_ANSWER_BYTES_MAX, KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_PAUSE, KAFKA_FETCH_WAIT_MAX, KAFKA_FETCHED_BYTES_MAX,
-    KAFKA_READ_MESSAGES_MAX,
+    KAFKA_ANSWER_BYTES_MAX, KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_PAUSE, KAFKA_FETCH_WAIT_MAX,
+    KAFKA_FETCHED_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
 };
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
@@ -19,7 +19,10 @@ use std::thread::Thread;
 const SIDE: Side = Side {
     defaults: &[],
     bounds: &[
-        ("queued.max.messages.kbytes", kbytes(KAFKA_FETCHED_BYTES_MAX)),
+        (
+            "queued.max.messages.kbytes",
+            kbytes(KAFKA_FETCHED_BYTES_MAX),
+        ),
         ("fetch.max.bytes", KAFKA_FETCHED_BYTES_MAX),
         ("fetch.queue.backoff.ms", millis(KAFKA_FETCH_PAUSE)),
         ("fetch.wait.max.ms", millis(KAFKA_FETCH_WAIT_MAX)),
@@ -51,8 +54,13 @@ impl PartitionReader {
     /// `group` is not joined; librdkafka reads nothing without a name of one, and this one's access is granted already.
     pub(super) fn new(cluster: &Cluster, group: &str, health: Health) -> Result<Self, Error> {
         let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
-        let reader = Reader::new(&config, KAFKA_READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
-        Ok(Self { reader, slots: Slots::default(), health })
+        let reader =
+            Reader::new(&config, KAFKA_READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
+        Ok(Self {
+            reader,
+            slots: Slots::default(),
+            health,
+        })
     }
 
     pub(super) fn native(&self) -> &Arc<Native> {
@@ -79,7 +87,9 @@ impl PartitionReader {
             if let Some(start) = want {
                 let offset = i64::try_from(start.from.0).unwrap_or(i64::MAX);
                 let mut element = starts.add_partition(&partition.topic, partition.index);
-                element.set_offset(rdkafka::Offset::Offset(offset)).expect("an offset that is not negative");
+                element
+                    .set_offset(rdkafka::Offset::Offset(offset))
+                    .expect("an offset that is not negative");
                 self.slots.insert(partition, start);
             }
         }
@@ -95,14 +105,24 @@ impl PartitionReader {
     /// What is read of a topic that is another one under its old name: its positions mean nothing any more.
     pub(super) fn give_up(&mut self, topic: &str, read: &mut Read) -> Result<(), Error> {
         let gone: Vec<(Partition, u64)> = self.slots.of(topic);
-        let wants = gone.iter().map(|(partition, _)| (partition.clone(), None)).collect();
-        read.events.extend(gone.into_iter().map(|(partition, epoch)| Event::OutOfRange { partition, epoch }));
+        let wants = gone
+            .iter()
+            .map(|(partition, _)| (partition.clone(), None))
+            .collect();
+        read.events.extend(
+            gone.into_iter()
+                .map(|(partition, epoch)| Event::OutOfRange { partition, epoch }),
+        );
         self.apply(wants)
     }
 
     /// Adds what has been fetched, without waiting. `false`: nothing is left for now.
     pub(super) fn read(&mut self, read: &mut Read) -> bool {
-        let Self { reader, slots, health } = self;
+        let Self {
+            reader,
+            slots,
+            health,
+        } = self;
         let mut heard = false;
         let more = reader.read(|message| {
             heard = true;
@@ -141,14 +161,25 @@ impl Slot {
             self.batch.reserve(self.before);
         }
         let timestamp = message.timestamp().map(Timestamp::from_millis);
-        self.batch.push((offset, timestamp), message.key(), message.payload(), message.headers());
+        self.batch.push(
+            (offset, timestamp),
+            message.key(),
+            message.payload(),
+            message.headers(),
+        );
     }
 
     fn flush(&mut self, events: &mut VecDeque<Event>) {
         if self.batch.len() > 0 {
             // One giant record says nothing of the next.
-            self.before = (self.batch.len(), self.batch.bytes().min(KAFKA_BATCH_BYTES_MAX));
-            events.push_back(Event::Records(std::mem::replace(&mut self.batch, Batch::new(self.partition.clone(), self.epoch))));
+            self.before = (
+                self.batch.len(),
+                self.batch.bytes().min(KAFKA_BATCH_BYTES_MAX),
+            );
+            events.push_back(Event::Records(std::mem::replace(
+                &mut self.batch,
+                Batch::new(self.partition.clone(), self.epoch),
+            )));
         }
     }
 }
@@ -165,19 +196,33 @@ struct Slots {
 impl Slots {
     fn insert(&mut self, partition: Partition, start: Start) {
         let batch = Batch::new(partition.clone(), start.epoch);
-        self.all.push(Slot { partition, epoch: start.epoch, next: start.from.0, batch, before: (0, 0) });
+        self.all.push(Slot {
+            partition,
+            epoch: start.epoch,
+            next: start.from.0,
+            batch,
+            before: (0, 0),
+        });
     }
 
     fn remove(&mut self, partition: &Partition) -> bool {
         self.by_origin.clear();
         self.last = None;
-        let found = self.all.iter().position(|slot| slot.partition == *partition);
+        let found = self
+            .all
+            .iter()
+            .position(|slot| slot.partition == *partition);
         found.map(|at| self.all.swap_remove(at)).is_some()
     }
 
     fn of(&self, topic: &str) -> Vec<(Partition, u64)> {
-        let slots = self.all.iter().filter(|slot| &*slot.partition.topic == topic);
-        slots.map(|slot| (slot.partition.clone(), slot.epoch)).collect()
+        let slots = self
+            .all
+            .iter()
+            .filter(|slot| &*slot.partition.topic == topic);
+        slots
+            .map(|slot| (slot.partition.clone(), slot.epoch))
+            .collect()
     }
 
     fn find(&mut self, message: &Message<'_>) -> Option<&mut Slot> {
@@ -186,7 +231,10 @@ impl Slots {
             Some((last, at)) if last == origin => at,
             _ => {
                 let at = self.by_origin.get(&origin).copied().or_else(|| {
-                    let is_its = |slot: &Slot| slot.partition.index == message.partition() && &*slot.partition.topic == message.topic();
+                    let is_its = |slot: &Slot| {
+                        slot.partition.index == message.partition()
+                            && &*slot.partition.topic == message.topic()
+                    };
                     self.all.iter().position(is_its)
                 })?;
                 self.by_origin.insert(origin, at);
@@ -202,8 +250,12 @@ impl Slots {
             return self.take_error(message, (code, words), read, health);
         }
         // A message of a partition that was stopped: librdkafka has dropped it already, and this makes it sure.
-        let Some(slot) = self.find(message) else { return };
-        let Ok(offset) = u64::try_from(message.offset()) else { return };
+        let Some(slot) = self.find(message) else {
+            return;
+        };
+        let Ok(offset) = u64::try_from(message.offset()) else {
+            return;
+        };
         if offset < slot.next {
             return;
         }
@@ -214,21 +266,36 @@ impl Slots {
         }
     }
 
-    fn take_error(&mut self, message: &Message<'_>, (code, words): (Code, String), read: &mut Read, health: &Health) {
-        let Some(slot) = self.find(message) else { return health.failed(code, words) };
+    fn take_error(
+        &mut self,
+        message: &Message<'_>,
+        (code, words): (Code, String),
+        read: &mut Read,
+        health: &Health,
+    ) {
+        let Some(slot) = self.find(message) else {
+            return health.failed(code, words);
+        };
         let (partition, epoch) = (slot.partition.clone(), slot.epoch);
         match code {
             Code::PartitionEOF => {
                 let at = u64::try_from(message.offset()).unwrap_or(0).max(slot.next);
                 slot.next = at;
                 slot.flush(&mut read.events);
-                read.events.push_back(Event::End { partition, epoch, at: Offset(at) });
+                read.events.push_back(Event::End {
+                    partition,
+                    epoch,
+                    at: Offset(at),
+                });
             }
             Code::AutoOffsetReset | Code::OffsetOutOfRange => {
                 slot.flush(&mut read.events);
-                read.events.push_back(Event::OutOfRange { partition, epoch });
+                read.events
+                    .push_back(Event::OutOfRange { partition, epoch });
             }
-            _ if failure::is_refusal(code) => read.refusals.push(format!("{partition} cannot be read: {words}")),
+            _ if failure::is_refusal(code) => read
+                .refusals
+                .push(format!("{partition} cannot be read: {words}")),
             _ => health.failed(code, words),
         }
     }

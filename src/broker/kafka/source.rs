@@ -20,7 +20,10 @@ use super::thread::Thread;
 use super::{Cluster, is_topic_name, no_topic_name};
 use crate::broker::{Commit, Described, Error, Event, Source};
 use crate::health::Part;
-use crate::limit::{KAFKA_CONTROLS_MAX, KAFKA_EVENT_BYTES_MAX, KAFKA_EVENTS_MAX, KAFKA_REFUSAL_INTERVAL, KAFKA_SOURCE_IDLE};
+use crate::limit::{
+    KAFKA_CONTROLS_MAX, KAFKA_EVENT_BYTES_MAX, KAFKA_EVENTS_MAX, KAFKA_REFUSAL_INTERVAL,
+    KAFKA_SOURCE_IDLE,
+};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,7 +70,12 @@ impl Shared {
 
 impl KafkaSource {
     /// Joins `group`. It answers whether or not a broker does: what is wrong comes with [`Source::next`]. `part` tells of the cluster.
-    pub(crate) fn new(cluster: &Cluster, group: String, topics: &[String], part: Part) -> Result<Self, Error> {
+    pub(crate) fn new(
+        cluster: &Cluster,
+        group: String,
+        topics: &[String],
+        part: Part,
+    ) -> Result<Self, Error> {
         if let Some(impossible) = topics.iter().find(|topic| !is_topic_name(topic)) {
             return Err(Error::Refused(no_topic_name(impossible)));
         }
@@ -77,7 +85,11 @@ impl KafkaSource {
         let theirs = shared.clone();
         let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
         let native = reader.native().clone();
-        let inquiry = Inquiry::start(native.clone(), health.clone(), Chores::watching(topics, changed))?;
+        let inquiry = Inquiry::start(
+            native.clone(),
+            health.clone(),
+            Chores::watching(topics, changed),
+        )?;
         let member = Member::join(cluster, &group, topics, health.clone())?;
         let (control_out, control) = mpsc::channel(KAFKA_CONTROLS_MAX);
         let (records_out, records) = mpsc::channel(KAFKA_EVENTS_MAX);
@@ -85,13 +97,29 @@ impl KafkaSource {
             member,
             reader,
             shared: shared.clone(),
-            control: Outlet { channel: control_out, waiting: VecDeque::new() },
-            records: Outlet { channel: records_out, waiting: VecDeque::new() },
+            control: Outlet {
+                channel: control_out,
+                waiting: VecDeque::new(),
+            },
+            records: Outlet {
+                channel: records_out,
+                waiting: VecDeque::new(),
+            },
             health,
             refused: BTreeMap::new(),
         };
-        let thread = Thread::start("kafka-source", move || server.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { group, control, records, epochs: BTreeMap::new(), shared, native, inquiry, thread })
+        let thread = Thread::start("kafka-source", move || server.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
+            group,
+            control,
+            records,
+            epochs: BTreeMap::new(),
+            shared,
+            native,
+            inquiry,
+            thread,
+        })
     }
 
     fn wish(&mut self, partition: &Partition, start: Option<Start>) {
@@ -101,16 +129,22 @@ impl KafkaSource {
 
     /// Books a batch out of what is under way.
     fn took(&self, event: &Event) {
-        self.shared.bytes.fetch_sub(weight(event), Ordering::Relaxed);
+        self.shared
+            .bytes
+            .fetch_sub(weight(event), Ordering::Relaxed);
         self.thread.unpark();
     }
 
     fn is_current(&self, event: &Event) -> bool {
         let (partition, epoch) = match event {
             Event::Records(batch) => (&batch.partition, batch.epoch),
-            Event::End { partition, epoch, .. } | Event::Removed { partition, epoch, .. } | Event::OutOfRange { partition, epoch } => {
-                (partition, *epoch)
+            Event::End {
+                partition, epoch, ..
             }
+            | Event::Removed {
+                partition, epoch, ..
+            }
+            | Event::OutOfRange { partition, epoch } => (partition, *epoch),
             Event::Gained(_) | Event::Lost(_) => return true,
         };
         self.epochs.get(partition) == Some(&epoch)
@@ -118,7 +152,11 @@ impl KafkaSource {
 }
 
 fn weight(event: &Event) -> usize {
-    if let Event::Records(batch) = event { batch.bytes() } else { 0 }
+    if let Event::Records(batch) = event {
+        batch.bytes()
+    } else {
+        0
+    }
 }
 
 #[async_trait(?Send)]
@@ -165,7 +203,9 @@ impl Source for KafkaSource {
     }
 
     fn end(&self, partition: &Partition) -> Option<Offset> {
-        self.native.end(&partition.topic, partition.index).map(Offset)
+        self.native
+            .end(&partition.topic, partition.index)
+            .map(Offset)
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
@@ -174,9 +214,14 @@ impl Source for KafkaSource {
         }
         let (reply, answer) = oneshot::channel();
         // One that waits here was left by a caller that was dropped: this one says the same, or something newer.
-        self.shared.wishes().commit = Some(Committing { commits: commits.to_vec(), reply });
+        self.shared.wishes().commit = Some(Committing {
+            commits: commits.to_vec(),
+            reply,
+        });
         self.thread.unpark();
-        answer.await.unwrap_or_else(|_| Err(Error::Fatal("the thread that commits has ended".into())))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Error::Fatal("the thread that commits has ended".into())))
     }
 
     async fn close(&mut self) {
@@ -215,7 +260,9 @@ impl<T> Outlet<T> {
     /// Whether all has gone.
     fn push(&mut self) -> bool {
         while let Ok(permit) = self.channel.try_reserve() {
-            let Some(event) = self.waiting.pop_front() else { return true };
+            let Some(event) = self.waiting.pop_front() else {
+                return true;
+            };
             permit.send(event);
         }
         self.waiting.is_empty()
@@ -244,7 +291,12 @@ impl Server {
             match told {
                 Told::Gained(partitions) => gain(&mut self.control.waiting, partitions),
                 Told::Lost(partitions) => {
-                    self.apply(partitions.iter().map(|partition| (partition.clone(), None)).collect());
+                    self.apply(
+                        partitions
+                            .iter()
+                            .map(|partition| (partition.clone(), None))
+                            .collect(),
+                    );
                     lose(&mut self.control.waiting, partitions);
                 }
                 Told::Refused(words) => self.refuse(words),
@@ -254,10 +306,16 @@ impl Server {
     }
 
     fn serve_wishes(&mut self) {
-        let Wishes { starts, changed, .. } = {
+        let Wishes {
+            starts, changed, ..
+        } = {
             let mut wishes = self.shared.wishes();
             let commit = wishes.commit.take_if(|_| self.member.can_commit());
-            let taken = Wishes { starts: std::mem::take(&mut wishes.starts), changed: std::mem::take(&mut wishes.changed), commit: None };
+            let taken = Wishes {
+                starts: std::mem::take(&mut wishes.starts),
+                changed: std::mem::take(&mut wishes.changed),
+                commit: None,
+            };
             drop(wishes);
             if let Some(commit) = commit {
                 self.member.commit(commit);
@@ -266,7 +324,10 @@ impl Server {
         };
         let mut read = Read::default();
         for topic in changed {
-            tracing::error!(topic, "a source topic was deleted and made again under its name");
+            tracing::error!(
+                topic,
+                "a source topic was deleted and made again under its name"
+            );
             if let Err(error) = self.reader.give_up(&topic, &mut read) {
                 self.control.waiting.push_back(Err(error));
             }
@@ -285,12 +346,16 @@ impl Server {
 
     /// Whether there is more to read at once.
     fn serve_records(&mut self) -> bool {
-        if !self.records.push() || self.shared.bytes.load(Ordering::Relaxed) >= KAFKA_EVENT_BYTES_MAX {
+        if !self.records.push()
+            || self.shared.bytes.load(Ordering::Relaxed) >= KAFKA_EVENT_BYTES_MAX
+        {
             return false;
         }
         let mut read = Read::default();
         let more = self.reader.read(&mut read);
-        self.shared.bytes.fetch_add(read.events.iter().map(weight).sum(), Ordering::Relaxed);
+        self.shared
+            .bytes
+            .fetch_add(read.events.iter().map(weight).sum(), Ordering::Relaxed);
         self.records.waiting.append(&mut read.events);
         self.records.push();
         for words in read.refusals {
@@ -302,7 +367,8 @@ impl Server {
     /// librdkafka says the same at every attempt; a caller that takes nothing is told when it does.
     fn refuse(&mut self, words: String) {
         let now = Instant::now();
-        self.refused.retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_INTERVAL);
+        self.refused
+            .retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_INTERVAL);
         if self.control.push() && self.refused.insert(words.clone(), now).is_none() {
             self.control.waiting.push_back(Err(Error::Refused(words)));
         }
@@ -321,7 +387,9 @@ fn gain(waiting: &mut VecDeque<Result<Event, Error>>, gained: Vec<Partition>) {
 fn lose(waiting: &mut VecDeque<Result<Event, Error>>, mut lost: Vec<Partition>) {
     for event in waiting.iter_mut() {
         if let Ok(Event::Gained(gained)) = event {
-            let untold: Vec<Partition> = lost.extract_if(.., |partition| gained.contains(partition)).collect();
+            let untold: Vec<Partition> = lost
+                .extract_if(.., |partition| gained.contains(partition))
+                .collect();
             gained.retain(|partition| !untold.contains(partition));
         }
     }
@@ -337,11 +405,23 @@ mod tests {
 
     #[test]
     fn a_topic_that_cannot_be_is_refused_by_name() {
-        let cluster = Cluster { name: "main".into(), brokers: vec!["127.0.0.1:1".to_owned()], properties: BTreeMap::new() };
+        let cluster = Cluster {
+            name: "main".into(),
+            brokers: vec!["127.0.0.1:1".to_owned()],
+            properties: BTreeMap::new(),
+        };
         for topic in ["^orders.*", "no spaces", "a\0b", ""] {
             let part = crate::health::Health::new().part("source");
-            match KafkaSource::new(&cluster, "group".to_owned(), &["orders".to_owned(), topic.to_owned()], part) {
-                Err(Error::Refused(words)) => assert!(words.contains(&format!("`{}`", topic.escape_debug())), "{words}"),
+            match KafkaSource::new(
+                &cluster,
+                "group".to_owned(),
+                &["orders".to_owned(), topic.to_owned()],
+                part,
+            ) {
+                Err(Error::Refused(words)) => assert!(
+                    words.contains(&format!("`{}`", topic.escape_debug())),
+                    "{words}"
+                ),
                 Err(other) => panic!("{other:?}"),
                 Ok(_) => panic!("{topic:?} was taken"),
             }
@@ -350,14 +430,26 @@ mod tests {
 
     #[test]
     fn a_caller_that_was_not_told_of_a_gain_is_not_told_of_the_loss() {
-        let partitions = |indexes: &[i32]| indexes.iter().map(|index| Partition::new("t", *index)).collect::<Vec<_>>();
-        let mut waiting = VecDeque::from([Ok(Event::Lost(partitions(&[0]))), Ok(Event::Gained(partitions(&[0, 1])))]);
+        let partitions = |indexes: &[i32]| {
+            indexes
+                .iter()
+                .map(|index| Partition::new("t", *index))
+                .collect::<Vec<_>>()
+        };
+        let mut waiting = VecDeque::from([
+            Ok(Event::Lost(partitions(&[0]))),
+            Ok(Event::Gained(partitions(&[0, 1]))),
+        ]);
         lose(&mut waiting, partitions(&[0, 2]));
         assert_eq!(
             format!("{waiting:?}"),
             format!(
                 "{:?}",
-                [Ok::<_, Error>(Event::Lost(partitions(&[0]))), Ok(Event::Gained(partitions(&[1]))), Ok(Event::Lost(partitions(&[2]))),]
+                [
+                    Ok::<_, Error>(Event::Lost(partitions(&[0]))),
+                    Ok(Event::Gained(partitions(&[1]))),
+                    Ok(Event::Lost(partitions(&[2]))),
+                ]
             )
         );
         lose(&mut waiting, partitions(&[1]));
@@ -373,7 +465,13 @@ mod tests {
             gain(&mut waiting, Vec::new());
             gain(&mut waiting, Vec::new());
         }
-        assert_eq!(waiting.iter().filter(|event| matches!(event, Ok(Event::Gained(_)))).count(), 1);
+        assert_eq!(
+            waiting
+                .iter()
+                .filter(|event| matches!(event, Ok(Event::Gained(_))))
+                .count(),
+            1
+        );
         assert!(matches!(waiting.back(), Some(Ok(Event::Gained(none))) if none.is_empty()));
     }
 }

@@ -24,7 +24,12 @@ pub(super) struct Succession {
 impl Succession {
     /// Its first lane is opened when it is needed.
     pub(super) fn new(options: Options) -> Self {
-        Self { options, lane: None, retired: Vec::new(), next: Instant::now() }
+        Self {
+            options,
+            lane: None,
+            retired: Vec::new(),
+            next: Instant::now(),
+        }
     }
 
     pub(super) fn open(&mut self) -> Result<(), Error> {
@@ -48,7 +53,9 @@ impl Succession {
         if !self.renew() {
             return Err(Code::Fatal);
         }
-        self.lane.as_mut().map_or(Err(Code::Fatal), |lane| lane.send(topic, record, headers()))
+        self.lane
+            .as_mut()
+            .map_or(Err(Code::Fatal), |lane| lane.send(topic, record, headers()))
     }
 
     /// Why nothing can be sent now.
@@ -76,14 +83,19 @@ impl Succession {
         match Lane::open(&self.options) {
             Ok(lane) => {
                 if let Some(mut failed) = self.lane.replace(lane) {
-                    tracing::warn!(reason, "a kafka producer failed for good, and another takes its place");
+                    tracing::warn!(
+                        reason,
+                        "a kafka producer failed for good, and another takes its place"
+                    );
                     failed.retire();
                     self.retired.push(failed);
                 }
                 true
             }
             Err(error) => {
-                self.options.health.broke(format!("a producer that failed for good cannot be replaced: {error}"));
+                self.options.health.broke(format!(
+                    "a producer that failed for good cannot be replaced: {error}"
+                ));
                 false
             }
         }

@@ -13,7 +13,10 @@ use super::succession::Succession;
 use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name};
 use crate::broker::{Error, Outgoing, Report, Sent, Target};
 use crate::health::Part;
-use crate::limit::{KAFKA_FLOOD_LINGER, KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_SEND_MAX};
+use crate::limit::{
+    KAFKA_FLOOD_LINGER, KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER,
+    KAFKA_SEND_MAX,
+};
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::Arc;
@@ -28,7 +31,10 @@ const FLOODS: Side = side(&[linger(KAFKA_FLOOD_LINGER), SEND_MAX, NEW_TOPIC_MAX]
 const SEND_MAX: (&str, u64) = ("message.timeout.ms", millis(KAFKA_SEND_MAX));
 
 /// A topic that does not exist is told after so long; the next seconds of a new one are covered.
-const NEW_TOPIC_MAX: (&str, u64) = ("topic.metadata.propagation.max.ms", millis(KAFKA_NEW_TOPIC_MAX));
+const NEW_TOPIC_MAX: (&str, u64) = (
+    "topic.metadata.propagation.max.ms",
+    millis(KAFKA_NEW_TOPIC_MAX),
+);
 
 const fn linger(length: Duration) -> (&'static str, u64) {
     ("queue.buffering.max.ms", millis(length))
@@ -64,34 +70,60 @@ impl KafkaTarget {
     }
 
     /// As `new`, for more than can be sent at once: each record waits a little longer, and costs less.
-    pub(crate) fn for_floods(cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
+    pub(crate) fn for_floods(
+        cluster: &Cluster,
+        in_flight_max: usize,
+        part: Part,
+    ) -> Result<Self, Error> {
         Self::of(&FLOODS, cluster, in_flight_max, part)
     }
 
     fn of(side: &Side, cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
         let bounds = [
             ("queue.buffering.max.messages", in_flight_max.to_string()),
-            ("queue.buffering.max.kbytes", kbytes(KAFKA_SEND_BYTES_MAX).to_string()),
+            (
+                "queue.buffering.max.kbytes",
+                kbytes(KAFKA_SEND_BYTES_MAX).to_string(),
+            ),
         ];
         let config = cluster.config(side, &bounds);
         let mut alone = config.clone();
-        alone.set("batch.num.messages", "1").set("queue.buffering.max.ms", "0");
+        alone
+            .set("batch.num.messages", "1")
+            .set("queue.buffering.max.ms", "0");
         let reports: Arc<Reports> = Arc::default();
         let health = Health::new(&cluster.name, part);
-        let mut lanes = Succession::new(Options { config, alone: Some(alone), reports: reports.clone(), health });
+        let mut lanes = Succession::new(Options {
+            config,
+            alone: Some(alone),
+            reports: reports.clone(),
+            health,
+        });
         lanes.open()?;
-        Ok(Self { in_flight_max, in_flight: 0, lanes: Some(lanes), reports })
+        Ok(Self {
+            in_flight_max,
+            in_flight: 0,
+            lanes: Some(lanes),
+            reports,
+        })
     }
 
     fn refused(&self, code: Code, topic: &str) -> Sent {
-        let failed = |code, words| Sent::Failed(failure::of_record(code, Status::NotPersisted, words));
+        let failed =
+            |code, words| Sent::Failed(failure::of_record(code, Status::NotPersisted, words));
         match code {
             Code::QueueFull if self.in_flight > 0 => Sent::Full,
             Code::QueueFull => failed(Code::MessageSizeTooLarge, String::new()),
             Code::InvalidTopic => failed(code, no_topic_name(topic)),
             Code::Fatal => {
-                let reason = self.lanes.as_ref().and_then(Succession::fatal).unwrap_or_default();
-                Sent::Failed(failure::closed(format!("the producer failed for good and is not replaced yet: {reason}")))
+                let reason = self
+                    .lanes
+                    .as_ref()
+                    .and_then(Succession::fatal)
+                    .unwrap_or_default();
+                Sent::Failed(failure::closed(format!(
+                    "the producer failed for good and is not replaced yet: {reason}"
+                )))
             }
             _ => failed(code, String::new()),
         }
@@ -115,11 +147,18 @@ impl KafkaTarget {
 #[async_trait(?Send)]
 impl Target for KafkaTarget {
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        let Some(lanes) = &mut self.lanes else { return Sent::Failed(failure::closed("the producer is closed".to_owned())) };
+        let Some(lanes) = &mut self.lanes else {
+            return Sent::Failed(failure::closed("the producer is closed".to_owned()));
+        };
         if self.in_flight >= self.in_flight_max {
             return Sent::Full;
         }
-        let outbound = Outbound { partition: record.partition, key: record.key, payload: record.payload, ticket };
+        let outbound = Outbound {
+            partition: record.partition,
+            key: record.key,
+            payload: record.payload,
+            ticket,
+        };
         match lanes.send(record.topic, &outbound, || record.out_headers()) {
             Ok(()) => {
                 self.in_flight += 1;

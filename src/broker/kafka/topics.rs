@@ -32,14 +32,26 @@ impl Topics {
 
     /// The handle of a topic of this sender, which must be the same each time.
     pub(super) fn of_sender(&mut self, sender: &Sender, name: &str) -> Result<&Topic, Code> {
-        let make = || if is_topic_name(name) { sender.topic(name) } else { None };
+        let make = || {
+            if is_topic_name(name) {
+                sender.topic(name)
+            } else {
+                None
+            }
+        };
         self.get(name, make).ok_or(Code::InvalidTopic)
     }
 }
 
 impl<T> Topics<T> {
     fn of(max: usize) -> Self {
-        Self { places: BTreeMap::new(), kept: Vec::new(), last: 0, hand: 0, max }
+        Self {
+            places: BTreeMap::new(),
+            kept: Vec::new(),
+            last: 0,
+            hand: 0,
+            max,
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -47,7 +59,11 @@ impl<T> Topics<T> {
     }
 
     fn get(&mut self, name: &str, make: impl FnOnce() -> Option<T>) -> Option<&T> {
-        if self.kept.get(self.last).is_none_or(|last| *last.name != *name) {
+        if self
+            .kept
+            .get(self.last)
+            .is_none_or(|last| *last.name != *name)
+        {
             self.last = match self.places.get(name) {
                 Some(at) => *at,
                 None => self.put(name, make()?),
@@ -59,7 +75,11 @@ impl<T> Topics<T> {
 
     /// Answers where it lies.
     fn put(&mut self, name: &str, handle: T) -> usize {
-        let kept = Kept { name: name.into(), handle, is_used: true };
+        let kept = Kept {
+            name: name.into(),
+            handle,
+            is_used: true,
+        };
         let at = if self.kept.len() < self.max {
             self.kept.push(kept);
             self.kept.len() - 1
@@ -126,7 +146,13 @@ mod tests {
     fn a_topic_that_cannot_be_is_not_kept() {
         let mut topics = Topics::of(2);
         assert_eq!(topics.get("a", || None), None);
-        assert_eq!((made(&mut topics, [1, 1, 1, 2].into_iter()), topics.kept.len()), (2, 2));
+        assert_eq!(
+            (
+                made(&mut topics, [1, 1, 1, 2].into_iter()),
+                topics.kept.len()
+            ),
+            (2, 2)
+        );
         topics.clear();
         assert_eq!(made(&mut topics, 1..3), 2);
     }

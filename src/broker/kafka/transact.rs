@@ -16,8 +16,8 @@ use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name, unma
 use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Transactors};
 use crate::health::Part;
 use crate::limit::{
-    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_MAX, KAFKA_TRANSACTION_NEW_TOPIC_MAX,
-    TRANSACTOR_EXPECTED_MAX, TRANSACTORS_EXPECTED_MAX,
+    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_MAX,
+    KAFKA_TRANSACTION_NEW_TOPIC_MAX, TRANSACTOR_EXPECTED_MAX, TRANSACTORS_EXPECTED_MAX,
 };
 use crate::model::Reason;
 use async_trait::async_trait;
@@ -81,7 +81,18 @@ impl KafkaTransactors {
         let health = Health::new(&cluster.name, part);
         let inquiry = catalog::inquiry(cluster, group, health.clone())?;
         let (heard, alone, memory, lines, expected, next) = Default::default();
-        Ok(Self { cluster: cluster.clone(), health, heard, alone, memory, lines, expected, next, retired: Vec::new(), inquiry })
+        Ok(Self {
+            cluster: cluster.clone(),
+            health,
+            heard,
+            alone,
+            memory,
+            lines,
+            expected,
+            next,
+            retired: Vec::new(),
+            inquiry,
+        })
     }
 
     fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
@@ -92,13 +103,22 @@ impl KafkaTransactors {
                 ("transactional.id", id.to_owned()),
                 ("transaction.timeout.ms", lasts.clone()),
                 ("message.timeout.ms", lasts),
-                ("topic.metadata.propagation.max.ms", millis(KAFKA_TRANSACTION_NEW_TOPIC_MAX).to_string()),
+                (
+                    "topic.metadata.propagation.max.ms",
+                    millis(KAFKA_TRANSACTION_NEW_TOPIC_MAX).to_string(),
+                ),
                 ("queue.buffering.max.messages", HANDED_LONG_MAX.to_string()),
-                ("queue.buffering.max.kbytes", kbytes(KAFKA_SEND_BYTES_MAX).to_string()),
+                (
+                    "queue.buffering.max.kbytes",
+                    kbytes(KAFKA_SEND_BYTES_MAX).to_string(),
+                ),
             ],
         );
         if is_alone {
-            config.set("batch.num.messages", "1").set("queue.buffering.max.ms", "0").set("max.in.flight.requests.per.connection", "5");
+            config
+                .set("batch.num.messages", "1")
+                .set("queue.buffering.max.ms", "0")
+                .set("max.in.flight.requests.per.connection", "5");
         }
         config
     }
@@ -107,11 +127,19 @@ impl KafkaTransactors {
     fn line(&self, name: &Transactional) -> Result<Line, Error> {
         let alone_until = self.alone.until(&name.id);
         let is_alone = alone_until.is_some();
-        let sender = Sender::new(&self.config(&name.id, is_alone)).map_err(|error| unmade(&error))?;
-        let (sender, stop, is_used) = (Arc::new(sender), Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let sender =
+            Sender::new(&self.config(&name.id, is_alone)).map_err(|error| unmade(&error))?;
+        let (sender, stop, is_used) = (
+            Arc::new(sender),
+            Arc::<AtomicBool>::default(),
+            Arc::<AtomicBool>::default(),
+        );
         // One is asked for at a time; a second of room, so that asking never waits.
         let (orders, asked) = sync_channel(2);
-        let asker = self.inquiry.asker().ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
+        let asker = self
+            .inquiry
+            .asker()
+            .ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
         let desk = Desk {
             number: None,
             name: name.clone(),
@@ -131,8 +159,18 @@ impl KafkaTransactors {
             alone_until,
             is_mixed: false,
         };
-        let thread = Thread::start("kafka-transact", move || desk.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Line { topics: Topics::new(), sender: Some(sender), orders: Some(orders), stop, is_used, thread, is_alone, in_flight: 0 })
+        let thread = Thread::start("kafka-transact", move || desk.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Line {
+            topics: Topics::new(),
+            sender: Some(sender),
+            orders: Some(orders),
+            stop,
+            is_used,
+            thread,
+            is_alone,
+            in_flight: 0,
+        })
     }
 
     /// The one that is ready for the name, if it is still as it should be.
@@ -153,8 +191,13 @@ impl KafkaTransactors {
     /// Those that were expected, and were not opened in time, go.
     fn expire(&mut self) {
         let now = Instant::now();
-        let expired: Vec<_> = self.expected.extract_if(.., |_, (until, _)| *until <= now).collect();
-        expired.into_iter().for_each(|(_, (_, line))| self.give_up(line));
+        let expired: Vec<_> = self
+            .expected
+            .extract_if(.., |_, (until, _)| *until <= now)
+            .collect();
+        expired
+            .into_iter()
+            .for_each(|(_, (_, line))| self.give_up(line));
         self.prune();
         self.connect_next();
     }
@@ -186,18 +229,31 @@ impl KafkaTransactors {
 
 impl Line {
     fn order(&self, order: Order) {
-        let (Some(orders), Some(sender)) = (&self.orders, &self.sender) else { return };
+        let (Some(orders), Some(sender)) = (&self.orders, &self.sender) else {
+            return;
+        };
         // Its thread has ended, and that was told.
         let _told = orders.try_send(order);
         sender.interrupt();
     }
 
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
-        let Some(sender) = &self.sender else { return Err(Code::DestroyBroker) };
+        let Some(sender) = &self.sender else {
+            return Err(Code::DestroyBroker);
+        };
         // Before it is: nobody gives up meanwhile what is about to be written.
         self.is_used.store(true, Ordering::Release);
-        let outbound = Outbound { partition: record.partition, key: record.key, payload: record.payload, ticket };
-        sender.send(self.topics.of_sender(sender, record.topic)?, &outbound, record.out_headers())
+        let outbound = Outbound {
+            partition: record.partition,
+            key: record.key,
+            payload: record.payload,
+            ticket,
+        };
+        sender.send(
+            self.topics.of_sender(sender, record.topic)?,
+            &outbound,
+            record.out_headers(),
+        )
     }
 
     fn retire(&mut self) {
@@ -228,7 +284,8 @@ impl Transactors for KafkaTransactors {
         self.prune();
         if !self.expected.contains_key(&name.id) {
             self.next.retain(|(_, next)| next.id != name.id);
-            self.next.push_back((Instant::now() + TRANSACTOR_EXPECTED_MAX, name.clone()));
+            self.next
+                .push_back((Instant::now() + TRANSACTOR_EXPECTED_MAX, name.clone()));
         }
         self.connect_next();
     }
@@ -236,31 +293,54 @@ impl Transactors for KafkaTransactors {
     fn open(&mut self, number: u64, name: &Transactional) {
         self.prune();
         self.next.retain(|(_, next)| next.id != name.id);
-        match self.take_expected(&name.id).map_or_else(|| self.line(name), Ok) {
+        match self
+            .take_expected(&name.id)
+            .map_or_else(|| self.line(name), Ok)
+        {
             Ok(line) => {
                 line.order(Order::Open(number));
                 self.lines.insert(number, line);
             }
-            Err(error) => self.heard.put(number, Happened::Lost { is_fenced: false, reason: error.to_string() }),
+            Err(error) => self.heard.put(
+                number,
+                Happened::Lost {
+                    is_fenced: false,
+                    reason: error.to_string(),
+                },
+            ),
         }
         self.connect_next();
     }
 
     fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
         let closed = |detail: String| Sent::Failed(failure::closed(detail));
-        let Some(line) = self.lines.get_mut(&number) else { return closed("the transactor is gone".to_owned()) };
+        let Some(line) = self.lines.get_mut(&number) else {
+            return closed("the transactor is gone".to_owned());
+        };
         match line.send(record, ticket) {
             Ok(()) => {
                 line.in_flight += 1;
                 Sent::Taken
             }
             Err(Code::QueueFull) if line.in_flight > 0 => Sent::Full,
-            Err(Code::QueueFull) => Sent::Failed(failure::of_record(Code::MessageSizeTooLarge, Status::NotPersisted, String::new())),
-            Err(code @ Code::InvalidTopic) => Sent::Failed(failure::of_record(code, Status::NotPersisted, no_topic_name(record.topic))),
+            Err(Code::QueueFull) => Sent::Failed(failure::of_record(
+                Code::MessageSizeTooLarge,
+                Status::NotPersisted,
+                String::new(),
+            )),
+            Err(code @ Code::InvalidTopic) => Sent::Failed(failure::of_record(
+                code,
+                Status::NotPersisted,
+                no_topic_name(record.topic),
+            )),
             Err(code) => {
                 let failure = failure::of_record(code, Status::NotPersisted, String::new());
                 // Of a transaction that is to be aborted, or a client that has failed, nothing is known of the record.
-                if failure.reason == Reason::TimedOut { closed(failure.detail) } else { Sent::Failed(failure) }
+                if failure.reason == Reason::TimedOut {
+                    closed(failure.detail)
+                } else {
+                    Sent::Failed(failure)
+                }
             }
         }
     }
@@ -284,7 +364,13 @@ impl Transactors for KafkaTransactors {
     async fn happened(&mut self) -> Vec<(u64, Happened)> {
         loop {
             let expiry = self.expected.values().map(|(until, _)| *until).min();
-            let expiry = async { if let Some(until) = expiry { tokio::time::sleep_until(until).await } else { pending().await } };
+            let expiry = async {
+                if let Some(until) = expiry {
+                    tokio::time::sleep_until(until).await
+                } else {
+                    pending().await
+                }
+            };
             // Both arms are safe to drop.
             let mut happened = tokio::select! {
                 happened = self.heard.take() => happened,
@@ -294,9 +380,13 @@ impl Transactors for KafkaTransactors {
                 }
             };
             let is_failed_opening = |happened: &Happened| matches!(happened, Happened::Lost { .. });
-            happened.retain(|(number, happened)| self.lines.contains_key(number) || is_failed_opening(happened));
+            happened.retain(|(number, happened)| {
+                self.lines.contains_key(number) || is_failed_opening(happened)
+            });
             for (number, happened) in &happened {
-                if let (Happened::Reports(reports), Some(line)) = (happened, self.lines.get_mut(number)) {
+                if let (Happened::Reports(reports), Some(line)) =
+                    (happened, self.lines.get_mut(number))
+                {
                     line.in_flight -= reports.len();
                 }
             }
@@ -307,10 +397,18 @@ impl Transactors for KafkaTransactors {
     }
 
     async fn close(&mut self) {
-        let expected = std::mem::take(&mut self.expected).into_values().map(|(_, line)| line);
-        let lines = std::mem::take(&mut self.lines).into_values().chain(expected).chain(self.retired.drain(..));
+        let expected = std::mem::take(&mut self.expected)
+            .into_values()
+            .map(|(_, line)| line);
+        let lines = std::mem::take(&mut self.lines)
+            .into_values()
+            .chain(expected)
+            .chain(self.retired.drain(..));
         let mut lines: Vec<_> = lines.collect();
         // At the same time, for each may have to wait for a broker that is away.
-        tokio::join!(join_all(lines.iter_mut().map(Line::end)), self.inquiry.end());
+        tokio::join!(
+            join_all(lines.iter_mut().map(Line::end)),
+            self.inquiry.end()
+        );
     }
 }

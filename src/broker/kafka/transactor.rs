@@ -9,7 +9,10 @@ use super::mending::Memory;
 use super::namesake::namesake;
 use super::raw::{After, Delivery, Notice, Sender, Undone};
 use crate::broker::{Error, Happened, Marker, Report, Transactional};
-use crate::limit::{KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_OFFSETS_MAX, KAFKA_TRANSACTION_TURN};
+use crate::limit::{
+    KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_OFFSETS_MAX,
+    KAFKA_TRANSACTION_TURN,
+};
 use crate::model::Offset;
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -30,14 +33,18 @@ pub(super) struct Heard {
 
 impl Heard {
     pub(super) fn put(&self, number: u64, happened: Happened) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((number, happened));
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((number, happened));
         self.came.notify_one();
     }
 
     /// Dropped early, it loses nothing: what happened leaves only with the answer.
     pub(super) async fn take(&self) -> Vec<(u64, Happened)> {
         loop {
-            let happened = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            let happened =
+                std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if !happened.is_empty() {
                 return happened;
             }
@@ -60,7 +67,10 @@ impl Alone {
     }
 
     fn begin(&self, id: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), Instant::now() + KAFKA_ALONE);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id.to_owned(), Instant::now() + KAFKA_ALONE);
     }
 }
 
@@ -107,7 +117,10 @@ pub(super) enum End {
 }
 
 pub(super) fn lost(reason: impl Into<String>) -> End {
-    End::Lost { is_fenced: false, reason: reason.into() }
+    End::Lost {
+        is_fenced: false,
+        reason: reason.into(),
+    }
 }
 
 impl Desk {
@@ -177,11 +190,16 @@ impl Desk {
             return Err(End::Asked);
         }
         if let Some((code, words)) = self.sender.fatal_error() {
-            return Err(End::Lost { is_fenced: is_fenced(code), reason: words });
+            return Err(End::Lost {
+                is_fenced: is_fenced(code),
+                reason: words,
+            });
         }
         if self.is_mixed {
             self.alone.begin(&self.name.id);
-            return Err(lost("a batch was refused for one of its records: they are sent one by one for a while, to see which"));
+            return Err(lost(
+                "a batch was refused for one of its records: they are sent one by one for a while, to see which",
+            ));
         }
         Ok(())
     }
@@ -190,7 +208,9 @@ impl Desk {
     /// that is to be mended before the next one takes part in anything, lest what was committed is undone along with it.
     fn go_on(&self) -> Result<(), End> {
         if self.is_open && (self.is_cut || self.health.outage().is_some()) {
-            return Err(lost("its brokers are away, or were: what they may have left open is ended before another begins"));
+            return Err(lost(
+                "its brokers are away, or were: what they may have left open is ended before another begins",
+            ));
         }
         Ok(())
     }
@@ -199,11 +219,18 @@ impl Desk {
     /// committed is lost; committed by another, without the marker that only this one has, what is under way is delivered twice. So it has to come to
     /// its own end.
     fn stay(&self) -> Result<(), End> {
-        if self.is_used.load(Ordering::Acquire) { Ok(()) } else { self.go_on() }
+        if self.is_used.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            self.go_on()
+        }
     }
 
     fn connect(&mut self) -> Result<(), End> {
-        let source = self.sender.topic(&self.name.partition.topic).ok_or_else(|| lost("its source has no name that a topic can have"))?;
+        let source = self
+            .sender
+            .topic(&self.name.partition.topic)
+            .ok_or_else(|| lost("its source has no name that a topic can have"))?;
         self.insist(|sender, patience| sender.connect(&source, patience))
     }
 
@@ -212,9 +239,19 @@ impl Desk {
     /// next. One that was killed under load answered with a marker that was long superseded, until something was written where it lies.
     fn settle(&mut self) -> Result<(), End> {
         self.begin()?;
-        let (group, nothing) = (namesake(&self.name.group), Marker { offset: Offset(0), text: String::new() });
+        let (group, nothing) = (
+            namesake(&self.name.group),
+            Marker {
+                offset: Offset(0),
+                text: String::new(),
+            },
+        );
         let refusal = self.conclude(&group, &nothing)?;
-        refusal.map_or(Ok(()), |refusal| Err(lost(format!("an empty transaction with the group {group} is refused: {refusal}"))))
+        refusal.map_or(Ok(()), |refusal| {
+            Err(lost(format!(
+                "an empty transaction with the group {group} is refused: {refusal}"
+            )))
+        })
     }
 
     /// What was committed last; waits for what is about to be.
@@ -267,8 +304,14 @@ impl Desk {
             return self.abort();
         }
         self.health.answered();
-        let has_been_alone = self.alone_until.is_some_and(|until| until <= Instant::now());
-        let begun = if has_been_alone { Err(lost("records are sent in batches again")) } else { self.go_on().and_then(|()| self.begin()) };
+        let has_been_alone = self
+            .alone_until
+            .is_some_and(|until| until <= Instant::now());
+        let begun = if has_been_alone {
+            Err(lost("records are sent in batches again"))
+        } else {
+            self.go_on().and_then(|()| self.begin())
+        };
         // Who hears it may send at once.
         self.is_used.store(false, Ordering::Release);
         self.tell(Happened::Committed);
@@ -278,8 +321,13 @@ impl Desk {
     /// Commits what was sent along with a marker of a group; else it can only be aborted, for this reason.
     fn conclude(&mut self, group: &str, marker: &Marker) -> Result<Option<String>, End> {
         let offsets = offsets(&self.name, marker);
-        let refusal = self.call(|sender, _| sender.send_offsets(group, &offsets, KAFKA_OFFSETS_MAX))?;
-        if refusal.is_some() { Ok(refusal) } else { self.call(Sender::commit_transaction) }
+        let refusal =
+            self.call(|sender, _| sender.send_offsets(group, &offsets, KAFKA_OFFSETS_MAX))?;
+        if refusal.is_some() {
+            Ok(refusal)
+        } else {
+            self.call(Sender::commit_transaction)
+        }
     }
 
     fn abort(&mut self) -> Result<(), End> {
@@ -287,7 +335,9 @@ impl Desk {
         self.go_on()?;
         if self.is_shaken {
             // Afterwards nobody could tell it from what a broker forgot to end before; who fences it knows where it has written.
-            return Err(lost("a broker was out of reach: what is under way is undone by the next one"));
+            return Err(lost(
+                "a broker was out of reach: what is under way is undone by the next one",
+            ));
         }
         self.insist(Sender::abort_transaction)?;
         while self.turn(Duration::ZERO) > 0 {}
@@ -299,18 +349,35 @@ impl Desk {
         Ok(())
     }
 
-    fn insist(&mut self, call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<(), End> {
+    fn insist(
+        &mut self,
+        call: impl FnMut(&Sender, Duration) -> Result<(), Undone>,
+    ) -> Result<(), End> {
         let refusal = self.call(call)?;
-        refusal.map_or(Ok(()), |words| Err(lost(format!("a transaction that should be aborted cannot be: {words}"))))
+        refusal.map_or(Ok(()), |words| {
+            Err(lost(format!(
+                "a transaction that should be aborted cannot be: {words}"
+            )))
+        })
     }
 
     /// Calls until it is done, or the transaction can only be aborted, for this reason.
-    fn call(&mut self, mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>) -> Result<Option<String>, End> {
+    fn call(
+        &mut self,
+        mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>,
+    ) -> Result<Option<String>, End> {
         loop {
             match call(&self.sender, KAFKA_TRANSACTION_TURN) {
                 Ok(()) => return Ok(None),
-                Err(Undone { after: After::Abort, words, .. }) => return Ok(Some(words)),
-                Err(Undone { after: After::Again, .. }) => {
+                Err(Undone {
+                    after: After::Abort,
+                    words,
+                    ..
+                }) => return Ok(Some(words)),
+                Err(Undone {
+                    after: After::Again,
+                    ..
+                }) => {
                     if self.stop.load(Ordering::Relaxed) {
                         return Err(End::Asked);
                     }
@@ -323,12 +390,26 @@ impl Desk {
     }
 
     pub(super) fn turn(&mut self, patience: Duration) -> usize {
-        let Self { sender, health, alone_until, is_mixed, is_cut, is_shaken, .. } = self;
+        let Self {
+            sender,
+            health,
+            alone_until,
+            is_mixed,
+            is_cut,
+            is_shaken,
+            ..
+        } = self;
         let mut reports = Vec::new();
         let mut heard = |notice: Notice| {
             if let Notice::Error { code, .. } = &notice {
                 *is_cut |= *code == Code::AllBrokersDown;
-                *is_shaken |= matches!(code, Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::AllBrokersDown);
+                *is_shaken |= matches!(
+                    code,
+                    Code::BrokerTransportFailure
+                        | Code::Resolve
+                        | Code::OperationTimedOut
+                        | Code::AllBrokersDown
+                );
             }
             health.heard(notice);
         };
@@ -346,29 +427,45 @@ fn judge(delivery: &Delivery<'_>, health: &Health, is_alone: bool, is_mixed: &mu
     let Some(code) = delivery.error else {
         health.answered();
         let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
-        return Report { ticket: delivery.ticket, place: offset.map(|offset| (delivery.message.partition(), offset)), outcome: Ok(()) };
+        return Report {
+            ticket: delivery.ticket,
+            place: offset.map(|offset| (delivery.message.partition(), offset)),
+            outcome: Ok(()),
+        };
     };
     let mut failure = failure::of_record(code, delivery.status(), delivery.words());
     if !is_alone && failure::is_of_batch(code) {
         *is_mixed = true;
         failure = failure::closed(format!("it was refused with its batch: {}", failure.detail));
     }
-    Report { ticket: delivery.ticket, place: None, outcome: Err(failure) }
+    Report {
+        ticket: delivery.ticket,
+        place: None,
+        outcome: Err(failure),
+    }
 }
 
 fn end(Undone { code, words, .. }: Undone) -> End {
-    End::Lost { is_fenced: is_fenced(code), reason: words }
+    End::Lost {
+        is_fenced: is_fenced(code),
+        reason: words,
+    }
 }
 
 fn is_fenced(code: Code) -> bool {
-    matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
+    matches!(
+        code,
+        Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch
+    )
 }
 
 fn offsets(name: &Transactional, marker: &Marker) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(1);
     let mut element = list.add_partition(&name.partition.topic, name.partition.index);
     let offset = i64::try_from(marker.offset.0).unwrap_or(i64::MAX);
-    element.set_offset(rdkafka::Offset::Offset(offset)).expect("an offset that is not negative");
+    element
+        .set_offset(rdkafka::Offset::Offset(offset))
+        .expect("an offset that is not negative");
     element.set_metadata(&marker.text);
     list
 }

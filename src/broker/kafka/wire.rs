@@ -8,7 +8,9 @@ use crate::limit::{KAFKA_WIRE_ANSWER_BYTES_MAX, KAFKA_WIRE_ANSWER_MAX};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader};
-use kafka_protocol::protocol::{Decodable as _, Encodable as _, HeaderVersion as _, Request, StrBytes};
+use kafka_protocol::protocol::{
+    Decodable as _, Encodable as _, HeaderVersion as _, Request, StrBytes,
+};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -38,22 +40,33 @@ impl From<Error> for Unmet {
     fn from(error: Error) -> Self {
         // What cannot be read now cannot be read the next time either.
         let is_for_good = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::Other);
-        let as_such = if is_for_good { Self::Never } else { Self::Later };
+        let as_such = if is_for_good {
+            Self::Never
+        } else {
+            Self::Later
+        };
         as_such(error.to_string())
     }
 }
 
 /// Whether the cluster's brokers can be asked like this at all.
 pub(super) fn is_open(cluster: &Cluster) -> bool {
-    cluster.properties.get("security.protocol").is_none_or(|protocol| protocol.eq_ignore_ascii_case("plaintext"))
+    cluster
+        .properties
+        .get("security.protocol")
+        .is_none_or(|protocol| protocol.eq_ignore_ascii_case("plaintext"))
 }
 
 /// What an error code in an answer means.
 pub(super) fn done(code: i16) -> std::result::Result<(), Unmet> {
     match ResponseError::try_from_code(code) {
         None if code == 0 => Ok(()),
-        None => Err(Unmet::Never(format!("the broker answers with the error {code}"))),
-        Some(error) if error.is_retriable() || error == ResponseError::UnknownTopicOrPartition => Err(Unmet::Later(error.to_string())),
+        None => Err(Unmet::Never(format!(
+            "the broker answers with the error {code}"
+        ))),
+        Some(error) if error.is_retriable() || error == ResponseError::UnknownTopicOrPartition => {
+            Err(Unmet::Later(error.to_string()))
+        }
         Some(error) => Err(Unmet::Never(error.to_string())),
     }
 }
@@ -74,12 +87,25 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(brokers: Arc<[String]>, first: Arc<AtomicUsize>, stop: Arc<AtomicBool>) -> Self {
-        Self { brokers, first, stop, open: BTreeMap::new() }
+    pub(super) fn new(
+        brokers: Arc<[String]>,
+        first: Arc<AtomicUsize>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            brokers,
+            first,
+            stop,
+            open: BTreeMap::new(),
+        }
     }
 
     /// Asks the first broker that answers.
-    pub(super) fn ask_any<R: Request>(&mut self, request: &R, version: i16) -> std::result::Result<R::Response, Unmet> {
+    pub(super) fn ask_any<R: Request>(
+        &mut self,
+        request: &R,
+        version: i16,
+    ) -> std::result::Result<R::Response, Unmet> {
         let (brokers, first) = (self.brokers.clone(), self.first.load(Ordering::Relaxed));
         let mut unmet = Unmet::Never("the cluster has no brokers".to_owned());
         for at in (0..brokers.len()).map(|at| (first + at) % brokers.len()) {
@@ -95,7 +121,12 @@ impl Connections {
     }
 
     /// Asks the broker at an address. `Never`: it does not know that version of the question, or answers what cannot be read.
-    pub(super) fn ask<R: Request>(&mut self, addr: &str, request: &R, version: i16) -> std::result::Result<R::Response, Unmet> {
+    pub(super) fn ask<R: Request>(
+        &mut self,
+        addr: &str,
+        request: &R,
+        version: i16,
+    ) -> std::result::Result<R::Response, Unmet> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Unmet::Later("the client ends".to_owned()));
         }
@@ -104,8 +135,15 @@ impl Connections {
             Some(connection) => connection,
             None => Connection::to(addr).map_err(told)?,
         };
-        if connection.versions.get(&R::KEY).is_none_or(|max| *max < version) {
-            return Err(Unmet::Never(format!("{addr} is too old for version {version} of the request {}", R::KEY)));
+        if connection
+            .versions
+            .get(&R::KEY)
+            .is_none_or(|max| *max < version)
+        {
+            return Err(Unmet::Never(format!(
+                "{addr} is too old for version {version} of the request {}",
+                R::KEY
+            )));
         }
         let answer = connection.call(request, version).map_err(told)?;
         // One that failed is not asked again: what comes would be the answer to another question.
@@ -131,9 +169,17 @@ impl Connection {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(KAFKA_WIRE_ANSWER_MAX))?;
                     stream.set_write_timeout(Some(KAFKA_WIRE_ANSWER_MAX))?;
-                    let mut connection = Self { stream, asked: 0, versions: BTreeMap::new() };
+                    let mut connection = Self {
+                        stream,
+                        asked: 0,
+                        versions: BTreeMap::new(),
+                    };
                     let known = connection.call(&ApiVersionsRequest::default(), 0)?;
-                    connection.versions = known.api_keys.iter().map(|api| (api.api_key, api.max_version)).collect();
+                    connection.versions = known
+                        .api_keys
+                        .iter()
+                        .map(|api| (api.api_key, api.max_version))
+                        .collect();
                     return Ok(connection);
                 }
                 Err(error) => refused = error,
@@ -151,16 +197,22 @@ impl Connection {
             .with_request_api_version(version)
             .with_correlation_id(self.asked)
             .with_client_id(Some(StrBytes::from_static_str("postdate")));
-        header.encode(&mut bytes, R::header_version(version)).map_err(Error::other)?;
+        header
+            .encode(&mut bytes, R::header_version(version))
+            .map_err(Error::other)?;
         request.encode(&mut bytes, version).map_err(Error::other)?;
         let length = i32::try_from(bytes.len() - size_of::<i32>()).map_err(Error::other)?;
         bytes[..size_of::<i32>()].copy_from_slice(&length.to_be_bytes());
         self.stream.write_all(&bytes)?;
 
         let mut answer = self.answer()?;
-        let header = ResponseHeader::decode(&mut answer, R::Response::header_version(version)).map_err(Error::other)?;
+        let header = ResponseHeader::decode(&mut answer, R::Response::header_version(version))
+            .map_err(Error::other)?;
         if header.correlation_id != self.asked {
-            return Err(Error::new(ErrorKind::InvalidData, "it answers another question"));
+            return Err(Error::new(
+                ErrorKind::InvalidData,
+                "it answers another question",
+            ));
         }
         R::Response::decode(&mut answer, version).map_err(Error::other)
     }
@@ -170,7 +222,10 @@ impl Connection {
         self.stream.read_exact(&mut length)?;
         let length = usize::try_from((&length[..]).get_i32()).unwrap_or(usize::MAX);
         if length > KAFKA_WIRE_ANSWER_BYTES_MAX {
-            return Err(Error::new(ErrorKind::InvalidData, format!("its answer has {length} bytes")));
+            return Err(Error::new(
+                ErrorKind::InvalidData,
+                format!("its answer has {length} bytes"),
+            ));
         }
         let mut answer = vec![0; length];
         self.stream.read_exact(&mut answer)?;

@@ -25,7 +25,13 @@ struct Member {
 
 impl Group {
     pub(super) fn join(&mut self, id: u64, topics: &[String]) {
-        self.members.insert(id, Member { topics: topics.to_vec(), ..Member::default() });
+        self.members.insert(
+            id,
+            Member {
+                topics: topics.to_vec(),
+                ..Member::default()
+            },
+        );
     }
 
     pub(super) fn leave(&mut self, id: u64) {
@@ -49,7 +55,11 @@ impl Group {
 
     /// `false`: one of the partitions is another's.
     pub(super) fn commit_all(&mut self, id: u64, commits: &[Commit]) -> bool {
-        let owns = |commit: &Commit| self.members.get(&id).is_some_and(|member| member.owned.contains(&commit.partition));
+        let owns = |commit: &Commit| {
+            self.members
+                .get(&id)
+                .is_some_and(|member| member.owned.contains(&commit.partition))
+        };
         let owns_all = commits.iter().all(owns);
         if owns_all {
             self.put(commits);
@@ -59,21 +69,33 @@ impl Group {
 
     /// Whoever commits them.
     pub(super) fn put(&mut self, commits: &[Commit]) {
-        for Commit { partition, offset, metadata } in commits {
-            self.commits.insert(partition.clone(), (*offset, metadata.clone()));
+        for Commit {
+            partition,
+            offset,
+            metadata,
+        } in commits
+        {
+            self.commits
+                .insert(partition.clone(), (*offset, metadata.clone()));
         }
     }
 
     /// The lease of its `nth` member runs out: what that owns goes to others, and it goes on until it is told.
     pub(super) fn lapse(&mut self, nth: usize) {
         let nth = nth % self.members.len().max(1);
-        self.members.values_mut().skip(nth).take(1).for_each(|member| member.is_lapsed = true);
+        self.members
+            .values_mut()
+            .skip(nth)
+            .take(1)
+            .for_each(|member| member.is_lapsed = true);
     }
 
     pub(super) fn tell_lapsed(&mut self) {
         for member in self.members.values_mut().filter(|member| member.is_lapsed) {
             let lost: Vec<_> = std::mem::take(&mut member.owned).into_iter().collect();
-            member.told.extend((!lost.is_empty()).then_some(Event::Lost(lost)));
+            member
+                .told
+                .extend((!lost.is_empty()).then_some(Event::Lost(lost)));
             (member.is_lapsed, member.answered) = (false, false);
         }
     }
@@ -89,36 +111,73 @@ impl Group {
 
     /// What Kafka forgets with a topic.
     pub(super) fn forget(&mut self, topic: &str) {
-        self.commits.retain(|partition, _| &*partition.topic != topic);
+        self.commits
+            .retain(|partition, _| &*partition.topic != topic);
     }
 
     /// Shares out what there is now; `partitions` answers what topics have.
     pub(super) fn rebalance(&mut self, partitions: impl Fn(&[String]) -> Vec<Partition>) {
-        let all: BTreeSet<Partition> = self.members.values().flat_map(|member| partitions(&member.topics)).collect();
+        let all: BTreeSet<Partition> = self
+            .members
+            .values()
+            .flat_map(|member| partitions(&member.topics))
+            .collect();
         // As in Kafka, who asks for nothing that exists waits for it.
         let waits = |member: &Member| partitions(&member.topics).is_empty();
         let mut free = all.clone();
-        let share = all.len().div_ceil(self.members.values().filter(|member| !member.is_lapsed).count().max(1));
+        let share = all.len().div_ceil(
+            self.members
+                .values()
+                .filter(|member| !member.is_lapsed)
+                .count()
+                .max(1),
+        );
         let mut lost: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
-        for (id, member) in self.members.iter_mut().filter(|(_, member)| !member.is_lapsed) {
-            let keeps: BTreeSet<Partition> =
-                member.owned.iter().filter(|partition| all.contains(*partition)).take(share).cloned().collect();
+        for (id, member) in self
+            .members
+            .iter_mut()
+            .filter(|(_, member)| !member.is_lapsed)
+        {
+            let keeps: BTreeSet<Partition> = member
+                .owned
+                .iter()
+                .filter(|partition| all.contains(*partition))
+                .take(share)
+                .cloned()
+                .collect();
             free.retain(|partition| !keeps.contains(partition));
             lost.insert(*id, member.owned.difference(&keeps).cloned().collect());
             member.owned = keeps;
         }
         let mut gained: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
         for partition in free {
-            let wants =
-                |member: &Member| !member.dead && !member.is_lapsed && member.topics.iter().any(|topic| **topic == *partition.topic);
-            let least = self.members.iter_mut().filter(|(_, member)| wants(member)).min_by_key(|(id, member)| (member.owned.len(), **id));
+            let wants = |member: &Member| {
+                !member.dead
+                    && !member.is_lapsed
+                    && member
+                        .topics
+                        .iter()
+                        .any(|topic| **topic == *partition.topic)
+            };
+            let least = self
+                .members
+                .iter_mut()
+                .filter(|(_, member)| wants(member))
+                .min_by_key(|(id, member)| (member.owned.len(), **id));
             if let Some((id, member)) = least {
                 member.owned.insert(partition.clone());
                 gained.entry(*id).or_default().push(partition);
             }
         }
-        for (id, member) in self.members.iter_mut().filter(|(_, member)| !member.is_lapsed) {
-            let lost = lost.remove(id).filter(|lost| !lost.is_empty()).map(Event::Lost);
+        for (id, member) in self
+            .members
+            .iter_mut()
+            .filter(|(_, member)| !member.is_lapsed)
+        {
+            let lost = lost
+                .remove(id)
+                .filter(|lost| !lost.is_empty())
+                .map(Event::Lost);
             member.answered &= lost.is_none();
             let none = (!member.answered && !waits(member)).then(Vec::new);
             let gained = gained.remove(id).or(none).map(Event::Gained);

@@ -35,7 +35,14 @@ impl Stored {
         for (name, value) in headers {
             push_header(&mut block, name, value);
         }
-        Self { at, timestamp, key: key.map(<[u8]>::to_vec), payload: payload.map(<[u8]>::to_vec), headers: block, writer: None }
+        Self {
+            at,
+            timestamp,
+            key: key.map(<[u8]>::to_vec),
+            payload: payload.map(<[u8]>::to_vec),
+            headers: block,
+            writer: None,
+        }
     }
 
     /// It may have waited for long; its timestamp is its producer's and stays.
@@ -48,7 +55,9 @@ impl Stored {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.key.as_ref().map_or(0, Vec::len) + self.payload.as_ref().map_or(0, Vec::len) + self.headers.len()
+        self.key.as_ref().map_or(0, Vec::len)
+            + self.payload.as_ref().map_or(0, Vec::len)
+            + self.headers.len()
     }
 }
 
@@ -69,12 +78,21 @@ impl Log {
 
     /// Ends what `writer` has under way here, by a mark that takes an offset of its own.
     pub(super) fn finish(&mut self, writer: u64, is_committed: bool) {
-        let Some(first) = self.open.remove(&writer) else { return };
-        let mine: Vec<u64> =
-            self.records.range(first..).filter(|(_, stored)| stored.writer == Some(writer)).map(|(offset, _)| *offset).collect();
+        let Some(first) = self.open.remove(&writer) else {
+            return;
+        };
+        let mine: Vec<u64> = self
+            .records
+            .range(first..)
+            .filter(|(_, stored)| stored.writer == Some(writer))
+            .map(|(offset, _)| *offset)
+            .collect();
         for offset in mine {
             if is_committed {
-                self.records.get_mut(&offset).expect("it was just found there").writer = None;
+                self.records
+                    .get_mut(&offset)
+                    .expect("it was just found there")
+                    .writer = None;
             } else {
                 self.records.remove(&offset);
             }
@@ -106,7 +124,9 @@ impl Log {
 
     /// What a reader of what is committed is handed.
     pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = (u64, &Stored)> {
-        self.records.range(offset..self.stable_end().max(offset)).map(|(offset, stored)| (*offset, stored))
+        self.records
+            .range(offset..self.stable_end().max(offset))
+            .map(|(offset, stored)| (*offset, stored))
     }
 
     pub(super) fn arrived(&self, partition: i32) -> impl Iterator<Item = Arrived> + use<'_> {
@@ -116,7 +136,11 @@ impl Log {
             at: stored.at,
             key: stored.key.clone(),
             payload: stored.payload.clone(),
-            headers: stored.headers().iter().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect(),
+            headers: stored
+                .headers()
+                .iter()
+                .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
+                .collect(),
         })
     }
 }

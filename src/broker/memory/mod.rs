@@ -112,7 +112,10 @@ impl MemoryCluster {
             counter: 0,
             faults,
         };
-        Self { state: Rc::new(RefCell::new(state)), changed: Rc::default() }
+        Self {
+            state: Rc::new(RefCell::new(state)),
+            changed: Rc::default(),
+        }
     }
 
     pub(crate) fn source(&self, group: &str, topics: &[String]) -> MemorySource {
@@ -135,7 +138,15 @@ impl MemoryCluster {
         self.change(|state| {
             let incarnation = state.count();
             let partitions = (0..partitions).map(|_| Log::default()).collect();
-            let topic = Topic { incarnation, partitions, size_max: None, refusal: None, turn: 0, is_stream: false, window: None };
+            let topic = Topic {
+                incarnation,
+                partitions,
+                size_max: None,
+                refusal: None,
+                turn: 0,
+                is_stream: false,
+                window: None,
+            };
             state.topics.insert(name.into(), topic);
             state.rebalance();
         });
@@ -164,7 +175,9 @@ impl MemoryCluster {
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
         self.change(|state| {
             let topic = state.topics.get_mut(name).expect("a topic that exists");
-            topic.partitions.resize_with(usize::try_from(total).expect("not negative"), Log::default);
+            topic
+                .partitions
+                .resize_with(usize::try_from(total).expect("not negative"), Log::default);
             state.rebalance();
         });
     }
@@ -172,9 +185,19 @@ impl MemoryCluster {
     /// Retention: removes what lies before `first`; of a stream, whatever the subject.
     pub(crate) fn trim_to(&self, partition: &Partition, first: Offset) {
         self.change(|state| {
-            let topic = state.topics.get_mut(&partition.topic).expect("a topic that exists");
-            let (is_stream, index) = (topic.is_stream, usize::try_from(partition.index).expect("not negative"));
-            let trimmed = topic.partitions.iter_mut().enumerate().filter(|(at, _)| is_stream || *at == index);
+            let topic = state
+                .topics
+                .get_mut(&partition.topic)
+                .expect("a topic that exists");
+            let (is_stream, index) = (
+                topic.is_stream,
+                usize::try_from(partition.index).expect("not negative"),
+            );
+            let trimmed = topic
+                .partitions
+                .iter_mut()
+                .enumerate()
+                .filter(|(at, _)| is_stream || *at == index);
             trimmed.for_each(|(_, log)| log.trim(first.0));
         });
     }
@@ -182,8 +205,15 @@ impl MemoryCluster {
     /// Leaves out so many offsets, as compaction or an aborted transaction does.
     pub(crate) fn skip_offsets(&self, partition: &Partition, count: u64) {
         self.change(|state| {
-            state.log(partition).expect("a partition that exists").skip(count);
-            state.topics.get_mut(&partition.topic).expect("a topic that exists").even();
+            state
+                .log(partition)
+                .expect("a partition that exists")
+                .skip(count);
+            state
+                .topics
+                .get_mut(&partition.topic)
+                .expect("a topic that exists")
+                .even();
         });
     }
 
@@ -197,14 +227,19 @@ impl MemoryCluster {
     ) -> Offset {
         self.change(|state| {
             let stored = Stored::new(state.clock.now(), timestamp, (key, payload), headers);
-            state.append(partition, stored).expect("a partition that exists")
+            state
+                .append(partition, stored)
+                .expect("a partition that exists")
         })
     }
 
     /// Writes a record in a transaction that is aborted.
     pub(crate) fn produce_in_vain(&self, partition: &Partition, payload: &[u8]) {
         self.change(|state| {
-            let (stored, writer) = (Stored::new(state.clock.now(), None, (None, Some(payload)), []), state.count());
+            let (stored, writer) = (
+                Stored::new(state.clock.now(), None, (None, Some(payload)), []),
+                state.count(),
+            );
             let log = state.log(partition).expect("a partition that exists");
             log.append_openly(stored, writer);
             log.finish(writer, false);
@@ -214,8 +249,15 @@ impl MemoryCluster {
     /// All that a topic holds for a reader of what is committed, by partition and offset.
     pub(crate) fn records(&self, topic: &str) -> Vec<Arrived> {
         let state = self.state();
-        let logs = state.topics.get(topic).map(|topic| topic.partitions.as_slice()).unwrap_or_default();
-        logs.iter().zip(0..).flat_map(|(log, index)| log.arrived(index)).collect()
+        let logs = state
+            .topics
+            .get(topic)
+            .map(|topic| topic.partitions.as_slice())
+            .unwrap_or_default();
+        logs.iter()
+            .zip(0..)
+            .flat_map(|(log, index)| log.arrived(index))
+            .collect()
     }
 
     /// What the group committed for a partition: offset and metadata.
@@ -236,12 +278,24 @@ impl MemoryCluster {
 
     /// Refuses every record for a topic (`None`: no more).
     pub(crate) fn refuse(&self, topic: &str, failure: Option<Failure>) {
-        self.change(|state| state.topics.get_mut(topic).expect("a topic that exists").refusal = failure);
+        self.change(|state| {
+            state
+                .topics
+                .get_mut(topic)
+                .expect("a topic that exists")
+                .refusal = failure
+        });
     }
 
     /// Bytes of key, payload and headers beyond which a topic refuses a record.
     pub(crate) fn limit_size(&self, topic: &str, bytes: Option<usize>) {
-        self.change(|state| state.topics.get_mut(topic).expect("a topic that exists").size_max = bytes);
+        self.change(|state| {
+            state
+                .topics
+                .get_mut(topic)
+                .expect("a topic that exists")
+                .size_max = bytes
+        });
     }
 
     /// Holds what is sent in the network; let go, it arrives, even if its sender died meanwhile.
@@ -270,12 +324,22 @@ impl MemoryCluster {
 
     /// Lets so many held reports of each target go.
     pub(crate) fn release_reports(&self, count: usize) {
-        self.change(|state| state.outboxes.values_mut().for_each(|outbox| outbox.release(count)));
+        self.change(|state| {
+            state
+                .outboxes
+                .values_mut()
+                .for_each(|outbox| outbox.release(count))
+        });
     }
 
     /// The next `count` sends are reported as of unknown outcome; `arrive`: though they arrived.
     pub(crate) fn lose_reports(&self, count: usize, arrive: bool) {
-        self.change(|state| state.faults.lost_reports.extend(std::iter::repeat_n(arrive, count)));
+        self.change(|state| {
+            state
+                .faults
+                .lost_reports
+                .extend(std::iter::repeat_n(arrive, count))
+        });
     }
 
     /// Producers have failed for good, and are not replaced yet.
@@ -323,7 +387,11 @@ impl MemoryCluster {
         }
     }
 
-    fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    fn committed(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         let state = self.state();
         state.answers()?;
         let commit = |partition| Some(state.groups.get(group)?.commit(partition)?.1.clone());
@@ -338,7 +406,11 @@ impl State {
     }
 
     fn answers(&self) -> Result<(), Error> {
-        if self.faults.down { Err(Error::Unavailable("the cluster is switched off".into())) } else { Ok(()) }
+        if self.faults.down {
+            Err(Error::Unavailable("the cluster is switched off".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn topic(&self, name: &str) -> Option<&Topic> {
@@ -346,7 +418,10 @@ impl State {
     }
 
     fn log(&mut self, partition: &Partition) -> Option<&mut Log> {
-        self.topics.get_mut(&partition.topic)?.partitions.get_mut(usize::try_from(partition.index).ok()?)
+        self.topics
+            .get_mut(&partition.topic)?
+            .partitions
+            .get_mut(usize::try_from(partition.index).ok()?)
     }
 
     /// `None`: there is no such partition.
@@ -358,8 +433,17 @@ impl State {
 
     fn partitions(&self, topics: &[String]) -> Vec<Partition> {
         let mut found = Vec::new();
-        for (name, topic) in topics.iter().filter_map(|topic| self.topics.get_key_value(topic.as_str())) {
-            found.extend(topic.partitions.iter().zip(0..).map(|(_, index)| Partition::new(name.clone(), index)));
+        for (name, topic) in topics
+            .iter()
+            .filter_map(|topic| self.topics.get_key_value(topic.as_str()))
+        {
+            found.extend(
+                topic
+                    .partitions
+                    .iter()
+                    .zip(0..)
+                    .map(|(_, index)| Partition::new(name.clone(), index)),
+            );
         }
         found.sort();
         found
@@ -367,7 +451,9 @@ impl State {
 
     fn rebalance(&mut self) {
         let mut groups = std::mem::take(&mut self.groups);
-        groups.values_mut().for_each(|group| group.rebalance(|topics| self.partitions(topics)));
+        groups
+            .values_mut()
+            .for_each(|group| group.rebalance(|topics| self.partitions(topics)));
         self.groups = groups;
     }
 }
@@ -383,7 +469,11 @@ impl Catalog for MemoryCatalog {
         Ok(state.partitions(topics))
     }
 
-    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.0.committed(group, partitions)
     }
 

@@ -35,19 +35,35 @@ impl MemorySource {
     pub(super) fn join(cluster: MemoryCluster, group: &str, topics: &[String]) -> Self {
         let id = cluster.change(|state| {
             let id = state.count();
-            state.groups.entry(group.to_owned()).or_default().join(id, topics);
+            state
+                .groups
+                .entry(group.to_owned())
+                .or_default()
+                .join(id, topics);
             state.rebalance();
             id
         });
         let group = group.to_owned();
-        Self { cluster, group, topics: topics.to_vec(), id, reading: BTreeMap::new(), last: None, missed: BTreeSet::new() }
+        Self {
+            cluster,
+            group,
+            topics: topics.to_vec(),
+            id,
+            reading: BTreeMap::new(),
+            last: None,
+            missed: BTreeSet::new(),
+        }
     }
 
     fn leave(&mut self, alive: bool) {
         self.cluster.change(|state| {
             let held = state.faults.hold_dead && !alive;
             if let Some(group) = state.groups.get_mut(&self.group) {
-                if held { group.die(self.id) } else { group.leave(self.id) }
+                if held {
+                    group.die(self.id)
+                } else {
+                    group.leave(self.id)
+                }
             }
             state.rebalance();
         });
@@ -61,16 +77,29 @@ fn look(source: &mut MemorySource, state: &mut State) -> Option<Result<Event, Er
     }
     if let Some(event) = state.groups.get_mut(&source.group)?.told(source.id) {
         if let Event::Lost(partitions) = &event {
-            source.reading.retain(|partition, _| !partitions.contains(partition));
+            source
+                .reading
+                .retain(|partition, _| !partitions.contains(partition));
         }
         return Some(Ok(event));
     }
     source.missed.retain(|topic| state.topic(topic).is_none());
-    if let Some(missing) = source.topics.iter().find(|topic| state.topic(topic).is_none() && !source.missed.contains(*topic)) {
+    if let Some(missing) = source
+        .topics
+        .iter()
+        .find(|topic| state.topic(topic).is_none() && !source.missed.contains(*topic))
+    {
         source.missed.insert(missing.clone());
-        return Some(Err(Error::Refused(format!("the topic `{missing}` does not exist"))));
+        return Some(Err(Error::Refused(format!(
+            "the topic `{missing}` does not exist"
+        ))));
     }
-    let after = source.last.iter().flat_map(|last| source.reading.keys().filter(move |partition| *partition > last));
+    let after = source.last.iter().flat_map(|last| {
+        source
+            .reading
+            .keys()
+            .filter(move |partition| *partition > last)
+    });
     let turns: Vec<Partition> = after.chain(source.reading.keys()).cloned().collect();
     let MemorySource { reading, last, .. } = source;
     turns.into_iter().find_map(|partition| {
@@ -89,7 +118,10 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
     }
     if incarnation != reading.incarnation || !(log.first()..=log.end()).contains(&reading.next) {
         reading.out_of_range = true;
-        return Some(Event::OutOfRange { partition: partition.clone(), epoch: reading.epoch });
+        return Some(Event::OutOfRange {
+            partition: partition.clone(),
+            epoch: reading.epoch,
+        });
     }
     if reading.make != make {
         // As a client may that loses its consumer before that has brought anything.
@@ -102,15 +134,29 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
     let end = log.stable_end();
     if reading.next < end || !reading.ended {
         (reading.next, reading.ended) = (end.max(reading.next), true);
-        return Some(Event::End { partition: partition.clone(), epoch: reading.epoch, at: Offset(reading.next) });
+        return Some(Event::End {
+            partition: partition.clone(),
+            epoch: reading.epoch,
+            at: Offset(reading.next),
+        });
     }
     None
 }
 
-fn batch(partition: &Partition, reading: &mut Reading, log: &Log, records_max: usize) -> Option<Batch> {
+fn batch(
+    partition: &Partition,
+    reading: &mut Reading,
+    log: &Log,
+    records_max: usize,
+) -> Option<Batch> {
     let mut batch = Batch::new(partition.clone(), reading.epoch);
     for (offset, stored) in log.from(reading.next).take(records_max) {
-        batch.push((Offset(offset), stored.timestamp), stored.key.as_deref(), stored.payload.as_deref(), stored.headers());
+        batch.push(
+            (Offset(offset), stored.timestamp),
+            stored.key.as_deref(),
+            stored.payload.as_deref(),
+            stored.headers(),
+        );
         reading.next = offset + 1;
     }
     (batch.len() > 0).then_some(batch)
@@ -128,11 +174,19 @@ impl Source for MemorySource {
         self.cluster.change(|state| {
             state.answers()?;
             let describe = |partition: &Partition| {
-                let missing = || Error::Refused(format!("the partition {partition} does not exist"));
-                let incarnation = state.topic(&partition.topic).ok_or_else(missing)?.incarnation;
+                let missing =
+                    || Error::Refused(format!("the partition {partition} does not exist"));
+                let incarnation = state
+                    .topic(&partition.topic)
+                    .ok_or_else(missing)?
+                    .incarnation;
                 let log = state.log(partition).ok_or_else(missing)?;
                 let identity = Some(Identity(format!("incarnation-{incarnation}").into()));
-                Ok(Described { identity, first: Offset(log.first()), end: Offset(log.end()) })
+                Ok(Described {
+                    identity,
+                    first: Offset(log.first()),
+                    end: Offset(log.end()),
+                })
             };
             partitions.iter().map(describe).collect()
         })
@@ -145,9 +199,19 @@ impl Source for MemorySource {
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
         let (incarnation, make) = {
             let state = self.cluster.state();
-            (state.topic(&partition.topic).map(|topic| topic.incarnation), state.make)
+            (
+                state.topic(&partition.topic).map(|topic| topic.incarnation),
+                state.make,
+            )
         };
-        let reading = Reading { epoch, next: from.0, incarnation, ended: false, out_of_range: false, make };
+        let reading = Reading {
+            epoch,
+            next: from.0,
+            incarnation,
+            ended: false,
+            out_of_range: false,
+            make,
+        };
         self.reading.insert(partition.clone(), reading);
     }
 
@@ -156,17 +220,25 @@ impl Source for MemorySource {
     }
 
     fn end(&self, partition: &Partition) -> Option<Offset> {
-        self.cluster.change(|state| state.log(partition).map(|log| Offset(log.end())))
+        self.cluster
+            .change(|state| state.log(partition).map(|log| Offset(log.end())))
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
         self.cluster.change(|state| {
             state.answers()?;
-            let (guarded, free): (Vec<_>, Vec<_>) =
-                commits.iter().cloned().partition(|commit| state.topic(&commit.partition.topic).is_none_or(|topic| !topic.is_stream));
+            let (guarded, free): (Vec<_>, Vec<_>) = commits.iter().cloned().partition(|commit| {
+                state
+                    .topic(&commit.partition.topic)
+                    .is_none_or(|topic| !topic.is_stream)
+            });
             let group = state.groups.entry(self.group.clone()).or_default();
             group.put(&free);
-            if group.commit_all(self.id, &guarded) { Ok(()) } else { Err(Error::Unavailable("the group has rebalanced".into())) }
+            if group.commit_all(self.id, &guarded) {
+                Ok(())
+            } else {
+                Err(Error::Unavailable("the group has rebalanced".into()))
+            }
         })
     }
 

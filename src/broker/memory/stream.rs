@@ -19,7 +19,10 @@ impl Window {
     /// Whether the message is there already; if not, it is from now on.
     pub(super) fn knows(&mut self, id: String) -> bool {
         let now = Instant::now();
-        let is_known = self.taken.get(&id).is_some_and(|taken| now - *taken < self.length);
+        let is_known = self
+            .taken
+            .get(&id)
+            .is_some_and(|taken| now - *taken < self.length);
         if !is_known {
             self.taken.insert(id, now);
         }
@@ -31,7 +34,9 @@ impl State {
     /// Commits of a topic's partitions go with it, as in Kafka; those of a stream's stay.
     pub(super) fn forget(&mut self, topic: &str) {
         if self.topics.get(topic).is_some_and(|topic| !topic.is_stream) {
-            self.groups.values_mut().for_each(|group| group.forget(topic));
+            self.groups
+                .values_mut()
+                .for_each(|group| group.forget(topic));
         }
     }
 }
@@ -41,12 +46,16 @@ impl Topic {
     pub(super) fn even(&mut self) {
         if self.is_stream {
             let end = self.partitions.iter().map(Log::end).max().unwrap_or(0);
-            self.partitions.iter_mut().for_each(|log| log.skip(end - log.end()));
+            self.partitions
+                .iter_mut()
+                .for_each(|log| log.skip(end - log.end()));
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.partitions.iter_mut().for_each(|log| *log = Log::default());
+        self.partitions
+            .iter_mut()
+            .for_each(|log| *log = Log::default());
         if self.is_stream {
             self.begin();
         }
@@ -72,8 +81,15 @@ impl MemoryCluster {
 
     pub(crate) fn set_window(&self, name: &str, length: Duration) {
         self.change(|state| {
-            let window = Window { length, taken: BTreeMap::new() };
-            state.topics.get_mut(name).expect("a topic that exists").window = Some(window);
+            let window = Window {
+                length,
+                taken: BTreeMap::new(),
+            };
+            state
+                .topics
+                .get_mut(name)
+                .expect("a topic that exists")
+                .window = Some(window);
         });
     }
 
@@ -162,7 +178,9 @@ mod tests {
         }
 
         fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
-            (0..partitions).map(|index| format!("{topic}-{index}")).collect()
+            (0..partitions)
+                .map(|index| format!("{topic}-{index}"))
+                .collect()
         }
 
         fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
@@ -228,14 +246,35 @@ mod tests {
         let mut source = cluster.source("g", &["s".into()]);
         let partitions = gained(&mut source).await;
         let described = source.describe(&partitions).await.unwrap();
-        assert!(described.iter().all(|described| (described.first, described.end) == (Offset(1), Offset(5))));
+        assert!(
+            described
+                .iter()
+                .all(|described| (described.first, described.end) == (Offset(1), Offset(5)))
+        );
         source.start(&partitions[1], Offset(1), 7);
-        let Event::Records(batch) = source.next().await.unwrap() else { panic!("no records") };
-        assert_eq!(batch.iter().map(|record| record.offset.0).collect::<Vec<_>>(), [2, 3]);
-        assert!(matches!(source.next().await, Ok(Event::End { at: Offset(5), .. })));
+        let Event::Records(batch) = source.next().await.unwrap() else {
+            panic!("no records")
+        };
+        assert_eq!(
+            batch
+                .iter()
+                .map(|record| record.offset.0)
+                .collect::<Vec<_>>(),
+            [2, 3]
+        );
+        assert!(matches!(
+            source.next().await,
+            Ok(Event::End { at: Offset(5), .. })
+        ));
         cluster.remake_consumers();
-        assert!(matches!(source.next().await, Ok(Event::Records(batch)) if batch.len() == 2), "it is brought again");
-        assert!(matches!(source.next().await, Ok(Event::End { at: Offset(5), .. })));
+        assert!(
+            matches!(source.next().await, Ok(Event::Records(batch)) if batch.len() == 2),
+            "it is brought again"
+        );
+        assert!(matches!(
+            source.next().await,
+            Ok(Event::End { at: Offset(5), .. })
+        ));
         cluster.recreate("s");
         assert!(matches!(source.next().await, Ok(Event::OutOfRange { .. })));
         assert_eq!(produce(&cluster, 1), Offset(1));
@@ -248,11 +287,33 @@ mod tests {
         let mut target = cluster.target(10);
         let mut send = |extra: &[(&str, &[u8])]| {
             let (headers, stays) = (Headers::default(), |_: &[u8]| true);
-            target.send(&Outgoing { topic: "s", partition: None, key: None, payload: None, headers, stays, extra }, 1);
+            target.send(
+                &Outgoing {
+                    topic: "s",
+                    partition: None,
+                    key: None,
+                    payload: None,
+                    headers,
+                    stays,
+                    extra,
+                },
+                1,
+            );
             cluster.records("s").len()
         };
-        assert_eq!((send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"b")])), (1, 1, 2));
-        assert_eq!(send(&[(ORIGIN, b"a"), (ERROR, b"no")]), 3, "a dead letter is another message");
+        assert_eq!(
+            (
+                send(&[(ORIGIN, b"a")]),
+                send(&[(ORIGIN, b"a")]),
+                send(&[(ORIGIN, b"b")])
+            ),
+            (1, 1, 2)
+        );
+        assert_eq!(
+            send(&[(ORIGIN, b"a"), (ERROR, b"no")]),
+            3,
+            "a dead letter is another message"
+        );
         assert_eq!((send(&[]), send(&[])), (4, 5), "nothing tells them apart");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!((send(&[(ORIGIN, b"a")]), send(&[(ORIGIN, b"a")])), (6, 6));
@@ -261,7 +322,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_has_lost_its_lease_reads_and_commits_until_it_is_told() {
         let cluster = cluster(1);
-        let (mut one, mut two) = (cluster.source("g", &["s".into()]), cluster.source("g", &["s".into()]));
+        let (mut one, mut two) = (
+            cluster.source("g", &["s".into()]),
+            cluster.source("g", &["s".into()]),
+        );
         let partition = gained(&mut one).await.remove(0);
         assert!(gained(&mut two).await.is_empty());
         one.start(&partition, Offset(1), 1);
@@ -270,8 +334,15 @@ mod tests {
         assert_eq!(gained(&mut two).await, std::slice::from_ref(&partition));
         two.start(&partition, Offset(1), 1);
         produce(&cluster, 0);
-        assert!(matches!(one.next().await, Ok(Event::Records(_))) && matches!(two.next().await, Ok(Event::Records(_))));
-        let commits = [Commit { partition: partition.clone(), offset: Offset(2), metadata: "m".into() }];
+        assert!(
+            matches!(one.next().await, Ok(Event::Records(_)))
+                && matches!(two.next().await, Ok(Event::Records(_)))
+        );
+        let commits = [Commit {
+            partition: partition.clone(),
+            offset: Offset(2),
+            metadata: "m".into(),
+        }];
         assert!(one.commit(&commits).await.is_ok() && two.commit(&commits).await.is_ok());
         cluster.tell_lapsed();
         assert!(matches!(one.next().await, Ok(Event::Lost(lost)) if lost == [partition]));

@@ -69,36 +69,68 @@ impl State {
     }
 
     fn arrive(&mut self, send: Send) -> Report {
-        let lost = if self.faults.lost_reports.is_empty() { None } else { Some(self.faults.lost_reports.remove(0)) };
+        let lost = if self.faults.lost_reports.is_empty() {
+            None
+        } else {
+            Some(self.faults.lost_reports.remove(0))
+        };
         let ticket = send.ticket;
         let outcome = match lost {
             Some(false) => Err(unknown()),
             Some(true) => self.store(send, None).and(Err(unknown())),
             None => self.store(send, None).map(drop),
         };
-        Report { ticket, place: None, outcome }
+        Report {
+            ticket,
+            place: None,
+            outcome,
+        }
     }
 
     /// `writer`: in whose transaction.
     pub(super) fn store(&mut self, send: Send, writer: Option<u64>) -> Result<Partition, Failure> {
         let now = self.clock.now();
-        let Send { topic: name, partition, mut record, id, .. } = send;
-        let topic = self.topics.get_mut(&name).ok_or_else(|| not_now(&format!("the topic `{name}` does not exist")))?;
+        let Send {
+            topic: name,
+            partition,
+            mut record,
+            id,
+            ..
+        } = send;
+        let topic = self
+            .topics
+            .get_mut(&name)
+            .ok_or_else(|| not_now(&format!("the topic `{name}` does not exist")))?;
         if let Some(refusal) = &topic.refusal {
             return Err(refusal.clone());
         }
-        if topic.size_max.is_some_and(|size_max| record.size() > size_max) {
-            return Err(failure(FailureKind::Refused, Reason::TooLarge, "the record is larger than the topic takes"));
+        if topic
+            .size_max
+            .is_some_and(|size_max| record.size() > size_max)
+        {
+            return Err(failure(
+                FailureKind::Refused,
+                Reason::TooLarge,
+                "the record is larger than the topic takes",
+            ));
         }
         let index = partition.unwrap_or_else(|| topic.partition_of(record.key.as_deref()));
         let partition = Partition::new(name, index);
-        if topic.window.as_mut().zip(id).is_some_and(|(window, id)| window.knows(id)) {
+        if topic
+            .window
+            .as_mut()
+            .zip(id)
+            .is_some_and(|(window, id)| window.knows(id))
+        {
             return Ok(partition);
         }
         let missing = || not_now("the topic has no such partition");
         record.arrive(now);
         match writer {
-            Some(writer) => self.log(&partition).ok_or_else(missing)?.append_openly(record, writer),
+            Some(writer) => self
+                .log(&partition)
+                .ok_or_else(missing)?
+                .append_openly(record, writer),
             None => self.append(&partition, record).ok_or_else(missing)?,
         };
         Ok(partition)
@@ -129,9 +161,14 @@ fn murmur2(key: &[u8]) -> u32 {
     };
     let (words, rest) = key.as_chunks::<4>();
     let seed = 0x9747_b28c ^ key.len() as u32;
-    let mut hash = words.iter().fold(seed, |hash, word| hash.wrapping_mul(M) ^ mix(u32::from_le_bytes(*word)));
+    let mut hash = words.iter().fold(seed, |hash, word| {
+        hash.wrapping_mul(M) ^ mix(u32::from_le_bytes(*word))
+    });
     if !rest.is_empty() {
-        let tail = rest.iter().rev().fold(0, |tail, byte| tail << 8 | u32::from(*byte));
+        let tail = rest
+            .iter()
+            .rev()
+            .fold(0, |tail, byte| tail << 8 | u32::from(*byte));
         hash = (hash ^ tail).wrapping_mul(M);
     }
     hash = (hash ^ (hash >> 13)).wrapping_mul(M);
@@ -139,7 +176,11 @@ fn murmur2(key: &[u8]) -> u32 {
 }
 
 pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> Failure {
-    Failure { kind, reason, detail: detail.to_owned() }
+    Failure {
+        kind,
+        reason,
+        detail: detail.to_owned(),
+    }
 }
 
 fn not_now(detail: &str) -> Failure {
@@ -147,7 +188,11 @@ fn not_now(detail: &str) -> Failure {
 }
 
 fn unknown() -> Failure {
-    failure(FailureKind::Unknown, Reason::TimedOut, "the answer was lost")
+    failure(
+        FailureKind::Unknown,
+        Reason::TimedOut,
+        "the answer was lost",
+    )
 }
 
 /// What Kafka takes for a topic's name.
@@ -163,7 +208,13 @@ impl MemoryTarget {
             state.outboxes.insert(id, Outbox::default());
             id
         });
-        Self { cluster, id, in_flight_max, in_flight: 0, closed: false }
+        Self {
+            cluster,
+            id,
+            in_flight_max,
+            in_flight: 0,
+            closed: false,
+        }
     }
 
     fn end(&mut self) {
@@ -183,20 +234,44 @@ impl MemoryTarget {
 impl Target for MemoryTarget {
     fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
         if self.closed || self.cluster.state().faults.producers_failed {
-            return Sent::Failed(failure(FailureKind::Closed, Reason::TimedOut, "the producer is closed"));
+            return Sent::Failed(failure(
+                FailureKind::Closed,
+                Reason::TimedOut,
+                "the producer is closed",
+            ));
         }
         if self.in_flight >= self.in_flight_max {
             return Sent::Full;
         }
         if !is_name(record.topic) {
-            return Sent::Failed(failure(FailureKind::Refused, Reason::InvalidTarget, "no topic can have that name"));
+            return Sent::Failed(failure(
+                FailureKind::Refused,
+                Reason::InvalidTarget,
+                "no topic can have that name",
+            ));
         }
         self.in_flight += 1;
         self.cluster.change(|state| {
             let now = state.clock.now();
-            let stored = Stored::new(now, Some(now), (record.key, record.payload), record.out_headers());
-            let send = Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket, id: record.message_id() };
-            state.outboxes.entry(self.id).or_default().sends.push_back(send);
+            let stored = Stored::new(
+                now,
+                Some(now),
+                (record.key, record.payload),
+                record.out_headers(),
+            );
+            let send = Send {
+                topic: record.topic.into(),
+                partition: record.partition,
+                record: stored,
+                ticket,
+                id: record.message_id(),
+            };
+            state
+                .outboxes
+                .entry(self.id)
+                .or_default()
+                .sends
+                .push_back(send);
             state.deliver();
         });
         Sent::Taken

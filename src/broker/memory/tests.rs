@@ -2,7 +2,9 @@
 
 use super::{MemoryCluster, MemorySource};
 use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, Error, Event, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors};
+use crate::broker::{
+    Catalog, Error, Event, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors,
+};
 use crate::clock::Clock;
 use crate::model::{Headers, Offset, Partition, Reason, Timestamp};
 use async_trait::async_trait;
@@ -112,7 +114,11 @@ fn send(target: &mut dyn Target, topic: &str, ticket: u64) -> Sent {
 }
 
 fn arrived(cluster: &MemoryCluster, topic: &str) -> Vec<String> {
-    cluster.records(topic).into_iter().map(|record| String::from_utf8(record.payload.unwrap()).unwrap()).collect()
+    cluster
+        .records(topic)
+        .into_iter()
+        .map(|record| String::from_utf8(record.payload.unwrap()).unwrap())
+        .collect()
 }
 
 fn gained(source: &mut MemorySource) -> Vec<Partition> {
@@ -131,20 +137,34 @@ fn arrivals_bear_the_time_of_the_clock() {
         clock.0.set(at);
         send(&mut target, "t", 0);
     }
-    assert_eq!(cluster.records("t").iter().map(|record| record.at.as_millis()).collect::<Vec<_>>(), [5, 3, 9]);
+    assert_eq!(
+        cluster
+            .records("t")
+            .iter()
+            .map(|record| record.at.as_millis())
+            .collect::<Vec<_>>(),
+        [5, 3, 9]
+    );
 }
 
 #[test]
 fn nothing_answers_while_the_cluster_is_down_and_nothing_is_lost() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
-    let (mut source, mut target, partition) = (cluster.source("g", &["t".into()]), cluster.target(10), Partition::new("t", 0));
+    let (mut source, mut target, partition) = (
+        cluster.source("g", &["t".into()]),
+        cluster.target(10),
+        Partition::new("t", 0),
+    );
     gained(&mut source);
     source.start(&partition, Offset(0), 1);
     cluster.set_down(true);
     assert_eq!(send(&mut target, "t", 1), Sent::Taken);
     assert!(now(target.reports()).is_none() && now(source.next()).is_none());
-    assert!(matches!(now(source.describe(&[partition])), Some(Err(Error::Unavailable(_)))));
+    assert!(matches!(
+        now(source.describe(&[partition])),
+        Some(Err(Error::Unavailable(_)))
+    ));
     cluster.set_down(false);
     assert_eq!(now(target.reports()).unwrap()[0].outcome, Ok(()));
     assert!(matches!(now(source.next()), Some(Ok(Event::Records(batch))) if batch.len() == 1));
@@ -162,7 +182,14 @@ fn held_reports_come_when_released_and_their_records_are_there_before() {
     assert_eq!(arrived(&cluster, "t"), ["1", "2", "3"]);
     assert!(now(target.reports()).is_none());
     cluster.release_reports(2);
-    assert_eq!(now(target.reports()).unwrap().iter().map(|report| report.ticket).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        now(target.reports())
+            .unwrap()
+            .iter()
+            .map(|report| report.ticket)
+            .collect::<Vec<_>>(),
+        [1, 2]
+    );
     cluster.hold_reports(false);
     assert_eq!(now(target.reports()).unwrap().len(), 1);
 }
@@ -178,8 +205,14 @@ fn a_lost_report_says_unknown_whether_or_not_its_record_arrived() {
         send(&mut target, "t", ticket);
     }
     let reports = now(target.reports()).unwrap();
-    let kinds: Vec<_> = reports.into_iter().map(|report| report.outcome.err().map(|failure| failure.kind)).collect();
-    assert_eq!(kinds, [Some(FailureKind::Unknown), Some(FailureKind::Unknown), None]);
+    let kinds: Vec<_> = reports
+        .into_iter()
+        .map(|report| report.outcome.err().map(|failure| failure.kind))
+        .collect();
+    assert_eq!(
+        kinds,
+        [Some(FailureKind::Unknown), Some(FailureKind::Unknown), None]
+    );
     assert_eq!(arrived(&cluster, "t"), ["1", "3"]);
 }
 
@@ -217,12 +250,20 @@ fn a_refused_topic_refuses_until_it_does_not() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
-    let failure = Failure { kind: FailureKind::Refused, reason: Reason::Unauthorized, detail: "no".into() };
+    let failure = Failure {
+        kind: FailureKind::Refused,
+        reason: Reason::Unauthorized,
+        detail: "no".into(),
+    };
     cluster.refuse("t", Some(failure.clone()));
     send(&mut target, "t", 1);
     cluster.refuse("t", None);
     send(&mut target, "t", 2);
-    let outcomes: Vec<_> = now(target.reports()).unwrap().into_iter().map(|report| report.outcome).collect();
+    let outcomes: Vec<_> = now(target.reports())
+        .unwrap()
+        .into_iter()
+        .map(|report| report.outcome)
+        .collect();
     assert_eq!(outcomes, [Err(failure), Ok(())]);
 }
 
@@ -233,7 +274,9 @@ fn partitions_of_a_dead_member_are_anothers_once_its_session_ends() {
     let (mut first, topics) = (cluster.source("g", &["t".into()]), ["t".to_owned()]);
     assert_eq!(gained(&mut first).len(), 2);
     let mut second = cluster.source("g", &topics);
-    assert!(matches!(now(first.next()), Some(Ok(Event::Lost(partitions))) if partitions == [Partition::new("t", 1)]));
+    assert!(
+        matches!(now(first.next()), Some(Ok(Event::Lost(partitions))) if partitions == [Partition::new("t", 1)])
+    );
     assert_eq!(gained(&mut second), [Partition::new("t", 1)]);
     cluster.hold_dead(true);
     drop(first);
@@ -246,12 +289,22 @@ fn partitions_of_a_dead_member_are_anothers_once_its_session_ends() {
 fn a_commit_of_what_is_anothers_fails() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
-    let (mut owner, mut other) = (cluster.source("g", &["t".into()]), cluster.source("g", &["t".into()]));
+    let (mut owner, mut other) = (
+        cluster.source("g", &["t".into()]),
+        cluster.source("g", &["t".into()]),
+    );
     let partition = gained(&mut owner).remove(0);
-    let commits = [crate::broker::Commit { partition: partition.clone(), offset: Offset(1), metadata: "m".into() }];
+    let commits = [crate::broker::Commit {
+        partition: partition.clone(),
+        offset: Offset(1),
+        metadata: "m".into(),
+    }];
     assert!(now(other.commit(&commits)).unwrap().is_err());
     assert!(now(owner.commit(&commits)).unwrap().is_ok());
-    assert_eq!(cluster.commit_of("g", &partition), Some((Offset(1), "m".into())));
+    assert_eq!(
+        cluster.commit_of("g", &partition),
+        Some((Offset(1), "m".into()))
+    );
 }
 
 #[test]
@@ -264,6 +317,9 @@ fn a_topic_made_again_behind_the_groups_back_is_out_of_range() {
     assert!(matches!(now(source.next()), Some(Ok(Event::End { .. }))));
     cluster.recreate("t");
     cluster.produce(&partition, None, (None, None), []);
-    assert!(matches!(now(source.next()), Some(Ok(Event::OutOfRange { epoch: 1, .. }))));
+    assert!(matches!(
+        now(source.next()),
+        Some(Ok(Event::OutOfRange { epoch: 1, .. }))
+    ));
     assert!(now(source.next()).is_none());
 }

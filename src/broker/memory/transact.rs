@@ -4,7 +4,9 @@
 use super::log::Stored;
 use super::target::{Send, failure, is_name};
 use super::{MemoryCluster, State};
-use crate::broker::{Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors};
+use crate::broker::{
+    Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors,
+};
 use crate::model::{Partition, Reason};
 use crate::mutant::{self, Mutant};
 use async_trait::async_trait;
@@ -85,25 +87,46 @@ impl State {
         if let Asked::Open = asked {
             self.finish(id, false);
             let bearer = self.count();
-            self.transactions.names.entry(id.clone()).or_default().bearer = bearer;
+            self.transactions
+                .names
+                .entry(id.clone())
+                .or_default()
+                .bearer = bearer;
             line.bearer = Some(bearer);
             let marker = self.marker(&line.name);
             return Happened::Opened(line.early.take().unwrap_or(marker));
         }
-        let bearer = line.bearer.filter(|bearer| self.transactions.names.get(id).is_some_and(|name| name.bearer == *bearer));
+        let bearer = line.bearer.filter(|bearer| {
+            self.transactions
+                .names
+                .get(id)
+                .is_some_and(|name| name.bearer == *bearer)
+        });
         let Some(bearer) = bearer else {
             line.is_lost = true;
             line.asked.clear();
-            return Happened::Lost { is_fenced: true, reason: "another bears its name".into() };
+            return Happened::Lost {
+                is_fenced: true,
+                reason: "another bears its name".into(),
+            };
         };
         match asked {
             Asked::Open => unreachable!("it was answered above"),
             Asked::Send(send) => Happened::Reports(vec![self.send_in(line, bearer, send)]),
             Asked::Commit(marker) => {
-                assert!(!line.has_failed, "a transaction with a record that was not taken is committed");
+                assert!(
+                    !line.has_failed,
+                    "a transaction with a record that was not taken is committed"
+                );
                 self.finish(id, true);
-                let Transactional { group, partition, .. } = &line.name;
-                self.groups.entry(group.clone()).or_default().mark(partition.clone(), marker.offset, marker.text);
+                let Transactional {
+                    group, partition, ..
+                } = &line.name;
+                self.groups.entry(group.clone()).or_default().mark(
+                    partition.clone(),
+                    marker.offset,
+                    marker.text,
+                );
                 Happened::Committed
             }
             Asked::Abort => {
@@ -115,23 +138,43 @@ impl State {
     }
 
     fn marker(&self, name: &Transactional) -> Option<String> {
-        Some(self.groups.get(&name.group)?.commit(&name.partition)?.1.clone())
+        Some(
+            self.groups
+                .get(&name.group)?
+                .commit(&name.partition)?
+                .1
+                .clone(),
+        )
     }
 
     fn send_in(&mut self, line: &mut Line, bearer: u64, send: Send) -> Report {
         let ticket = send.ticket;
-        let outcome = if line.has_failed { Err(closed("its transaction is to be aborted")) } else { self.store(send, Some(bearer)) };
+        let outcome = if line.has_failed {
+            Err(closed("its transaction is to be aborted"))
+        } else {
+            self.store(send, Some(bearer))
+        };
         let outcome = outcome.map(|partition| {
-            let name = self.transactions.names.get_mut(&line.name.id).expect("a name that is borne");
+            let name = self
+                .transactions
+                .names
+                .get_mut(&line.name.id)
+                .expect("a name that is borne");
             name.written.insert(partition);
         });
         line.has_failed |= outcome.is_err();
-        Report { ticket, place: None, outcome }
+        Report {
+            ticket,
+            place: None,
+            outcome,
+        }
     }
 
     /// Ends the transaction under way of a name.
     fn finish(&mut self, id: &str, is_committed: bool) {
-        let Some(name) = self.transactions.names.get_mut(id) else { return };
+        let Some(name) = self.transactions.names.get_mut(id) else {
+            return;
+        };
         let (bearer, written) = (name.bearer, std::mem::take(&mut name.written));
         for partition in written {
             if let Some(log) = self.log(&partition) {
@@ -148,7 +191,10 @@ impl Line {
             self.asked.clear();
             // What was answered and not heard is never heard.
             self.held.clear();
-            self.held.push_back(Happened::Lost { is_fenced: false, reason: "the producer has failed for good".into() });
+            self.held.push_back(Happened::Lost {
+                is_fenced: false,
+                reason: "the producer has failed for good".into(),
+            });
         }
     }
 }
@@ -171,7 +217,12 @@ impl MemoryTransactors {
 
     fn ask(&self, number: u64, asked: Asked) {
         self.cluster.change(|state| {
-            if let Some(line) = state.transactions.lines.get_mut(&(self.process, number)).filter(|line| !line.is_lost) {
+            if let Some(line) = state
+                .transactions
+                .lines
+                .get_mut(&(self.process, number))
+                .filter(|line| !line.is_lost)
+            {
                 line.asked.push_back(asked);
             }
             state.deliver();
@@ -184,7 +235,10 @@ impl MemoryTransactors {
             let in_network = state.faults.hold_sends && !state.faults.down;
             let process = self.process;
             let lines = &mut state.transactions.lines;
-            lines.iter_mut().filter(|((of, number), _)| *of == process && is_mine(*number)).for_each(|(_, line)| line.is_dead = true);
+            lines
+                .iter_mut()
+                .filter(|((of, number), _)| *of == process && is_mine(*number))
+                .for_each(|(_, line)| line.is_dead = true);
             lines.retain(|_, line| !line.is_dead || in_network && !line.asked.is_empty());
         });
     }
@@ -208,22 +262,49 @@ impl Transactors for MemoryTransactors {
                 is_dead: false,
                 early,
             };
-            state.transactions.lines.insert((self.process, number), line);
+            state
+                .transactions
+                .lines
+                .insert((self.process, number), line);
             state.deliver();
         });
     }
 
     fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        let is_open = self.cluster.state().transactions.lines.get(&(self.process, number)).is_some_and(|line| !line.is_lost);
+        let is_open = self
+            .cluster
+            .state()
+            .transactions
+            .lines
+            .get(&(self.process, number))
+            .is_some_and(|line| !line.is_lost);
         if !is_open {
             return Sent::Failed(closed("the transactor is lost"));
         }
         if !is_name(record.topic) {
-            return Sent::Failed(failure(FailureKind::Refused, Reason::InvalidTarget, "no topic can have that name"));
+            return Sent::Failed(failure(
+                FailureKind::Refused,
+                Reason::InvalidTarget,
+                "no topic can have that name",
+            ));
         }
         let now = self.cluster.state().clock.now();
-        let stored = Stored::new(now, Some(now), (record.key, record.payload), record.out_headers());
-        self.ask(number, Asked::Send(Send { topic: record.topic.into(), partition: record.partition, record: stored, ticket, id: None }));
+        let stored = Stored::new(
+            now,
+            Some(now),
+            (record.key, record.payload),
+            record.out_headers(),
+        );
+        self.ask(
+            number,
+            Asked::Send(Send {
+                topic: record.topic.into(),
+                partition: record.partition,
+                record: stored,
+                ticket,
+                id: None,
+            }),
+        );
         Sent::Taken
     }
 
@@ -243,8 +324,16 @@ impl Transactors for MemoryTransactors {
     async fn happened(&mut self) -> Vec<(u64, Happened)> {
         let process = self.process;
         let taken = self.cluster.wait(|state| {
-            let mine = state.transactions.lines.range_mut((process, 0)..=(process, u64::MAX)).filter(|(_, line)| !line.is_dead);
-            let happened: Vec<_> = mine.flat_map(|((_, number), line)| line.told.drain(..).map(|happened| (*number, happened))).collect();
+            let mine = state
+                .transactions
+                .lines
+                .range_mut((process, 0)..=(process, u64::MAX))
+                .filter(|(_, line)| !line.is_dead);
+            let happened: Vec<_> = mine
+                .flat_map(|((_, number), line)| {
+                    line.told.drain(..).map(|happened| (*number, happened))
+                })
+                .collect();
             (!happened.is_empty()).then_some(happened)
         });
         taken.await

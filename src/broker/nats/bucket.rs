@@ -33,7 +33,11 @@ pub(super) struct Bucket {
 
 impl Bucket {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, found: Rc::default(), commits: Rc::default() }
+        Self {
+            link,
+            found: Rc::default(),
+            commits: Rc::default(),
+        }
     }
 
     /// Makes the bucket if it is not there: with one replica, so that it works anywhere; who wants more makes it beforehand.
@@ -42,16 +46,36 @@ impl Bucket {
         if let Some(store) = found {
             return Ok(store);
         }
-        let (context, bucket) = (self.link.context().await?, name(&self.link.cluster().deployment));
+        let (context, bucket) = (
+            self.link.context().await?,
+            name(&self.link.cluster().deployment),
+        );
         let description = "what Postdate commits, and who reads what".to_owned();
-        let config = Config { bucket: bucket.clone(), history: 1, description, ..Config::default() };
-        let is_there = stream::facts(&self.link, &format!("KV_{bucket}")).await?.is_some();
-        let made = if is_there { None } else { Some(context.create_key_value(config).await) };
+        let config = Config {
+            bucket: bucket.clone(),
+            history: 1,
+            description,
+            ..Config::default()
+        };
+        let is_there = stream::facts(&self.link, &format!("KV_{bucket}"))
+            .await?
+            .is_some();
+        let made = if is_there {
+            None
+        } else {
+            Some(context.create_key_value(config).await)
+        };
         let store = match made {
             Some(Ok(store)) => store,
             // Another process was quicker, or that is the reason.
-            Some(Err(error)) => context.get_key_value(bucket.as_str()).await.map_err(|_| self.failed(&error))?,
-            None => context.get_key_value(bucket.as_str()).await.map_err(|error| self.failed(&error))?,
+            Some(Err(error)) => context
+                .get_key_value(bucket.as_str())
+                .await
+                .map_err(|_| self.failed(&error))?,
+            None => context
+                .get_key_value(bucket.as_str())
+                .await
+                .map_err(|error| self.failed(&error))?,
         };
         *self.found.borrow_mut() = Some(store.clone());
         self.commit_again(&store).await?;
@@ -61,11 +85,17 @@ impl Bucket {
     /// Whether this client may read and write it: by a write that the server refuses for what it says. `None`: there is no bucket.
     pub(super) async fn rights(&self) -> Result<Option<()>, Error> {
         let bucket = name(&self.link.cluster().deployment);
-        if stream::facts(&self.link, &format!("KV_{bucket}")).await?.is_none() {
+        if stream::facts(&self.link, &format!("KV_{bucket}"))
+            .await?
+            .is_none()
+        {
             return Ok(None);
         }
         let store = self.store().await?;
-        store.get(CHECK).await.map_err(|error| self.failed(&error))?;
+        store
+            .get(CHECK)
+            .await
+            .map_err(|error| self.failed(&error))?;
         match store.update(CHECK, Bytes::new(), NEVER).await {
             Ok(_) => Ok(Some(())),
             Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(Some(())),
@@ -82,39 +112,62 @@ impl Bucket {
     pub(super) async fn commit_again(&self, store: &Store) -> Result<(), Error> {
         let commits = self.commits.borrow().clone();
         for (key, metadata) in commits {
-            store.put(key, metadata.into()).await.map_err(|error| self.failed(&error))?;
+            store
+                .put(key, metadata.into())
+                .await
+                .map_err(|error| self.failed(&error))?;
         }
         Ok(())
     }
 
     pub(super) fn failed(&self, error: &(impl std::error::Error + 'static)) -> Error {
         self.look_again();
-        self.link.unanswered(&format!("the bucket {}", name(&self.link.cluster().deployment)), error)
+        self.link.unanswered(
+            &format!("the bucket {}", name(&self.link.cluster().deployment)),
+            error,
+        )
     }
 
-    pub(super) async fn committed(&self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    pub(super) async fn committed(
+        &self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         let mut found = Vec::with_capacity(partitions.len());
         if partitions.is_empty() {
             return Ok(found);
         }
         let store = self.store().await?;
         for partition in partitions {
-            let value = store.get(commit_key(group, partition)).await.map_err(|error| self.failed(&error))?;
+            let value = store
+                .get(commit_key(group, partition))
+                .await
+                .map_err(|error| self.failed(&error))?;
             found.push(value.map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         Ok(found)
     }
 
-    pub(super) async fn commit(&self, group: &str, partition: &Partition, metadata: &str) -> Result<(), Error> {
+    pub(super) async fn commit(
+        &self,
+        group: &str,
+        partition: &Partition,
+        metadata: &str,
+    ) -> Result<(), Error> {
         let (store, key) = (self.store().await?, commit_key(group, partition));
-        store.put(&key, metadata.to_owned().into()).await.map_err(|error| self.failed(&error))?;
+        store
+            .put(&key, metadata.to_owned().into())
+            .await
+            .map_err(|error| self.failed(&error))?;
         self.commits.borrow_mut().insert(key, metadata.to_owned());
         Ok(())
     }
 
     /// Another process commits for the partition from now on.
     pub(super) fn hand_over(&self, group: &str, partition: &Partition) {
-        self.commits.borrow_mut().remove(&commit_key(group, partition));
+        self.commits
+            .borrow_mut()
+            .remove(&commit_key(group, partition));
     }
 }
 
@@ -124,7 +177,11 @@ pub(crate) fn name(deployment: &str) -> String {
 }
 
 fn commit_key(group: &str, partition: &Partition) -> String {
-    format!("commit.{}.{}", escaped(group), escaped(&partition.to_string()))
+    format!(
+        "commit.{}.{}",
+        escaped(group),
+        escaped(&partition.to_string())
+    )
 }
 
 /// One token of a key, for any text.
@@ -146,7 +203,10 @@ mod tests {
 
     #[test]
     fn no_two_names_share_a_key() {
-        assert_eq!(commit_key("prod.orders", &Partition::new("S:a.*.>", 0)), "commit.prod=2eorders.S=3aa=2e=2a=2e=3e=2f0");
+        assert_eq!(
+            commit_key("prod.orders", &Partition::new("S:a.*.>", 0)),
+            "commit.prod=2eorders.S=3aa=2e=2a=2e=3e=2f0"
+        );
         assert_ne!(escaped("a=2e"), escaped("a."));
     }
 }

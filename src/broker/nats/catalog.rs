@@ -18,7 +18,10 @@ impl NatsCatalog {
     /// `part` tells of its cluster.
     pub(crate) fn new(cluster: &Cluster, part: Part) -> Self {
         let link = Link::new(cluster, part);
-        Self { bucket: Bucket::new(link.clone()), link }
+        Self {
+            bucket: Bucket::new(link.clone()),
+            link,
+        }
     }
 
     pub(crate) fn bucket_name(&self) -> String {
@@ -55,7 +58,9 @@ impl Catalog for NatsCatalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in topics {
-            let Some((name, _)) = split_topic(topic) else { continue };
+            let Some((name, _)) = split_topic(topic) else {
+                continue;
+            };
             if stream::facts(&self.link, name).await?.is_some() {
                 found.push(Partition::new(topic.as_str(), 0));
             }
@@ -63,7 +68,11 @@ impl Catalog for NatsCatalog {
         Ok(found)
     }
 
-    async fn committed(&mut self, group: &str, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.bucket.committed(group, partitions).await
     }
 

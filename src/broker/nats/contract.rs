@@ -42,11 +42,21 @@ impl NatsWorld {
             login: Login::Nobody,
             tls: Tls::default(),
         };
-        Self { cluster, run, clients: Cell::new(0), topics: RefCell::default(), outage: RefCell::new(outage) }
+        Self {
+            cluster,
+            run,
+            clients: Cell::new(0),
+            topics: RefCell::default(),
+            outage: RefCell::new(outage),
+        }
     }
 
     async fn context(&self) -> Context {
-        jetstream::new(async_nats::connect(self.cluster.urls[0].as_str()).await.expect("a server that answers"))
+        jetstream::new(
+            async_nats::connect(self.cluster.urls[0].as_str())
+                .await
+                .expect("a server that answers"),
+        )
     }
 
     /// A name for a client that no other has.
@@ -71,12 +81,19 @@ fn part() -> Part {
 #[async_trait(?Send)]
 impl World for NatsWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        let reading = Reading { group: group.to_owned(), topics: topics.to_vec(), member: self.client(), keeps_schedules: false };
+        let reading = Reading {
+            group: group.to_owned(),
+            topics: topics.to_vec(),
+            member: self.client(),
+            keeps_schedules: false,
+        };
         Box::new(NatsSource::new(&self.cluster, reading, part()).expect("a thread"))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
-        Box::new(NatsTarget::new(&self.cluster, in_flight_max, self.client(), part()).expect("a thread"))
+        Box::new(
+            NatsTarget::new(&self.cluster, in_flight_max, self.client(), part()).expect("a thread"),
+        )
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
@@ -100,12 +117,17 @@ impl World for NatsWorld {
     }
 
     fn partition(&self, topic: &str, index: i32) -> Partition {
-        Partition::new(source_topic(&stream(topic, index), &subject(topic, index)), 0)
+        Partition::new(
+            source_topic(&stream(topic, index), &subject(topic, index)),
+            0,
+        )
     }
 
     fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
         let count = i32::try_from(partitions).expect("a few");
-        (0..count).map(|index| self.partition(topic, index).topic.to_string()).collect()
+        (0..count)
+            .map(|index| self.partition(topic, index).topic.to_string())
+            .collect()
     }
 
     fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
@@ -113,15 +135,28 @@ impl World for NatsWorld {
     }
 
     fn impossible_targets(&self) -> Vec<String> {
-        ["no spaces", "a\0b", "", "ümlaut", "a.*", "a.>", "a..b", ".", "$JS.API.INFO", "_INBOX.a", &"x".repeat(250)]
-            .map(str::to_owned)
-            .to_vec()
+        [
+            "no spaces",
+            "a\0b",
+            "",
+            "ümlaut",
+            "a.*",
+            "a.>",
+            "a..b",
+            ".",
+            "$JS.API.INFO",
+            "_INBOX.a",
+            &"x".repeat(250),
+        ]
+        .map(str::to_owned)
+        .to_vec()
     }
 
     async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
         let context = self.context().await;
         for index in 0..partitions {
-            let bytes_max = bytes_max.map_or(-1, |bytes| i32::try_from(bytes).expect("a small bound"));
+            let bytes_max =
+                bytes_max.map_or(-1, |bytes| i32::try_from(bytes).expect("a small bound"));
             let config = stream::Config {
                 name: stream(name, index),
                 subjects: vec![subject(name, index)],
@@ -136,7 +171,10 @@ impl World for NatsWorld {
     async fn delete_topic(&self, name: &str) {
         let (context, partitions) = (self.context().await, self.topics.borrow()[name]);
         for index in 0..partitions {
-            context.delete_stream(stream(name, index)).await.expect("a stream that exists");
+            context
+                .delete_stream(stream(name, index))
+                .await
+                .expect("a stream that exists");
         }
     }
 
@@ -146,19 +184,40 @@ impl World for NatsWorld {
 
     async fn trim(&self, partition: &Partition, first: Offset) {
         let (name, _) = split_topic(&partition.topic).expect("of NATS");
-        let stream = self.context().await.get_stream(name).await.expect("a stream that exists");
+        let stream = self
+            .context()
+            .await
+            .get_stream(name)
+            .await
+            .expect("a stream that exists");
         stream.purge().sequence(first.0).await.expect("a purge");
     }
 
     /// There is no such thing; what was deleted leaves the same trace.
     async fn abort_transaction(&self, partition: &Partition) {
-        let (context, (name, subject)) = (self.context().await, split_topic(&partition.topic).expect("of NATS"));
-        let ack = context.publish(subject.to_owned(), "never seen".into()).await.expect("a connection");
+        let (context, (name, subject)) = (
+            self.context().await,
+            split_topic(&partition.topic).expect("of NATS"),
+        );
+        let ack = context
+            .publish(subject.to_owned(), "never seen".into())
+            .await
+            .expect("a connection");
         let sequence = ack.await.expect("a stream that takes it").sequence;
-        context.get_stream(name).await.expect("a stream that exists").delete_message(sequence).await.expect("its deletion");
+        context
+            .get_stream(name)
+            .await
+            .expect("a stream that exists")
+            .delete_message(sequence)
+            .await
+            .expect("its deletion");
     }
 
     async fn outage(&self) -> bool {
-        self.outage.borrow_mut().as_mut().map(|outage| outage()).is_some()
+        self.outage
+            .borrow_mut()
+            .as_mut()
+            .map(|outage| outage())
+            .is_some()
     }
 }

@@ -29,7 +29,11 @@ impl Doubts {
             return None;
         }
         self.asked += 1;
-        let doubt = Doubt { question: self.asked, records: BTreeSet::from([record]), again: None };
+        let doubt = Doubt {
+            question: self.asked,
+            records: BTreeSet::from([record]),
+            again: None,
+        };
         self.doubts.insert(subject.to_owned(), doubt);
         Some(self.asked)
     }
@@ -43,8 +47,13 @@ impl Doubts {
     /// The answer to a question. Answers the records that failed.
     pub(super) fn told(&mut self, question: u64, is_taken: bool, now: Instant) -> Vec<u64> {
         if is_taken {
-            let doubt = self.doubts.values_mut().find(|doubt| doubt.question == question);
-            doubt.into_iter().for_each(|doubt| doubt.again = Some(now + NATS_RETRY));
+            let doubt = self
+                .doubts
+                .values_mut()
+                .find(|doubt| doubt.question == question);
+            doubt
+                .into_iter()
+                .for_each(|doubt| doubt.again = Some(now + NATS_RETRY));
             return Vec::new();
         }
         self.take(|doubt| doubt.question == question)
@@ -66,7 +75,10 @@ impl Doubts {
     }
 
     fn take(&mut self, is_wanted: impl Fn(&Doubt) -> bool) -> Vec<u64> {
-        self.doubts.extract_if(.., |_, doubt| is_wanted(doubt)).flat_map(|(_, doubt)| doubt.records).collect()
+        self.doubts
+            .extract_if(.., |_, doubt| is_wanted(doubt))
+            .flat_map(|(_, doubt)| doubt.records)
+            .collect()
     }
 }
 
@@ -77,14 +89,31 @@ mod tests {
     #[test]
     fn what_a_stream_takes_is_sent_again_and_what_none_takes_has_failed() {
         let (mut doubts, now) = (Doubts::default(), Instant::now());
-        let [first, second] = [("a", 2), ("b", 3)].map(|(subject, record)| doubts.doubt(subject, record).expect("a question"));
-        assert_eq!((doubts.doubt("a", 1), doubts.next()), (None, None), "it is asked once");
+        let [first, second] = [("a", 2), ("b", 3)]
+            .map(|(subject, record)| doubts.doubt(subject, record).expect("a question"));
+        assert_eq!(
+            (doubts.doubt("a", 1), doubts.next()),
+            (None, None),
+            "it is asked once"
+        );
         assert!(doubts.told(first, true, now).is_empty());
         assert_eq!(doubts.told(second, false, now), [3]);
-        assert_eq!((doubts.due(now), doubts.next()), (vec![], Some(now + NATS_RETRY)));
-        assert_eq!((doubts.due(now + NATS_RETRY), doubts.next()), (vec![1, 2], None));
-        assert!(doubts.told(first, false, now).is_empty(), "an answer counts once");
-        assert!(doubts.doubt("a", 1).is_some_and(|third| third > second), "it is asked again");
+        assert_eq!(
+            (doubts.due(now), doubts.next()),
+            (vec![], Some(now + NATS_RETRY))
+        );
+        assert_eq!(
+            (doubts.due(now + NATS_RETRY), doubts.next()),
+            (vec![1, 2], None)
+        );
+        assert!(
+            doubts.told(first, false, now).is_empty(),
+            "an answer counts once"
+        );
+        assert!(
+            doubts.doubt("a", 1).is_some_and(|third| third > second),
+            "it is asked again"
+        );
     }
 
     #[test]
@@ -102,7 +131,8 @@ mod tests {
     #[test]
     fn who_may_not_ask_takes_the_servers_word() {
         let mut doubts = Doubts::default();
-        let asked = [("a", 1), ("b", 2), ("a", 3)].map(|(subject, record)| doubts.doubt(subject, record));
+        let asked =
+            [("a", 1), ("b", 2), ("a", 3)].map(|(subject, record)| doubts.doubt(subject, record));
         assert_eq!(asked, [Some(1), Some(2), None]);
         assert_eq!((doubts.untold(), doubts.untold()), (vec![1, 3, 2], vec![]));
     }

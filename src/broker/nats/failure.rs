@@ -38,18 +38,36 @@ pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
         return Some(Ok(sequence));
     }
     match serde_json::from_slice::<Answer>(payload) {
-        Ok(Answer { stream: Some(_), seq: Some(sequence), error: None }) => Some(Ok(sequence)),
-        Ok(Answer { error: Some(Refusal { code, err_code, description }), .. }) => {
+        Ok(Answer {
+            stream: Some(_),
+            seq: Some(sequence),
+            error: None,
+        }) => Some(Ok(sequence)),
+        Ok(Answer {
+            error:
+                Some(Refusal {
+                    code,
+                    err_code,
+                    description,
+                }),
+            ..
+        }) => {
             let err_code = err_code.unwrap_or_default();
             let (kind, reason) = match (code, err_code) {
                 (_, 10_035 | 10_039) => (FailureKind::NotNow, Reason::UnknownTarget),
-                (_, 10_002 | 10_023 | 10_028 | 10_047 | 10_077 | 10_120) => (FailureKind::NotNow, Reason::TargetFull),
+                (_, 10_002 | 10_023 | 10_028 | 10_047 | 10_077 | 10_120) => {
+                    (FailureKind::NotNow, Reason::TargetFull)
+                }
                 (_, 10_054 | 10_097) => (FailureKind::Refused, Reason::TooLarge),
                 (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotNow, Reason::TimedOut),
                 (400..=499, _) => (FailureKind::Refused, Reason::InvalidRecord),
                 _ => (FailureKind::NotNow, Reason::TimedOut),
             };
-            Some(Err(Failure { kind, reason, detail: format!("{description} ({err_code})") }))
+            Some(Err(Failure {
+                kind,
+                reason,
+                detail: format!("{description} ({err_code})"),
+            }))
         }
         _ => None,
     }
@@ -57,15 +75,24 @@ pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
 
 /// Only some other program answers.
 pub(super) fn not_a_stream() -> Failure {
-    Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail: "what answers is not a stream".to_owned() }
+    Failure {
+        kind: FailureKind::NotNow,
+        reason: Reason::UnknownTarget,
+        detail: "what answers is not a stream".to_owned(),
+    }
 }
 
 /// The sequence in the answer that a stream of a server without a domain gives when it has stored a message: nearly all answers, letter by
 /// letter. Whatever differs is read as JSON.
 fn stored(payload: &[u8]) -> Option<u64> {
-    let (stream, rest) = std::str::from_utf8(payload).ok()?.strip_prefix(r#"{"stream":""#)?.split_once('"')?;
+    let (stream, rest) = std::str::from_utf8(payload)
+        .ok()?
+        .strip_prefix(r#"{"stream":""#)?
+        .split_once('"')?;
     let sequence = rest.strip_prefix(r#","seq":"#)?.strip_suffix('}')?;
-    let is_plain = !stream.contains('\\') && !sequence.is_empty() && sequence.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = !stream.contains('\\')
+        && !sequence.is_empty()
+        && sequence.bytes().all(|byte| byte.is_ascii_digit());
     sequence.parse().ok().filter(|_| is_plain)
 }
 
@@ -76,27 +103,44 @@ pub(super) fn may_be_taken(answer: &[u8]) -> bool {
         total: u64,
         error: Option<serde::de::IgnoredAny>,
     }
-    serde_json::from_slice(answer).map_or(true, |Names { total, error }| total > 0 || error.is_some())
+    serde_json::from_slice(answer)
+        .map_or(true, |Names { total, error }| total > 0 || error.is_some())
 }
 
 /// Nobody listens on the subject.
 pub(super) fn no_stream(subject: &str) -> Failure {
     let detail = format!("no stream takes the subject {subject}");
-    Failure { kind: FailureKind::NotNow, reason: Reason::UnknownTarget, detail }
+    Failure {
+        kind: FailureKind::NotNow,
+        reason: Reason::UnknownTarget,
+        detail,
+    }
 }
 
 pub(super) fn refused(reason: Reason, detail: String) -> Failure {
-    Failure { kind: FailureKind::Refused, reason, detail }
+    Failure {
+        kind: FailureKind::Refused,
+        reason,
+        detail,
+    }
 }
 
 /// Sent, and never answered.
 pub(super) fn unanswered() -> Failure {
     let detail = "the stream does not confirm it".to_owned();
-    Failure { kind: FailureKind::Unknown, reason: Reason::TimedOut, detail }
+    Failure {
+        kind: FailureKind::Unknown,
+        reason: Reason::TimedOut,
+        detail,
+    }
 }
 
 pub(super) fn closed() -> Failure {
-    Failure { kind: FailureKind::Closed, reason: Reason::TimedOut, detail: "the client is closed".to_owned() }
+    Failure {
+        kind: FailureKind::Closed,
+        reason: Reason::TimedOut,
+        detail: "the client is closed".to_owned(),
+    }
 }
 
 /// The subject that the server's words deny publishing to.
@@ -115,7 +159,9 @@ mod tests {
     fn every_answer_of_the_table_has_its_kind_and_reason() {
         use FailureKind::{NotNow, Refused};
         let error = |code: u16, err_code: u64| {
-            format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d"}},"stream":"S","seq":0}}"#)
+            format!(
+                r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d"}},"stream":"S","seq":0}}"#
+            )
         };
         for (answer, kind, reason) in [
             (error(503, 10_039), NotNow, Reason::UnknownTarget),
@@ -153,6 +199,9 @@ mod tests {
         let words = "Permissions Violation for Publish to \"orders.eu\"";
         assert_eq!(denied(words), Some("orders.eu"));
         assert_eq!(denied(&words.to_lowercase()), Some("orders.eu"));
-        assert_eq!(denied("Permissions Violation for Subscription to \"x\""), None);
+        assert_eq!(
+            denied("Permissions Violation for Subscription to \"x\""),
+            None
+        );
     }
 }

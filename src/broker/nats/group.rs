@@ -85,7 +85,10 @@ impl Group {
                 return Ok(step);
             }
         }
-        Err(Error::Unavailable(format!("{} in the bucket {} changes too often", self.key, store.name)))
+        Err(Error::Unavailable(format!(
+            "{} in the bucket {} changes too often",
+            self.key, store.name
+        )))
     }
 
     /// Gives up everything.
@@ -110,16 +113,27 @@ impl Group {
     async fn partitions(&mut self, faults: &mut Vec<Error>) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in &self.topics {
-            let Some((stream, _)) = split_topic(topic) else { continue };
+            let Some((stream, _)) = split_topic(topic) else {
+                continue;
+            };
             match stream::facts(&self.link, stream).await? {
                 None if self.missed.insert(stream.to_owned()) => {
-                    faults.push(Error::Refused(format!("the stream {stream} of `{topic}` does not exist")));
+                    faults.push(Error::Refused(format!(
+                        "the stream {stream} of `{topic}` does not exist"
+                    )));
                 }
                 None => {}
-                Some(facts) => match (facts.fault(), facts.fault_with_schedules().filter(|_| self.reads_schedules)) {
+                Some(facts) => match (
+                    facts.fault(),
+                    facts
+                        .fault_with_schedules()
+                        .filter(|_| self.reads_schedules),
+                ) {
                     (Some(fault), _) => faults.push(Error::Fatal(fault)),
                     // Somebody may take it back.
-                    (None, Some(fault)) if self.missed.insert(stream.to_owned()) => faults.push(Error::Refused(fault)),
+                    (None, Some(fault)) if self.missed.insert(stream.to_owned()) => {
+                        faults.push(Error::Refused(fault))
+                    }
                     (None, Some(_)) => {}
                     (None, None) => {
                         self.missed.remove(stream);
@@ -133,17 +147,30 @@ impl Group {
     }
 
     async fn roll(&self, store: &Store) -> Result<(Roll, Option<u64>), Error> {
-        let entry = store.entry(self.key.as_str()).await.map_err(|error| self.bucket.failed(&error))?;
+        let entry = store
+            .entry(self.key.as_str())
+            .await
+            .map_err(|error| self.bucket.failed(&error))?;
         Ok(match entry {
             None => (Roll::default(), None),
             // What is not understood is written anew: it says nothing that the members would not say again within seconds.
-            Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or_default(), Some(entry.revision)),
+            Some(entry) => (
+                serde_json::from_slice(&entry.value).unwrap_or_default(),
+                Some(entry.revision),
+            ),
         })
     }
 
     /// Whether nobody wrote since `revision`.
-    async fn write(&self, store: &Store, roll: &Roll, revision: Option<u64>) -> Result<bool, Error> {
-        let value = serde_json::to_vec(roll).expect("maps of text and numbers").into();
+    async fn write(
+        &self,
+        store: &Store,
+        roll: &Roll,
+        revision: Option<u64>,
+    ) -> Result<bool, Error> {
+        let value = serde_json::to_vec(roll)
+            .expect("maps of text and numbers")
+            .into();
         match revision {
             None => match store.create(&self.key, value).await {
                 Ok(_) => Ok(true),
@@ -160,7 +187,8 @@ impl Group {
 
     fn watch(&mut self, roll: &Roll) {
         let now = Instant::now();
-        self.seen.retain(|member, _| roll.members.contains_key(member));
+        self.seen
+            .retain(|member, _| roll.members.contains_key(member));
         for (member, number) in &roll.members {
             let seen = self.seen.entry(member.clone()).or_insert((*number, now));
             if seen.0 != *number {
@@ -172,17 +200,26 @@ impl Group {
     /// Changes the roll as this member would have it, and answers what is its own in it.
     fn share(&mut self, roll: &mut Roll, partitions: &[Partition]) -> BTreeSet<Partition> {
         let now = Instant::now();
-        let lives = |member: &String| self.seen.get(member).is_some_and(|(_, at)| now - *at < NATS_MEMBER_MAX);
-        roll.members.retain(|member, _| *member == self.member || lives(member));
+        let lives = |member: &String| {
+            self.seen
+                .get(member)
+                .is_some_and(|(_, at)| now - *at < NATS_MEMBER_MAX)
+        };
+        roll.members
+            .retain(|member, _| *member == self.member || lives(member));
         // One that comes back counts from the start, and may be at the number at which it was last seen.
-        self.seen.retain(|member, _| roll.members.contains_key(member));
+        self.seen
+            .retain(|member, _| roll.members.contains_key(member));
         *roll.members.entry(self.member.clone()).or_default() += 1;
         let members: Vec<&String> = roll.members.keys().collect();
         let mut owned = BTreeSet::new();
         let mut owners = BTreeMap::new();
         for (turn, partition) in partitions.iter().enumerate() {
             let name = partition.to_string();
-            let owner = roll.owners.remove(&name).filter(|owner| roll.members.contains_key(owner));
+            let owner = roll
+                .owners
+                .remove(&name)
+                .filter(|owner| roll.members.contains_key(owner));
             let is_to_be_ours = *members[turn % members.len()] == self.member;
             match owner {
                 Some(owner) if owner != self.member => {
@@ -215,12 +252,19 @@ mod tests {
             login: Login::Nobody,
             tls: Tls::default(),
         };
-        let reading = Reading { group: "g".to_owned(), topics: Vec::new(), member: member.to_owned(), keeps_schedules: false };
+        let reading = Reading {
+            group: "g".to_owned(),
+            topics: Vec::new(),
+            member: member.to_owned(),
+            keeps_schedules: false,
+        };
         Group::new(&Link::new(&cluster, Health::new().part("link")), &reading)
     }
 
     fn partitions(count: usize) -> Vec<Partition> {
-        (0..count).map(|index| Partition::new(format!("S:p{index}"), 0)).collect()
+        (0..count)
+            .map(|index| Partition::new(format!("S:p{index}"), 0))
+            .collect()
     }
 
     fn step(group: &mut Group, roll: &mut Roll, partitions: &[Partition]) -> usize {
@@ -231,9 +275,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn members_share_alike_and_never_own_the_same() {
-        let (mut one, mut two, mut roll, all) = (group("a"), group("b"), Roll::default(), partitions(5));
+        let (mut one, mut two, mut roll, all) =
+            (group("a"), group("b"), Roll::default(), partitions(5));
         assert_eq!(step(&mut one, &mut roll, &all), 5);
-        assert_eq!(step(&mut two, &mut roll, &all), 0, "the owner has not given anything up");
+        assert_eq!(
+            step(&mut two, &mut roll, &all),
+            0,
+            "the owner has not given anything up"
+        );
         assert_eq!(step(&mut one, &mut roll, &all), 3);
         assert_eq!(step(&mut two, &mut roll, &all), 2);
         assert!(one.owned.is_disjoint(&two.owned));
@@ -242,7 +291,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_member_that_is_silent_is_replaced_and_learns_it() {
-        let (mut one, mut two, mut roll, all) = (group("a"), group("b"), Roll::default(), partitions(2));
+        let (mut one, mut two, mut roll, all) =
+            (group("a"), group("b"), Roll::default(), partitions(2));
         step(&mut one, &mut roll, &all);
         step(&mut two, &mut roll, &all);
         tokio::time::advance(NATS_MEMBER_MAX / 2).await;

@@ -39,23 +39,48 @@ fn is_of_envelope(name: &[u8]) -> bool {
 
 /// Whether the server may take the header for a command to itself.
 fn is_of_server(name: &[u8]) -> bool {
-    name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
+    name.get(..5)
+        .is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
 }
 
 /// The headers of a record on its way out, or what is wrong with the first that NATS cannot carry. `subject` is left out: see the source.
 pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<Carried, String> {
     let mut carried = Carried::with_room_for(record);
     for (name, value) in record.out_headers() {
-        if is_of_envelope(name) || is_of_server(name) || left_out.is_some_and(|left_out| left_out.as_bytes() == name) {
+        if is_of_envelope(name)
+            || is_of_server(name)
+            || left_out.is_some_and(|left_out| left_out.as_bytes() == name)
+        {
             continue;
         }
-        let shown = || format!("the header \"{}\" cannot be carried by NATS: ", name.escape_ascii());
+        let shown = || {
+            format!(
+                "the header \"{}\" cannot be carried by NATS: ",
+                name.escape_ascii()
+            )
+        };
         let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
-        let name = name.ok_or_else(|| format!("{}its name is not 1 or more of printable ASCII without a colon", shown()))?;
+        let name = name.ok_or_else(|| {
+            format!(
+                "{}its name is not 1 or more of printable ASCII without a colon",
+                shown()
+            )
+        })?;
         let value = value.ok_or_else(|| format!("{}its value is null", shown()))?;
-        carried.push(name, text(value).ok_or_else(|| format!("{}its value is not UTF-8 without CR, LF, NUL and outer blanks", shown()))?);
+        carried.push(
+            name,
+            text(value).ok_or_else(|| {
+                format!(
+                    "{}its value is not UTF-8 without CR, LF, NUL and outer blanks",
+                    shown()
+                )
+            })?,
+        );
     }
-    match record.key.map(|key| (text(key).filter(|_| !key.is_empty()), key)) {
+    match record
+        .key
+        .map(|key| (text(key).filter(|_| !key.is_empty()), key))
+    {
         None => {}
         Some((Some(key), _)) => carried.push(KEY, key),
         Some((None, key)) => carried.push(KEY_BASE64, &STANDARD.encode(key)),
@@ -76,9 +101,19 @@ pub(super) struct Carried {
 impl Carried {
     /// So that they need not be moved while they grow.
     fn with_room_for(record: &Outgoing<'_>) -> Self {
-        let extra: usize = record.extra.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let room = record.headers.as_block().len() + extra + record.key.map_or(0, <[u8]>::len) + ENVELOPE_ROOM;
-        Self { block: Vec::with_capacity(room), lines: 0 }
+        let extra: usize = record
+            .extra
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let room = record.headers.as_block().len()
+            + extra
+            + record.key.map_or(0, <[u8]>::len)
+            + ENVELOPE_ROOM;
+        Self {
+            block: Vec::with_capacity(room),
+            lines: 0,
+        }
     }
 
     /// Both are text that NATS can carry.
@@ -89,7 +124,9 @@ impl Carried {
 
     fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let text = |bytes| std::str::from_utf8(bytes).expect("pushed as text");
-        Headers::from_block(&self.block).iter().map(move |(name, value)| (text(name), value.map_or("", text)))
+        Headers::from_block(&self.block)
+            .iter()
+            .map(move |(name, value)| (text(name), value.map_or("", text)))
     }
 
     /// As the client library takes them.
@@ -132,11 +169,17 @@ static OFTEN: [(&str, HeaderName); 5] = [
 /// Of a name that was looked at.
 fn header_name(name: &str) -> HeaderName {
     let often = OFTEN.iter().find(|(often, _)| *often == name);
-    often.map_or_else(|| HeaderName::from_str(name).expect("a name that was looked at"), |(_, name)| name.clone())
+    often.map_or_else(
+        || HeaderName::from_str(name).expect("a name that was looked at"),
+        |(_, name)| name.clone(),
+    )
 }
 
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
 fn text(value: &[u8]) -> Option<&str> {
@@ -161,7 +204,10 @@ impl<'h> Incoming<'h> {
 
     /// From the bytes on the wire, however little they are what the client library takes: what is no header is passed over.
     pub(super) fn of_bytes(bytes: &'h [u8]) -> Self {
-        let lines = bytes.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let lines = bytes
+            .split(|byte| *byte == b'\n')
+            .skip(1)
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let headers = lines.filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             Some((&line[..colon], line[colon + 1..].trim_ascii()))
@@ -175,19 +221,27 @@ impl<'h> Incoming<'h> {
     }
 
     fn get(&self, name: &str) -> Option<&'h [u8]> {
-        self.0.iter().find(|(found, _)| *found == name.as_bytes()).map(|(_, value)| *value)
+        self.0
+            .iter()
+            .find(|(found, _)| *found == name.as_bytes())
+            .map(|(_, value)| *value)
     }
 
     /// The record's key; text that is not base64 is a key as it stands.
     pub(super) fn key(&self) -> Option<Cow<'h, [u8]>> {
         if let Some(encoded) = self.get(KEY_BASE64) {
-            return Some(STANDARD.decode(encoded).map_or(Cow::Borrowed(encoded), Cow::Owned));
+            return Some(
+                STANDARD
+                    .decode(encoded)
+                    .map_or(Cow::Borrowed(encoded), Cow::Owned),
+            );
         }
         self.get(KEY).map(Cow::Borrowed)
     }
 
     pub(super) fn payload<'p>(&self, payload: &'p [u8]) -> Option<&'p [u8]> {
-        Some(payload).filter(|payload| !payload.is_empty() || self.get(NULL_PAYLOAD) != Some(b"true"))
+        Some(payload)
+            .filter(|payload| !payload.is_empty() || self.get(NULL_PAYLOAD) != Some(b"true"))
     }
 
     /// The record's headers: without what became its key and payload, and without commands to the server, but for those of schedules that
@@ -195,8 +249,14 @@ impl<'h> Incoming<'h> {
     pub(super) fn headers(&self, keeps_schedules: bool) -> impl Iterator<Item = Header<'_>> {
         let is_decided = self.get("postdate-at").is_some() || self.get("postdate-after").is_some();
         let keeps_schedules = keeps_schedules && !is_decided;
-        let stays = move |name: &[u8]| !is_of_envelope(name) && (!is_of_server(name) || (keeps_schedules && Dialect::Nats.speaks(name)));
-        self.0.iter().filter(move |(name, _)| stays(name)).map(|(name, value)| (*name, Some(*value)))
+        let stays = move |name: &[u8]| {
+            !is_of_envelope(name)
+                && (!is_of_server(name) || (keeps_schedules && Dialect::Nats.speaks(name)))
+        };
+        self.0
+            .iter()
+            .filter(move |(name, _)| stays(name))
+            .map(|(name, value)| (*name, Some(*value)))
     }
 }
 
@@ -205,33 +265,75 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn carried(key: Option<&[u8]>, payload: Option<&[u8]>, headers: &[(&[u8], Option<&[u8]>)]) -> Result<Vec<(String, String)>, String> {
+    fn carried(
+        key: Option<&[u8]>,
+        payload: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+    ) -> Result<Vec<(String, String)>, String> {
         let mut block = Vec::new();
-        headers.iter().for_each(|(name, value)| push_header(&mut block, name, *value));
+        headers
+            .iter()
+            .for_each(|(name, value)| push_header(&mut block, name, *value));
         let headers = Headers::from_block(&block);
-        let record = Outgoing { topic: "t", partition: None, key, payload, headers, stays: |_| true, extra: &[] };
+        let record = Outgoing {
+            topic: "t",
+            partition: None,
+            key,
+            payload,
+            headers,
+            stays: |_| true,
+            extra: &[],
+        };
         let map = outgoing(&record, Some("left-out"))?.map();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Ok(Incoming::of(Some(&map)).0.into_iter().map(|(name, value)| (text(name), text(value))).collect())
+        Ok(Incoming::of(Some(&map))
+            .0
+            .into_iter()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect())
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[test]
     fn keys_and_null_payloads_are_headers() {
         let some = Some(&b"p"[..]);
         assert_eq!(carried(None, some, &[]), Ok(vec![]));
-        assert_eq!(carried(Some("größe".as_bytes()), some, &[]), Ok(pairs(&[(KEY, "größe")])));
-        for (key, encoded) in [(&b""[..], ""), (b"\xff\0", "/wA="), (b" a", "IGE="), (b"a\nb", "YQpi")] {
-            assert_eq!(carried(Some(key), some, &[]), Ok(pairs(&[(KEY_BASE64, encoded)])));
+        assert_eq!(
+            carried(Some("größe".as_bytes()), some, &[]),
+            Ok(pairs(&[(KEY, "größe")]))
+        );
+        for (key, encoded) in [
+            (&b""[..], ""),
+            (b"\xff\0", "/wA="),
+            (b" a", "IGE="),
+            (b"a\nb", "YQpi"),
+        ] {
+            assert_eq!(
+                carried(Some(key), some, &[]),
+                Ok(pairs(&[(KEY_BASE64, encoded)]))
+            );
             let read = Incoming(vec![(KEY_BASE64.as_bytes(), encoded.as_bytes())]);
             assert_eq!(read.key().as_deref(), Some(key));
         }
-        assert_eq!(carried(None, None, &[]), Ok(pairs(&[(NULL_PAYLOAD, "true")])));
+        assert_eq!(
+            carried(None, None, &[]),
+            Ok(pairs(&[(NULL_PAYLOAD, "true")]))
+        );
         let null = Incoming(vec![(NULL_PAYLOAD.as_bytes(), b"true")]);
-        assert_eq!((null.payload(b""), null.payload(b"x"), Incoming::default().payload(b"")), (None, Some(&b"x"[..]), Some(&b""[..])));
+        assert_eq!(
+            (
+                null.payload(b""),
+                null.payload(b"x"),
+                Incoming::default().payload(b"")
+            ),
+            (None, Some(&b"x"[..]), Some(&b""[..]))
+        );
     }
 
     #[test]
@@ -245,7 +347,10 @@ mod tests {
             (b"postdate-key", Some(b"forged")),
             (b"left-out", Some(b"x")),
         ];
-        assert_eq!(carried(None, Some(b""), headers), Ok(pairs(&[("a", ""), ("b", "2"), ("b", "1: x")])));
+        assert_eq!(
+            carried(None, Some(b""), headers),
+            Ok(pairs(&[("a", ""), ("b", "2"), ("b", "1: x")]))
+        );
     }
 
     proptest! {
@@ -262,7 +367,10 @@ mod tests {
 
     /// Short ones of all bytes, and of those that can be carried, which are rare among them.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![proptest::collection::vec(any::<u8>(), 0..6), "[ -~]{0,8}".prop_map(String::into_bytes)]
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..6),
+            "[ -~]{0,8}".prop_map(String::into_bytes)
+        ]
     }
 
     #[test]
@@ -273,7 +381,10 @@ mod tests {
             sent.extend(names.iter().map(|name| (name.clone(), round.to_owned())));
             sent.push((DUE.to_owned(), round.to_owned()));
         }
-        let headers: Vec<(&[u8], Option<&[u8]>)> = sent.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes()))).collect();
+        let headers: Vec<(&[u8], Option<&[u8]>)> = sent
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())))
+            .collect();
         let gone = carried(None, Some(b""), &headers);
         sent.sort_by(|(one, _), (other, _)| one.cmp(other));
         assert_eq!(gone, Ok(sent));
@@ -282,10 +393,16 @@ mod tests {
     /// As the client library counts it.
     #[test]
     fn the_length_is_that_of_the_lines() {
-        let mut carried = Carried { block: Vec::new(), lines: 0 };
+        let mut carried = Carried {
+            block: Vec::new(),
+            lines: 0,
+        };
         carried.push("a", "12");
         carried.push("bc", "");
-        assert_eq!(carried.wire_length(5), "NATS/1.0\r\na: 12\r\nbc: \r\n\r\n".len() + 5);
+        assert_eq!(
+            carried.wire_length(5),
+            "NATS/1.0\r\na: 12\r\nbc: \r\n\r\n".len() + 5
+        );
     }
 
     #[test]
@@ -304,7 +421,10 @@ mod tests {
         ];
         for header in bad {
             let refused = carried(None, None, &[header]).unwrap_err();
-            assert!(refused.contains(&format!("\"{}\"", header.0.escape_ascii())), "{refused}");
+            assert!(
+                refused.contains(&format!("\"{}\"", header.0.escape_ascii())),
+                "{refused}"
+            );
         }
     }
 
@@ -312,13 +432,22 @@ mod tests {
     fn what_is_read_is_in_the_order_of_names_and_without_commands() {
         let raw = b"NATS/1.0\r\nb: 2\r\nno header\r\nNats-Schedule: @at x\r\nNats-Schedule-Next: purge\r\nNats-Scheduler: s\r\nNats-ScheduleX: 1\r\na:  1 \r\nb: \xff\r\nNats-TTL: 1\r\npostdate-key: k\r\n\r\n";
         let incoming = Incoming::of_bytes(raw);
-        let names = |keeps| incoming.headers(keeps).map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>();
+        let names = |keeps| {
+            incoming
+                .headers(keeps)
+                .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(true), ["Nats-Schedule", "a", "b", "b"]);
         assert_eq!(names(false), ["a", "b", "b"]);
         assert_eq!(incoming.get("a"), Some(&b"1"[..]));
-        assert_eq!(incoming.headers(false).last(), Some((&b"b"[..], Some(&b"\xff"[..]))));
+        assert_eq!(
+            incoming.headers(false).last(),
+            Some((&b"b"[..], Some(&b"\xff"[..])))
+        );
         assert_eq!(incoming.key().as_deref(), Some(&b"k"[..]));
-        let decided = Incoming::of_bytes(b"NATS/1.0\r\npostdate-after: 1s\r\nNats-Schedule: @at x\r\n\r\n");
+        let decided =
+            Incoming::of_bytes(b"NATS/1.0\r\npostdate-after: 1s\r\nNats-Schedule: @at x\r\n\r\n");
         assert_eq!(decided.headers(true).count(), 1);
     }
 }

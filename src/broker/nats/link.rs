@@ -5,7 +5,9 @@ use super::{Cluster, Login, Tls};
 use crate::broker::Error;
 use crate::broker::thread::Thread;
 use crate::health::Part;
-use crate::limit::{NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_NOTICES_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX};
+use crate::limit::{
+    NATS_ANSWER_MAX, NATS_CONNECT_MAX, NATS_NOTICES_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_MAX,
+};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use std::cell::RefCell;
@@ -55,7 +57,10 @@ impl Denials {
 
     /// What may be why a question was not answered.
     fn recent(&self) -> Option<&str> {
-        self.last.as_ref().filter(|(at, _)| at.elapsed() < 2 * NATS_ANSWER_MAX).map(|(_, words)| words.as_str())
+        self.last
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < 2 * NATS_ANSWER_MAX)
+            .map(|(_, words)| words.as_str())
     }
 }
 
@@ -76,7 +81,11 @@ impl Home {
             // A name that is being looked up holds nobody up.
             runtime.shutdown_background();
         })?;
-        Ok(Self { handle, stop, _thread: thread })
+        Ok(Self {
+            handle,
+            stop,
+            _thread: thread,
+        })
     }
 }
 
@@ -93,13 +102,21 @@ impl Link {
 
     /// With a thread of its own.
     pub(super) fn with_thread(cluster: &Cluster, part: Part) -> Result<Self, Error> {
-        let home = Home::start().map_err(|error| Error::Fatal(format!("nats.{}: no thread: {error}", cluster.name)))?;
+        let home = Home::start()
+            .map_err(|error| Error::Fatal(format!("nats.{}: no thread: {error}", cluster.name)))?;
         Ok(Self::at(cluster, part, Some(home)))
     }
 
     fn at(cluster: &Cluster, part: Part, home: Option<Home>) -> Self {
         let (cluster, part) = (cluster.clone(), Arc::new(part));
-        Self(Rc::new(Inner { cluster, part, client: RefCell::default(), home, losses: Arc::default(), denials: Arc::default() }))
+        Self(Rc::new(Inner {
+            cluster,
+            part,
+            client: RefCell::default(),
+            home,
+            losses: Arc::default(),
+            denials: Arc::default(),
+        }))
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -112,19 +129,29 @@ impl Link {
         if let Some(client) = made {
             return Ok(client);
         }
-        let (part, name, losses) = (self.0.part.clone(), self.0.cluster.name.clone(), self.0.losses.clone());
+        let (part, name, losses) = (
+            self.0.part.clone(),
+            self.0.cluster.name.clone(),
+            self.0.losses.clone(),
+        );
         let denials = self.0.denials.clone();
-        let options = options(&self.0.cluster)?.reconnect_delay_callback(pause).event_callback(move |event| {
-            heard(&part, &name, &denials, &event);
-            if matches!(event, Event::Disconnected) {
-                losses.send_modify(|losses| *losses += 1);
-            }
-            std::future::ready(())
-        });
+        let options = options(&self.0.cluster)?
+            .reconnect_delay_callback(pause)
+            .event_callback(move |event| {
+                heard(&part, &name, &denials, &event);
+                if matches!(event, Event::Disconnected) {
+                    losses.send_modify(|losses| *losses += 1);
+                }
+                std::future::ready(())
+            });
         let urls = self.0.cluster.urls.clone();
         let connect = async move { options.connect(urls.as_slice()).await };
         let connected = match &self.0.home {
-            Some(home) => home.handle.spawn(connect).await.map_err(|error| Error::Fatal(error.to_string()))?,
+            Some(home) => home
+                .handle
+                .spawn(connect)
+                .await
+                .map_err(|error| Error::Fatal(error.to_string()))?,
             None => connect.await,
         };
         match connected {
@@ -152,9 +179,19 @@ impl Link {
     }
 
     /// Why there was no answer: what the server said this client may not do, if it did just now.
-    pub(super) fn unanswered(&self, what: &str, error: &(impl std::error::Error + 'static)) -> Error {
+    pub(super) fn unanswered(
+        &self,
+        what: &str,
+        error: &(impl std::error::Error + 'static),
+    ) -> Error {
         let words = format!("{what}: {}", chain(error));
-        match self.0.denials.lock().unwrap_or_else(PoisonError::into_inner).recent() {
+        match self
+            .0
+            .denials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recent()
+        {
             Some(denial) => Error::Refused(format!("{words}; {denial}")),
             None => Error::Unavailable(words),
         }
@@ -185,18 +222,29 @@ impl Link {
 
 /// As the client counts its attempts since it was last connected.
 fn pause(attempts: usize) -> Duration {
-    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
-    if attempts <= 1 { Duration::ZERO } else { NATS_RECONNECT_MAX.min(Duration::from_millis(5 << doublings)) }
+    let doublings = u32::try_from(attempts.saturating_sub(1))
+        .unwrap_or(u32::MAX)
+        .min(10);
+    if attempts <= 1 {
+        Duration::ZERO
+    } else {
+        NATS_RECONNECT_MAX.min(Duration::from_millis(5 << doublings))
+    }
 }
 
 fn heard(part: &Part, cluster: &str, denials: &Mutex<Denials>, event: &Event) {
     match event {
         Event::Connected => part.ready(),
-        Event::Disconnected => part.not_ready(format!("nats.{cluster} does not answer: the connection was lost")),
+        Event::Disconnected => part.not_ready(format!(
+            "nats.{cluster} does not answer: the connection was lost"
+        )),
         Event::ServerError(ServerError::AuthorizationViolation) => {
             part.not_ready(format!("nats.{cluster} refuses: authorization violation"));
         }
-        Event::ServerError(error) => denials.lock().unwrap_or_else(PoisonError::into_inner).add(cluster, error.to_string()),
+        Event::ServerError(error) => denials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(cluster, error.to_string()),
         _ => {}
     }
 }
@@ -209,17 +257,24 @@ pub(super) fn options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
         .request_timeout(Some(NATS_ANSWER_MAX))
         .ping_interval(NATS_PING_INTERVAL);
     let Tls { ca, own } = &cluster.tls;
-    let options = ca.iter().fold(options, |options, ca| options.add_root_certificates(ca.clone()).require_tls(true));
-    let options = own.iter().fold(options, |options, (certificate, key)| options.add_client_certificate(certificate.clone(), key.clone()));
+    let options = ca.iter().fold(options, |options, ca| {
+        options.add_root_certificates(ca.clone()).require_tls(true)
+    });
+    let options = own.iter().fold(options, |options, (certificate, key)| {
+        options.add_client_certificate(certificate.clone(), key.clone())
+    });
     Ok(match &cluster.login {
         Login::Nobody => options,
         Login::User { name, password } => options.user_and_password(name.clone(), password.clone()),
         Login::Token(token) => options.token(token.clone()),
         Login::Nkey(seed) => options.nkey(seed.clone()),
         // The client library wants a line's end behind the last block, which whoever writes such a file may have left out.
-        Login::Credentials(text) => options
-            .credentials(&format!("{text}\n"))
-            .map_err(|_| Error::Refused(format!("{}: the credentials are not those of a NATS credentials file", place(cluster))))?,
+        Login::Credentials(text) => options.credentials(&format!("{text}\n")).map_err(|_| {
+            Error::Refused(format!(
+                "{}: the credentials are not those of a NATS credentials file",
+                place(cluster)
+            ))
+        })?,
     })
 }
 
@@ -227,9 +282,9 @@ pub(super) fn options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
 pub(super) fn unconnected(cluster: &Cluster, error: &async_nats::ConnectError) -> Error {
     let words = format!("{}: {}", place(cluster), chain(error));
     match error.kind() {
-        ConnectErrorKind::ServerParse | ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
-            Error::Refused(words)
-        }
+        ConnectErrorKind::ServerParse
+        | ConnectErrorKind::Authentication
+        | ConnectErrorKind::AuthorizationViolation => Error::Refused(words),
         ConnectErrorKind::Tls => Error::Refused(words),
         // The server's own words on a client's certificate come over a connection that was made.
         _ if words.contains("fatal alert") => Error::Refused(words),
@@ -239,8 +294,15 @@ pub(super) fn unconnected(cluster: &Cluster, error: &async_nats::ConnectError) -
 
 /// A cluster as a person finds it in the configuration, and on the network.
 fn place(cluster: &Cluster) -> String {
-    let servers = cluster.urls.iter().map(|url| url.split_once("://").map_or(url.as_str(), |(_, server)| server));
-    format!("nats.{} ({})", cluster.name, servers.collect::<Vec<_>>().join(", "))
+    let servers = cluster.urls.iter().map(|url| {
+        url.split_once("://")
+            .map_or(url.as_str(), |(_, server)| server)
+    });
+    format!(
+        "nats.{} ({})",
+        cluster.name,
+        servers.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// An error and what it comes from; what a text repeats of the one below it is said once.

@@ -9,8 +9,9 @@ use super::link::{self, Link};
 use super::stream::{self, Raw, StreamFacts};
 use crate::broker::{Batch, Error, Event};
 use crate::limit::{
-    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX, NATS_GROUP_SILENCE_MAX, NATS_HEARTBEAT,
-    NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL, NATS_LOOKS_MAX, NATS_RETRY,
+    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_IDLE, NATS_FETCH_MAX,
+    NATS_GROUP_SILENCE_MAX, NATS_HEARTBEAT, NATS_LOOK_AGAIN, NATS_LOOK_INTERVAL, NATS_LOOKS_MAX,
+    NATS_RETRY,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
@@ -139,7 +140,9 @@ impl Reader {
     }
 
     async fn turn(&mut self) -> Result<Option<Event>, Error> {
-        let Some(mut consumer) = self.consumer.take() else { return self.begin().await };
+        let Some(mut consumer) = self.consumer.take() else {
+            return self.begin().await;
+        };
         let look_at = self.look_at;
         let brought = tokio::select! {
             biased;
@@ -167,7 +170,10 @@ impl Reader {
     fn fails(&mut self, why: &str) {
         tracing::debug!(partition = %self.plan.partition, "reading begins anew: {why}");
         if self.failing.get_or_insert_with(Instant::now).elapsed() > NATS_GROUP_SILENCE_MAX {
-            self.plan.shown.trouble.replace(Some(format!("{} is not read: {why}", self.plan.partition)));
+            self.plan
+                .shown
+                .trouble
+                .replace(Some(format!("{} is not read: {why}", self.plan.partition)));
         }
     }
 
@@ -185,27 +191,56 @@ impl Reader {
         if self.is_doubtful {
             // One message in another way, so that none whose headers end the connection can hold up those behind it.
             self.is_doubtful = false;
-            if let Some(raw) = stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await? {
+            if let Some(raw) = stream::message(
+                &self.link,
+                (&self.plan.stream, &self.plan.filter),
+                self.next,
+            )
+            .await?
+            {
                 return Ok(Some(self.single(&raw)));
             }
         }
         let losses = self.link.losses();
         let of = format!("the stream {}", self.plan.stream);
-        let consumer = self.link.context().await?.create_consumer_on_stream(self.config(), self.plan.stream.as_str()).await;
+        let consumer = self
+            .link
+            .context()
+            .await?
+            .create_consumer_on_stream(self.config(), self.plan.stream.as_str())
+            .await;
         let consumer = consumer.map_err(|error| match error.kind() {
             ConsumerErrorKind::JetStream(refusal) => {
                 let few = refusal.error_code() == ErrorCode::MAXIMUM_CONSUMERS_LIMIT;
-                let fix = if few { "; raise max_consumers of the stream, or of the account" } else { "" };
-                Error::Refused(format!("no consumer of the stream {}: {refusal}{fix}", self.plan.stream))
+                let fix = if few {
+                    "; raise max_consumers of the stream, or of the account"
+                } else {
+                    ""
+                };
+                Error::Refused(format!(
+                    "no consumer of the stream {}: {refusal}{fix}",
+                    self.plan.stream
+                ))
             }
             _ => self.link.unanswered(&of, &error),
         })?;
         // The server's `max_request_batch`, of which it makes a limit of each consumer: what asks for more is refused.
-        let allowed = usize::try_from(consumer.cached_info().config.max_batch).ok().filter(|allowed| *allowed > 0);
+        let allowed = usize::try_from(consumer.cached_info().config.max_batch)
+            .ok()
+            .filter(|allowed| *allowed > 0);
         let batch = allowed.map_or(NATS_FETCH_MAX, |allowed| allowed.min(NATS_FETCH_MAX));
-        let messages = consumer.stream().max_messages_per_batch(batch).heartbeat(NATS_HEARTBEAT).messages().await;
+        let messages = consumer
+            .stream()
+            .max_messages_per_batch(batch)
+            .heartbeat(NATS_HEARTBEAT)
+            .messages()
+            .await;
         let messages = messages.map_err(|error| self.link.unanswered(&of, &error))?;
-        self.consumer = Some(Consumer { messages, number: 1, losses });
+        self.consumer = Some(Consumer {
+            messages,
+            number: 1,
+            losses,
+        });
         Ok(None)
     }
 
@@ -215,7 +250,9 @@ impl Reader {
     fn config(&self) -> pull::Config {
         pull::Config {
             description: Some("postdate".to_owned()),
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next.max(1) },
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: self.next.max(1),
+            },
             ack_policy: AckPolicy::None,
             // Unset, it would be the stream's limit, and refused where the server's or the account's is lower.
             max_ack_pending: -1,
@@ -236,7 +273,12 @@ impl Reader {
             pending = place.pending;
             if place.sequence >= self.next {
                 let headers = Incoming::of(message.headers.as_ref());
-                self.push(&mut batch, (place.sequence, place.timestamp), &message.subject, (&headers, &message.payload));
+                self.push(
+                    &mut batch,
+                    (place.sequence, place.timestamp),
+                    &message.subject,
+                    (&headers, &message.payload),
+                );
             }
             if batch.len() >= NATS_BATCH_MESSAGES_MAX || batch.bytes() >= NATS_BATCH_BYTES_MAX {
                 break;
@@ -260,17 +302,35 @@ impl Reader {
 
     fn single(&mut self, raw: &Raw) -> Event {
         let mut batch = Batch::new(self.plan.partition.clone(), self.plan.epoch);
-        self.push(&mut batch, (raw.sequence, raw.timestamp), &raw.subject, (&Incoming::of_bytes(&raw.headers), &raw.payload));
+        self.push(
+            &mut batch,
+            (raw.sequence, raw.timestamp),
+            &raw.subject,
+            (&Incoming::of_bytes(&raw.headers), &raw.payload),
+        );
         Event::Records(batch)
     }
 
-    fn push(&mut self, batch: &mut Batch, (sequence, timestamp): (u64, Option<Timestamp>), subject: &str, record: (&Incoming<'_>, &[u8])) {
+    fn push(
+        &mut self,
+        batch: &mut Batch,
+        (sequence, timestamp): (u64, Option<Timestamp>),
+        subject: &str,
+        record: (&Incoming<'_>, &[u8]),
+    ) {
         let (headers, payload) = record;
         self.pass_over(sequence);
         let key = headers.key();
-        let own = headers.headers(self.plan.keeps_schedules).filter(|(name, _)| *name != SUBJECT.as_bytes());
+        let own = headers
+            .headers(self.plan.keeps_schedules)
+            .filter(|(name, _)| *name != SUBJECT.as_bytes());
         let all = std::iter::once((SUBJECT.as_bytes(), Some(subject.as_bytes()))).chain(own);
-        batch.push((Offset(sequence), timestamp), key.as_deref(), headers.payload(payload), all);
+        batch.push(
+            (Offset(sequence), timestamp),
+            key.as_deref(),
+            headers.payload(payload),
+            all,
+        );
         self.next = sequence + 1;
     }
 
@@ -279,10 +339,15 @@ impl Reader {
         self.look_at = Instant::now() + NATS_LOOK_INTERVAL;
         let Some(facts) = stream::facts(&self.link, &self.plan.stream).await? else {
             // The group gives up a partition whose stream is gone.
-            return Err(Error::Refused(format!("the stream {} does not exist", self.plan.stream)));
+            return Err(Error::Refused(format!(
+                "the stream {} does not exist",
+                self.plan.stream
+            )));
         };
         self.plan.shown.end.set(Some(Offset(facts.end)));
-        self.idle = facts.consumer_idle.map_or(NATS_CONSUMER_IDLE, |idle| idle.min(NATS_CONSUMER_IDLE));
+        self.idle = facts
+            .consumer_idle
+            .map_or(NATS_CONSUMER_IDLE, |idle| idle.min(NATS_CONSUMER_IDLE));
         let created = *self.created.get_or_insert(facts.created);
         if let Some(removed) = self.removed(&facts).filter(|_| facts.created == created) {
             self.look_at = Instant::now();
@@ -291,10 +356,19 @@ impl Reader {
         if facts.created != created || !(facts.first..=facts.end).contains(&self.next) {
             self.is_over = true;
             self.consumer = None;
-            return Ok(Some(Event::OutOfRange { partition: self.plan.partition.clone(), epoch: self.plan.epoch }));
+            return Ok(Some(Event::OutOfRange {
+                partition: self.plan.partition.clone(),
+                epoch: self.plan.epoch,
+            }));
         }
-        let is_end =
-            facts.end == self.next || stream::message(&self.link, (&self.plan.stream, &self.plan.filter), self.next).await?.is_none();
+        let is_end = facts.end == self.next
+            || stream::message(
+                &self.link,
+                (&self.plan.stream, &self.plan.filter),
+                self.next,
+            )
+            .await?
+            .is_none();
         if !is_end {
             self.wait_for_it();
             return Ok(None);
@@ -310,7 +384,11 @@ impl Reader {
             self.pass_over(facts.end);
         }
         (self.next, self.ended) = (facts.end, Some(facts.end));
-        Ok(Some(Event::End { partition: self.plan.partition.clone(), epoch: self.plan.epoch, at: Offset(facts.end) }))
+        Ok(Some(Event::End {
+            partition: self.plan.partition.clone(),
+            epoch: self.plan.epoch,
+            at: Offset(facts.end),
+        }))
     }
 
     /// The stream has a message that was not brought. A consumer may live and bring nothing all the same: one that was paused, or that its
@@ -320,7 +398,11 @@ impl Reader {
             self.overdue = (self.next, 0);
             return;
         }
-        let looks = if self.overdue.0 == self.next { self.overdue.1 + 1 } else { 1 };
+        let looks = if self.overdue.0 == self.next {
+            self.overdue.1 + 1
+        } else {
+            1
+        };
         self.overdue = (self.next, looks);
         if looks >= NATS_LOOKS_MAX {
             let (partition, next) = (&self.plan.partition, self.next);
@@ -335,13 +417,25 @@ impl Reader {
     fn removed(&mut self, facts: &StreamFacts) -> Option<Event> {
         let PassedOver { from, count } = self.passed_over.take()?;
         let count = count.min(facts.gone(&self.plan.filter, from));
-        let Plan { partition, epoch, .. } = self.plan.clone();
-        (count > 0).then_some(Event::Removed { partition, epoch, from: Offset(from), count })
+        let Plan {
+            partition, epoch, ..
+        } = self.plan.clone();
+        (count > 0).then_some(Event::Removed {
+            partition,
+            epoch,
+            from: Offset(from),
+            count,
+        })
     }
 
     fn pass_over(&mut self, to: u64) {
         if to > self.next {
-            self.passed_over.get_or_insert(PassedOver { from: self.next, count: 0 }).count += to - self.next;
+            self.passed_over
+                .get_or_insert(PassedOver {
+                    from: self.next,
+                    count: 0,
+                })
+                .count += to - self.next;
         }
     }
 }
@@ -360,13 +454,20 @@ impl Consumer {
             Some(Err(error)) => return Brought::Failed(link::chain(&error)),
             None => return Brought::Failed("its consumer has ended".to_owned()),
         };
-        let Ok(info) = message.info() else { return Brought::Failed("its consumer brings what is no message of a stream".to_owned()) };
+        let Ok(info) = message.info() else {
+            return Brought::Failed("its consumer brings what is no message of a stream".to_owned());
+        };
         if info.consumer_sequence != self.number {
             return Brought::Failed("its consumer has skipped a message".to_owned());
         }
         self.number += 1;
-        let millis = i64::try_from(info.published.unix_timestamp_nanos().div_euclid(1_000_000)).ok();
-        let place = Place { sequence: info.stream_sequence, timestamp: millis.map(Timestamp::from_millis), pending: info.pending };
+        let millis =
+            i64::try_from(info.published.unix_timestamp_nanos().div_euclid(1_000_000)).ok();
+        let place = Place {
+            sequence: info.stream_sequence,
+            timestamp: millis.map(Timestamp::from_millis),
+            pending: info.pending,
+        };
         Brought::Message(Box::new(message), place)
     }
 }

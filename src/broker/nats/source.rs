@@ -73,18 +73,31 @@ impl NatsSource {
     }
 
     fn stepped(&mut self, stepped: Result<Step, Error>) {
-        let Step { gained, lost, faults } = match stepped {
+        let Step {
+            gained,
+            lost,
+            faults,
+        } = match stepped {
             Ok(step) => step,
             Err(error @ Error::Fatal(_)) => return self.told.push_back(Err(error)),
             // A cluster that is silent for a moment is what any is; whoever reads goes on reading.
             Err(error) => {
-                if self.answered.is_none_or(|answered| answered.elapsed() > NATS_GROUP_SILENCE_MAX) {
-                    self.link.not_ready(format!("who reads which partition cannot be settled: {error}"));
+                if self
+                    .answered
+                    .is_none_or(|answered| answered.elapsed() > NATS_GROUP_SILENCE_MAX)
+                {
+                    self.link.not_ready(format!(
+                        "who reads which partition cannot be settled: {error}"
+                    ));
                 }
                 return;
             }
         };
-        match self.shown.values().find_map(|shown| shown.trouble.borrow().clone()) {
+        match self
+            .shown
+            .values()
+            .find_map(|shown| shown.trouble.borrow().clone())
+        {
             Some(trouble) => self.link.not_ready(trouble),
             None => self.link.ready(),
         }
@@ -110,7 +123,9 @@ impl NatsSource {
 /// The next event of any reader, each in its turn. Safe to drop.
 async fn read(readers: &mut Readers, last: &mut Option<Partition>) -> Event {
     let (event, partition, reader) = poll_fn(|context| {
-        let after = last.iter().flat_map(|last| readers.keys().filter(move |partition| *partition > last));
+        let after = last
+            .iter()
+            .flat_map(|last| readers.keys().filter(move |partition| *partition > last));
         let turns: Vec<Partition> = after.chain(readers.keys()).cloned().collect();
         for partition in turns {
             let reading = readers.get_mut(&partition).expect("one of them");
@@ -157,7 +172,9 @@ impl Source for NatsSource {
         for partition in partitions {
             let missing = || Error::Refused(format!("the partition {partition} does not exist"));
             let (stream, _) = split_topic(&partition.topic).ok_or_else(missing)?;
-            let facts = stream::facts(&self.link, stream).await?.ok_or_else(missing)?;
+            let facts = stream::facts(&self.link, stream)
+                .await?
+                .ok_or_else(missing)?;
             self.described.insert(partition.clone(), facts.created);
             described.push(facts.described());
         }
@@ -169,7 +186,9 @@ impl Source for NatsSource {
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
-        let Some((stream, filter)) = split_topic(&partition.topic) else { return };
+        let Some((stream, filter)) = split_topic(&partition.topic) else {
+            return;
+        };
         let plan = Plan {
             partition: partition.clone(),
             stream: stream.to_owned(),
@@ -181,7 +200,8 @@ impl Source for NatsSource {
         };
         self.shown.insert(partition.clone(), plan.shown.clone());
         let reader = Reader::new(self.link.clone(), plan, from);
-        self.readers.insert(partition.clone(), Box::pin(reader.next()));
+        self.readers
+            .insert(partition.clone(), Box::pin(reader.next()));
     }
 
     fn stop(&mut self, partition: &Partition) {
@@ -195,7 +215,12 @@ impl Source for NatsSource {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
-        for Commit { partition, metadata, .. } in commits {
+        for Commit {
+            partition,
+            metadata,
+            ..
+        } in commits
+        {
             self.bucket.commit(&self.group, partition, metadata).await?;
         }
         Ok(())

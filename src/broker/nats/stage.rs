@@ -18,13 +18,30 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Makes the stream. Its messages go by themselves if nobody takes it away.
-    pub(crate) fn set(cluster: Cluster, stream: &str, subjects: Vec<String>) -> Result<Self, Error> {
-        let config = Config { name: stream.to_owned(), subjects, max_age: NATS_STAGE_AGE_MAX, ..Config::default() };
-        ask(&cluster, async move |context| match context.create_stream(config).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::Refused(format!("the stream {stream} cannot be made: {}", chain(&error)))),
+    pub(crate) fn set(
+        cluster: Cluster,
+        stream: &str,
+        subjects: Vec<String>,
+    ) -> Result<Self, Error> {
+        let config = Config {
+            name: stream.to_owned(),
+            subjects,
+            max_age: NATS_STAGE_AGE_MAX,
+            ..Config::default()
+        };
+        ask(&cluster, async move |context| {
+            match context.create_stream(config).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Error::Refused(format!(
+                    "the stream {stream} cannot be made: {}",
+                    chain(&error)
+                ))),
+            }
         })?;
-        Ok(Self { cluster, stream: stream.to_owned() })
+        Ok(Self {
+            cluster,
+            stream: stream.to_owned(),
+        })
     }
 
     /// Takes away what [`Stage::set`] and the service made.
@@ -32,7 +49,9 @@ impl Stage {
         let Self { cluster, stream } = self;
         let bucket = bucket::name(&cluster.deployment);
         ask(&cluster, async move |context| {
-            let left = |what: &str, words: String| Error::Unavailable(format!("{what} stays on the server: {words}"));
+            let left = |what: &str, words: String| {
+                Error::Unavailable(format!("{what} stays on the server: {words}"))
+            };
             let gone = context.delete_stream(&stream).await;
             gone.map_err(|error| left(&format!("the stream {stream}"), chain(&error)))?;
             let gone = context.delete_key_value(&bucket).await;
@@ -42,12 +61,20 @@ impl Stage {
     }
 }
 
-fn ask<T>(cluster: &Cluster, call: impl AsyncFnOnce(Context) -> Result<T, Error>) -> Result<T, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| Error::Fatal(error.to_string()))?;
+fn ask<T>(
+    cluster: &Cluster,
+    call: impl AsyncFnOnce(Context) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Fatal(error.to_string()))?;
     let silent = || Error::Unavailable(format!("nats.{} does not answer", cluster.name));
     runtime.block_on(async {
         let link = Link::new(cluster, Health::new().part("stage"));
         let asked = async { call(link.context().await?).await };
-        tokio::time::timeout(NATS_CONNECT_MAX + NATS_CLOSE_MAX, asked).await.unwrap_or_else(|_| Err(silent()))
+        tokio::time::timeout(NATS_CONNECT_MAX + NATS_CLOSE_MAX, asked)
+            .await
+            .unwrap_or_else(|_| Err(silent()))
     })
 }

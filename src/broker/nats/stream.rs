@@ -49,13 +49,22 @@ pub(crate) struct StreamFacts {
 
 impl StreamFacts {
     pub(super) fn described(&self) -> Described {
-        Described { identity: Some(Identity(self.created.to_string().into())), first: Offset(self.first), end: Offset(self.end) }
+        Described {
+            identity: Some(Identity(self.created.to_string().into())),
+            first: Offset(self.first),
+            end: Offset(self.end),
+        }
     }
 
     /// How many of the sequences from one on it had at most, and has no more. Of a stream that has other subjects than a filter lets through, nothing
     /// is known but what lay before its first.
     pub(super) fn gone(&self, filter: &str, from: u64) -> u64 {
-        self.first.saturating_sub(from) + if self.is_all_of(filter) { self.deleted } else { 0 }
+        self.first.saturating_sub(from)
+            + if self.is_all_of(filter) {
+                self.deleted
+            } else {
+                0
+            }
     }
 
     /// Whether a filter lets all through.
@@ -98,18 +107,53 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
         Ok(stream) => stream.cached_info().clone(),
         Err(error) => {
             return match error.kind() {
-                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
-                GetStreamErrorKind::JetStream(error) => Err(Error::Refused(format!("the stream {stream}: {error}"))),
+                GetStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    Ok(None)
+                }
+                GetStreamErrorKind::JetStream(error) => {
+                    Err(Error::Refused(format!("the stream {stream}: {error}")))
+                }
                 _ => Err(link.unanswered(&format!("the stream {stream}"), &error)),
             };
         }
     };
-    let (first, end) = (info.state.first_sequence.max(1), info.state.last_sequence + 1);
-    let last = info.state.last_timestamp.unix_timestamp_nanos().div_euclid(1_000_000);
+    let (first, end) = (
+        info.state.first_sequence.max(1),
+        info.state.last_sequence + 1,
+    );
+    let last = info
+        .state
+        .last_timestamp
+        .unix_timestamp_nanos()
+        .div_euclid(1_000_000);
     let deleted = (end - first.min(end)).saturating_sub(info.state.messages);
-    let Config { name, subjects, max_age, max_messages, max_bytes, max_messages_per_subject, retention, .. } = info.config;
-    let Config { duplicate_window, max_consumers, consumer_limits, no_ack, sealed, storage, .. } = info.config;
-    let Config { mirror, sources, subject_transform, .. } = info.config;
+    let Config {
+        name,
+        subjects,
+        max_age,
+        max_messages,
+        max_bytes,
+        max_messages_per_subject,
+        retention,
+        ..
+    } = info.config;
+    let Config {
+        duplicate_window,
+        max_consumers,
+        consumer_limits,
+        no_ack,
+        sealed,
+        storage,
+        ..
+    } = info.config;
+    let Config {
+        mirror,
+        sources,
+        subject_transform,
+        ..
+    } = info.config;
     let consumer_idle = consumer_limits.map(|limits| limits.inactive_threshold);
     Ok(Some(StreamFacts {
         name,
@@ -125,7 +169,9 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
         is_silent: no_ack,
         is_sealed: sealed,
         is_in_memory: storage == StorageType::Memory,
-        has_others: mirror.is_some() || sources.is_some_and(|sources| !sources.is_empty()) || subject_transform.is_some(),
+        has_others: mirror.is_some()
+            || sources.is_some_and(|sources| !sources.is_empty())
+            || subject_transform.is_some(),
         deleted,
         created: info.created.unix_timestamp_nanos(),
         first: first.min(end),
@@ -135,7 +181,10 @@ pub(super) async fn facts(link: &Link, stream: &str) -> Result<Option<StreamFact
 
 /// What the server takes for the name of a stream, and what cannot be taken for another subject of its API.
 pub(super) fn is_stream_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 /// A message as the server stores it.
@@ -173,16 +222,39 @@ struct Refusal {
 
 /// The first message from `from` on that the filter lets through; `None`: there is none now. In another way than consumers read: a message
 /// whose headers the client library cannot take ends a connection on which it is consumed.
-pub(super) async fn message(link: &Link, (stream, filter): (&str, &str), from: u64) -> Result<Option<Raw>, Error> {
+pub(super) async fn message(
+    link: &Link,
+    (stream, filter): (&str, &str),
+    from: u64,
+) -> Result<Option<Raw>, Error> {
     let ask = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
-    let answer = link.client().await?.request(link.api(&format!("STREAM.MSG.GET.{stream}")), ask.into()).await;
-    let answer = answer.map_err(|error| link.unanswered(&format!("the stream {stream}"), &error))?;
-    let unreadable =
-        |what: &dyn std::fmt::Display| Error::Unavailable(format!("the stream {stream} answers what is not understood: {what}"));
+    let answer = link
+        .client()
+        .await?
+        .request(link.api(&format!("STREAM.MSG.GET.{stream}")), ask.into())
+        .await;
+    let answer =
+        answer.map_err(|error| link.unanswered(&format!("the stream {stream}"), &error))?;
+    let unreadable = |what: &dyn std::fmt::Display| {
+        Error::Unavailable(format!(
+            "the stream {stream} answers what is not understood: {what}"
+        ))
+    };
     match serde_json::from_slice::<Answer>(&answer.payload).map_err(|error| unreadable(&error))? {
-        Answer { error: Some(Refusal { code: 404, .. }), .. } => Ok(None),
-        Answer { error: Some(Refusal { description, .. }), .. } => Err(Error::Refused(format!("the stream {stream}: {description}"))),
-        Answer { message: Some(message), .. } => {
+        Answer {
+            error: Some(Refusal { code: 404, .. }),
+            ..
+        } => Ok(None),
+        Answer {
+            error: Some(Refusal { description, .. }),
+            ..
+        } => Err(Error::Refused(format!(
+            "the stream {stream}: {description}"
+        ))),
+        Answer {
+            message: Some(message),
+            ..
+        } => {
             let decode = |text: &str| STANDARD.decode(text).map_err(|error| unreadable(&error));
             Ok(Some(Raw {
                 sequence: message.seq,
@@ -212,6 +284,8 @@ pub(super) async fn names_behind(link: &Link, filter: &str) -> Result<Vec<String
         .map_err(|error| link.unanswered(&format!("the streams behind {filter}"), &error))?;
     match answer {
         Response::Ok(Names { streams }) => Ok(streams.unwrap_or_default()),
-        Response::Err { error } => Err(Error::Refused(format!("the streams behind {filter}: {error}"))),
+        Response::Err { error } => Err(Error::Refused(format!(
+            "the streams behind {filter}: {error}"
+        ))),
     }
 }

@@ -40,10 +40,18 @@ pub(crate) struct NatsTarget {
 impl NatsTarget {
     /// Takes over at most `in_flight_max` records that were not reported on yet. `name` is one that no other client has. `part` tells of
     /// the cluster.
-    pub(crate) fn new(cluster: &Cluster, in_flight_max: usize, name: String, part: Part) -> Result<Self, Error> {
+    pub(crate) fn new(
+        cluster: &Cluster,
+        in_flight_max: usize,
+        name: String,
+        part: Part,
+    ) -> Result<Self, Error> {
         let (records, incoming) = mpsc::channel(in_flight_max);
         let (reports, stop) = (Arc::<Reports>::default(), CancellationToken::new());
-        let (bytes, max_payload) = (Arc::<AtomicUsize>::default(), Arc::new(AtomicUsize::new(usize::MAX)));
+        let (bytes, max_payload) = (
+            Arc::<AtomicUsize>::default(),
+            Arc::new(AtomicUsize::new(usize::MAX)),
+        );
         let window = Window {
             cluster: cluster.clone(),
             part,
@@ -57,23 +65,50 @@ impl NatsTarget {
             settled: Vec::new(),
             doubts: Doubts::default(),
         };
-        let thread = Thread::start("nats-target", move || window.serve()).map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Self { in_flight_max, in_flight: 0, bytes, max_payload, name, count: 0, records: Some(records), reports, stop, thread })
+        let thread = Thread::start("nats-target", move || window.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
+            in_flight_max,
+            in_flight: 0,
+            bytes,
+            max_payload,
+            name,
+            count: 0,
+            records: Some(records),
+            reports,
+            stop,
+            thread,
+        })
     }
 
     /// What a record is published as, or why it cannot be.
     fn pending(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<Pending, Failure> {
         // Back to a source: where the message came by.
         let back = record.partition.is_some();
-        let subject = if back { came_by(record) } else { Some(record.topic) };
-        let subject = subject.filter(|subject| is_subject(subject)).ok_or_else(|| {
-            let subject = subject.unwrap_or(record.topic);
-            failure::refused(Reason::InvalidTarget, format!("`{}` is not a subject that can be sent to", subject.escape_debug()))
-        })?;
+        let subject = if back {
+            came_by(record)
+        } else {
+            Some(record.topic)
+        };
+        let subject = subject
+            .filter(|subject| is_subject(subject))
+            .ok_or_else(|| {
+                let subject = subject.unwrap_or(record.topic);
+                failure::refused(
+                    Reason::InvalidTarget,
+                    format!(
+                        "`{}` is not a subject that can be sent to",
+                        subject.escape_debug()
+                    ),
+                )
+            })?;
         // Of a record that came by no subject it is somebody's invention.
-        let is_invented = record.label(ORIGIN).is_some_and(|origin| !is_of_subject(origin));
+        let is_invented = record
+            .label(ORIGIN)
+            .is_some_and(|origin| !is_of_subject(origin));
         let left_out = (back || is_invented).then_some(SUBJECT);
-        let headers = header::outgoing(record, left_out).map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
+        let headers = header::outgoing(record, left_out)
+            .map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
         let mut headers = headers?;
         let id = record.message_id().unwrap_or_else(|| {
             self.count += 1;
@@ -100,7 +135,10 @@ impl NatsTarget {
 }
 
 fn came_by<'a>(record: &Outgoing<'a>) -> Option<&'a str> {
-    let (_, subject) = record.headers.iter().find(|(name, _)| *name == SUBJECT.as_bytes())?;
+    let (_, subject) = record
+        .headers
+        .iter()
+        .find(|(name, _)| *name == SUBJECT.as_bytes())?;
     std::str::from_utf8(subject?).ok()
 }
 
@@ -110,7 +148,8 @@ impl Target for NatsTarget {
         if self.records.is_none() {
             return Sent::Failed(failure::closed());
         }
-        let is_full = self.in_flight >= self.in_flight_max || self.bytes.load(Ordering::Relaxed) >= NATS_SEND_BYTES_MAX;
+        let is_full = self.in_flight >= self.in_flight_max
+            || self.bytes.load(Ordering::Relaxed) >= NATS_SEND_BYTES_MAX;
         if is_full && self.in_flight > 0 {
             return Sent::Full;
         }

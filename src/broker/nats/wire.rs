@@ -7,7 +7,9 @@ use super::link::{options, unconnected};
 use crate::broker::{Error, Failure};
 use crate::limit::{NATS_ANSWER_MAX, NATS_NOTICES_MAX, NATS_WINDOW_MAX};
 use async_nats::subject::ToSubject;
-use async_nats::{Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber};
+use async_nats::{
+    Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber,
+};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use std::sync::Arc;
@@ -76,7 +78,13 @@ impl Wire {
             .skip_subject_validation(true)
             // Room for all that can be under way, each with a question: a client whose connection is lost takes nothing more off its hands.
             .client_capacity(2 * NATS_WINDOW_MAX)
-            .reconnect_delay_callback(move |_| if opened.load(Ordering::Relaxed) { NEVER } else { Duration::ZERO })
+            .reconnect_delay_callback(move |_| {
+                if opened.load(Ordering::Relaxed) {
+                    NEVER
+                } else {
+                    Duration::ZERO
+                }
+            })
             .event_callback(move |event| {
                 let notice = match event {
                     Event::Disconnected | Event::Closed => Some(Notice::Lost),
@@ -92,19 +100,39 @@ impl Wire {
                     }
                 }
             });
-        let client = options.connect(cluster.urls.as_slice()).await.map_err(|error| unconnected(cluster, &error))?;
+        let client = options
+            .connect(cluster.urls.as_slice())
+            .await
+            .map_err(|error| unconnected(cluster, &error))?;
         is_open.store(true, Ordering::Relaxed);
         let inbox = format!("{}.", client.new_inbox());
-        let lost = |error: &dyn std::error::Error| Error::Unavailable(format!("nats.{}: {}", cluster.name, super::link::chain(error)));
+        let lost = |error: &dyn std::error::Error| {
+            Error::Unavailable(format!(
+                "nats.{}: {}",
+                cluster.name,
+                super::link::chain(error)
+            ))
+        };
         let subscribed = async {
-            let answers = client.subscribe(format!("{inbox}*")).await.map_err(|error| lost(&error))?;
+            let answers = client
+                .subscribe(format!("{inbox}*"))
+                .await
+                .map_err(|error| lost(&error))?;
             // Answers may come only after the server knows where to.
             client.flush().await.map_err(|error| lost(&error))?;
             Ok(answers)
         };
         // A connection that is lost meanwhile answers nothing, and is not made again.
-        let answers = tokio::time::timeout(NATS_ANSWER_MAX, subscribed).await.map_err(|error| lost(&error))??;
-        Ok(Self { client, inbox, streams: cluster.api("STREAM.NAMES"), answers, notices })
+        let answers = tokio::time::timeout(NATS_ANSWER_MAX, subscribed)
+            .await
+            .map_err(|error| lost(&error))??;
+        Ok(Self {
+            client,
+            inbox,
+            streams: cluster.api("STREAM.NAMES"),
+            answers,
+            notices,
+        })
     }
 
     /// What the server takes at most: headers and payload.
@@ -114,9 +142,22 @@ impl Wire {
 
     /// Hands a record over to the client. `Err`: it is larger than the server takes; that the connection is lost is told by
     /// [`Wire::heard`].
-    pub(super) async fn publish(&self, number: u64, subject: &Subject, headers: HeaderMap, payload: Bytes) -> Result<(), ()> {
-        let reply = Reply { inbox: &self.inbox, number };
-        match self.client.publish_with_reply_and_headers(subject.clone(), reply, headers, payload).await {
+    pub(super) async fn publish(
+        &self,
+        number: u64,
+        subject: &Subject,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), ()> {
+        let reply = Reply {
+            inbox: &self.inbox,
+            number,
+        };
+        match self
+            .client
+            .publish_with_reply_and_headers(subject.clone(), reply, headers, payload)
+            .await
+        {
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => Err(()),
             _ => Ok(()),
         }
@@ -124,9 +165,15 @@ impl Wire {
 
     /// Asks whether some stream takes a subject. That this client may not ask is told as of any subject: see [`Wire::is_question`].
     pub(super) async fn ask(&self, number: u64, subject: &str) {
-        let (reply, ask) = (format!("{}{ASKED}{number}", self.inbox), serde_json::json!({ "subject": subject }).to_string());
+        let (reply, ask) = (
+            format!("{}{ASKED}{number}", self.inbox),
+            serde_json::json!({ "subject": subject }).to_string(),
+        );
         // A loss of the connection is told by `heard`.
-        let _lost = self.client.publish_with_reply(self.streams.clone(), reply, ask.into()).await;
+        let _lost = self
+            .client
+            .publish_with_reply(self.streams.clone(), reply, ask.into())
+            .await;
     }
 
     /// Whether it is where questions go.
@@ -145,16 +192,27 @@ impl Wire {
                     Some(Notice::Lost) | None => return Heard::Lost,
                 },
             };
-            let Some(answer) = answer else { return Heard::Lost };
-            let Some(place) = answer.subject.strip_prefix(self.inbox.as_str()) else { continue };
-            if let Some(number) = place.strip_prefix(ASKED).and_then(|number| number.parse().ok()) {
+            let Some(answer) = answer else {
+                return Heard::Lost;
+            };
+            let Some(place) = answer.subject.strip_prefix(self.inbox.as_str()) else {
+                continue;
+            };
+            if let Some(number) = place
+                .strip_prefix(ASKED)
+                .and_then(|number| number.parse().ok())
+            {
                 return Heard::Taken(number, failure::may_be_taken(&answer.payload));
             }
-            let Some(number) = place.parse().ok() else { continue };
+            let Some(number) = place.parse().ok() else {
+                continue;
+            };
             if answer.status == Some(StatusCode::NO_RESPONDERS) {
                 return Heard::NoStream(number);
             }
-            return failure::of_answer(&answer.payload).map_or(Heard::Foreign(number), |answer| Heard::Answer(number, answer));
+            return failure::of_answer(&answer.payload).map_or(Heard::Foreign(number), |answer| {
+                Heard::Answer(number, answer)
+            });
         }
     }
 }

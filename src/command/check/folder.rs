@@ -20,7 +20,12 @@ pub(super) fn judge(folder: &Inspection) -> Vec<Item> {
         Use::Closed(ref why) => format!("{path} cannot be looked into: {why}"),
     };
     let mut items = match folder.used {
-        Use::Foreign(_) | Use::Closed(_) => vec![Item::warn(AREA, "folder", used, "run the check as the user that the service runs as")],
+        Use::Foreign(_) | Use::Closed(_) => vec![Item::warn(
+            AREA,
+            "folder",
+            used,
+            "run the check as the user that the service runs as",
+        )],
         _ => vec![Item::ok(AREA, "folder", used)],
     };
     if let Some(why) = &folder.unwritable {
@@ -46,12 +51,25 @@ fn room(free: Option<u64>) -> Item {
     match free {
         None => Item::ok(AREA, "free disk", "the file system does not say"),
         Some(free) if free < EMBEDDED_RESERVE_BYTES => {
-            let found = format!("{}: the last {reserve} are left alone, so nothing new is stored", size(free));
-            Item::fail(AREA, "free disk", found, "free disk; what waits is delivered all the same")
+            let found = format!(
+                "{}: the last {reserve} are left alone, so nothing new is stored",
+                size(free)
+            );
+            Item::fail(
+                AREA,
+                "free disk",
+                found,
+                "free disk; what waits is delivered all the same",
+            )
         }
         Some(free) if free < FREE_LOW => {
             let found = format!("{}: below {reserve} nothing new is stored", size(free));
-            Item::warn(AREA, "free disk", found, "free disk, or set store.embedded.path to a larger one")
+            Item::warn(
+                AREA,
+                "free disk",
+                found,
+                "free disk, or set store.embedded.path to a larger one",
+            )
         }
         Some(free) => Item::ok(AREA, "free disk", size(free)),
     }
@@ -61,8 +79,13 @@ fn room(free: Option<u64>) -> Item {
 pub(super) fn left_behind(path: &str, waits: Option<u64>) -> Option<Item> {
     let found = match waits {
         Some(0) => return None,
-        Some(count) => format!("{} in {path}, of which this store knows nothing", several(count, "message")),
-        None => format!("a service uses the folder {path}, and what waits there does not wait in this store"),
+        Some(count) => format!(
+            "{} in {path}, of which this store knows nothing",
+            several(count, "message")
+        ),
+        None => format!(
+            "a service uses the folder {path}, and what waits there does not wait in this store"
+        ),
     };
     let fix = "drain it (run it with its own store until nothing waits), or stop it and let this store be filled again from the log, and \
                remove the folder then: docs/store.md";
@@ -76,22 +99,81 @@ mod tests {
 
     #[test]
     fn a_folder_is_judged_by_its_rights_its_format_and_its_room() {
-        let good = Inspection { path: "x".into(), used: Use::Free, unwritable: None, foreign_format: None, free: Some(FREE_LOW) };
-        let verdicts = |folder: Inspection| judge(&folder).iter().map(|item| item.verdict).collect::<Vec<_>>();
+        let good = Inspection {
+            path: "x".into(),
+            used: Use::Free,
+            unwritable: None,
+            foreign_format: None,
+            free: Some(FREE_LOW),
+        };
+        let verdicts = |folder: Inspection| {
+            judge(&folder)
+                .iter()
+                .map(|item| item.verdict)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(verdicts(good.clone()), [Fine, Fine, Fine]);
-        assert_eq!(verdicts(Inspection { unwritable: Some("denied".into()), ..good.clone() }), [Fine, Fail, Fine]);
-        assert_eq!(verdicts(Inspection { foreign_format: Some("7".into()), ..good.clone() }), [Fine, Fine, Fail, Fine]);
-        assert_eq!(verdicts(Inspection { free: Some(FREE_LOW - 1), ..good.clone() }), [Fine, Fine, Warn]);
-        assert_eq!(verdicts(Inspection { free: Some(EMBEDDED_RESERVE_BYTES - 1), ..good.clone() }), [Fine, Fine, Fail]);
-        assert_eq!(verdicts(Inspection { used: Use::Foreign(7), ..good.clone() }), [Warn, Fine, Fine]);
-        assert_eq!(verdicts(Inspection { used: Use::Closed("denied".into()), ..good.clone() }), [Warn, Fine, Fine]);
-        assert!(judge(&Inspection { used: Use::Taken(Some(7)), ..good })[0].found.contains("process 7: a service runs"));
+        assert_eq!(
+            verdicts(Inspection {
+                unwritable: Some("denied".into()),
+                ..good.clone()
+            }),
+            [Fine, Fail, Fine]
+        );
+        assert_eq!(
+            verdicts(Inspection {
+                foreign_format: Some("7".into()),
+                ..good.clone()
+            }),
+            [Fine, Fine, Fail, Fine]
+        );
+        assert_eq!(
+            verdicts(Inspection {
+                free: Some(FREE_LOW - 1),
+                ..good.clone()
+            }),
+            [Fine, Fine, Warn]
+        );
+        assert_eq!(
+            verdicts(Inspection {
+                free: Some(EMBEDDED_RESERVE_BYTES - 1),
+                ..good.clone()
+            }),
+            [Fine, Fine, Fail]
+        );
+        assert_eq!(
+            verdicts(Inspection {
+                used: Use::Foreign(7),
+                ..good.clone()
+            }),
+            [Warn, Fine, Fine]
+        );
+        assert_eq!(
+            verdicts(Inspection {
+                used: Use::Closed("denied".into()),
+                ..good.clone()
+            }),
+            [Warn, Fine, Fine]
+        );
+        assert!(
+            judge(&Inspection {
+                used: Use::Taken(Some(7)),
+                ..good
+            })[0]
+                .found
+                .contains("process 7: a service runs")
+        );
     }
 
     #[test]
     fn a_folder_that_was_left_behind_is_told_only_if_anything_waits_there() {
         assert_eq!(left_behind("./d", Some(0)), None);
-        assert!(left_behind("./d", Some(1)).unwrap().found.starts_with("1 message in ./d, "));
+        assert!(
+            left_behind("./d", Some(1))
+                .unwrap()
+                .found
+                .starts_with("1 message in ./d, ")
+        );
         assert_eq!(left_behind("./d", None).unwrap().verdict, Warn);
     }
 }

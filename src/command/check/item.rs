@@ -36,22 +36,56 @@ pub(super) struct Document {
 
 impl Item {
     pub(super) fn ok(area: &str, subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { area: area.to_owned(), subject: subject.into(), verdict: Verdict::Ok, found: found.into(), fix: None }
+        Self {
+            area: area.to_owned(),
+            subject: subject.into(),
+            verdict: Verdict::Ok,
+            found: found.into(),
+            fix: None,
+        }
     }
 
-    pub(super) fn warn(area: &str, subject: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warn, fix: Some(fix.into()), ..Self::ok(area, subject, found) }
+    pub(super) fn warn(
+        area: &str,
+        subject: impl Into<String>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            verdict: Verdict::Warn,
+            fix: Some(fix.into()),
+            ..Self::ok(area, subject, found)
+        }
     }
 
-    pub(super) fn fail(area: &str, subject: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fail, fix: Some(fix.into()), ..Self::ok(area, subject, found) }
+    pub(super) fn fail(
+        area: &str,
+        subject: impl Into<String>,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            verdict: Verdict::Fail,
+            fix: Some(fix.into()),
+            ..Self::ok(area, subject, found)
+        }
     }
 }
 
 impl Document {
     pub(super) fn new(deployment: &str, items: Vec<Item>) -> Self {
         let count = |verdict| items.iter().filter(|item| item.verdict == verdict).count();
-        let (ok, warn, fail) = (count(Verdict::Ok), count(Verdict::Warn), count(Verdict::Fail));
-        Self { deployment: deployment.to_owned(), ok, warn, fail, items }
+        let (ok, warn, fail) = (
+            count(Verdict::Ok),
+            count(Verdict::Warn),
+            count(Verdict::Fail),
+        );
+        Self {
+            deployment: deployment.to_owned(),
+            ok,
+            warn,
+            fail,
+            items,
+        }
     }
 }

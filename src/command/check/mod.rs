@@ -37,18 +37,36 @@ const DEFAULT_FOLDER: &str = "./postdate-data";
 pub(crate) fn check(config: &Config, check: &Check) -> Result<Outcome> {
     let items = run(async { Ok(look(config).await) })?;
     let document = Document::new(&config.deployment, items);
-    print(&if check.json { json(&document)? } else { text::document(&document, &Page::of_stdout()) })?;
-    Ok(if document.fail > 0 { Outcome::Failing } else { Outcome::Done })
+    print(&if check.json {
+        json(&document)?
+    } else {
+        text::document(&document, &Page::of_stdout())
+    })?;
+    Ok(if document.fail > 0 {
+        Outcome::Failing
+    } else {
+        Outcome::Done
+    })
 }
 
 async fn look(config: &Config) -> Vec<Item> {
-    let clusters = join_all(used_clusters(config).into_iter().map(|name| look_at_cluster(config, name)));
+    let clusters = join_all(
+        used_clusters(config)
+            .into_iter()
+            .map(|name| look_at_cluster(config, name)),
+    );
     let (clusters, store) = join(clusters, look_at_store(config)).await;
     clusters.into_iter().flatten().chain(store).collect()
 }
 
 fn used_clusters(config: &Config) -> BTreeSet<&str> {
-    let names = config.routes.values().flat_map(|route| [&*route.source.cluster, route.target_cluster(), &*route.dead_letter.cluster]);
+    let names = config.routes.values().flat_map(|route| {
+        [
+            &*route.source.cluster,
+            route.target_cluster(),
+            &*route.dead_letter.cluster,
+        ]
+    });
     names.collect()
 }
 
@@ -57,13 +75,23 @@ async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
     if config.nats.contains_key(name) {
         return nats::look(config, name, &duties).await;
     }
-    let topics: Vec<String> = duties.iter().map(|duty| duty.topic.clone()).collect::<BTreeSet<_>>().into_iter().collect();
+    let topics: Vec<String> = duties
+        .iter()
+        .map(|duty| duty.topic.clone())
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let found = match KafkaCatalog::new(&cluster(config, name), None, Health::new().part("check")) {
         Err(error) => Err(error),
         Ok(mut catalog) => {
             let found = tokio::time::timeout(CHECK_MAX, catalog.inspect(&topics)).await;
             broker::Catalog::close(&mut catalog).await;
-            found.unwrap_or_else(|_| Err(broker::Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs()))))
+            found.unwrap_or_else(|_| {
+                Err(broker::Error::Unavailable(format!(
+                    "no answer within {} s",
+                    CHECK_MAX.as_secs()
+                )))
+            })
         }
     };
     kafka::judge(name, &config.kafka[name].brokers, &duties, &found)
@@ -72,8 +100,17 @@ async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
 async fn look_at_store(config: &Config) -> Vec<Item> {
     match &config.store {
         config::Store::Redis(redis) => {
-            let found = tokio::time::timeout(CHECK_MAX, Redis::inspect(&redis_options(config, redis), &WallClock)).await;
-            let found = found.unwrap_or_else(|_| Err(store::Error::Unavailable(format!("no answer within {} s", CHECK_MAX.as_secs()))));
+            let found = tokio::time::timeout(
+                CHECK_MAX,
+                Redis::inspect(&redis_options(config, redis), &WallClock),
+            )
+            .await;
+            let found = found.unwrap_or_else(|_| {
+                Err(store::Error::Unavailable(format!(
+                    "no answer within {} s",
+                    CHECK_MAX.as_secs()
+                )))
+            });
             let mut items = redis::judge(&found, config.timer.max_clock_skew);
             let is_usable = items.iter().all(|item| item.verdict != item::Verdict::Fail);
             items.extend(look_at_left_behind(config).await);
@@ -99,7 +136,9 @@ async fn look_at_waiting(config: &Config) -> Vec<Item> {
 
 async fn report(config: &Config) -> Result<Report> {
     let report = async { Source::open(config).await?.report(None).await };
-    tokio::time::timeout(CHECK_MAX, report).await.unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_MAX.as_secs()))
+    tokio::time::timeout(CHECK_MAX, report)
+        .await
+        .unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_MAX.as_secs()))
 }
 
 /// What waits in a folder that was the store before, or still is another's.
@@ -110,8 +149,15 @@ async fn look_at_left_behind(config: &Config) -> Option<Item> {
         Use::Foreign(_) | Use::Closed(_) => return None,
         Use::Taken(_) => None,
         Use::Free => {
-            let store = config::Store::Embedded(config::Embedded { path: PathBuf::from(DEFAULT_FOLDER) });
-            let report = report(&Config { store, ..config.clone() }).await.ok()?;
+            let store = config::Store::Embedded(config::Embedded {
+                path: PathBuf::from(DEFAULT_FOLDER),
+            });
+            let report = report(&Config {
+                store,
+                ..config.clone()
+            })
+            .await
+            .ok()?;
             Some(report.total.messages + report.total.quarantined)
         }
     };

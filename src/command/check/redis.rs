@@ -19,29 +19,64 @@ pub(super) fn judge(found: &Result<Inspection, Error>, skew_max: Duration) -> Ve
             return vec![Item::fail(AREA, "redis reachable", error.to_string(), fix)];
         }
     };
-    let answered = format!("{}, which answers in {}", redis.address, length(redis.round_trip));
+    let answered = format!(
+        "{}, which answers in {}",
+        redis.address,
+        length(redis.round_trip)
+    );
     let mut items = vec![Item::ok(AREA, "redis reachable", answered), version(redis)];
     items.extend(kind(redis));
-    items.extend([policy(redis), scripts(redis), memory(redis), persistence(redis), replicas(redis), clock(redis, skew_max)]);
+    items.extend([
+        policy(redis),
+        scripts(redis),
+        memory(redis),
+        persistence(redis),
+        replicas(redis),
+        clock(redis, skew_max),
+    ]);
     items
 }
 
 fn version(redis: &Inspection) -> Item {
-    let major: Option<u32> = redis.version.split('.').next().and_then(|major| major.parse().ok());
+    let major: Option<u32> = redis
+        .version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
     match major {
         Some(major) if major >= VERSION_MIN => Item::ok(AREA, "version", redis.version.clone()),
         _ => {
-            let found = format!("{}: its scripts cannot be told to run on a full Redis", redis.version);
-            Item::fail(AREA, "version", found, format!("upgrade it to {VERSION_MIN}.0 or newer"))
+            let found = format!(
+                "{}: its scripts cannot be told to run on a full Redis",
+                redis.version
+            );
+            Item::fail(
+                AREA,
+                "version",
+                found,
+                format!("upgrade it to {VERSION_MIN}.0 or newer"),
+            )
         }
     }
 }
 
 fn kind(redis: &Inspection) -> Option<Item> {
     if redis.is_cluster {
-        return Some(Item::fail(AREA, "kind", "a node of a Redis Cluster, which this version cannot use", "give it a single Redis server"));
+        return Some(Item::fail(
+            AREA,
+            "kind",
+            "a node of a Redis Cluster, which this version cannot use",
+            "give it a single Redis server",
+        ));
     }
-    let replica = || Item::fail(AREA, "kind", "a replica, which takes no writes", "give store.redis.url the address of its master");
+    let replica = || {
+        Item::fail(
+            AREA,
+            "kind",
+            "a replica, which takes no writes",
+            "give store.redis.url the address of its master",
+        )
+    };
     redis.is_replica.then(replica)
 }
 
@@ -51,7 +86,10 @@ fn policy(redis: &Inspection) -> Item {
         policy => Item::fail(
             AREA,
             "maxmemory-policy",
-            format!("{}: Redis drops waiting messages when memory runs out, so `postdate run` refuses it", policy.unwrap_or("unknown")),
+            format!(
+                "{}: Redis drops waiting messages when memory runs out, so `postdate run` refuses it",
+                policy.unwrap_or("unknown")
+            ),
             "run `CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf too",
         ),
     }
@@ -60,7 +98,12 @@ fn policy(redis: &Inspection) -> Item {
 fn scripts(redis: &Inspection) -> Item {
     match &redis.scripts {
         None => Item::ok(AREA, "scripts", "run"),
-        Some(error) => Item::fail(AREA, "scripts", error.clone(), "grant the user `~pd:* +@read +@write +@scripting +info +time +select`"),
+        Some(error) => Item::fail(
+            AREA,
+            "scripts",
+            error.clone(),
+            "grant the user `~pd:* +@read +@write +@scripting +info +time +select`",
+        ),
     }
 }
 
@@ -70,15 +113,26 @@ fn memory(redis: &Inspection) -> Item {
         None | Some(0) => Item::warn(
             AREA,
             "maxmemory",
-            format!("not set, {used} used: Redis takes what the machine has, and is killed when there is no more"),
+            format!(
+                "not set, {used} used: Redis takes what the machine has, and is killed when there is no more"
+            ),
             "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below what the machine has: a full Redis still delivers",
         ),
-        Some(max) if redis.memory.is_some_and(|used| used.saturating_mul(100) >= max.saturating_mul(MEMORY_HIGH_PERCENT)) => Item::warn(
-            AREA,
-            "maxmemory",
-            format!("{used} of {} used: when it is full, nothing new is stored", size(max)),
-            "raise maxmemory; `postdate pending` tells what waits there",
-        ),
+        Some(max)
+            if redis.memory.is_some_and(|used| {
+                used.saturating_mul(100) >= max.saturating_mul(MEMORY_HIGH_PERCENT)
+            }) =>
+        {
+            Item::warn(
+                AREA,
+                "maxmemory",
+                format!(
+                    "{used} of {} used: when it is full, nothing new is stored",
+                    size(max)
+                ),
+                "raise maxmemory; `postdate pending` tells what waits there",
+            )
+        }
         Some(max) => Item::ok(AREA, "maxmemory", format!("{used} of {} used", size(max))),
     }
 }
@@ -96,14 +150,24 @@ fn persistence(redis: &Inspection) -> Item {
             fsync => Item::ok(
                 AREA,
                 "persistence",
-                format!("appendonly yes{}", fsync.map(|at| format!(", appendfsync {at}")).unwrap_or_default()),
+                format!(
+                    "appendonly yes{}",
+                    fsync
+                        .map(|at| format!(", appendfsync {at}"))
+                        .unwrap_or_default()
+                ),
             ),
         },
         (_, Some(save)) if !save.is_empty() => {
             let found = "snapshots only: a restart loses what was stored since the last one, and duplicates what was delivered since";
             Item::warn(AREA, "persistence", found, fix)
         }
-        (_, None) => Item::warn(AREA, "persistence", "no append-only file; whether there are snapshots is not shown to this user", fix),
+        (_, None) => Item::warn(
+            AREA,
+            "persistence",
+            "no append-only file; whether there are snapshots is not shown to this user",
+            fix,
+        ),
         (_, Some(_)) => {
             let found = "none: a restart of Redis is a loss of all that waits, which is read again as far as the sources retain it";
             Item::warn(AREA, "persistence", found, fix)
@@ -113,7 +177,9 @@ fn persistence(redis: &Inspection) -> Item {
 
 fn replicas(redis: &Inspection) -> Item {
     let found = match redis.replicas {
-        None | Some(0) => "none: if its machine is lost, all that waits is read again from the sources".to_owned(),
+        None | Some(0) => {
+            "none: if its machine is lost, all that waits is read again from the sources".to_owned()
+        }
         Some(count) => several(count, "replica"),
     };
     Item::ok(AREA, "replicas", found)
@@ -123,14 +189,34 @@ fn clock(redis: &Inspection, skew_max: Duration) -> Item {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
     // So much of it may be the way there or back.
     let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
-    let side = if redis.clock_ahead_ms < 0 { "behind" } else { "ahead of" };
+    let side = if redis.clock_ahead_ms < 0 {
+        "behind"
+    } else {
+        "ahead of"
+    };
     if sure.is_zero() {
-        return Item::ok(AREA, "clock", format!("as this machine's; timer.max_clock_skew is {}", length(skew_max)));
+        return Item::ok(
+            AREA,
+            "clock",
+            format!(
+                "as this machine's; timer.max_clock_skew is {}",
+                length(skew_max)
+            ),
+        );
     }
-    let found = format!("Redis is {} {side} this machine; timer.max_clock_skew is {}", length(off), length(skew_max));
+    let found = format!(
+        "Redis is {} {side} this machine; timer.max_clock_skew is {}",
+        length(off),
+        length(skew_max)
+    );
     let fix = "mend the clock synchronisation (`chronyc tracking`) of whichever is wrong";
     if sure > skew_max {
-        Item::fail(AREA, "clock", format!("{found}: this process would not be ready"), fix)
+        Item::fail(
+            AREA,
+            "clock",
+            format!("{found}: this process would not be ready"),
+            fix,
+        )
     } else if sure > skew_max / 4 {
         Item::warn(AREA, "clock", found, fix)
     } else {
@@ -166,8 +252,13 @@ mod tests {
 
     /// Those that are not fine.
     fn faults(redis: Inspection) -> Vec<(String, Verdict)> {
-        let items = judge(&Ok(redis), SKEW).into_iter().filter(|item| item.verdict != Fine);
-        items.inspect(|item| assert!(item.fix.is_some(), "{item:?}")).map(|item| (item.subject, item.verdict)).collect()
+        let items = judge(&Ok(redis), SKEW)
+            .into_iter()
+            .filter(|item| item.verdict != Fine);
+        items
+            .inspect(|item| assert!(item.fix.is_some(), "{item:?}"))
+            .map(|item| (item.subject, item.verdict))
+            .collect()
     }
 
     #[test]
@@ -178,23 +269,47 @@ mod tests {
             (|redis| redis.version = "unknown".into(), "version", Fail),
             (|redis| redis.is_cluster = true, "kind", Fail),
             (|redis| redis.is_replica = true, "kind", Fail),
-            (|redis| redis.policy = Some("allkeys-lru".into()), "maxmemory-policy", Fail),
+            (
+                |redis| redis.policy = Some("allkeys-lru".into()),
+                "maxmemory-policy",
+                Fail,
+            ),
             (|redis| redis.policy = None, "maxmemory-policy", Fail),
-            (|redis| redis.scripts = Some("denied".into()), "scripts", Fail),
+            (
+                |redis| redis.scripts = Some("denied".into()),
+                "scripts",
+                Fail,
+            ),
             (|redis| redis.memory_max = Some(0), "maxmemory", Warn),
             (|redis| redis.memory = Some(900 << 20), "maxmemory", Warn),
             (|redis| redis.is_appended = Some(false), "persistence", Warn),
-            (|redis| (redis.is_appended, redis.save) = (Some(false), Some("3600 1".into())), "persistence", Warn),
-            (|redis| redis.appendfsync = Some("no".into()), "persistence", Warn),
+            (
+                |redis| (redis.is_appended, redis.save) = (Some(false), Some("3600 1".into())),
+                "persistence",
+                Warn,
+            ),
+            (
+                |redis| redis.appendfsync = Some("no".into()),
+                "persistence",
+                Warn,
+            ),
             (|redis| redis.clock_ahead_ms = -700, "clock", Warn),
             (|redis| redis.clock_ahead_ms = 2_100, "clock", Fail),
         ];
         for (change, subject, verdict) in table {
             let mut redis = good();
             change(&mut redis);
-            assert_eq!(faults(redis.clone()), [(subject.to_owned(), verdict)], "{redis:?}");
+            assert_eq!(
+                faults(redis.clone()),
+                [(subject.to_owned(), verdict)],
+                "{redis:?}"
+            );
         }
-        let slow = Inspection { clock_ahead_ms: 2_100, round_trip: Duration::from_secs(2), ..good() };
+        let slow = Inspection {
+            clock_ahead_ms: 2_100,
+            round_trip: Duration::from_secs(2),
+            ..good()
+        };
         assert_eq!(faults(slow), [], "so much may be the way there and back");
     }
 

@@ -5,22 +5,41 @@ use crate::command::page::{Page, Tone, several, wrapped};
 
 pub(super) fn document(document: &Document, page: &Page) -> String {
     let mut text = String::new();
-    let subjects = document.items.iter().map(|item| item.subject.chars().count()).max().unwrap_or_default().max("fix".len());
+    let subjects = document
+        .items
+        .iter()
+        .map(|item| item.subject.chars().count())
+        .max()
+        .unwrap_or_default()
+        .max("fix".len());
     let indent = 2 + 4 + 2 + subjects + 2;
     let mut area = "";
     for item in &document.items {
         if item.area != area {
             area = &item.area;
-            text += &format!("{}{}\n", if text.is_empty() { "" } else { "\n" }, page.paint(Tone::Strong, area));
+            text += &format!(
+                "{}{}\n",
+                if text.is_empty() { "" } else { "\n" },
+                page.paint(Tone::Strong, area)
+            );
         }
         let (word, tone) = match item.verdict {
             Verdict::Ok => ("ok  ", Tone::Good),
             Verdict::Warn => ("warn", Tone::Odd),
             Verdict::Fail => ("fail", Tone::Bad),
         };
-        text += &format!("  {}  {:subjects$}  {}\n", page.paint(tone, word), item.subject, wrapped(&item.found, indent, page));
+        text += &format!(
+            "  {}  {:subjects$}  {}\n",
+            page.paint(tone, word),
+            item.subject,
+            wrapped(&item.found, indent, page)
+        );
         if let Some(fix) = &item.fix {
-            text += &format!("        {}  {}\n", page.paint(Tone::Faint, &format!("{:subjects$}", "fix")), wrapped(fix, indent, page));
+            text += &format!(
+                "        {}  {}\n",
+                page.paint(Tone::Faint, &format!("{:subjects$}", "fix")),
+                wrapped(fix, indent, page)
+            );
         }
     }
     let (warn, fail) = (several(document.warn as u64, "warning"), document.fail);
@@ -31,7 +50,10 @@ pub(super) fn document(document: &Document, page: &Page) -> String {
     } else {
         Tone::Good
     };
-    text + &format!("\n{}\n", page.paint(tone, &format!("{} ok, {warn}, {fail} failed", document.ok)))
+    text + &format!(
+        "\n{}\n",
+        page.paint(tone, &format!("{} ok, {warn}, {fail} failed", document.ok))
+    )
 }
 
 #[cfg(test)]
@@ -42,8 +64,18 @@ mod tests {
     fn example() -> Document {
         let items = vec![
             Item::ok("kafka.main", "reachable", "1 broker"),
-            Item::fail("kafka.main", "orders.paid", "target of orders does not exist", "create it"),
-            Item::warn("store", "maxmemory", "not set", "set maxmemory below what the machine has: a full Redis still delivers"),
+            Item::fail(
+                "kafka.main",
+                "orders.paid",
+                "target of orders does not exist",
+                "create it",
+            ),
+            Item::warn(
+                "store",
+                "maxmemory",
+                "not set",
+                "set maxmemory below what the machine has: a full Redis still delivers",
+            ),
         ];
         Document::new("prod", items)
     }
@@ -66,7 +98,15 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_lines_that_fit() {
-        let page = Page { is_terminal: true, width: 60, ..Page::PLAIN };
-        assert!(document(&example(), &page).lines().all(|line| line.chars().count() <= 60));
+        let page = Page {
+            is_terminal: true,
+            width: 60,
+            ..Page::PLAIN
+        };
+        assert!(
+            document(&example(), &page)
+                .lines()
+                .all(|line| line.chars().count() <= 60)
+        );
     }
 }

@@ -11,12 +11,21 @@ pub(super) fn judge(found: &Result<Report, String>) -> Vec<Item> {
         Ok(report) => report,
         Err(error) => {
             let fix = "if a service has the store to itself, give the configuration that it runs with; then `postdate pending` tells more";
-            return vec![Item::warn(AREA, "messages", format!("not known: {error}"), fix)];
+            return vec![Item::warn(
+                AREA,
+                "messages",
+                format!("not known: {error}"),
+                fix,
+            )];
         }
     };
     let found = match report.total.messages {
         0 => "none wait".to_owned(),
-        messages => format!("{} in {} (at most)", several(messages, "message"), several(report.shards.len() as u64, "shard")),
+        messages => format!(
+            "{} in {} (at most)",
+            several(messages, "message"),
+            several(report.shards.len() as u64, "shard")
+        ),
     };
     let mut items = vec![Item::ok(AREA, "messages", found)];
     items.extend(report.routes.iter().filter(|route| !route.configured).map(|route| {
@@ -35,28 +44,60 @@ pub(super) fn judge(found: &Result<Report, String>) -> Vec<Item> {
     }));
     items.extend(removed_topics(report));
     if report.total.quarantined > 0 {
-        let found = format!("{} cannot be read, and will not be delivered", several(report.total.quarantined, "message"));
-        items.push(Item::warn(AREA, "set aside", found, "see \"A run is set aside\" in docs/operate.md"));
+        let found = format!(
+            "{} cannot be read, and will not be delivered",
+            several(report.total.quarantined, "message")
+        );
+        items.push(Item::warn(
+            AREA,
+            "set aside",
+            found,
+            "see \"A run is set aside\" in docs/operate.md",
+        ));
     }
     items
 }
 
 /// Source topics that a route no longer has.
 fn removed_topics(report: &Report) -> Vec<Item> {
-    let has_route = |name: &str| report.routes.iter().any(|route| route.configured && route.route == name);
+    let has_route = |name: &str| {
+        report
+            .routes
+            .iter()
+            .any(|route| route.configured && route.route == name)
+    };
     let mut waits: Vec<(&str, &str, u64)> = Vec::new();
-    for shard in report.shards.iter().filter(|shard| !shard.configured && has_route(&shard.route)) {
+    for shard in report
+        .shards
+        .iter()
+        .filter(|shard| !shard.configured && has_route(&shard.route))
+    {
         let count = shard.amount.messages + shard.amount.quarantined;
-        match waits.last_mut().filter(|(route, topic, _)| *route == shard.route && *topic == shard.topic) {
+        match waits
+            .last_mut()
+            .filter(|(route, topic, _)| *route == shard.route && *topic == shard.topic)
+        {
             Some((_, _, sum)) => *sum += count,
             None => waits.push((&shard.route, &shard.topic, count)),
         }
     }
     let item = |(route, topic, count): (&str, &str, u64)| {
-        let found = format!("{} of a topic that route {route} no longer reads: nobody delivers them", several(count, "message"));
-        Item::warn(AREA, format!("topic {topic}"), found, format!("add it to route.{route}.source.topics again until nothing waits"))
+        let found = format!(
+            "{} of a topic that route {route} no longer reads: nobody delivers them",
+            several(count, "message")
+        );
+        Item::warn(
+            AREA,
+            format!("topic {topic}"),
+            found,
+            format!("add it to route.{route}.source.topics again until nothing waits"),
+        )
     };
-    waits.into_iter().filter(|(_, _, count)| *count > 0).map(item).collect()
+    waits
+        .into_iter()
+        .filter(|(_, _, count)| *count > 0)
+        .map(item)
+        .collect()
 }
 
 #[cfg(test)]
@@ -67,8 +108,16 @@ mod tests {
 
     #[test]
     fn what_nobody_delivers_is_warned_of_and_what_is_empty_is_not() {
-        let amount = |messages| Amount { messages, ..Amount::default() };
-        let route = |name: &str, configured, messages| Route { route: name.into(), configured, shards: 1, amount: amount(messages) };
+        let amount = |messages| Amount {
+            messages,
+            ..Amount::default()
+        };
+        let route = |name: &str, configured, messages| Route {
+            route: name.into(),
+            configured,
+            shards: 1,
+            amount: amount(messages),
+        };
         let shard = |route: &str, topic: &str, partition, configured| Shard {
             route: route.into(),
             topic: topic.into(),
@@ -78,8 +127,16 @@ mod tests {
             first_hour_ms: None,
         };
         let report = Report {
-            total: Amount { messages: 9, bytes: 0, quarantined: 1 },
-            routes: vec![route("empty", false, 0), route("gone", false, 2), route("orders", true, 6)],
+            total: Amount {
+                messages: 9,
+                bytes: 0,
+                quarantined: 1,
+            },
+            routes: vec![
+                route("empty", false, 0),
+                route("gone", false, 2),
+                route("orders", true, 6),
+            ],
             shards: vec![
                 shard("gone", "g", 0, false),
                 shard("orders", "d", 0, true),
@@ -89,9 +146,27 @@ mod tests {
             ..Report::default()
         };
         let items = judge(&Ok(report));
-        let verdicts: Vec<_> = items.iter().map(|item| (&*item.subject, item.verdict)).collect();
-        assert_eq!(verdicts, [("messages", Fine), ("route empty", Fine), ("route gone", Warn), ("topic old", Warn), ("set aside", Warn)]);
-        assert!(items[3].found.starts_with("4 messages of a topic that route orders no longer reads"), "{}", items[3].found);
+        let verdicts: Vec<_> = items
+            .iter()
+            .map(|item| (&*item.subject, item.verdict))
+            .collect();
+        assert_eq!(
+            verdicts,
+            [
+                ("messages", Fine),
+                ("route empty", Fine),
+                ("route gone", Warn),
+                ("topic old", Warn),
+                ("set aside", Warn)
+            ]
+        );
+        assert!(
+            items[3]
+                .found
+                .starts_with("4 messages of a topic that route orders no longer reads"),
+            "{}",
+            items[3].found
+        );
         assert_eq!(judge(&Err("no answer".into()))[0].verdict, Warn);
     }
 }

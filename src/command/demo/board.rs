@@ -98,8 +98,10 @@ impl Board {
             return;
         }
         self.tally.delivered += 1;
-        self.tally.early += u64::from(arrival.at < due || arrival.due.is_some_and(|due| arrival.at < due));
-        self.lateness.add(millis(arrival.at.since(arrival.due.unwrap_or(due))));
+        self.tally.early +=
+            u64::from(arrival.at < due || arrival.due.is_some_and(|due| arrival.at < due));
+        self.lateness
+            .add(millis(arrival.at.since(arrival.due.unwrap_or(due))));
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -158,13 +160,19 @@ pub(super) struct Lateness {
 impl Default for Lateness {
     fn default() -> Self {
         let buckets = usize::try_from(millis(DEMO_LATENESS_MAX)).expect("some thousands") + 1;
-        Self { counts: vec![0; buckets], total: 0, greatest: 0 }
+        Self {
+            counts: vec![0; buckets],
+            total: 0,
+            greatest: 0,
+        }
     }
 }
 
 impl Lateness {
     fn add(&mut self, late: u64) {
-        let bucket = usize::try_from(late).unwrap_or(usize::MAX).min(self.counts.len() - 1);
+        let bucket = usize::try_from(late)
+            .unwrap_or(usize::MAX)
+            .min(self.counts.len() - 1);
         self.counts[bucket] += 1;
         self.total += 1;
         self.greatest = self.greatest.max(late);
@@ -200,8 +208,18 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn arrival(author: Author, due: i64, seen: i64) -> Arrival {
-        let (key, text) = ("order-7".to_owned(), "close it unless it was paid".to_owned());
-        Arrival { author, key, text, due: Some(at(due)), at: at(seen), refusal: None }
+        let (key, text) = (
+            "order-7".to_owned(),
+            "close it unless it was paid".to_owned(),
+        );
+        Arrival {
+            author,
+            key,
+            text,
+            due: Some(at(due)),
+            at: at(seen),
+            refusal: None,
+        }
     }
 
     #[test]
@@ -212,9 +230,18 @@ pub(super) mod tests {
         board.arrive(arrival(Author::Own(0), 1_003, 1_005));
         board.arrive(arrival(Author::Own(0), 1_003, 1_006));
         board.arrive(arrival(Author::Own(1), 999, 999));
-        let expected = Tally { sent: 2, delivered: 2, duplicates: 1, early: 1, ..Tally::default() };
+        let expected = Tally {
+            sent: 2,
+            delivered: 2,
+            duplicates: 1,
+            early: 1,
+            ..Tally::default()
+        };
         assert_eq!((board.tally(), board.waiting()), (expected, 0));
-        assert_eq!((board.lateness().greatest(), board.latest().count()), (Some(2), 3));
+        assert_eq!(
+            (board.lateness().greatest(), board.latest().count()),
+            (Some(2), 3)
+        );
     }
 
     #[test]
@@ -230,24 +257,60 @@ pub(super) mod tests {
         let mut board = Board::default();
         (0..3).for_each(|number| board.send(number, at(1_000)));
         board.refuse(0);
-        board.arrive(Arrival { refusal: Some("delay_above_max".to_owned()), ..arrival(Author::Own(1), 1_000, 1_001) });
-        assert_eq!(board.tally(), Tally { sent: 3, refused: 2, ..Tally::default() });
-        assert_eq!((board.waiting(), board.overdue(at(1_000)), board.overdue(at(999))), (1, 1, 0));
+        board.arrive(Arrival {
+            refusal: Some("delay_above_max".to_owned()),
+            ..arrival(Author::Own(1), 1_000, 1_001)
+        });
+        assert_eq!(
+            board.tally(),
+            Tally {
+                sent: 3,
+                refused: 2,
+                ..Tally::default()
+            }
+        );
+        assert_eq!(
+            (
+                board.waiting(),
+                board.overdue(at(1_000)),
+                board.overdue(at(999))
+            ),
+            (1, 1, 0)
+        );
     }
 
     #[test]
     fn a_guest_is_shown_and_counted_apart() {
         let mut board = Board::default();
         board.arrive(arrival(Author::Guest, 1_000, 1_004));
-        assert_eq!(board.tally(), Tally { guests: 1, ..Tally::default() });
-        assert_eq!((board.latest().count(), board.latest_guest().and_then(Arrival::late)), (0, Some(4)));
-        assert_eq!(board.lateness().per_mille(500), None, "only the demo's own are measured");
+        assert_eq!(
+            board.tally(),
+            Tally {
+                guests: 1,
+                ..Tally::default()
+            }
+        );
+        assert_eq!(
+            (
+                board.latest().count(),
+                board.latest_guest().and_then(Arrival::late)
+            ),
+            (0, Some(4))
+        );
+        assert_eq!(
+            board.lateness().per_mille(500),
+            None,
+            "only the demo's own are measured"
+        );
     }
 
     #[test]
     fn seconds_are_those_of_the_clock() {
         let mut board = Board::default();
-        for (number, due) in [900, 1_999, 2_000, 2_999, 3_000, 99_000].into_iter().enumerate() {
+        for (number, due) in [900, 1_999, 2_000, 2_999, 3_000, 99_000]
+            .into_iter()
+            .enumerate()
+        {
             board.send(number as u64, at(due));
         }
         assert_eq!(board.pending(at(1_950), 3), [2, 2, 1]);

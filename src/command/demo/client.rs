@@ -12,7 +12,10 @@ use crate::role::{cluster, nats_cluster};
 /// How clients are made.
 #[derive(Clone)]
 pub(super) enum Clients {
-    Kafka { from: kafka::Cluster, to: kafka::Cluster },
+    Kafka {
+        from: kafka::Cluster,
+        to: kafka::Cluster,
+    },
     Nats(nats::Cluster),
 }
 
@@ -20,9 +23,10 @@ impl Clients {
     pub(super) fn of(venue: &Venue) -> Self {
         let route = &venue.config.routes[&venue.route];
         match venue.place.kind {
-            Kind::Kafka => {
-                Self::Kafka { from: cluster(&venue.config, &route.source.cluster), to: cluster(&venue.config, route.target_cluster()) }
-            }
+            Kind::Kafka => Self::Kafka {
+                from: cluster(&venue.config, &route.source.cluster),
+                to: cluster(&venue.config, route.target_cluster()),
+            },
             Kind::Nats => Self::Nats(nats_cluster(&venue.config, &route.source.cluster)),
         }
     }
@@ -31,16 +35,31 @@ impl Clients {
     pub(super) fn target(&self, run: &str, part: Part) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
             Self::Kafka { from, .. } => Box::new(KafkaTarget::new(from, DEMO_IN_FLIGHT_MAX, part)?),
-            Self::Nats(cluster) => Box::new(NatsTarget::new(cluster, DEMO_IN_FLIGHT_MAX, run.to_owned(), part)?),
+            Self::Nats(cluster) => Box::new(NatsTarget::new(
+                cluster,
+                DEMO_IN_FLIGHT_MAX,
+                run.to_owned(),
+                part,
+            )?),
         })
     }
 
     /// Reads `topics`, as the only member of `group`.
-    pub(super) fn source(&self, group: String, topics: Vec<String>, part: Part) -> Result<Box<dyn Source>, Error> {
+    pub(super) fn source(
+        &self,
+        group: String,
+        topics: Vec<String>,
+        part: Part,
+    ) -> Result<Box<dyn Source>, Error> {
         Ok(match self {
             Self::Kafka { to, .. } => Box::new(KafkaSource::new(to, group, &topics, part)?),
             Self::Nats(cluster) => {
-                let reading = Reading { member: "watcher".to_owned(), group, topics, keeps_schedules: false };
+                let reading = Reading {
+                    member: "watcher".to_owned(),
+                    group,
+                    topics,
+                    keeps_schedules: false,
+                };
                 Box::new(NatsSource::new(cluster, reading, part)?)
             }
         })

@@ -103,13 +103,15 @@ impl View<'_> {
 
     /// What waits though it was due a second ago: a few milliseconds are nobody's fault.
     fn overdue(&self) -> u64 {
-        self.board.overdue(Timestamp::from_millis(self.now.as_millis() - 1_000))
+        self.board
+            .overdue(Timestamp::from_millis(self.now.as_millis() - 1_000))
     }
 }
 
 /// Shows it; an error if not all that was sent arrived once.
 pub(crate) fn demo(demo: &cli::Demo) -> Result<()> {
-    let mut random = StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
+    let mut random =
+        StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
     let run = format!("{:08x}", random.random::<u32>());
     let venue = match (&demo.config, &demo.nats) {
         (Some(file), _) => Venue::of(Config::load(file)?, demo.route.as_deref())?,
@@ -126,21 +128,46 @@ fn show(demo: &cli::Demo, venue: &Venue, run: String, seed: u64) -> Result<()> {
     if !venue.place.is_own && !demo.yes {
         confirm()?;
     }
-    let look = if !demo.plain && Screen::is_possible() { Look::Picture } else { Look::Lines };
+    let look = if !demo.plain && Screen::is_possible() {
+        Look::Picture
+    } else {
+        Look::Lines
+    };
     let notes = Notes::default();
     let _printed = notes.printed_at_the_end();
     let telemetry = install(&venue.config, &notes, look)?;
     let mut service = Service::start(&venue.config, &telemetry)?;
     let (news, heard) = mpsc::channel(DEMO_NEWS_MAX);
-    let enough = start(&mut service, venue, (run, Shop::new(seed)), (demo.length, news))?;
-    let mut show = Show::new(heard, enough, (demo.length, look), venue.place.clone(), notes);
+    let enough = start(
+        &mut service,
+        venue,
+        (run, Shop::new(seed)),
+        (demo.length, news),
+    )?;
+    let mut show = Show::new(
+        heard,
+        enough,
+        (demo.length, look),
+        venue.place.clone(),
+        notes,
+    );
     let served = service.until(show.serve());
-    let Report { board, ending, trouble } = show.end();
+    let Report {
+        board,
+        ending,
+        trouble,
+    } = show.end();
     served.and(say(&words::summary(&board, ending, &venue.place)))?;
     if board.tally().sent == 0 {
-        anyhow::bail!("nothing was sent: {}", trouble.unwrap_or_else(|| "the broker did not answer in time".to_owned()));
+        anyhow::bail!(
+            "nothing was sent: {}",
+            trouble.unwrap_or_else(|| "the broker did not answer in time".to_owned())
+        );
     }
-    anyhow::ensure!(ending.is_well(&board), "not every message that was sent has arrived exactly once and in time");
+    anyhow::ensure!(
+        ending.is_well(&board),
+        "not every message that was sent has arrived exactly once and in time"
+    );
     Ok(())
 }
 
@@ -149,7 +176,13 @@ fn install(config: &Config, notes: &Notes, look: Look) -> Result<Telemetry> {
     if look == Look::Lines {
         return Telemetry::install(config);
     }
-    let (log, notes) = (Log { format: LogFormat::Text, level: "warn".to_owned() }, notes.clone());
+    let (log, notes) = (
+        Log {
+            format: LogFormat::Text,
+            level: "warn".to_owned(),
+        },
+        notes.clone(),
+    );
     Telemetry::install_on(&log, false, move || notes.clone())
 }
 
@@ -161,31 +194,71 @@ fn start(
     (length, news): (Duration, mpsc::Sender<News>),
 ) -> Result<Token> {
     let (begin, enough, clients) = (Token::new(), Token::new(), Clients::of(venue));
-    let (part, seen) = (service.health().part("demo sender"), service.health().part("demo watcher"));
+    let (part, seen) = (
+        service.health().part("demo sender"),
+        service.health().part("demo watcher"),
+    );
 
-    let (topic, theirs) = (venue.place.source.clone(), (run.clone(), news.clone(), begin.clone(), enough.clone(), clients.clone()));
-    service.group().thread("demo-sender", move |stop| async move {
-        let (run, news, begin, enough, clients) = theirs;
-        let target = clients.target(&run, part)?;
-        let sender = Sender { target, topic, run, shop, clock: WallClock, length, news, begin, enough };
-        sender.serve(stop).await;
-        anyhow::Ok(())
-    })?;
+    let (topic, theirs) = (
+        venue.place.source.clone(),
+        (
+            run.clone(),
+            news.clone(),
+            begin.clone(),
+            enough.clone(),
+            clients.clone(),
+        ),
+    );
+    service
+        .group()
+        .thread("demo-sender", move |stop| async move {
+            let (run, news, begin, enough, clients) = theirs;
+            let target = clients.target(&run, part)?;
+            let sender = Sender {
+                target,
+                topic,
+                run,
+                shop,
+                clock: WallClock,
+                length,
+                news,
+                begin,
+                enough,
+            };
+            sender.serve(stop).await;
+            anyhow::Ok(())
+        })?;
 
     let (dead_letter, topics) = (venue.dead_letter.clone(), venue.watched.clone());
-    let guests = if venue.place.is_own { Guests::Welcome } else { Guests::Ignored };
+    let guests = if venue.place.is_own {
+        Guests::Welcome
+    } else {
+        Guests::Ignored
+    };
     let group = format!("{}.demo.{run}", venue.config.deployment);
-    service.group().thread("demo-watcher", move |stop| async move {
-        let source = clients.source(group, topics, seen)?;
-        let watcher = Watcher { source, dead_letter, run, guests, clock: WallClock, news, begin };
-        anyhow::Ok(watcher.serve(stop).await?)
-    })?;
+    service
+        .group()
+        .thread("demo-watcher", move |stop| async move {
+            let source = clients.source(group, topics, seen)?;
+            let watcher = Watcher {
+                source,
+                dead_letter,
+                run,
+                guests,
+                clock: WallClock,
+                news,
+                begin,
+            };
+            anyhow::Ok(watcher.serve(stop).await?)
+        })?;
     Ok(enough)
 }
 
 fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("nobody reads what the demo has to say")
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("nobody reads what the demo has to say")
 }
 
 /// Somebody at a terminal is asked; a script has decided.

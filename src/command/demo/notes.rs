@@ -24,8 +24,15 @@ impl Notes {
     /// The latest, for a while: what it says, without the time, the level and the module that it begins with.
     pub(super) fn last(&self) -> Option<String> {
         let lines = self.lines();
-        let note = lines.back().filter(|note| note.at.elapsed() < DEMO_NOTE_SHOWN)?;
-        Some(note.line.split_once(": ").map_or(note.line.as_str(), |(_, rest)| rest).to_owned())
+        let note = lines
+            .back()
+            .filter(|note| note.at.elapsed() < DEMO_NOTE_SHOWN)?;
+        Some(
+            note.line
+                .split_once(": ")
+                .map_or(note.line.as_str(), |(_, rest)| rest)
+                .to_owned(),
+        )
     }
 
     /// To where logs go otherwise, when the answer is dropped: after a panic too, for what it said is among them.
@@ -53,12 +60,17 @@ impl Drop for Printed {
 /// Takes one whole line at a time, as loggers write them.
 impl Write for Notes {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_NOTE_BYTES_MAX)]).trim_end().to_owned();
+        let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_NOTE_BYTES_MAX)])
+            .trim_end()
+            .to_owned();
         let mut lines = self.lines();
         if lines.len() == DEMO_NOTES_MAX {
             lines.pop_front();
         }
-        lines.push_back(Note { at: Instant::now(), line: text });
+        lines.push_back(Note {
+            at: Instant::now(),
+            line: text,
+        });
         Ok(line.len())
     }
 
@@ -75,9 +87,18 @@ mod tests {
     async fn the_latest_lines_are_kept_and_the_last_is_shown_for_a_while() {
         let notes = Notes::default();
         (0..50).for_each(|number| {
-            notes.clone().write_all(format!("2026-11-21T23:00:00Z  WARN postdate::health: line {number}\n").as_bytes()).unwrap();
+            notes
+                .clone()
+                .write_all(
+                    format!("2026-11-21T23:00:00Z  WARN postdate::health: line {number}\n")
+                        .as_bytes(),
+                )
+                .unwrap();
         });
-        assert_eq!((notes.last(), notes.lines().len()), (Some("line 49".to_owned()), DEMO_NOTES_MAX));
+        assert_eq!(
+            (notes.last(), notes.lines().len()),
+            (Some("line 49".to_owned()), DEMO_NOTES_MAX)
+        );
         tokio::time::advance(DEMO_NOTE_SHOWN).await;
         assert_eq!((notes.last(), notes.lines().len()), (None, DEMO_NOTES_MAX));
     }

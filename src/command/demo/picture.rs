@@ -33,7 +33,11 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 /// Draws it into all of the frame, or the left of it.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     let area = frame.area();
-    let area = Rect { x: area.x + 1, width: area.width.saturating_sub(2).min(WIDTH_MAX), ..area };
+    let area = Rect {
+        x: area.x + 1,
+        width: area.width.saturating_sub(2).min(WIDTH_MAX),
+        ..area
+    };
     let chart_lines = u16::try_from(BAR_LINES + 3).expect("a few");
     let [head, _, chart, _, numbers, _, arrivals, foot] = Layout::vertical([
         Constraint::Length(2),
@@ -47,29 +51,51 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     ])
     .areas(area);
     frame.render_widget(Paragraph::new(header(view, usize::from(area.width))), head);
-    frame.render_widget(Paragraph::new(pending(view, usize::from(area.width))), chart);
+    frame.render_widget(
+        Paragraph::new(pending(view, usize::from(area.width))),
+        chart,
+    );
     frame.render_widget(Paragraph::new(vec![counters(view), late(view)]), numbers);
-    frame.render_widget(Paragraph::new(latest(view, usize::from(arrivals.height), usize::from(area.width))), arrivals);
+    frame.render_widget(
+        Paragraph::new(latest(
+            view,
+            usize::from(arrivals.height),
+            usize::from(area.width),
+        )),
+        arrivals,
+    );
     frame.render_widget(Paragraph::new(footer(view)), foot);
 }
 
 fn header(view: &View<'_>, width: usize) -> Vec<Line<'static>> {
-    let title = [Span::styled("postdate demo", BOLD.fg(ACCENT)), Span::styled("  a shop that says \"later\"", DIM)];
+    let title = [
+        Span::styled("postdate demo", BOLD.fg(ACCENT)),
+        Span::styled("  a shop that says \"later\"", DIM),
+    ];
     let state = state(view);
     let used = title.iter().map(Span::width).sum::<usize>() + state.chars().count();
     let mut first = Line::from(title.to_vec());
     first.push_span(Span::raw(" ".repeat(width.saturating_sub(used))));
     first.push_span(Span::styled(state, DIM));
-    let done =
-        usize::try_from(view.elapsed().as_millis() * width as u128 / view.length.as_millis().max(1)).map_or(width, |done| done.min(width));
-    let rule = Line::from(vec![Span::styled("━".repeat(done), Style::new().fg(ACCENT)), Span::styled("─".repeat(width - done), DIM)]);
+    let done = usize::try_from(
+        view.elapsed().as_millis() * width as u128 / view.length.as_millis().max(1),
+    )
+    .map_or(width, |done| done.min(width));
+    let rule = Line::from(vec![
+        Span::styled("━".repeat(done), Style::new().fg(ACCENT)),
+        Span::styled("─".repeat(width - done), DIM),
+    ]);
     vec![first, rule]
 }
 
 fn state(view: &View<'_>) -> String {
     match view.phase {
         Phase::Starting => "starting".to_owned(),
-        Phase::Sending { .. } => format!("{} s of {} s", view.elapsed().as_secs(), view.length.as_secs()),
+        Phase::Sending { .. } => format!(
+            "{} s of {} s",
+            view.elapsed().as_secs(),
+            view.length.as_secs()
+        ),
         Phase::Finishing => format!("waiting for the last {}", view.board.waiting()),
         Phase::Over => "done".to_owned(),
     }
@@ -78,16 +104,36 @@ fn state(view: &View<'_>) -> String {
 /// Bars by the second in which they are due, each with its number on top.
 fn pending(view: &View<'_>, width: usize) -> Vec<Line<'static>> {
     let pending = view.board.pending(view.now, SECONDS);
-    let (cell, most) = ((width / SECONDS).max(4), pending.iter().max().copied().unwrap_or(0).max(8));
+    let (cell, most) = (
+        (width / SECONDS).max(4),
+        pending.iter().max().copied().unwrap_or(0).max(8),
+    );
     let heights: Vec<usize> = pending.iter().map(|count| eighths(*count, most)).collect();
-    let mut lines =
-        vec![Line::from(vec![Span::styled(spaced(view.board.waiting()), BOLD), Span::raw(" wait, by the second in which they are due")])];
+    let mut lines = vec![Line::from(vec![
+        Span::styled(spaced(view.board.waiting()), BOLD),
+        Span::raw(" wait, by the second in which they are due"),
+    ])];
     for row in (0..=BAR_LINES).rev() {
-        let spans = pending.iter().zip(&heights).enumerate().map(|(second, (count, height))| bar(row, *count, *height, (second, cell)));
+        let spans = pending
+            .iter()
+            .zip(&heights)
+            .enumerate()
+            .map(|(second, (count, height))| bar(row, *count, *height, (second, cell)));
         lines.push(Line::from(spans.collect::<Vec<_>>()));
     }
-    let labels = (0..SECONDS).map(|second| if second == 0 { "now".to_owned() } else { format!("+{second} s") });
-    lines.push(Line::styled(labels.map(|label| format!("{label:<cell$}")).collect::<String>(), DIM));
+    let labels = (0..SECONDS).map(|second| {
+        if second == 0 {
+            "now".to_owned()
+        } else {
+            format!("+{second} s")
+        }
+    });
+    lines.push(Line::styled(
+        labels
+            .map(|label| format!("{label:<cell$}"))
+            .collect::<String>(),
+        DIM,
+    ));
     lines
 }
 
@@ -99,7 +145,14 @@ fn bar(row: usize, count: u64, height: usize, (second, cell): (usize, usize)) ->
         return Span::styled(format!("{block:<cell$}"), Style::new().fg(color));
     }
     let is_top = height.div_ceil(8) == row;
-    Span::styled(if is_top && count > 0 { format!("{count:<cell$}") } else { " ".repeat(cell) }, DIM)
+    Span::styled(
+        if is_top && count > 0 {
+            format!("{count:<cell$}")
+        } else {
+            " ".repeat(cell)
+        },
+        DIM,
+    )
 }
 
 fn eighths(count: u64, most: u64) -> usize {
@@ -117,10 +170,23 @@ fn counters(view: &View<'_>) -> Line<'static> {
     add("sent", tally.sent, BOLD);
     add("delivered", tally.delivered, BOLD.fg(GOOD));
     add("waiting", view.board.waiting(), BOLD.fg(ACCENT));
-    for (name, value) in [("overdue", view.overdue()), ("early", tally.early), ("twice", tally.duplicates), ("refused", tally.refused)] {
+    for (name, value) in [
+        ("overdue", view.overdue()),
+        ("early", tally.early),
+        ("twice", tally.duplicates),
+        ("refused", tally.refused),
+    ] {
         // What goes wrong is not to be looked for; what cannot go wrong while all is well is shown when it does.
         if value > 0 || name != "refused" {
-            add(name, value, if value > 0 { BOLD.fg(BAD) } else { Style::new() });
+            add(
+                name,
+                value,
+                if value > 0 {
+                    BOLD.fg(BAD)
+                } else {
+                    Style::new()
+                },
+            );
         }
     }
     line
@@ -134,15 +200,26 @@ fn late(view: &View<'_>) -> Line<'static> {
     }
     let guests = view.board.tally().guests;
     if guests > 0 {
-        line.push_span(Span::styled(format!("and {} of yours", spaced(guests)), BOLD.fg(GUEST)));
+        line.push_span(Span::styled(
+            format!("and {} of yours", spaced(guests)),
+            BOLD.fg(GUEST),
+        ));
     }
     line
 }
 
 fn latest(view: &View<'_>, lines: usize, width: usize) -> Vec<Line<'static>> {
     let mut shown = vec![Line::styled("the last to arrive", DIM)];
-    let arrivals = view.board.latest_guest().into_iter().chain(view.board.latest());
-    shown.extend(arrivals.take(lines.saturating_sub(2)).map(|arrival| row(arrival, width)));
+    let arrivals = view
+        .board
+        .latest_guest()
+        .into_iter()
+        .chain(view.board.latest());
+    shown.extend(
+        arrivals
+            .take(lines.saturating_sub(2))
+            .map(|arrival| row(arrival, width)),
+    );
     shown
 }
 
@@ -170,7 +247,14 @@ fn row(arrival: &Arrival, width: usize) -> Line<'static> {
 const KEY: usize = 15;
 
 fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width { text.to_owned() } else { text.chars().take(width.saturating_sub(1)).chain(['…']).collect() }
+    if text.chars().count() <= width {
+        text.to_owned()
+    } else {
+        text.chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect()
+    }
 }
 
 fn footer(view: &View<'_>) -> Vec<Line<'static>> {
@@ -178,7 +262,10 @@ fn footer(view: &View<'_>) -> Vec<Line<'static>> {
         _ if view.phase == Phase::Over => Line::default(),
         Some(note) => Line::styled(note.clone(), Style::new().fg(BAD)),
         None => view.invitation.as_ref().map_or_else(Line::default, |line| {
-            Line::from(vec![Span::styled("try  ", DIM), Span::styled(line.clone(), Style::new().fg(GUEST))])
+            Line::from(vec![
+                Span::styled("try  ", DIM),
+                Span::styled(line.clone(), Style::new().fg(GUEST)),
+            ])
         }),
     };
     let keys = match view.phase {
@@ -202,21 +289,51 @@ mod tests {
     fn board() -> Board {
         let mut board = Board::default();
         for number in 0..140_u64 {
-            let ahead = if number < 40 { -1_000 } else { i64::try_from(number * number % 9_000).unwrap() };
+            let ahead = if number < 40 {
+                -1_000
+            } else {
+                i64::try_from(number * number % 9_000).unwrap()
+            };
             board.send(number, at(100_000 + ahead));
         }
         (140..160).for_each(|number| board.send(number, at(106_000)));
-        (0..40).for_each(|number| board.arrive(arrival(Author::Own(number), 99_000, 99_000 + i64::try_from(number % 7).unwrap())));
+        (0..40).for_each(|number| {
+            board.arrive(arrival(
+                Author::Own(number),
+                99_000,
+                99_000 + i64::try_from(number % 7).unwrap(),
+            ))
+        });
         let guest = arrival(Author::Guest, 99_000, 99_004);
-        board.arrive(Arrival { key: "me".to_owned(), text: "hello".to_owned(), ..guest.clone() });
-        let why = "postdate-after is \"10x\"; it takes milliseconds, or units such as 1h30m, 250ms, 7d".to_owned();
-        board.arrive(Arrival { key: "me".to_owned(), text: "hello".to_owned(), refusal: Some(why), ..guest });
+        board.arrive(Arrival {
+            key: "me".to_owned(),
+            text: "hello".to_owned(),
+            ..guest.clone()
+        });
+        let why =
+            "postdate-after is \"10x\"; it takes milliseconds, or units such as 1h30m, 250ms, 7d"
+                .to_owned();
+        board.arrive(Arrival {
+            key: "me".to_owned(),
+            text: "hello".to_owned(),
+            refusal: Some(why),
+            ..guest
+        });
         board
     }
 
     fn drawn(width: u16, height: u16, phase: Phase, board: &Board) -> String {
-        let invitation = Some("echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s".to_owned());
-        let view = View { board, now: at(100_300), phase, length: Duration::from_secs(30), note: None, invitation };
+        let invitation = Some(
+            "echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s".to_owned(),
+        );
+        let view = View {
+            board,
+            now: at(100_300),
+            phase,
+            length: Duration::from_secs(30),
+            note: None,
+            invitation,
+        };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, &view)).unwrap();
         let (buffer, mut text) = (terminal.backend().buffer(), String::new());
@@ -229,13 +346,30 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_shows_it_all() {
-        insta::assert_snapshot!(drawn(80, 23, Phase::Sending { begun: at(88_000) }, &board()));
+        insta::assert_snapshot!(drawn(
+            80,
+            23,
+            Phase::Sending { begun: at(88_000) },
+            &board()
+        ));
     }
 
     #[test]
     fn the_least_terminal_leaves_nothing_out() {
-        let drawn = drawn(WIDTH_LEAST, HEIGHT_LEAST, Phase::Sending { begun: at(88_000) }, &board());
-        for last in ["12 s of 30 s\n", "+11 s\n", "twice 0\n", "of yours\n", "postdate-after=5s\n", "and end\n"] {
+        let drawn = drawn(
+            WIDTH_LEAST,
+            HEIGHT_LEAST,
+            Phase::Sending { begun: at(88_000) },
+            &board(),
+        );
+        for last in [
+            "12 s of 30 s\n",
+            "+11 s\n",
+            "twice 0\n",
+            "of yours\n",
+            "postdate-after=5s\n",
+            "and end\n",
+        ] {
             assert!(drawn.contains(last), "{last:?} is missing:\n{drawn}");
         }
     }

@@ -45,10 +45,15 @@ impl Screen {
     pub(super) fn open() -> std::io::Result<Self> {
         let raw = Raw::begin()?;
         let height = size()?.1.saturating_sub(1).min(HEIGHT);
-        let options = TerminalOptions { viewport: Viewport::Inline(height) };
+        let options = TerminalOptions {
+            viewport: Viewport::Inline(height),
+        };
         let mut terminal = Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
         terminal.hide_cursor()?;
-        Ok(Self { terminal, _raw: raw })
+        Ok(Self {
+            terminal,
+            _raw: raw,
+        })
     }
 
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> std::io::Result<()> {
@@ -57,7 +62,13 @@ impl Screen {
 
     /// How often somebody asked to end since the last time. Read here, for crossterm goes round for ever on a terminal that was closed.
     pub(super) fn wishes_to_end(&self) -> std::io::Result<usize> {
-        let (input, at_once) = (stdin(), Timespec { tv_sec: 0, tv_nsec: 0 });
+        let (input, at_once) = (
+            stdin(),
+            Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+        );
         if poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&at_once))? == 0 {
             return Ok(0);
         }
@@ -77,7 +88,10 @@ fn is_end(key: u8) -> bool {
 impl Drop for Screen {
     fn drop(&mut self) {
         let area = self.terminal.get_frame().area();
-        let _ = self.terminal.set_cursor_position(Position { x: 0, y: area.bottom().saturating_sub(1) });
+        let _ = self.terminal.set_cursor_position(Position {
+            x: 0,
+            y: area.bottom().saturating_sub(1),
+        });
         let _ = self.terminal.show_cursor();
         let _ = stdout().write_all(b"\r\n").and_then(|()| stdout().flush());
     }

@@ -30,7 +30,11 @@ pub(super) struct Sender<C> {
 impl<C: Clock> Sender<C> {
     /// Ends when `stop` is cancelled, whether or not all was sent.
     pub(super) async fn serve(mut self, stop: Token) {
-        if stop.run_until_cancelled(self.begin.clone().cancelled_owned()).await.is_some() {
+        if stop
+            .run_until_cancelled(self.begin.clone().cancelled_owned())
+            .await
+            .is_some()
+        {
             stop.run_until_cancelled(self.send_all()).await;
         }
         self.target.close().await;
@@ -54,9 +58,17 @@ impl<C: Clock> Sender<C> {
     async fn send_letters(&mut self, end: Timestamp) {
         let now = self.clock.now();
         for letter in self.shop.letters(now, end) {
-            self.tell(News::Sent { number: letter.number, due: letter.when.due(now) }).await;
+            self.tell(News::Sent {
+                number: letter.number,
+                due: letter.when.due(now),
+            })
+            .await;
             if let Sent::Failed(failure) = self.send(&letter) {
-                self.tell(News::Refused { number: letter.number, why: failure.detail }).await;
+                self.tell(News::Refused {
+                    number: letter.number,
+                    why: failure.detail,
+                })
+                .await;
             }
         }
         if now >= end {
@@ -92,7 +104,11 @@ impl<C: Clock> Sender<C> {
     async fn look_at(&mut self, reports: &[Report]) {
         for report in reports {
             if let Err(failure) = &report.outcome {
-                self.tell(News::Refused { number: report.ticket, why: failure.detail.clone() }).await;
+                self.tell(News::Refused {
+                    number: report.ticket,
+                    why: failure.detail.clone(),
+                })
+                .await;
             }
         }
     }
@@ -105,5 +121,9 @@ impl<C: Clock> Sender<C> {
 
 fn full() -> crate::broker::Failure {
     let detail = "the broker has not answered for seconds".to_owned();
-    crate::broker::Failure { kind: crate::broker::FailureKind::NotNow, reason: crate::model::Reason::TimedOut, detail }
+    crate::broker::Failure {
+        kind: crate::broker::FailureKind::NotNow,
+        reason: crate::model::Reason::TimedOut,
+        detail,
+    }
 }

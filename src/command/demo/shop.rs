@@ -40,15 +40,39 @@ struct Kind {
 }
 
 const KINDS: [Kind; 5] = [
-    Kind { key: "order", text: "close it unless it was paid", seconds: (4, 9) },
-    Kind { key: "payment", text: "try the card again", seconds: (1, 4) },
-    Kind { key: "cart", text: "still there? remind the customer", seconds: (3, 11) },
-    Kind { key: "parcel", text: "ask whether it has arrived", seconds: (5, 10) },
-    Kind { key: "webhook", text: "call again, it did not answer", seconds: (2, 6) },
+    Kind {
+        key: "order",
+        text: "close it unless it was paid",
+        seconds: (4, 9),
+    },
+    Kind {
+        key: "payment",
+        text: "try the card again",
+        seconds: (1, 4),
+    },
+    Kind {
+        key: "cart",
+        text: "still there? remind the customer",
+        seconds: (3, 11),
+    },
+    Kind {
+        key: "parcel",
+        text: "ask whether it has arrived",
+        seconds: (5, 10),
+    },
+    Kind {
+        key: "webhook",
+        text: "call again, it did not answer",
+        seconds: (2, 6),
+    },
 ];
 
 /// Many that are due in the same instant, every few seconds.
-const WAVE: Kind = Kind { key: "offer", text: "tell the subscribers: it begins now", seconds: (3, 8) };
+const WAVE: Kind = Kind {
+    key: "offer",
+    text: "tell the subscribers: it begins now",
+    seconds: (3, 8),
+};
 const WAVE_LETTERS: usize = 18;
 const WAVE_BEATS: u64 = 50;
 
@@ -61,7 +85,11 @@ pub(super) struct Shop {
 
 impl Shop {
     pub(super) fn new(seed: u64) -> Self {
-        Self { random: StdRng::seed_from_u64(seed), beat: 0, next: 0 }
+        Self {
+            random: StdRng::seed_from_u64(seed),
+            beat: 0,
+            next: 0,
+        }
     }
 
     /// What it has to send in this beat; nothing that would be due after `end`.
@@ -70,12 +98,19 @@ impl Shop {
         let mut letters = Vec::new();
         for _ in 0..self.random.random_range(1..=3) {
             let kind = &KINDS[self.random.random_range(0..KINDS.len())];
-            letters.extend(self.delay(kind, end.since(now)).and_then(|delay| self.letter(kind, When::After(delay), (now, end))));
+            letters.extend(
+                self.delay(kind, end.since(now))
+                    .and_then(|delay| self.letter(kind, When::After(delay), (now, end))),
+            );
         }
         if self.beat % WAVE_BEATS == WAVE_BEATS / 5 {
-            let ahead = i64::try_from(self.random.random_range(WAVE.seconds.0..=WAVE.seconds.1)).expect("some seconds");
-            let due = Timestamp::from_millis((now.as_millis().div_euclid(1_000) + 1 + ahead) * 1_000);
-            letters.extend((0..WAVE_LETTERS).filter_map(|_| self.letter(&WAVE, When::At(due), (now, end))));
+            let ahead = i64::try_from(self.random.random_range(WAVE.seconds.0..=WAVE.seconds.1))
+                .expect("some seconds");
+            let due =
+                Timestamp::from_millis((now.as_millis().div_euclid(1_000) + 1 + ahead) * 1_000);
+            letters.extend(
+                (0..WAVE_LETTERS).filter_map(|_| self.letter(&WAVE, When::At(due), (now, end))),
+            );
         }
         debug_assert!(letters.len() <= DEMO_LETTERS_MAX);
         letters
@@ -83,17 +118,30 @@ impl Shop {
 
     /// Shorter towards the end, as long as the kind allows it.
     fn delay(&mut self, kind: &Kind, left: Duration) -> Option<Duration> {
-        let (least, left) = (kind.seconds.0 * 1_000, u64::try_from(left.saturating_sub(2 * DEMO_BEAT).as_millis()).unwrap_or(u64::MAX));
+        let (least, left) = (
+            kind.seconds.0 * 1_000,
+            u64::try_from(left.saturating_sub(2 * DEMO_BEAT).as_millis()).unwrap_or(u64::MAX),
+        );
         let most = left.min(kind.seconds.1 * 1_000);
         (least <= most).then(|| Duration::from_millis(self.random.random_range(least..=most)))
     }
 
-    fn letter(&mut self, kind: &Kind, when: When, (now, end): (Timestamp, Timestamp)) -> Option<Letter> {
+    fn letter(
+        &mut self,
+        kind: &Kind,
+        when: When,
+        (now, end): (Timestamp, Timestamp),
+    ) -> Option<Letter> {
         // A beat passes before it is sent, at most.
         (when.due(now).plus(DEMO_BEAT) <= end).then(|| {
             let key = format!("{}-{}", kind.key, self.random.random_range(1_000..10_000));
             self.next += 1;
-            Letter { number: self.next - 1, key, text: kind.text.to_owned(), when }
+            Letter {
+                number: self.next - 1,
+                key,
+                text: kind.text.to_owned(),
+                when,
+            }
         })
     }
 }
@@ -105,13 +153,20 @@ mod tests {
     fn day(seed: u64, length: i64) -> Vec<Letter> {
         let (mut shop, end) = (Shop::new(seed), Timestamp::from_millis(length));
         let beats = (0..length).step_by(usize::try_from(DEMO_BEAT.as_millis()).unwrap());
-        beats.flat_map(|now| shop.letters(Timestamp::from_millis(now), end)).collect()
+        beats
+            .flat_map(|now| shop.letters(Timestamp::from_millis(now), end))
+            .collect()
     }
 
     #[test]
     fn numbers_have_no_gaps_and_a_seed_repeats_the_day() {
         let letters = day(7, 30_000);
-        assert!(letters.iter().enumerate().all(|(index, letter)| letter.number == index as u64));
+        assert!(
+            letters
+                .iter()
+                .enumerate()
+                .all(|(index, letter)| letter.number == index as u64)
+        );
         assert_eq!(letters, day(7, 30_000));
         assert_ne!(letters, day(8, 30_000));
     }
@@ -119,15 +174,25 @@ mod tests {
     #[test]
     fn some_are_due_in_the_same_instant() {
         let letters = day(7, 30_000);
-        let waves = letters.iter().filter(|letter| matches!(letter.when, When::At(_))).count();
-        assert!(waves >= 4 * WAVE_LETTERS && waves.is_multiple_of(WAVE_LETTERS), "{waves}");
+        let waves = letters
+            .iter()
+            .filter(|letter| matches!(letter.when, When::At(_)))
+            .count();
+        assert!(
+            waves >= 4 * WAVE_LETTERS && waves.is_multiple_of(WAVE_LETTERS),
+            "{waves}"
+        );
     }
 
     #[test]
     fn nothing_is_due_after_the_end() {
         let (mut shop, end) = (Shop::new(1), Timestamp::from_millis(8_000));
         for now in (0..9_000).step_by(100).map(Timestamp::from_millis) {
-            assert!(shop.letters(now, end).iter().all(|letter| letter.when.due(now) < end));
+            assert!(
+                shop.letters(now, end)
+                    .iter()
+                    .all(|letter| letter.when.due(now) < end)
+            );
         }
     }
 }

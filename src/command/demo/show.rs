@@ -52,8 +52,15 @@ enum Face {
 impl Face {
     /// A terminal that does not answer is written to line by line.
     fn open(look: Look) -> Self {
-        let screen = (look == Look::Picture).then(|| Screen::open().ok()).flatten();
-        screen.map_or_else(|| Self::Lines { next: Instant::now() }, Self::Picture)
+        let screen = (look == Look::Picture)
+            .then(|| Screen::open().ok())
+            .flatten();
+        screen.map_or_else(
+            || Self::Lines {
+                next: Instant::now(),
+            },
+            Self::Picture,
+        )
     }
 }
 
@@ -65,9 +72,27 @@ pub(super) enum Look {
 }
 
 impl Show {
-    pub(super) fn new(news: mpsc::Receiver<News>, enough: Token, (length, look): (Duration, Look), place: Place, notes: Notes) -> Self {
+    pub(super) fn new(
+        news: mpsc::Receiver<News>,
+        enough: Token,
+        (length, look): (Duration, Look),
+        place: Place,
+        notes: Notes,
+    ) -> Self {
         let until = WallClock.now().plus(DEMO_START_MAX);
-        Self { board: Board::default(), phase: Phase::Starting, until, length, look, face: None, news, enough, place, notes, trouble: None }
+        Self {
+            board: Board::default(),
+            phase: Phase::Starting,
+            until,
+            length,
+            look,
+            face: None,
+            news,
+            enough,
+            place,
+            notes,
+            trouble: None,
+        }
     }
 
     /// Until it is over: all has arrived, or it was waited for in vain, or somebody does not want to wait.
@@ -97,9 +122,18 @@ impl Show {
     /// What was seen, and how it ended. The terminal is as it was.
     pub(super) fn end(self) -> Report {
         // What was not waited for to the end is not lost.
-        let lost = self.board.overdue(Timestamp::from_millis(self.until.as_millis() - millis(DEMO_OVERDUE_MAX)));
-        let ending = Ending { lost, left: self.board.waiting() - lost };
-        Report { board: self.board, ending, trouble: self.trouble.map(|(words, _)| words) }
+        let lost = self.board.overdue(Timestamp::from_millis(
+            self.until.as_millis() - millis(DEMO_OVERDUE_MAX),
+        ));
+        let ending = Ending {
+            lost,
+            left: self.board.waiting() - lost,
+        };
+        Report {
+            board: self.board,
+            ending,
+            trouble: self.trouble.map(|(words, _)| words),
+        }
     }
 
     fn turn(&mut self) {
@@ -138,7 +172,9 @@ impl Show {
     fn step(&mut self, now: Timestamp) {
         match self.phase {
             // What arrives twice comes a moment later.
-            Phase::Finishing if self.board.waiting() == 0 => self.until = self.until.min(now.plus(DEMO_SETTLE)),
+            Phase::Finishing if self.board.waiting() == 0 => {
+                self.until = self.until.min(now.plus(DEMO_SETTLE))
+            }
             _ => {}
         }
         if now >= self.until && !matches!(self.phase, Phase::Sending { .. }) {
@@ -148,16 +184,26 @@ impl Show {
 
     fn hear(&mut self, news: News) {
         match news {
-            News::Begun => (self.phase, self.trouble) = (Phase::Sending { begun: WallClock.now() }, None),
+            News::Begun => {
+                (self.phase, self.trouble) = (
+                    Phase::Sending {
+                        begun: WallClock.now(),
+                    },
+                    None,
+                )
+            }
             News::Sent { number, due } => self.board.send(number, due),
             News::Refused { number, why } => {
                 self.board.refuse(number);
                 self.worry(why);
             }
-            News::AllSent if matches!(self.phase, Phase::Sending { .. }) => self.phase = self.finish(WallClock.now()),
+            News::AllSent if matches!(self.phase, Phase::Sending { .. }) => {
+                self.phase = self.finish(WallClock.now())
+            }
             News::AllSent => {}
             News::Arrived(arrival) => {
-                if let (Some(Face::Lines { .. }), Some(line)) = (&self.face, words::guest(&arrival)) {
+                if let (Some(Face::Lines { .. }), Some(line)) = (&self.face, words::guest(&arrival))
+                {
                     self.print(&line);
                 }
                 self.board.arrive(arrival);
@@ -173,9 +219,20 @@ impl Show {
     fn draw(&mut self) {
         let now = WallClock.now();
         let invitation = self.place.is_own.then(|| words::invitation(&self.place));
-        let trouble = self.trouble.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(words, _)| words.clone());
+        let trouble = self
+            .trouble
+            .as_ref()
+            .filter(|(_, until)| Instant::now() < *until)
+            .map(|(words, _)| words.clone());
         let note = trouble.or_else(|| self.notes.last());
-        let view = View { board: &self.board, now, phase: self.phase, length: self.length, note, invitation };
+        let view = View {
+            board: &self.board,
+            now,
+            phase: self.phase,
+            length: self.length,
+            note,
+            invitation,
+        };
         let line = match &mut self.face {
             Some(Face::Picture(screen)) => {
                 if screen.draw(|frame| picture::draw(frame, &view)).is_err() {
@@ -189,7 +246,11 @@ impl Show {
                     return;
                 }
                 *next += Duration::from_secs(1);
-                let trouble = view.note.as_ref().map(|note| format!("  ({note})")).unwrap_or_default();
+                let trouble = view
+                    .note
+                    .as_ref()
+                    .map(|note| format!("  ({note})"))
+                    .unwrap_or_default();
                 words::line(&view) + &trouble
             }
             None => return,

@@ -44,11 +44,18 @@ const PARTITIONS: i32 = 3;
 impl Venue {
     pub(super) fn own() -> Result<Self> {
         let folder = folder()?;
-        let broker = InProcess::start(&[(SOURCE, PARTITIONS), (TARGET, PARTITIONS), (DEAD_LETTER, 1)])?;
+        let broker =
+            InProcess::start(&[(SOURCE, PARTITIONS), (TARGET, PARTITIONS), (DEAD_LETTER, 1)])?;
         let address = broker.address();
         let store = folder.path().join("store");
         let config = Config::of(&own_config(&address, &store.to_string_lossy()))?;
-        let place = Place { kind: Kind::Kafka, address, source: SOURCE.to_owned(), target: TARGET.to_owned(), is_own: true };
+        let place = Place {
+            kind: Kind::Kafka,
+            address,
+            source: SOURCE.to_owned(),
+            target: TARGET.to_owned(),
+            is_own: true,
+        };
         Ok(Self {
             config,
             route: ROUTE.to_owned(),
@@ -66,8 +73,14 @@ impl Venue {
         let folder = folder()?;
         let store = folder.path().join("store");
         let names = Names::of(run);
-        let config = Config::of(&nats_config(url, run, &store.to_string_lossy())).context("--nats")?;
-        let stage = Stage::set(nats_cluster(&config, CLUSTER), &names.stream, vec![names.subject(">")]).context("--nats")?;
+        let config =
+            Config::of(&nats_config(url, run, &store.to_string_lossy())).context("--nats")?;
+        let stage = Stage::set(
+            nats_cluster(&config, CLUSTER),
+            &names.stream,
+            vec![names.subject(">")],
+        )
+        .context("--nats")?;
         let (source, target) = (names.subject(DELAYED), names.subject(DELIVERED));
         let dead_letter = source_topic(&names.stream, &names.subject(DEAD));
         Ok(Self {
@@ -75,7 +88,13 @@ impl Venue {
             route: ROUTE.to_owned(),
             watched: vec![source_topic(&names.stream, &target), dead_letter.clone()],
             dead_letter,
-            place: Place { kind: Kind::Nats, address: without_login(url), source, target, is_own: true },
+            place: Place {
+                kind: Kind::Nats,
+                address: without_login(url),
+                source,
+                target,
+                is_own: true,
+            },
             stage: Some(stage),
             _broker: None,
             _folder: Some(folder),
@@ -88,8 +107,19 @@ impl Venue {
         let place = place(&config, &name)?;
         let (route, mut watched) = (&config.routes[&name], vec![place.target.clone()]);
         let dead_letter = route.dead_letter.topic.clone();
-        watched.extend((route.dead_letter.cluster == route.target_cluster()).then(|| dead_letter.clone()));
-        Ok(Self { route: name, place, watched, dead_letter, stage: None, config, _broker: None, _folder: None })
+        watched.extend(
+            (route.dead_letter.cluster == route.target_cluster()).then(|| dead_letter.clone()),
+        );
+        Ok(Self {
+            route: name,
+            place,
+            watched,
+            dead_letter,
+            stage: None,
+            config,
+            _broker: None,
+            _folder: None,
+        })
     }
 
     /// Takes away what was made on somebody's server.
@@ -99,15 +129,26 @@ impl Venue {
 }
 
 fn folder() -> Result<TempDir> {
-    tempfile::Builder::new().prefix("postdate-demo-").tempdir().context("no temporary folder can be made")
+    tempfile::Builder::new()
+        .prefix("postdate-demo-")
+        .tempdir()
+        .context("no temporary folder can be made")
 }
 
 fn place(config: &Config, name: &str) -> Result<Place, Error> {
     let route = &config.routes[name];
     let target = route.target.as_ref().map(|target| target.topic.clone());
-    let target = target.ok_or_else(|| Error::of_option("--route", format!("route {name} has no default target"), "choose one that has"))?;
+    let target = target.ok_or_else(|| {
+        Error::of_option(
+            "--route",
+            format!("route {name} has no default target"),
+            "choose one that has",
+        )
+    })?;
     if route.source.kind == Kind::Nats || route.target_kind() == Kind::Nats {
-        let problem = format!("of a configuration the demo shows Kafka only, and route {name} has to do with NATS");
+        let problem = format!(
+            "of a configuration the demo shows Kafka only, and route {name} has to do with NATS"
+        );
         let fix = "choose a route from Kafka to Kafka, show NATS by --nats URL, or send to this one by postdate send";
         return Err(Error::of_option("--route", problem, fix));
     }
@@ -123,11 +164,16 @@ fn place(config: &Config, name: &str) -> Result<Place, Error> {
 /// The addresses as they may be shown.
 fn without_login(urls: &str) -> String {
     let bare = |url: &str| match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}{}", &url[..scheme + 3], &url[at + 1..]),
+        (Some(scheme), Some(at)) if scheme < at => {
+            format!("{}{}", &url[..scheme + 3], &url[at + 1..])
+        }
         (None, Some(at)) => url[at + 1..].to_owned(),
         _ => url.to_owned(),
     };
-    urls.split(',').map(|url| bare(url.trim())).collect::<Vec<_>>().join(",")
+    urls.split(',')
+        .map(|url| bare(url.trim()))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 const CLUSTER: &str = "demo";
@@ -143,7 +189,10 @@ struct Names {
 
 impl Names {
     fn of(run: &str) -> Self {
-        Self { stream: format!("DEMO_{run}"), prefix: format!("demo.{run}") }
+        Self {
+            stream: format!("DEMO_{run}"),
+            prefix: format!("demo.{run}"),
+        }
     }
 
     fn subject(&self, last: &str) -> String {
@@ -203,7 +252,11 @@ level = "warn"
 "#,
         store = quoted(store),
         address = quoted(address),
-        properties = InProcess::PROPERTIES.iter().map(property).collect::<Vec<_>>().join(", "),
+        properties = InProcess::PROPERTIES
+            .iter()
+            .map(property)
+            .collect::<Vec<_>>()
+            .join(", "),
     )
 }
 
@@ -213,11 +266,31 @@ mod tests {
 
     #[test]
     fn the_demos_own_configuration_is_one_that_an_operator_could_have_written() {
-        let config = Config::of(&own_config("127.0.0.1:1", "/tmp/with \"quotes\" \\ and ümlauts/store")).unwrap();
+        let config = Config::of(&own_config(
+            "127.0.0.1:1",
+            "/tmp/with \"quotes\" \\ and ümlauts/store",
+        ))
+        .unwrap();
         let place = place(&config, ROUTE).unwrap();
-        assert_eq!((place.address.as_str(), place.source.as_str(), place.target.as_str()), ("127.0.0.1:1", SOURCE, TARGET));
-        assert_eq!(config.admin.listen.port(), 0, "another process may have the usual one");
-        Config::of(&nats_config("nats://u:\"p@127.0.0.1:4222,tls://b", "1a2b", "/tmp/x")).unwrap();
+        assert_eq!(
+            (
+                place.address.as_str(),
+                place.source.as_str(),
+                place.target.as_str()
+            ),
+            ("127.0.0.1:1", SOURCE, TARGET)
+        );
+        assert_eq!(
+            config.admin.listen.port(),
+            0,
+            "another process may have the usual one"
+        );
+        Config::of(&nats_config(
+            "nats://u:\"p@127.0.0.1:4222,tls://b",
+            "1a2b",
+            "/tmp/x",
+        ))
+        .unwrap();
     }
 
     #[test]
@@ -233,11 +306,20 @@ mod tests {
 
     #[test]
     fn a_route_that_cannot_show_anything_is_refused_by_name() {
-        let text = own_config("127.0.0.1:1", "/tmp/x").replace("target = { kafka = \"demo\", topic = \"orders\" }", "allow = [\"orders\"]");
+        let text = own_config("127.0.0.1:1", "/tmp/x").replace(
+            "target = { kafka = \"demo\", topic = \"orders\" }",
+            "allow = [\"orders\"]",
+        );
         let config = Config::of(&text).unwrap();
         let error = Venue::of(config.clone(), None).err().unwrap().to_string();
-        assert!(error.contains("route shop has no default target"), "{error}");
+        assert!(
+            error.contains("route shop has no default target"),
+            "{error}"
+        );
         let error = Venue::of(config, Some("sohp")).err().unwrap().to_string();
-        assert!(error.contains("there is no route \"sohp\"") && error.contains("shop"), "{error}");
+        assert!(
+            error.contains("there is no route \"sohp\"") && error.contains("shop"),
+            "{error}"
+        );
     }
 }

@@ -36,7 +36,10 @@ pub(super) enum Guests {
 impl<C: Clock> Watcher<C> {
     /// Ends when `stop` is cancelled.
     pub(super) async fn serve(mut self, stop: Token) -> Result<(), Error> {
-        let seen = stop.run_until_cancelled(self.watch()).await.unwrap_or(Ok(()));
+        let seen = stop
+            .run_until_cancelled(self.watch())
+            .await
+            .unwrap_or(Ok(()));
         self.source.close().await;
         seen
     }
@@ -48,7 +51,9 @@ impl<C: Clock> Watcher<C> {
                 Ok(Event::Records(batch)) => self.see(&batch).await,
                 Ok(Event::OutOfRange { partition, .. }) => self.start(&[partition]).await?,
                 Ok(Event::Lost(_) | Event::Removed { .. } | Event::End { .. }) => {}
-                Err(error) if error.is_transient() => self.tell(News::Trouble(error.to_string())).await,
+                Err(error) if error.is_transient() => {
+                    self.tell(News::Trouble(error.to_string())).await
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -59,7 +64,9 @@ impl<C: Clock> Watcher<C> {
         let described = loop {
             match self.source.describe(partitions).await {
                 Ok(described) => break described,
-                Err(error) if error.is_transient() => self.tell(News::Trouble(error.to_string())).await,
+                Err(error) if error.is_transient() => {
+                    self.tell(News::Trouble(error.to_string())).await
+                }
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(DEMO_RETRY).await;
@@ -67,7 +74,10 @@ impl<C: Clock> Watcher<C> {
         for (partition, described) in partitions.iter().zip(described) {
             self.source.start(partition, described.end, 1);
         }
-        if partitions.iter().any(|partition| *partition.topic != *self.dead_letter) {
+        if partitions
+            .iter()
+            .any(|partition| *partition.topic != *self.dead_letter)
+        {
             self.begin.cancel();
         }
         Ok(())
@@ -89,13 +99,25 @@ impl<C: Clock> Watcher<C> {
             return None;
         }
         let refusal = is_dead.then(|| header(record, ERROR_DETAIL).unwrap_or("refused").to_owned());
-        let due = header(record, DUE).and_then(|due| due.parse().ok()).map(Timestamp::from_millis);
-        Some(Arrival { author, key: shown(record.key), text: shown(record.payload), due, at, refusal })
+        let due = header(record, DUE)
+            .and_then(|due| due.parse().ok())
+            .map(Timestamp::from_millis);
+        Some(Arrival {
+            author,
+            key: shown(record.key),
+            text: shown(record.payload),
+            due,
+            at,
+            refusal,
+        })
     }
 
     fn author(&self, record: &Record<'_>) -> Author {
-        let own = header(record, HEADER).and_then(|value| value.split_once('/')).filter(|(run, _)| *run == self.run);
-        own.and_then(|(_, number)| number.parse().ok()).map_or(Author::Guest, Author::Own)
+        let own = header(record, HEADER)
+            .and_then(|value| value.split_once('/'))
+            .filter(|(run, _)| *run == self.run);
+        own.and_then(|(_, number)| number.parse().ok())
+            .map_or(Author::Guest, Author::Own)
     }
 
     async fn tell(&self, news: News) {
@@ -105,15 +127,27 @@ impl<C: Clock> Watcher<C> {
 }
 
 fn header<'a>(record: &Record<'a>, wanted: &str) -> Option<&'a str> {
-    let found = record.headers.iter().find(|(name, _)| *name == wanted.as_bytes());
-    found.and_then(|(_, value)| value).and_then(|value| std::str::from_utf8(value).ok())
+    let found = record
+        .headers
+        .iter()
+        .find(|(name, _)| *name == wanted.as_bytes());
+    found
+        .and_then(|(_, value)| value)
+        .and_then(|value| std::str::from_utf8(value).ok())
 }
 
 /// Foreign bytes as they may stand in a terminal: short, on one line, and no control characters.
 fn shown(bytes: Option<&[u8]>) -> String {
-    let Some(bytes) = bytes else { return "(null)".to_owned() };
+    let Some(bytes) = bytes else {
+        return "(null)".to_owned();
+    };
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * DEMO_TEXT_MAX)]);
-    text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(DEMO_TEXT_MAX).collect::<String>().trim().to_owned()
+    text.chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .take(DEMO_TEXT_MAX)
+        .collect::<String>()
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -124,7 +158,10 @@ mod tests {
     fn foreign_bytes_do_not_reach_the_terminal() {
         assert_eq!(shown(Some(b"\x1b[31mred\r\nalert\x07\n")), "[31mred  alert");
         assert_eq!(shown(Some("\u{9b}2J".as_bytes())), "2J");
-        assert_eq!((shown(None).as_str(), shown(Some(b"")).as_str()), ("(null)", ""));
+        assert_eq!(
+            (shown(None).as_str(), shown(Some(b"")).as_str()),
+            ("(null)", "")
+        );
         assert_eq!(shown(Some(&[b'x'; 5_000])).len(), DEMO_TEXT_MAX);
         assert_eq!(shown(Some(b"\xff\xfe")), "\u{fffd}\u{fffd}");
     }

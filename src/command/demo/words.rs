@@ -8,9 +8,15 @@ use std::fmt::Write;
 
 /// Names and values of the percentiles.
 pub(super) fn lateness(board: &Board) -> [(&'static str, String); 3] {
-    let shown = |late: Option<u64>| late.map_or_else(|| "-".to_owned(), |late| format!("{} ms", spaced(late)));
+    let shown = |late: Option<u64>| {
+        late.map_or_else(|| "-".to_owned(), |late| format!("{} ms", spaced(late)))
+    };
     let late = board.lateness();
-    [("p50", shown(late.per_mille(500))), ("p99", shown(late.per_mille(990))), ("max", shown(late.greatest()))]
+    [
+        ("p50", shown(late.per_mille(500))),
+        ("p99", shown(late.per_mille(990))),
+        ("max", shown(late.greatest())),
+    ]
 }
 
 /// A number with spaces between its thousands.
@@ -28,7 +34,11 @@ pub(super) fn spaced(number: u64) -> String {
 
 /// What is said before it begins: where things are, and how to take part.
 pub(super) fn introduction(place: &Place) -> String {
-    if place.is_own { own_introduction(place) } else { foreign_introduction(place) }
+    if place.is_own {
+        own_introduction(place)
+    } else {
+        foreign_introduction(place)
+    }
 }
 
 fn own_introduction(place: &Place) -> String {
@@ -39,7 +49,12 @@ fn own_introduction(place: &Place) -> String {
 }
 
 fn nats_introduction(place: &Place) -> String {
-    let Place { address, source, target, .. } = place;
+    let Place {
+        address,
+        source,
+        target,
+        ..
+    } = place;
     format!(
         "
 The whole service in this one process, on the NATS server at
@@ -69,7 +84,12 @@ END
 }
 
 fn kafka_introduction(place: &Place) -> String {
-    let Place { address, source, target, .. } = place;
+    let Place {
+        address,
+        source,
+        target,
+        ..
+    } = place;
     format!(
         "
 A Kafka and the whole service, in this one process. Messages are sent to
@@ -97,7 +117,12 @@ needs a real one, and `make up` starts one.
 }
 
 fn foreign_introduction(place: &Place) -> String {
-    let Place { address, source, target, .. } = place;
+    let Place {
+        address,
+        source,
+        target,
+        ..
+    } = place;
     format!(
         "
 This runs the service of your configuration, all its routes, for as long as the
@@ -114,11 +139,16 @@ It reads {target}, as a consumer group of its own that commits nothing.
 
 /// A command that sends a message, short enough for one line of a narrow terminal.
 pub(super) fn invitation(place: &Place) -> String {
-    let Place { address, source, .. } = place;
+    let Place {
+        address, source, ..
+    } = place;
     match place.kind {
         Kind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
         // Short, and without the scheme that is taken for granted.
-        Kind::Nats => format!("nats pub -J -H postdate-after:5s -s {} {source} hi", address.trim_start_matches("nats://")),
+        Kind::Nats => format!(
+            "nats pub -J -H postdate-after:5s -s {} {source} hi",
+            address.trim_start_matches("nats://")
+        ),
     }
 }
 
@@ -131,9 +161,19 @@ pub(super) fn line(view: &View<'_>) -> String {
         Phase::Finishing | Phase::Over => "  end".to_owned(),
     };
     let [p50, p99, max] = lateness(view.board).map(|(name, value)| format!("{name} {value}"));
-    let counts = format!("sent {}  delivered {}  waiting {}", tally.sent, tally.delivered, view.board.waiting());
+    let counts = format!(
+        "sent {}  delivered {}  waiting {}",
+        tally.sent,
+        tally.delivered,
+        view.board.waiting()
+    );
     let mut text = format!("{state}  {counts}  late by {p50}, {p99}, {max}");
-    for (name, value) in [("overdue", view.overdue()), ("early", tally.early), ("twice", tally.duplicates), ("refused", tally.refused)] {
+    for (name, value) in [
+        ("overdue", view.overdue()),
+        ("early", tally.early),
+        ("twice", tally.duplicates),
+        ("refused", tally.refused),
+    ] {
         if value > 0 {
             let _ = write!(text, "  {name} {value}");
         }
@@ -166,7 +206,12 @@ impl Ending {
     /// Whether all that was sent arrived, once, and not early.
     pub(super) fn is_well(self, board: &Board) -> bool {
         let tally = board.tally();
-        self.lost == 0 && self.left == 0 && tally.sent > 0 && tally.sent == tally.delivered && tally.early == 0 && tally.duplicates == 0
+        self.lost == 0
+            && self.left == 0
+            && tally.sent > 0
+            && tally.sent == tally.delivered
+            && tally.early == 0
+            && tally.duplicates == 0
     }
 }
 
@@ -181,17 +226,29 @@ pub(super) fn summary(board: &Board, ending: Ending, place: &Place) -> String {
     };
     let mut text = format!("\n{headline}\n\n");
     let mut row = |name: &str, value: String| text += &format!("  {name:<12} {value}\n");
-    for (name, value) in [("sent", tally.sent), ("delivered", tally.delivered), ("lost", ending.lost), ("early", tally.early)] {
+    for (name, value) in [
+        ("sent", tally.sent),
+        ("delivered", tally.delivered),
+        ("lost", ending.lost),
+        ("early", tally.early),
+    ] {
         row(name, value.to_string());
     }
     row("duplicates", tally.duplicates.to_string());
-    for (name, value) in [("refused", tally.refused), ("not awaited", ending.left), ("yours", tally.guests)] {
+    for (name, value) in [
+        ("refused", tally.refused),
+        ("not awaited", ending.left),
+        ("yours", tally.guests),
+    ] {
         if value > 0 {
             row(name, value.to_string());
         }
     }
     let [p50, p99, max] = lateness(board).map(|(name, value)| format!("{name} {value}"));
-    row("late by", format!("{p50}, {p99}, {max} (due until seen by a consumer)"));
+    row(
+        "late by",
+        format!("{p50}, {p99}, {max} (due until seen by a consumer)"),
+    );
     text + &next(place)
 }
 
@@ -201,8 +258,14 @@ fn next(place: &Place) -> String {
         _ => "",
     };
     let (file, page) = match place.kind {
-        Kind::Kafka => ("config/kafka.toml", "README.md                    the headers, and what is promised"),
-        Kind::Nats => ("config/nats.toml", "docs/nats.md                 what NATS users should know"),
+        Kind::Kafka => (
+            "config/kafka.toml",
+            "README.md                    the headers, and what is promised",
+        ),
+        Kind::Nats => (
+            "config/nats.toml",
+            "docs/nats.md                 what NATS users should know",
+        ),
     };
     format!(
         "\nNext:\n{own}  postdate run --config FILE   the service; FILE may be {file}\n  \
@@ -216,8 +279,18 @@ mod tests {
     use crate::command::demo::board::tests::{arrival, at};
 
     fn place() -> Place {
-        let (address, source, target) = ("127.0.0.1:41234".into(), "orders.delayed".into(), "orders".into());
-        Place { kind: Kind::Kafka, address, source, target, is_own: true }
+        let (address, source, target) = (
+            "127.0.0.1:41234".into(),
+            "orders.delayed".into(),
+            "orders".into(),
+        );
+        Place {
+            kind: Kind::Kafka,
+            address,
+            source,
+            target,
+            is_own: true,
+        }
     }
 
     fn full() -> Board {
@@ -229,7 +302,10 @@ mod tests {
 
     #[test]
     fn thousands_stand_apart() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(spaced), ["0", "999", "1 000", "1 234 567"]);
+        assert_eq!(
+            [0, 999, 1_000, 1_234_567].map(spaced),
+            ["0", "999", "1 000", "1 234 567"]
+        );
     }
 
     #[test]
@@ -256,24 +332,55 @@ mod tests {
     #[test]
     fn the_introduction_has_examples_to_paste() {
         let text = introduction(&place());
-        assert!(text.lines().any(|line| line == "echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s"), "{text}");
+        assert!(
+            text.lines().any(|line| line
+                == "echo hi|kcat -Pb 127.0.0.1:41234 -t orders.delayed -H postdate-after=5s"),
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
-        assert!(text.contains("{\"bootstrap.servers\": \"127.0.0.1:41234\"}") && text.contains("Java"), "{text}");
+        assert!(
+            text.contains("{\"bootstrap.servers\": \"127.0.0.1:41234\"}") && text.contains("Java"),
+            "{text}"
+        );
     }
 
     #[test]
     fn the_introduction_on_nats_has_examples_to_paste() {
-        let (address, source, target) = ("nats://127.0.0.1:4222", "demo.1a2b3c4d.delayed", "demo.1a2b3c4d.orders");
-        let text =
-            introduction(&Place { kind: Kind::Nats, address: address.into(), source: source.into(), target: target.into(), ..place() });
-        assert!(text.lines().any(|line| line == format!("nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 {source} hi")), "{text}");
+        let (address, source, target) = (
+            "nats://127.0.0.1:4222",
+            "demo.1a2b3c4d.delayed",
+            "demo.1a2b3c4d.orders",
+        );
+        let text = introduction(&Place {
+            kind: Kind::Nats,
+            address: address.into(),
+            source: source.into(),
+            target: target.into(),
+            ..place()
+        });
+        assert!(
+            text.lines().any(|line| line
+                == format!("nats pub -J -H postdate-after:5s -s 127.0.0.1:4222 {source} hi")),
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
-        assert!(text.contains(&format!("nats.connect(\"{address}\")")) && text.contains("taken away"), "{text}");
+        assert!(
+            text.contains(&format!("nats.connect(\"{address}\")")) && text.contains("taken away"),
+            "{text}"
+        );
     }
 
     #[test]
     fn before_it_writes_to_somebodys_cluster_it_says_where() {
-        let text = introduction(&Place { is_own: false, ..place() });
-        assert!(["to orders.delayed", "to orders:", "on 127.0.0.1:41234"].iter().all(|part| text.contains(part)), "{text}");
+        let text = introduction(&Place {
+            is_own: false,
+            ..place()
+        });
+        assert!(
+            ["to orders.delayed", "to orders:", "on 127.0.0.1:41234"]
+                .iter()
+                .all(|part| text.contains(part)),
+            "{text}"
+        );
     }
 }

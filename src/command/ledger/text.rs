@@ -4,14 +4,26 @@ use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
 use crate::model::Timestamp;
 use crate::store::survey::{Line, Sheet, Sum};
 
-const HEAD: [&str; 9] = ["SHARD", "ACCEPTED", "DELIVERED", "CANCELLED", "DEAD LETTERS", "SET ASIDE", "SENT BACK", "PENDING", "DIFFERENCE"];
+const HEAD: [&str; 9] = [
+    "SHARD",
+    "ACCEPTED",
+    "DELIVERED",
+    "CANCELLED",
+    "DEAD LETTERS",
+    "SET ASIDE",
+    "SENT BACK",
+    "PENDING",
+    "DIFFERENCE",
+];
 const MISSING: &str = "missing: accepted, and neither there nor accounted for. See \"A ledger does not balance\" in docs/operate.md.";
-const SURPLUS: &str = "more than were accepted came to an end. See \"A ledger does not balance\" in docs/operate.md.";
-const UNSURE: &str =
-    "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
+const SURPLUS: &str =
+    "more than were accepted came to an end. See \"A ledger does not balance\" in docs/operate.md.";
+const UNSURE: &str = "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
 
 pub(super) fn sheet(sheet: &Sheet, page: &Page) -> String {
-    let at = moment(Timestamp::from_millis(sheet.at_ms.div_euclid(1_000) * 1_000));
+    let at = moment(Timestamp::from_millis(
+        sheet.at_ms.div_euclid(1_000) * 1_000,
+    ));
     let rest = page.paint(Tone::Faint, &format!("  {}  {at}", sheet.store));
     let mut text = format!("{}{rest}\n", page.paint(Tone::Strong, &sheet.deployment));
     if sheet.shards.is_empty() {
@@ -22,7 +34,11 @@ pub(super) fn sheet(sheet: &Sheet, page: &Page) -> String {
     let mut table = Table::new(sides);
     table.row(Tone::Faint, HEAD);
     for line in &sheet.shards {
-        let tone = if line.balances { Tone::Plain } else { Tone::Bad };
+        let tone = if line.balances {
+            Tone::Plain
+        } else {
+            Tone::Bad
+        };
         table.row(tone, cells(name(line), &line.sum));
     }
     if sheet.shards.len() > 1 {
@@ -31,9 +47,18 @@ pub(super) fn sheet(sheet: &Sheet, page: &Page) -> String {
     text += "\n";
     text += &table.print(page);
     for line in sheet.shards.iter().filter(|line| !line.balances) {
-        let (messages, what) =
-            (several(line.sum.difference.unsigned_abs(), "message"), if line.sum.difference > 0 { MISSING } else { SURPLUS });
-        text += &format!("\n{}\n", page.paint(Tone::Bad, &format!("{}: {messages} {what}", name(line))));
+        let (messages, what) = (
+            several(line.sum.difference.unsigned_abs(), "message"),
+            if line.sum.difference > 0 {
+                MISSING
+            } else {
+                SURPLUS
+            },
+        );
+        text += &format!(
+            "\n{}\n",
+            page.paint(Tone::Bad, &format!("{}: {messages} {what}", name(line)))
+        );
     }
     if sheet.shards.iter().any(|line| line.sum.unsure) {
         text += &format!("\n{}\n", page.paint(Tone::Odd, UNSURE));
@@ -46,11 +71,51 @@ fn name(line: &Line) -> String {
 }
 
 fn cells(name: String, sum: &Sum) -> [String; 9] {
-    let Sum { accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending, difference, unsure } = *sum;
-    let [accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending] =
-        [accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending].map(count);
-    let difference = if unsure { "(?)".to_owned() } else { difference.to_string() };
-    [name, accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending, difference]
+    let Sum {
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        quarantined,
+        sent_back,
+        pending,
+        difference,
+        unsure,
+    } = *sum;
+    let [
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        quarantined,
+        sent_back,
+        pending,
+    ] = [
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        quarantined,
+        sent_back,
+        pending,
+    ]
+    .map(count);
+    let difference = if unsure {
+        "(?)".to_owned()
+    } else {
+        difference.to_string()
+    };
+    [
+        name,
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        quarantined,
+        sent_back,
+        pending,
+        difference,
+    ]
 }
 
 #[cfg(test)]
@@ -58,7 +123,13 @@ mod tests {
     use super::*;
 
     fn line(partition: i32, balances: bool, sum: Sum) -> Line {
-        Line { route: "orders".to_owned(), topic: "orders.delayed".to_owned(), partition, balances, sum }
+        Line {
+            route: "orders".to_owned(),
+            topic: "orders.delayed".to_owned(),
+            partition,
+            balances,
+            sum,
+        }
     }
 
     #[test]
@@ -74,16 +145,55 @@ mod tests {
             difference: 0,
             unsure: false,
         };
-        let missing = Sum { accepted: 12_001, difference: 1, ..sum };
-        let unsure = Sum { unsure: true, ..sum };
-        let shards = vec![line(0, true, sum), line(1, false, missing), line(2, true, unsure)];
-        let document = Sheet { deployment: "prod".into(), store: "redis r:1".into(), at_ms: 0, balances: false, total: sum, shards };
+        let missing = Sum {
+            accepted: 12_001,
+            difference: 1,
+            ..sum
+        };
+        let unsure = Sum {
+            unsure: true,
+            ..sum
+        };
+        let shards = vec![
+            line(0, true, sum),
+            line(1, false, missing),
+            line(2, true, unsure),
+        ];
+        let document = Sheet {
+            deployment: "prod".into(),
+            store: "redis r:1".into(),
+            at_ms: 0,
+            balances: false,
+            total: sum,
+            shards,
+        };
         let text = sheet(&document, &Page::PLAIN);
-        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[3], ["orders", "orders.delayed/0", "12,000", "9,990", "3", "2", "1", "4", "2,000", "0"], "{text}");
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[3],
+            [
+                "orders",
+                "orders.delayed/0",
+                "12,000",
+                "9,990",
+                "3",
+                "2",
+                "1",
+                "4",
+                "2,000",
+                "0"
+            ],
+            "{text}"
+        );
         assert_eq!(rows[4].last(), Some(&"1"), "{text}");
         assert_eq!(rows[5].last(), Some(&"(?)"), "{text}");
-        assert!(text.contains("orders orders.delayed/1: 1 message missing: accepted"), "{text}");
+        assert!(
+            text.contains("orders orders.delayed/1: 1 message missing: accepted"),
+            "{text}"
+        );
         assert_eq!(text.matches("missing").count(), 1, "{text}");
         assert!(text.ends_with(&format!("\n{UNSURE}\n")), "{text}");
     }

@@ -26,12 +26,24 @@ pub(crate) fn pending(config: &Config, pending: &Pending) -> Result<Outcome> {
                 ))
                 .into());
             }
-            print(&if pending.json { json(&report)? } else { text::report(&report, &page) })?;
+            print(&if pending.json {
+                json(&report)?
+            } else {
+                text::report(&report, &page)
+            })?;
             return Ok(Outcome::Done);
         };
         let search = source.found(id, route).await?;
-        print(&if pending.json { json(&search)? } else { text::search(&search, &page) })?;
-        Ok(if search.found.is_empty() { Outcome::Nothing } else { Outcome::Done })
+        print(&if pending.json {
+            json(&search)?
+        } else {
+            text::search(&search, &page)
+        })?;
+        Ok(if search.found.is_empty() {
+            Outcome::Nothing
+        } else {
+            Outcome::Done
+        })
     })
 }
 

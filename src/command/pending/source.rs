@@ -34,12 +34,20 @@ impl Source {
         let known = known(config);
         if let config::Store::Embedded(embedded) = &config.store {
             match Inspection::of(&embedded.path).used {
-                Use::Absent => return Ok(Self::Nothing(Known { store: format!("{}, not there yet", known.store), ..known })),
+                Use::Absent => {
+                    return Ok(Self::Nothing(Known {
+                        store: format!("{}, not there yet", known.store),
+                        ..known
+                    }));
+                }
                 Use::Taken(_) => return Ok(Self::Service(Endpoint::of(&config.admin), known)),
                 // If a service runs, it may be asked all the same.
                 Use::Closed(why) => {
                     let store = format!("{}, closed to this user: {why}", known.store);
-                    return Ok(Self::Service(Endpoint::of(&config.admin), Known { store, ..known }));
+                    return Ok(Self::Service(
+                        Endpoint::of(&config.admin),
+                        Known { store, ..known },
+                    ));
                 }
                 Use::Foreign(owner) => bail!(
                     "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
@@ -55,7 +63,9 @@ impl Source {
 
     pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<Report> {
         match self {
-            Self::Store(survey, known) => Ok(report(&**survey, known, route, WallClock.now()).await?),
+            Self::Store(survey, known) => {
+                Ok(report(&**survey, known, route, WallClock.now()).await?)
+            }
             Self::Service(endpoint, known) => {
                 let answer: Report = ask(endpoint, "/pending", &[("route", route)], known)?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
@@ -66,7 +76,9 @@ impl Source {
 
     pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<Sheet> {
         match self {
-            Self::Store(survey, known) => Ok(sheet(&**survey, known, route, WallClock.now()).await?),
+            Self::Store(survey, known) => {
+                Ok(sheet(&**survey, known, route, WallClock.now()).await?)
+            }
             Self::Service(endpoint, known) => {
                 let answer: Sheet = ask(endpoint, "/ledger", &[("route", route)], known)?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
@@ -78,9 +90,16 @@ impl Source {
     pub(in crate::command) async fn found(&self, id: &str, route: Option<&str>) -> Result<Search> {
         let asked = (id, route);
         match self {
-            Self::Store(survey, known) => Ok(found(&**survey, known, asked, WallClock.now()).await?),
+            Self::Store(survey, known) => {
+                Ok(found(&**survey, known, asked, WallClock.now()).await?)
+            }
             Self::Service(endpoint, known) => {
-                let answer: Search = ask(endpoint, "/pending", &[("id", Some(id)), ("route", route)], known)?;
+                let answer: Search = ask(
+                    endpoint,
+                    "/pending",
+                    &[("id", Some(id)), ("route", route)],
+                    known,
+                )?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
             }
             Self::Nothing(known) => Ok(found(&Empty, known, asked, WallClock.now()).await?),
@@ -97,7 +116,11 @@ pub(in crate::command) struct Endpoint {
 
 impl Endpoint {
     fn of(admin: &Admin) -> Self {
-        Self { address: reachable(admin.listen), token: admin.token.clone(), has_tls: admin.tls.is_some() }
+        Self {
+            address: reachable(admin.listen),
+            token: admin.token.clone(),
+            has_tls: admin.tls.is_some(),
+        }
     }
 }
 
@@ -122,7 +145,12 @@ fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &Known) ->
 }
 
 /// Asks the service that uses the folder.
-fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str, query: &[(&str, Option<&str>)], known: &Known) -> Result<T> {
+fn ask<T: DeserializeOwned>(
+    endpoint: &Endpoint,
+    path: &str,
+    query: &[(&str, Option<&str>)],
+    known: &Known,
+) -> Result<T> {
     let (store, address) = (&known.store, endpoint.address);
     let context = || {
         format!(
@@ -138,25 +166,53 @@ fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str, query: &[(&str, Opt
 
 /// The body of a plain answer with status 200. One request, then the service closes: no client is needed for that. Blocks, for nothing else
 /// is to be done meanwhile.
-fn get(Endpoint { address, token, has_tls }: &Endpoint, path: &str, query: &[(&str, Option<&str>)]) -> Result<Vec<u8>> {
-    anyhow::ensure!(!has_tls, "it speaks TLS (admin.certificate), and this command does not: ask it by curl, at https://{address}{path}");
+fn get(
+    Endpoint {
+        address,
+        token,
+        has_tls,
+    }: &Endpoint,
+    path: &str,
+    query: &[(&str, Option<&str>)],
+) -> Result<Vec<u8>> {
+    anyhow::ensure!(
+        !has_tls,
+        "it speaks TLS (admin.certificate), and this command does not: ask it by curl, at https://{address}{path}"
+    );
     let mut line = Serializer::new(String::new());
-    line.extend_pairs(query.iter().filter_map(|(name, value)| Some((name, (*value)?))));
-    let login = token.as_ref().map_or_else(String::new, |token| format!("authorization: Bearer {}\r\n", token.expose()));
-    let request = format!("GET {path}?{} HTTP/1.1\r\nhost: {address}\r\n{login}connection: close\r\n\r\n", line.finish());
+    line.extend_pairs(
+        query
+            .iter()
+            .filter_map(|(name, value)| Some((name, (*value)?))),
+    );
+    let login = token.as_ref().map_or_else(String::new, |token| {
+        format!("authorization: Bearer {}\r\n", token.expose())
+    });
+    let request = format!(
+        "GET {path}?{} HTTP/1.1\r\nhost: {address}\r\n{login}connection: close\r\n\r\n",
+        line.finish()
+    );
     let mut stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
     // A little more than the service gives itself.
     stream.set_read_timeout(Some(SURVEY_PATIENCE + CONNECT_MAX))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("what answers there speaks no HTTP")?;
+    let end = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .context("what answers there speaks no HTTP")?;
     let body = answer.split_off(end + 4);
-    let status = std::str::from_utf8(&answer).ok().and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3)).unwrap_or_default();
+    let status = std::str::from_utf8(&answer)
+        .ok()
+        .and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3))
+        .unwrap_or_default();
     match status {
         "200" => Ok(body),
         "401" => bail!("it asks for another token than admin.token of this configuration"),
-        "404" => bail!("what answers there knows no {path}: it is another program, or an older postdate"),
+        "404" => {
+            bail!("what answers there knows no {path}: it is another program, or an older postdate")
+        }
         _ => bail!("it answers {status}: {}", error_of(&body)),
     }
 }
@@ -164,7 +220,9 @@ fn get(Endpoint { address, token, has_tls }: &Endpoint, path: &str, query: &[(&s
 /// The service's own words, if it has any.
 fn error_of(body: &[u8]) -> String {
     let document: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    document.and_then(|document| Some(document.get("error")?.as_str()?.to_owned())).unwrap_or_else(|| "it does not say why".to_owned())
+    document
+        .and_then(|document| Some(document.get("error")?.as_str()?.to_owned()))
+        .unwrap_or_else(|| "it does not say why".to_owned())
 }
 
 /// Stands for a folder that nothing was ever stored in.
@@ -184,7 +242,10 @@ impl Survey for Empty {
         Ok(vec![None; shards.len()])
     }
 
-    async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, store::Error> {
+    async fn places(
+        &self,
+        ids: &[(ShardId, Box<str>)],
+    ) -> Result<Vec<Option<Cursor>>, store::Error> {
         Ok(vec![None; ids.len()])
     }
 }

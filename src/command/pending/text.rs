@@ -11,8 +11,7 @@ const LINES_MAX: usize = 30;
 /// Shards of one route that the table names; all are in the JSON document.
 const SHARDS_SHOWN_MAX: usize = 16;
 
-const UPPER_BOUND: &str =
-    "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
+const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
 const UNCONFIGURED: &str = "not in the configuration, so nothing of it is delivered";
 
 pub(super) fn report(report: &Report, page: &Page) -> String {
@@ -43,37 +42,133 @@ pub(super) fn report(report: &Report, page: &Page) -> String {
 
 /// Whose it is, from where, and when.
 fn head(deployment: &str, store: &str, at_ms: i64, page: &Page) -> String {
-    let rest = format!("  {store}  {}", moment(Timestamp::from_millis(at_ms.div_euclid(1_000) * 1_000)));
-    format!("{}{}\n", page.paint(Tone::Strong, deployment), page.paint(Tone::Faint, &rest))
+    let rest = format!(
+        "  {store}  {}",
+        moment(Timestamp::from_millis(at_ms.div_euclid(1_000) * 1_000))
+    );
+    format!(
+        "{}{}\n",
+        page.paint(Tone::Strong, deployment),
+        page.paint(Tone::Faint, &rest)
+    )
 }
 
 fn table(report: &Report, page: &Page) -> String {
-    let aside = |messages: u64| if messages == 0 { String::new() } else { count(messages) };
-    let mut table = Table::new([Side::Left, Side::Left, Side::Right, Side::Right, Side::Left, Side::Right]);
+    let aside = |messages: u64| {
+        if messages == 0 {
+            String::new()
+        } else {
+            count(messages)
+        }
+    };
+    let mut table = Table::new([
+        Side::Left,
+        Side::Left,
+        Side::Right,
+        Side::Right,
+        Side::Left,
+        Side::Right,
+    ]);
     let has_aside = report.total.quarantined > 0;
-    table.row(Tone::Faint, ["ROUTE", "SHARD", "WAITING", "STORED", "FIRST HOUR", if has_aside { "SET ASIDE" } else { "" }]);
+    table.row(
+        Tone::Faint,
+        [
+            "ROUTE",
+            "SHARD",
+            "WAITING",
+            "STORED",
+            "FIRST HOUR",
+            if has_aside { "SET ASIDE" } else { "" },
+        ],
+    );
     for route in &report.routes {
-        let name = if route.configured { (Tone::Plain, route.route.clone()) } else { (Tone::Odd, format!("{} (!)", route.route)) };
-        let shards: Vec<&Shard> = report.shards.iter().filter(|shard| shard.route == route.route && holds(shard)).collect();
-        let (first, amount) = (shards.iter().filter_map(|shard| shard.first_hour_ms).min(), route.amount);
+        let name = if route.configured {
+            (Tone::Plain, route.route.clone())
+        } else {
+            (Tone::Odd, format!("{} (!)", route.route))
+        };
+        let shards: Vec<&Shard> = report
+            .shards
+            .iter()
+            .filter(|shard| shard.route == route.route && holds(shard))
+            .collect();
+        let (first, amount) = (
+            shards.iter().filter_map(|shard| shard.first_hour_ms).min(),
+            route.amount,
+        );
         let shard = several(route.shards, "shard");
-        let cells = [count(amount.messages), size(amount.bytes), first_hour(first, report.at_ms), aside(amount.quarantined)];
+        let cells = [
+            count(amount.messages),
+            size(amount.bytes),
+            first_hour(first, report.at_ms),
+            aside(amount.quarantined),
+        ];
         let [waiting, stored, due, quarantined] = cells.map(|cell| (Tone::Plain, cell));
-        table.toned([name, (Tone::Faint, shard), waiting, stored, due, quarantined]);
+        table.toned([
+            name,
+            (Tone::Faint, shard),
+            waiting,
+            stored,
+            due,
+            quarantined,
+        ]);
         for shard in shards.iter().take(SHARDS_SHOWN_MAX) {
-            let name = format!("{}/{}{}", shard.topic, shard.partition, if shard.configured { "" } else { " (!)" });
-            let tone = if shard.configured { Tone::Faint } else { Tone::Odd };
+            let name = format!(
+                "{}/{}{}",
+                shard.topic,
+                shard.partition,
+                if shard.configured { "" } else { " (!)" }
+            );
+            let tone = if shard.configured {
+                Tone::Faint
+            } else {
+                Tone::Odd
+            };
             let (waiting, stored) = (count(shard.amount.messages), size(shard.amount.bytes));
             let due = first_hour(shard.first_hour_ms, report.at_ms);
-            table.row(tone, [String::new(), name, waiting, stored, due, aside(shard.amount.quarantined)]);
+            table.row(
+                tone,
+                [
+                    String::new(),
+                    name,
+                    waiting,
+                    stored,
+                    due,
+                    aside(shard.amount.quarantined),
+                ],
+            );
         }
-        if let Some(more) = shards.len().checked_sub(SHARDS_SHOWN_MAX).filter(|more| *more > 0) {
-            table.row(Tone::Faint, ["", &format!("and {more} more: --json has all"), "", "", "", ""]);
+        if let Some(more) = shards
+            .len()
+            .checked_sub(SHARDS_SHOWN_MAX)
+            .filter(|more| *more > 0)
+        {
+            table.row(
+                Tone::Faint,
+                [
+                    "",
+                    &format!("and {more} more: --json has all"),
+                    "",
+                    "",
+                    "",
+                    "",
+                ],
+            );
         }
     }
     if report.routes.len() > 1 {
         let total = report.total;
-        table.row(Tone::Strong, ["total", "", &count(total.messages), &size(total.bytes), "", &aside(total.quarantined)]);
+        table.row(
+            Tone::Strong,
+            [
+                "total",
+                "",
+                &count(total.messages),
+                &size(total.bytes),
+                "",
+                &aside(total.quarantined),
+            ],
+        );
     }
     table.print(page)
 }
@@ -94,16 +189,36 @@ fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
 
 /// What stands (!) in the table.
 fn unconfigured(report: &Report, page: &Page) -> String {
-    let routes = report.routes.iter().filter(|route| !route.configured).map(|route| format!("route {}", route.route));
-    let is_topic = |shard: &&Shard| !shard.configured && report.routes.iter().any(|route| route.configured && route.route == shard.route);
-    let mut topics: Vec<String> =
-        report.shards.iter().filter(is_topic).map(|shard| format!("{} of route {}", shard.topic, shard.route)).collect();
+    let routes = report
+        .routes
+        .iter()
+        .filter(|route| !route.configured)
+        .map(|route| format!("route {}", route.route));
+    let is_topic = |shard: &&Shard| {
+        !shard.configured
+            && report
+                .routes
+                .iter()
+                .any(|route| route.configured && route.route == shard.route)
+    };
+    let mut topics: Vec<String> = report
+        .shards
+        .iter()
+        .filter(is_topic)
+        .map(|shard| format!("{} of route {}", shard.topic, shard.route))
+        .collect();
     topics.dedup();
     let names: Vec<String> = routes.chain(topics).collect();
     if names.is_empty() {
         return String::new();
     }
-    format!("\n{}\n", page.paint(Tone::Odd, &format!("(!) {}: {UNCONFIGURED}", names.join(", "))))
+    format!(
+        "\n{}\n",
+        page.paint(
+            Tone::Odd,
+            &format!("(!) {}: {UNCONFIGURED}", names.join(", "))
+        )
+    )
 }
 
 /// One line of the chart.
@@ -125,14 +240,28 @@ fn chart(report: &Report, page: &Page) -> String {
         hours if hours < 24 => format!("EVERY {hours} HOURS"),
         hours => format!("EVERY {} DAYS", hours / 24),
     };
-    let max = lines.iter().map(|line| line.messages).max().unwrap_or_default();
+    let max = lines
+        .iter()
+        .map(|line| line.messages)
+        .max()
+        .unwrap_or_default();
     let width = |text: fn(&Line) -> usize| lines.iter().map(text).max().unwrap_or_default();
-    let (labels, counts) = (width(|line| line.label.chars().count()), width(|line| count(line.messages).len()));
+    let (labels, counts) = (
+        width(|line| line.label.chars().count()),
+        width(|line| count(line.messages).len()),
+    );
     let cells = page.width.saturating_sub(labels + counts + 8).clamp(10, 60);
-    let mut text = format!("  {}\n", page.paint(Tone::Faint, &format!("DUE, {unit} (UTC)")));
+    let mut text = format!(
+        "  {}\n",
+        page.paint(Tone::Faint, &format!("DUE, {unit} (UTC)"))
+    );
     for line in &lines {
         let bar = page.paint(Tone::Bar, &page.bar(line.messages, max, cells));
-        let amount = if line.messages == 0 { String::new() } else { count(line.messages) };
+        let amount = if line.messages == 0 {
+            String::new()
+        } else {
+            count(line.messages)
+        };
         text += format!("  {:labels$}  {amount:>counts$}  {bar}", line.label).trim_end();
         text += "\n";
     }
@@ -142,52 +271,96 @@ fn chart(report: &Report, page: &Page) -> String {
 /// What is due, then each `step` hours to the last that hold anything. Long stretches in which nothing is due are cut short.
 fn lines(report: &Report, step: i64) -> Vec<Line> {
     let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
-    let over = report.hours.iter().filter(|hour| is_over(hour.start_ms)).map(|hour| hour.messages).sum::<u64>();
+    let over = report
+        .hours
+        .iter()
+        .filter(|hour| is_over(hour.start_ms))
+        .map(|hour| hour.messages)
+        .sum::<u64>();
     let due = over + report.due_when_stored.messages;
-    let ahead: Vec<_> = report.hours.iter().filter(|hour| !is_over(hour.start_ms)).collect();
+    let ahead: Vec<_> = report
+        .hours
+        .iter()
+        .filter(|hour| !is_over(hour.start_ms))
+        .collect();
     let mut lines = Vec::new();
     if due > 0 {
-        lines.push(Line { label: "due already".to_owned(), messages: due });
+        lines.push(Line {
+            label: "due already".to_owned(),
+            messages: due,
+        });
     }
     let step_of = |start_ms: i64| start_ms.div_euclid(step * HOUR_MS);
     let mut next = ahead.first().map_or(0, |first| step_of(first.start_ms));
     for group in ahead.chunk_by(|a, b| step_of(a.start_ms) == step_of(b.start_ms)) {
         let this = step_of(group[0].start_ms);
         if this - next > 2 {
-            lines.push(Line { label: "...".to_owned(), messages: 0 });
+            lines.push(Line {
+                label: "...".to_owned(),
+                messages: 0,
+            });
             next = this;
         }
-        lines.extend((next..this).map(|empty| Line { label: label(empty * step * HOUR_MS, step), messages: 0 }));
-        lines.push(Line { label: label(this * step * HOUR_MS, step), messages: group.iter().map(|hour| hour.messages).sum() });
+        lines.extend((next..this).map(|empty| Line {
+            label: label(empty * step * HOUR_MS, step),
+            messages: 0,
+        }));
+        lines.push(Line {
+            label: label(this * step * HOUR_MS, step),
+            messages: group.iter().map(|hour| hour.messages).sum(),
+        });
         next = this + 1;
     }
     let rest = [("later", report.later), ("in any hour", report.far)];
     let rest = rest.into_iter().filter(|(_, amount)| amount.messages > 0);
-    lines.extend(rest.map(|(label, amount)| Line { label: label.to_owned(), messages: amount.messages }));
+    lines.extend(rest.map(|(label, amount)| Line {
+        label: label.to_owned(),
+        messages: amount.messages,
+    }));
     lines
 }
 
 fn label(start_ms: i64, step: i64) -> String {
     let text = Timestamp::from_millis(start_ms).to_rfc3339();
     let (date, time) = text.split_once('T').unwrap_or((&text, ""));
-    if step < 24 { format!("{date} {}", time.get(..5).unwrap_or_default()) } else { date.to_owned() }
+    if step < 24 {
+        format!("{date} {}", time.get(..5).unwrap_or_default())
+    } else {
+        date.to_owned()
+    }
 }
 
 pub(super) fn search(search: &Search, page: &Page) -> String {
     let mut text = head(&search.deployment, &search.store, search.at_ms, page);
     if search.found.is_empty() {
-        return text + &format!("\nNothing waits under the id {}: it was delivered, cancelled, or never stored.\n", search.id);
+        return text
+            + &format!(
+                "\nNothing waits under the id {}: it was delivered, cancelled, or never stored.\n",
+                search.id
+            );
     }
     let now = Timestamp::from_millis(search.at_ms);
     for place in &search.found {
         let mut table = Table::new([Side::Left, Side::Left]);
-        let mark = if place.configured { String::new() } else { format!("  ({UNCONFIGURED})") };
+        let mark = if place.configured {
+            String::new()
+        } else {
+            format!("  ({UNCONFIGURED})")
+        };
         let due = match place.due_ms.map(Timestamp::from_millis) {
             Some(due) => format!("{}  ({})", moment(due), relative(due, now)),
             None => "at once".to_owned(),
         };
-        let source = format!("{}/{} offset {}", place.topic, place.partition, place.offset);
-        for (name, value) in [("id", search.id.clone()), ("route", place.route.clone() + &mark), ("source", source), ("due", due)] {
+        let source = format!(
+            "{}/{} offset {}",
+            place.topic, place.partition, place.offset
+        );
+        for (name, value) in [
+            ("id", search.id.clone()),
+            ("route", place.route.clone() + &mark),
+            ("source", source),
+            ("due", due),
+        ] {
             table.toned([(Tone::Faint, name.to_owned()), (Tone::Plain, value)]);
         }
         text += "\n";
@@ -206,7 +379,11 @@ mod tests {
     const THIS_HOUR: i64 = 1_795_302_000_000;
 
     fn amount(messages: u64, quarantined: u64) -> Amount {
-        Amount { messages, bytes: 85 * messages, quarantined }
+        Amount {
+            messages,
+            bytes: 85 * messages,
+            quarantined,
+        }
     }
 
     fn example() -> Report {
@@ -218,21 +395,40 @@ mod tests {
             amount: amount(messages, 0),
             first_hour_ms: first.map(|hour| THIS_HOUR + hour * HOUR_MS),
         };
-        let hour = |at: i64, messages| Hour { start_ms: THIS_HOUR + at * HOUR_MS, start: String::new(), messages, bytes: 0 };
-        let route = |name: &str, configured, shards, amount| Route { route: name.into(), configured, shards, amount };
+        let hour = |at: i64, messages| Hour {
+            start_ms: THIS_HOUR + at * HOUR_MS,
+            start: String::new(),
+            messages,
+            bytes: 0,
+        };
+        let route = |name: &str, configured, shards, amount| Route {
+            route: name.into(),
+            configured,
+            shards,
+            amount,
+        };
         Report {
             deployment: "prod".into(),
             store: "redis 127.0.0.1:6379".into(),
             at_ms: NOW,
             total: amount(128_412, 3),
-            routes: vec![route("mail", false, 1, amount(12, 3)), route("orders", true, 3, amount(128_400, 0))],
+            routes: vec![
+                route("mail", false, 1, amount(12, 3)),
+                route("orders", true, 3, amount(128_400, 0)),
+            ],
             shards: vec![
                 shard("mail", "mail.delayed", 0, 12, Some(-2)),
                 shard("orders", "orders.delayed", 0, 100_000, Some(0)),
                 shard("orders", "orders.delayed", 1, 0, None),
                 shard("orders", "orders.old", 0, 28_400, Some(1)),
             ],
-            hours: vec![hour(-2, 12), hour(0, 64_200), hour(1, 32_100), hour(3, 21_400), hour(9, 10_700)],
+            hours: vec![
+                hour(-2, 12),
+                hour(0, 64_200),
+                hour(1, 32_100),
+                hour(3, 21_400),
+                hour(9, 10_700),
+            ],
             ..Report::default()
         }
     }
@@ -268,9 +464,17 @@ mod tests {
 
     #[test]
     fn a_terminal_sees_the_same_in_blocks() {
-        let page = Page { is_terminal: true, width: 60, ..Page::PLAIN };
+        let page = Page {
+            is_terminal: true,
+            width: 60,
+            ..Page::PLAIN
+        };
         let text = report(&example(), &page);
-        let chart: Vec<&str> = text.lines().skip_while(|line| !line.contains("DUE, BY HOUR")).take(9).collect();
+        let chart: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.contains("DUE, BY HOUR"))
+            .take(9)
+            .collect();
         insta::assert_snapshot!(chart.join("\n"), @r#"
         DUE, BY HOUR (UTC)
         due already           12  ▏
@@ -287,8 +491,17 @@ mod tests {
     fn a_chart_of_any_length_keeps_to_its_lines() {
         for span in [1, 30, 31, 400, 9_000, 87_600] {
             let hours = (0..span).step_by(usize::try_from(span / 60 + 1).unwrap());
-            let hours = hours.map(|at| Hour { start_ms: THIS_HOUR + at * HOUR_MS, start: String::new(), messages: 1, bytes: 0 });
-            let report = Report { at_ms: NOW, hours: hours.collect(), ..Report::default() };
+            let hours = hours.map(|at| Hour {
+                start_ms: THIS_HOUR + at * HOUR_MS,
+                start: String::new(),
+                messages: 1,
+                bytes: 0,
+            });
+            let report = Report {
+                at_ms: NOW,
+                hours: hours.collect(),
+                ..Report::default()
+            };
             let lines = chart(&report, &Page::PLAIN).lines().count();
             assert!(lines <= LINES_MAX + 1, "{span} hours: {lines}");
         }
@@ -296,8 +509,16 @@ mod tests {
 
     #[test]
     fn nothing_is_said_in_one_sentence() {
-        let nothing = Report { deployment: "prod".into(), store: "folder /x".into(), at_ms: NOW, ..Report::default() };
-        assert_eq!(report(&nothing, &Page::PLAIN), "prod  folder /x  2026-11-21 23:00:05 UTC\n\nNothing waits.\n");
+        let nothing = Report {
+            deployment: "prod".into(),
+            store: "folder /x".into(),
+            at_ms: NOW,
+            ..Report::default()
+        };
+        assert_eq!(
+            report(&nothing, &Page::PLAIN),
+            "prod  folder /x  2026-11-21 23:00:05 UTC\n\nNothing waits.\n"
+        );
     }
 
     #[test]
@@ -311,7 +532,13 @@ mod tests {
             due_ms: Some(NOW + 200_000),
             due: String::new(),
         };
-        let found = Search { deployment: "prod".into(), store: "folder /x".into(), at_ms: NOW, id: "order-42".into(), found: vec![place] };
+        let found = Search {
+            deployment: "prod".into(),
+            store: "folder /x".into(),
+            at_ms: NOW,
+            id: "order-42".into(),
+            found: vec![place],
+        };
         insta::assert_snapshot!(search(&found, &Page::PLAIN), @r#"
         prod  folder /x  2026-11-21 23:00:05 UTC
 
@@ -320,9 +547,12 @@ mod tests {
           source  orders.delayed/2 offset 7
           due     2026-11-21 23:03:25 UTC  (in 3m 20s)
         "#);
-        let none = Search { found: vec![], ..found };
-        assert!(
-            search(&none, &Page::PLAIN).ends_with("Nothing waits under the id order-42: it was delivered, cancelled, or never stored.\n")
-        );
+        let none = Search {
+            found: vec![],
+            ..found
+        };
+        assert!(search(&none, &Page::PLAIN).ends_with(
+            "Nothing waits under the id order-42: it was delivered, cancelled, or never stored.\n"
+        ));
     }
 }

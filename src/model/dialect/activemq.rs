@@ -14,7 +14,12 @@ use super::{Delivery, MILLIS_AFTER, refuse, refuse_but_zero};
 use crate::model::picked::Picked;
 use crate::model::refusal::Refusal;
 
-pub(super) const HEADERS: [&str; 4] = ["AMQ_SCHEDULED_DELAY", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT", "AMQ_SCHEDULED_CRON"];
+pub(super) const HEADERS: [&str; 4] = [
+    "AMQ_SCHEDULED_DELAY",
+    "AMQ_SCHEDULED_PERIOD",
+    "AMQ_SCHEDULED_REPEAT",
+    "AMQ_SCHEDULED_CRON",
+];
 const DELAY: usize = 0;
 const PERIOD: usize = 1;
 const REPEAT: usize = 2;

@@ -17,7 +17,11 @@ use crate::model::message::Record;
 use crate::model::picked::Picked;
 use crate::model::refusal::Refusal;
 
-pub(super) const HEADERS: [&str; 3] = ["scheduler-epoch", "scheduler-target-topic", "scheduler-target-key"];
+pub(super) const HEADERS: [&str; 3] = [
+    "scheduler-epoch",
+    "scheduler-target-topic",
+    "scheduler-target-key",
+];
 const EPOCH: usize = 0;
 const TOPIC: usize = 1;
 const KEY: usize = 2;
@@ -29,8 +33,14 @@ pub(super) fn read<'a>(picked: &Picked<'a>, record: &Record<'a>) -> Result<Asked
         return Ok(TOMBSTONE);
     }
     picked.bytes(KEY)?;
-    let delivery = SECONDS_AT.read(picked, EPOCH)?.ok_or_else(|| missing(picked, EPOCH))?;
-    Ok(Asked::Delivery(Delivery { target: picked.text(TOPIC)?, is_keyed: true, ..delivery }))
+    let delivery = SECONDS_AT
+        .read(picked, EPOCH)?
+        .ok_or_else(|| missing(picked, EPOCH))?;
+    Ok(Asked::Delivery(Delivery {
+        target: picked.text(TOPIC)?,
+        is_keyed: true,
+        ..delivery
+    }))
 }
 
 /// A tombstone without headers. One without key deletes nothing, and is a record like any other.
@@ -40,7 +50,10 @@ pub(super) fn read_bare<'a>(record: &Record<'a>) -> Option<Asked<'a>> {
 }
 
 pub(super) fn key_on_delivery<'a>(key: Option<&'a [u8]>, headers: Headers<'a>) -> Option<&'a [u8]> {
-    headers.iter().find(|(name, _)| *name == HEADERS[KEY].as_bytes()).map_or(key, |(_, key)| key)
+    headers
+        .iter()
+        .find(|(name, _)| *name == HEADERS[KEY].as_bytes())
+        .map_or(key, |(_, key)| key)
 }
 
 #[cfg(test)]

@@ -42,24 +42,52 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
     if let Some(version) = picked.text(VERSION)?
         && version != "1.0.0"
     {
-        return Err(unsupported(HEADERS[VERSION], version, "envelopes of version 1.0.0 are understood"));
+        return Err(unsupported(
+            HEADERS[VERSION],
+            version,
+            "envelopes of version 1.0.0 are understood",
+        ));
     }
     let kind = picked.text(TYPE)?;
     match kind {
         None | Some("schedule") => {}
-        Some("cancel" | "tombstone") => return Ok(Asked::Cancel("a schedule_source_type of cancel or tombstone")),
-        Some(other) => return Err(unsupported(HEADERS[TYPE], other, "schedule, cancel and tombstone are understood")),
+        Some("cancel" | "tombstone") => {
+            return Ok(Asked::Cancel(
+                "a schedule_source_type of cancel or tombstone",
+            ));
+        }
+        Some(other) => {
+            return Err(unsupported(
+                HEADERS[TYPE],
+                other,
+                "schedule, cancel and tombstone are understood",
+            ));
+        }
     }
     for index in [PARTITION, PARTITION_KEY] {
-        refuse(picked, index, "the key alone decides on the partition at the target")?;
+        refuse(
+            picked,
+            index,
+            "the key alone decides on the partition at the target",
+        )?;
     }
     picked.bytes(KEY)?;
-    let delivery = SECONDS_AT.read(picked, EPOCH)?.ok_or_else(|| missing(picked, EPOCH))?;
-    Ok(Asked::Delivery(Delivery { target: picked.text(TOPIC)?, is_keyed: kind.is_some(), ..delivery }))
+    let delivery = SECONDS_AT
+        .read(picked, EPOCH)?
+        .ok_or_else(|| missing(picked, EPOCH))?;
+    Ok(Asked::Delivery(Delivery {
+        target: picked.text(TOPIC)?,
+        is_keyed: kind.is_some(),
+        ..delivery
+    }))
 }
 
 pub(super) fn key_on_delivery<'a>(key: Option<&'a [u8]>, headers: Headers<'a>) -> Option<&'a [u8]> {
-    let find = |index: usize| headers.iter().find(|(name, _)| *name == HEADERS[index].as_bytes());
+    let find = |index: usize| {
+        headers
+            .iter()
+            .find(|(name, _)| *name == HEADERS[index].as_bytes())
+    };
     match (find(KEY), find(TYPE)) {
         (Some((_, key)), _) => key,
         (None, Some(_)) => None,
@@ -117,7 +145,10 @@ mod tests {
     #[test]
     fn the_key_at_the_target_is_the_messages_own_and_not_the_envelopes() {
         let key = |lines: &[&str]| delivered_key(Dialect::Karafka, lines);
-        assert_eq!(key(&[SCHEDULE, "schedule_target_key: k"]), Some(b"k".to_vec()));
+        assert_eq!(
+            key(&[SCHEDULE, "schedule_target_key: k"]),
+            Some(b"k".to_vec())
+        );
         assert_eq!(key(&[SCHEDULE, "schedule_target_key: "]), Some(Vec::new()));
         assert_eq!(key(&[SCHEDULE, "schedule_target_key"]), None);
         assert_eq!(key(&[SCHEDULE]), None);

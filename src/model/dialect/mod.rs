@@ -42,8 +42,16 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::RabbitMq, Self::ActiveMq, Self::RocketMq, Self::Pulsar, Self::Nats, Self::QStash, Self::Karafka, Self::Etf1];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::RabbitMq,
+        Self::ActiveMq,
+        Self::RocketMq,
+        Self::Pulsar,
+        Self::Nats,
+        Self::QStash,
+        Self::Karafka,
+        Self::Etf1,
+    ];
 
     /// As it is written in the configuration and in `postdate-retry`.
     pub(crate) const fn name(self) -> &'static str {
@@ -91,10 +99,16 @@ impl Dialect {
     }
 
     fn place(self, name: &[u8]) -> Option<usize> {
-        self.headers().iter().position(|header| header.as_bytes() == name)
+        self.headers()
+            .iter()
+            .position(|header| header.as_bytes() == name)
     }
 
-    fn read<'a>(self, picked: &Picked<'a>, record: &Record<'a>) -> Result<Option<Asked<'a>>, Refusal> {
+    fn read<'a>(
+        self,
+        picked: &Picked<'a>,
+        record: &Record<'a>,
+    ) -> Result<Option<Asked<'a>>, Refusal> {
         let delivery = match self {
             Self::RabbitMq => rabbitmq::read(picked)?,
             Self::ActiveMq => activemq::read(picked)?,
@@ -109,7 +123,11 @@ impl Dialect {
     }
 
     /// The key at the target of a message that spoke this dialect.
-    pub(crate) fn key_on_delivery<'a>(self, key: Option<&'a [u8]>, headers: Headers<'a>) -> Option<&'a [u8]> {
+    pub(crate) fn key_on_delivery<'a>(
+        self,
+        key: Option<&'a [u8]>,
+        headers: Headers<'a>,
+    ) -> Option<&'a [u8]> {
         match self {
             Self::Karafka => karafka::key_on_delivery(key, headers),
             Self::Etf1 => etf1::key_on_delivery(key, headers),
@@ -154,12 +172,15 @@ impl Dialects {
     }
 
     fn iter(self) -> impl Iterator<Item = Dialect> {
-        Dialect::ALL.into_iter().filter(move |dialect| self.has(*dialect))
+        Dialect::ALL
+            .into_iter()
+            .filter(move |dialect| self.has(*dialect))
     }
 
     /// The dialect that has a header of this name, and the name's place in it. No name is in two.
     fn find(self, name: &[u8]) -> Option<(Dialect, usize)> {
-        self.iter().find_map(|dialect| Some((dialect, dialect.place(name)?)))
+        self.iter()
+            .find_map(|dialect| Some((dialect, dialect.place(name)?)))
     }
 }
 
@@ -189,29 +210,47 @@ pub(super) struct Delivery<'a> {
 }
 
 /// The dialect that a record speaks and what it asks for; `None`: nothing, in any of them.
-pub(super) fn read<'a>(record: &Record<'a>, dialects: Dialects) -> Result<Option<(Dialect, Asked<'a>)>, Refusal> {
+pub(super) fn read<'a>(
+    record: &Record<'a>,
+    dialects: Dialects,
+) -> Result<Option<(Dialect, Asked<'a>)>, Refusal> {
     let mut spoken: Option<(Dialect, Picked<'a>)> = None;
     let mut all = Dialects::default();
     for (name, value) in record.headers {
-        let Some((dialect, index)) = dialects.find(name) else { continue };
-        let (first, picked) = spoken.get_or_insert_with(|| (dialect, Picked::new(dialect.headers())));
+        let Some((dialect, index)) = dialects.find(name) else {
+            continue;
+        };
+        let (first, picked) =
+            spoken.get_or_insert_with(|| (dialect, Picked::new(dialect.headers())));
         all = all.with(dialect);
         if *first == dialect {
             picked.put(index, value);
         }
     }
-    let Some((dialect, picked)) = spoken else { return Ok(None) };
+    let Some((dialect, picked)) = spoken else {
+        return Ok(None);
+    };
     let names: Vec<_> = all.iter().map(Dialect::name).collect();
     if names.len() > 1 {
-        let detail = format!("the record has headers of {}; one of them can be meant", names.join(" and "));
+        let detail = format!(
+            "the record has headers of {}; one of them can be meant",
+            names.join(" and ")
+        );
         return Err(Refusal::new(Reason::DialectConflict, detail));
     }
     Ok(dialect.read(&picked, record)?.map(|asked| (dialect, asked)))
 }
 
 /// As [`read`], of a record that has neither a control header nor one of any dialect.
-pub(super) fn read_bare<'a>(record: &Record<'a>, dialects: Dialects) -> Option<(Dialect, Asked<'a>)> {
-    let asked = if dialects.has(Dialect::Etf1) { etf1::read_bare(record)? } else { return None };
+pub(super) fn read_bare<'a>(
+    record: &Record<'a>,
+    dialects: Dialects,
+) -> Option<(Dialect, Asked<'a>)> {
+    let asked = if dialects.has(Dialect::Etf1) {
+        etf1::read_bare(record)?
+    } else {
+        return None;
+    };
     Some((Dialect::Etf1, asked))
 }
 
@@ -222,44 +261,82 @@ struct Grammar {
     takes: &'static str,
 }
 
-const MILLIS_AFTER: Grammar =
-    Grammar { parse: |text| due::parse_millis_after(text).map(When::After), reason: Reason::InvalidAfter, takes: "whole milliseconds" };
-const SECONDS_AFTER: Grammar =
-    Grammar { parse: |text| due::parse_seconds_after(text).map(When::After), reason: Reason::InvalidAfter, takes: "whole seconds" };
-const MILLIS_AT: Grammar =
-    Grammar { parse: |text| due::parse_millis_at(text).map(When::At), reason: Reason::InvalidAt, takes: "whole milliseconds since 1970" };
-const SECONDS_AT: Grammar =
-    Grammar { parse: |text| due::parse_seconds_at(text).map(When::At), reason: Reason::InvalidAt, takes: "whole seconds since 1970" };
+const MILLIS_AFTER: Grammar = Grammar {
+    parse: |text| due::parse_millis_after(text).map(When::After),
+    reason: Reason::InvalidAfter,
+    takes: "whole milliseconds",
+};
+const SECONDS_AFTER: Grammar = Grammar {
+    parse: |text| due::parse_seconds_after(text).map(When::After),
+    reason: Reason::InvalidAfter,
+    takes: "whole seconds",
+};
+const MILLIS_AT: Grammar = Grammar {
+    parse: |text| due::parse_millis_at(text).map(When::At),
+    reason: Reason::InvalidAt,
+    takes: "whole milliseconds since 1970",
+};
+const SECONDS_AT: Grammar = Grammar {
+    parse: |text| due::parse_seconds_at(text).map(When::At),
+    reason: Reason::InvalidAt,
+    takes: "whole seconds since 1970",
+};
 
 impl Grammar {
     /// A delivery at the time that the header says, to the default target; `None`: the record does not have the header.
     fn read<'a>(&self, picked: &Picked<'a>, index: usize) -> Result<Option<Delivery<'a>>, Refusal> {
-        let Some(text) = picked.text(index)? else { return Ok(None) };
+        let Some(text) = picked.text(index)? else {
+            return Ok(None);
+        };
         let header = picked.name(index);
         let Some(when) = (self.parse)(text) else {
-            let detail = format!("{header} is {}; it takes {}", Quoted(text.as_bytes()), self.takes);
+            let detail = format!(
+                "{header} is {}; it takes {}",
+                Quoted(text.as_bytes()),
+                self.takes
+            );
             return Err(Refusal::new(self.reason, detail));
         };
-        Ok(Some(Delivery { header, when, target: None, is_keyed: false }))
+        Ok(Some(Delivery {
+            header,
+            when,
+            target: None,
+            is_keyed: false,
+        }))
     }
 }
 
 /// A header that asks for what is not done here: whoever wrote it would wait in vain for the rest.
 fn refuse(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
-    let Some(text) = picked.text(index)? else { return Ok(()) };
+    let Some(text) = picked.text(index)? else {
+        return Ok(());
+    };
     Err(unsupported(picked.name(index), text, why))
 }
 
 /// As [`refuse`], but zero asks for nothing.
 fn refuse_but_zero(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
-    if picked.text(index)? == Some("0") { Ok(()) } else { refuse(picked, index, why) }
+    if picked.text(index)? == Some("0") {
+        Ok(())
+    } else {
+        refuse(picked, index, why)
+    }
 }
 
 fn unsupported(header: &str, text: &str, why: &str) -> Refusal {
-    Refusal::new(Reason::DialectUnsupported, format!("{header} is {}: {why}", Quoted(text.as_bytes())))
+    Refusal::new(
+        Reason::DialectUnsupported,
+        format!("{header} is {}: {why}", Quoted(text.as_bytes())),
+    )
 }
 
 /// A record that has headers of the dialect, but not the one that says when.
 fn missing(picked: &Picked<'_>, index: usize) -> Refusal {
-    Refusal::new(Reason::MissingDue, format!("the record has headers beside {}, but not that one", picked.name(index)))
+    Refusal::new(
+        Reason::MissingDue,
+        format!(
+            "the record has headers beside {}, but not that one",
+            picked.name(index)
+        ),
+    )
 }

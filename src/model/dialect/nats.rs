@@ -39,13 +39,26 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refu
     if let Some(schedule) = picked.text(SCHEDULE)?
         && !schedule.starts_with("@at")
     {
-        return Err(unsupported(HEADERS[SCHEDULE], schedule, "of the schedules, @at is kept here; a message is delivered once"));
+        return Err(unsupported(
+            HEADERS[SCHEDULE],
+            schedule,
+            "of the schedules, @at is kept here; a message is delivered once",
+        ));
     }
     for index in TARGET + 1..HEADERS.len() {
-        refuse(picked, index, "a schedule is kept here if Nats-Schedule and Nats-Schedule-Target say all of it")?;
+        refuse(
+            picked,
+            index,
+            "a schedule is kept here if Nats-Schedule and Nats-Schedule-Target say all of it",
+        )?;
     }
-    let delivery = AT.read(picked, SCHEDULE)?.ok_or_else(|| missing(picked, SCHEDULE))?;
-    Ok(Some(Delivery { target: picked.text(TARGET)?, ..delivery }))
+    let delivery = AT
+        .read(picked, SCHEDULE)?
+        .ok_or_else(|| missing(picked, SCHEDULE))?;
+    Ok(Some(Delivery {
+        target: picked.text(TARGET)?,
+        ..delivery
+    }))
 }
 
 fn parse_at(text: &str) -> Option<When> {

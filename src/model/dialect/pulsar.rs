@@ -18,8 +18,14 @@ const AT: usize = 0;
 const AFTER: usize = 1;
 
 pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    match (MILLIS_AT.read(picked, AT)?, MILLIS_AFTER.read(picked, AFTER)?) {
-        (Some(_), Some(_)) => Err(Refusal::new(Reason::AtAndAfter, "the record has both deliverAt and deliverAfter")),
+    match (
+        MILLIS_AT.read(picked, AT)?,
+        MILLIS_AFTER.read(picked, AFTER)?,
+    ) {
+        (Some(_), Some(_)) => Err(Refusal::new(
+            Reason::AtAndAfter,
+            "the record has both deliverAt and deliverAfter",
+        )),
         (at, after) => Ok(at.or(after)),
     }
 }

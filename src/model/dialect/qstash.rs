@@ -27,7 +27,11 @@ const UNITS_AFTER: Grammar = Grammar {
 };
 
 pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    refuse(picked, CRON, "a message is delivered once here; send one for each time")?;
+    refuse(
+        picked,
+        CRON,
+        "a message is delivered once here; send one for each time",
+    )?;
     match SECONDS_AT.read(picked, NOT_BEFORE)? {
         None => UNITS_AFTER.read(picked, DELAY),
         not_before => Ok(not_before),

@@ -21,15 +21,32 @@ use super::{Delivery, MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, refuse, refuse_but
 use crate::model::picked::Picked;
 use crate::model::refusal::Refusal;
 
-pub(super) const HEADERS: [&str; 6] =
-    ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY", "TIMER_DEL_UNIQKEY"];
+pub(super) const HEADERS: [&str; 6] = [
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+    "__STARTDELIVERTIME",
+    "DELAY",
+    "TIMER_DEL_UNIQKEY",
+];
 const LEVEL: usize = 4;
 const TAKE_BACK: usize = 5;
 
 pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    refuse(picked, TAKE_BACK, "what waits is taken back by postdate-op: cancel with its postdate-id")?;
-    refuse_but_zero(picked, LEVEL, "delay levels are not known here; say the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS")?;
-    for (index, grammar) in [SECONDS_AFTER, MILLIS_AFTER, MILLIS_AT, MILLIS_AT].iter().enumerate() {
+    refuse(
+        picked,
+        TAKE_BACK,
+        "what waits is taken back by postdate-op: cancel with its postdate-id",
+    )?;
+    refuse_but_zero(
+        picked,
+        LEVEL,
+        "delay levels are not known here; say the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS",
+    )?;
+    for (index, grammar) in [SECONDS_AFTER, MILLIS_AFTER, MILLIS_AT, MILLIS_AT]
+        .iter()
+        .enumerate()
+    {
         if let Some(delivery) = grammar.read(picked, index)? {
             return Ok(Some(delivery));
         }

@@ -39,7 +39,11 @@ impl<'a> Is<'a> {
         match admission {
             Admission::Cancel { id } => Self::Cancelled(id),
             Admission::Refused(refusal) => Self::DeadLetter(refusal.reason),
-            Admission::Message { body, .. } if matches!(body.disposition, Disposition::Relay { .. }) => Self::Relayed,
+            Admission::Message { body, .. }
+                if matches!(body.disposition, Disposition::Relay { .. }) =>
+            {
+                Self::Relayed
+            }
             Admission::Message { due, body, .. } => match (due.as_millis(), body.target, body.id) {
                 (due, target, Some(id)) => Self::Keyed(due, target.unwrap_or_default(), id),
                 (due, Some(target), None) => Self::AtTo(due, target),
@@ -49,7 +53,11 @@ impl<'a> Is<'a> {
     }
 
     fn absolute(self) -> Self {
-        if let Self::After(delay) = self { Self::At(NOW + delay) } else { self }
+        if let Self::After(delay) = self {
+            Self::At(NOW + delay)
+        } else {
+            self
+        }
     }
 }
 
@@ -67,7 +75,10 @@ fn rules(dialects: &[Dialect]) -> Rules {
 }
 
 fn origins() -> Origins {
-    Origins::new("prod", &ShardId::new("orders", Partition::new("orders.delayed", 0)))
+    Origins::new(
+        "prod",
+        &ShardId::new("orders", Partition::new("orders.delayed", 0)),
+    )
 }
 
 pub(super) fn record(timestamp: Option<i64>, block: &[u8]) -> Record<'_> {
@@ -108,16 +119,25 @@ pub(super) fn check_records(dialect: Dialect, rows: &[((&[&str], Record<'_>), Is
 fn check_record(dialects: &[Dialect], lines: &[&str], record: Record<'_>, expected: Is<'_>) {
     let (block, reversed) = (block(lines), block(&lines.iter().rev().collect::<Vec<_>>()));
     for block in [block, reversed] {
-        let record = Record { headers: Headers::from_block(&block), ..record };
+        let record = Record {
+            headers: Headers::from_block(&block),
+            ..record
+        };
         let (origins, rules) = (origins(), rules(dialects));
         let admission = admit(&record, &origins, &rules);
-        assert_eq!(Is::of(&admission), expected.absolute(), "{lines:?} gave {admission:?}");
+        assert_eq!(
+            Is::of(&admission),
+            expected.absolute(),
+            "{lines:?} gave {admission:?}"
+        );
     }
 }
 
 /// The key, which is `key` at the source, at the target.
 pub(super) fn delivered_key(dialect: Dialect, lines: &[&str]) -> Option<Vec<u8>> {
-    dialect.key_on_delivery(Some(b"key"), Headers::from_block(&block(lines))).map(<[u8]>::to_vec)
+    dialect
+        .key_on_delivery(Some(b"key"), Headers::from_block(&block(lines)))
+        .map(<[u8]>::to_vec)
 }
 
 /// The header of each dialect that says when, a control header of the same meaning, and how both say so many seconds; milliseconds where
@@ -131,22 +151,69 @@ struct Time {
 }
 
 const TIMES: [Time; 12] = [
-    time(Dialect::RabbitMq, "x-delay", "postdate-after", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::ActiveMq, "AMQ_SCHEDULED_DELAY", "postdate-after", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::RocketMq, "TIMER_DELIVER_MS", "postdate-at", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::RocketMq, "__STARTDELIVERTIME", "postdate-at", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::RocketMq, "TIMER_DELAY_MS", "postdate-after", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::RocketMq, "TIMER_DELAY_SEC", "postdate-after", seconds),
-    time(Dialect::Pulsar, "deliverAt", "postdate-at", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::Pulsar, "deliverAfter", "postdate-after", |n| [n.to_string(), n.to_string()]),
-    time(Dialect::Nats, "Nats-Schedule", "postdate-at", |n| [format!("@at {}", rfc3339(n)), rfc3339(n)]),
-    time(Dialect::QStash, "Upstash-Not-Before", "postdate-at", seconds),
-    time(Dialect::Karafka, "schedule_target_epoch", "postdate-at", seconds),
+    time(Dialect::RabbitMq, "x-delay", "postdate-after", |n| {
+        [n.to_string(), n.to_string()]
+    }),
+    time(
+        Dialect::ActiveMq,
+        "AMQ_SCHEDULED_DELAY",
+        "postdate-after",
+        |n| [n.to_string(), n.to_string()],
+    ),
+    time(Dialect::RocketMq, "TIMER_DELIVER_MS", "postdate-at", |n| {
+        [n.to_string(), n.to_string()]
+    }),
+    time(
+        Dialect::RocketMq,
+        "__STARTDELIVERTIME",
+        "postdate-at",
+        |n| [n.to_string(), n.to_string()],
+    ),
+    time(Dialect::RocketMq, "TIMER_DELAY_MS", "postdate-after", |n| {
+        [n.to_string(), n.to_string()]
+    }),
+    time(
+        Dialect::RocketMq,
+        "TIMER_DELAY_SEC",
+        "postdate-after",
+        seconds,
+    ),
+    time(Dialect::Pulsar, "deliverAt", "postdate-at", |n| {
+        [n.to_string(), n.to_string()]
+    }),
+    time(Dialect::Pulsar, "deliverAfter", "postdate-after", |n| {
+        [n.to_string(), n.to_string()]
+    }),
+    time(Dialect::Nats, "Nats-Schedule", "postdate-at", |n| {
+        [format!("@at {}", rfc3339(n)), rfc3339(n)]
+    }),
+    time(
+        Dialect::QStash,
+        "Upstash-Not-Before",
+        "postdate-at",
+        seconds,
+    ),
+    time(
+        Dialect::Karafka,
+        "schedule_target_epoch",
+        "postdate-at",
+        seconds,
+    ),
     time(Dialect::Etf1, "scheduler-epoch", "postdate-at", seconds),
 ];
 
-const fn time(dialect: Dialect, header: &'static str, control: &'static str, say: fn(i64) -> [String; 2]) -> Time {
-    Time { dialect, header, control, say }
+const fn time(
+    dialect: Dialect,
+    header: &'static str,
+    control: &'static str,
+    say: fn(i64) -> [String; 2],
+) -> Time {
+    Time {
+        dialect,
+        header,
+        control,
+        say,
+    }
 }
 
 fn seconds(number: i64) -> [String; 2] {
@@ -158,34 +225,76 @@ fn seconds(number: i64) -> [String; 2] {
 fn rfc3339(number: i64) -> String {
     let (start, span) = (-62_167_219_200_000, 315_569_520_000_000);
     let at = start + number.rem_euclid(span);
-    let instant = OffsetDateTime::from_unix_timestamp(at.div_euclid(1_000)).expect("the years 0 to 9999");
+    let instant =
+        OffsetDateTime::from_unix_timestamp(at.div_euclid(1_000)).expect("the years 0 to 9999");
     let (date, time) = (instant.date(), instant.time());
     let (month, millis) = (u8::from(date.month()), at.rem_euclid(1_000));
     let (hour, minute, second) = time.as_hms();
-    format!("{:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", date.year(), date.day())
+    format!(
+        "{:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z",
+        date.year(),
+        date.day()
+    )
 }
 
-fn short<'a>(lines: &[String], rules: &Rules, record: Record<'a>, block: &'a mut Vec<u8>) -> Is<'a> {
+fn short<'a>(
+    lines: &[String],
+    rules: &Rules,
+    record: Record<'a>,
+    block: &'a mut Vec<u8>,
+) -> Is<'a> {
     *block = self::block(lines);
-    let admission = admit(&Record { headers: Headers::from_block(block), ..record }, &origins(), rules);
+    let admission = admit(
+        &Record {
+            headers: Headers::from_block(block),
+            ..record
+        },
+        &origins(),
+        rules,
+    );
     Is::of(&admission)
 }
 
 #[test]
 fn no_header_is_in_two_dialects_and_none_is_ours() {
-    let all: Vec<_> = Dialect::ALL.into_iter().flat_map(Dialect::headers).collect();
+    let all: Vec<_> = Dialect::ALL
+        .into_iter()
+        .flat_map(Dialect::headers)
+        .collect();
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
-    assert!(all.iter().all(|name| Control::from_name(name.as_bytes()).is_none() && stays_on_delivery(name.as_bytes())));
+    assert!(
+        all.iter()
+            .all(|name| Control::from_name(name.as_bytes()).is_none()
+                && stays_on_delivery(name.as_bytes()))
+    );
 }
 
 #[test]
 fn a_dialect_is_known_again_by_its_name_and_its_number() {
     for dialect in Dialect::ALL {
-        assert_eq!((Dialect::from_name(dialect.name()), Dialect::from_code(dialect.code())), (Some(dialect), Some(dialect)));
+        assert_eq!(
+            (
+                Dialect::from_name(dialect.name()),
+                Dialect::from_code(dialect.code())
+            ),
+            (Some(dialect), Some(dialect))
+        );
         let set: Dialects = [dialect].into_iter().collect();
-        assert!(Dialect::ALL.into_iter().all(|other| set.has(other) == (other == dialect)) && !set.is_empty());
+        assert!(
+            Dialect::ALL
+                .into_iter()
+                .all(|other| set.has(other) == (other == dialect))
+                && !set.is_empty()
+        );
     }
-    assert_eq!((Dialect::from_name("Etf1"), Dialect::from_code(0), Dialect::from_code(9)), (None, None, None));
+    assert_eq!(
+        (
+            Dialect::from_name("Etf1"),
+            Dialect::from_code(0),
+            Dialect::from_code(9)
+        ),
+        (None, None, None)
+    );
 }
 
 #[test]
@@ -223,15 +332,31 @@ fn two_dialects_on_one_record_are_refused_if_the_route_understands_both() {
             if one.dialect == other.dialect {
                 continue;
             }
-            check_record(&Dialect::ALL, &lines, record(Some(NOW), &[]), Is::DeadLetter(Reason::DialectConflict));
+            check_record(
+                &Dialect::ALL,
+                &lines,
+                record(Some(NOW), &[]),
+                Is::DeadLetter(Reason::DialectConflict),
+            );
             let (block, origins, rules) = (block(&lines), origins(), rules(&[one.dialect]));
             let alone = admit(&record(Some(NOW), &block), &origins, &rules);
-            assert!(!matches!(alone, Admission::Refused(refusal) if refusal.reason == Reason::DialectConflict));
+            assert!(
+                !matches!(alone, Admission::Refused(refusal) if refusal.reason == Reason::DialectConflict)
+            );
         }
     }
     let lines = block(&["deliverAt: 1", "own: 1", "x-delay: 1"]);
-    let Admission::Refused(refusal) = admit(&record(Some(NOW), &lines), &origins(), &rules(&Dialect::ALL)) else { panic!("not refused") };
-    assert_eq!(refusal.detail, "the record has headers of rabbitmq and pulsar; one of them can be meant");
+    let Admission::Refused(refusal) = admit(
+        &record(Some(NOW), &lines),
+        &origins(),
+        &rules(&Dialect::ALL),
+    ) else {
+        panic!("not refused")
+    };
+    assert_eq!(
+        refusal.detail,
+        "the record has headers of rabbitmq and pulsar; one of them can be meant"
+    );
 }
 
 #[test]
@@ -266,18 +391,34 @@ fn a_header_that_a_control_header_overruled_is_not_used_up() {
         other => panic!("{other:?}"),
     };
     assert_eq!(dialect(&lines), None);
-    assert_eq!(dialect(&block(&["postdate-to: audit", "x-delay: 60000"])), Some(Dialect::RabbitMq));
+    assert_eq!(
+        dialect(&block(&["postdate-to: audit", "x-delay: 60000"])),
+        Some(Dialect::RabbitMq)
+    );
     assert_eq!(dialect(&block(&["own: 1"])), None);
 }
 
 #[test]
 fn a_delay_needs_a_timestamp_that_it_can_count_from() {
-    for Time { dialect, header, control, .. } in TIMES {
+    for Time {
+        dialect,
+        header,
+        control,
+        ..
+    } in TIMES
+    {
         let lines = block(&[format!("{header}: 5")]);
-        let Admission::Refused(refusal) = admit(&record(None, &lines), &origins(), &rules(&[dialect])) else { continue };
+        let Admission::Refused(refusal) =
+            admit(&record(None, &lines), &origins(), &rules(&[dialect]))
+        else {
+            continue;
+        };
         if control == "postdate-after" {
             assert_eq!(refusal.reason, Reason::InvalidTimestamp);
-            assert_eq!(refusal.detail, format!("{header} cannot be counted from a record without a timestamp"));
+            assert_eq!(
+                refusal.detail,
+                format!("{header} cannot be counted from a record without a timestamp")
+            );
         }
     }
 }
@@ -296,10 +437,20 @@ fn every_header_is_on_its_systems_page() {
         include_str!("../../../docs/migrate/etf1.md"),
     ];
     for (dialect, page) in Dialect::ALL.into_iter().zip(pages) {
-        assert!(page.contains(&format!("dialects = [\"{}\"]", dialect.name())), "{}", dialect.name());
+        assert!(
+            page.contains(&format!("dialects = [\"{}\"]", dialect.name())),
+            "{}",
+            dialect.name()
+        );
         for header in dialect.headers() {
-            let is_there = [format!("`{header}`"), format!("`{header}: ")].iter().any(|named| page.contains(named));
-            assert!(is_there, "{header} is not on the page of {}", dialect.name());
+            let is_there = [format!("`{header}`"), format!("`{header}: ")]
+                .iter()
+                .any(|named| page.contains(named));
+            assert!(
+                is_there,
+                "{header} is not on the page of {}",
+                dialect.name()
+            );
         }
     }
 }
@@ -313,13 +464,28 @@ fn lines() -> impl Strategy<Value = Vec<String>> {
         1 => any::<i64>().prop_map(|n| n.to_string()),
         2 => select(vec!["audit", "other", "schedule", "cancel", "1.0.0", "1d10h", "0", "", "@at 2023-11-14T23:13:20Z"]).prop_map(str::to_owned),
     ];
-    let names: Vec<_> = Dialect::ALL.into_iter().flat_map(Dialect::headers).copied().chain(["own", "postdate-to", "postdate-id"]).collect();
-    prop::collection::vec((select(names), value).prop_map(|(name, value)| format!("{name}: {value}")), 0..5)
+    let names: Vec<_> = Dialect::ALL
+        .into_iter()
+        .flat_map(Dialect::headers)
+        .copied()
+        .chain(["own", "postdate-to", "postdate-id"])
+        .collect();
+    prop::collection::vec(
+        (select(names), value).prop_map(|(name, value)| format!("{name}: {value}")),
+        0..5,
+    )
 }
 
 /// A record but for its headers.
 fn parts() -> impl Strategy<Value = (Option<i64>, Option<&'static [u8]>, Option<&'static [u8]>)> {
-    let bytes = || select(vec![None, Some(b"".as_slice()), Some(b"k".as_slice()), Some(b"a b".as_slice())]);
+    let bytes = || {
+        select(vec![
+            None,
+            Some(b"".as_slice()),
+            Some(b"k".as_slice()),
+            Some(b"a b".as_slice()),
+        ])
+    };
     (prop::option::of(Just(NOW)), bytes(), bytes())
 }
 

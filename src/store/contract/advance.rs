@@ -12,7 +12,11 @@ fn pair(due_millis: i64, offset: u64, watermark: u64) -> Claim {
 pub(super) async fn delivered_moves_forward_and_never_back(t: &Trial<'_>) {
     t.born(0).await;
     t.held(1).await;
-    for (told, wanted) in [(pair(5, 5, 5), pair(5, 5, 5)), (pair(9, 1, 7), pair(9, 1, 7)), (pair(5, 5, 5), pair(9, 1, 7))] {
+    for (told, wanted) in [
+        (pair(5, 5, 5), pair(5, 5, 5)),
+        (pair(9, 1, 7), pair(9, 1, 7)),
+        (pair(5, 5, 5), pair(9, 1, 7)),
+    ] {
         t.delivered(1, told).await;
         assert_eq!(t.state().await.delivered, wanted);
     }
@@ -34,22 +38,30 @@ pub(super) async fn delivered_moves_only_to_a_pair_that_includes_it(t: &Trial<'_
 pub(super) async fn claimed_moves_forward_by_component(t: &Trial<'_>) {
     t.born(0).await;
     t.held(1).await;
-    for (told, wanted) in
-        [(pair(5, 5, 5), pair(5, 5, 5)), (pair(3, 9, 8), pair(5, 5, 8)), (pair(6, 0, 2), pair(6, 0, 8)), (pair(1, 1, 1), pair(6, 0, 8))]
-    {
+    for (told, wanted) in [
+        (pair(5, 5, 5), pair(5, 5, 5)),
+        (pair(3, 9, 8), pair(5, 5, 8)),
+        (pair(6, 0, 2), pair(6, 0, 8)),
+        (pair(1, 1, 1), pair(6, 0, 8)),
+    ] {
         t.claimed(1, told).await;
         assert_eq!(t.state().await.claimed, wanted);
     }
     t.acquire(1, Duration::ZERO).await;
     t.held(2).await;
     t.claimed(2, pair(1, 1, 1)).await;
-    assert_eq!(t.state().await.claimed, pair(6, 0, 8), "a new owner starts behind the old one's claim and leaves it");
+    assert_eq!(
+        t.state().await.claimed,
+        pair(6, 0, 8),
+        "a new owner starts behind the old one's claim and leaves it"
+    );
 }
 
 pub(super) async fn an_old_token_changes_nothing(t: &Trial<'_>) {
     t.born(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
-    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))]).await;
+    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))])
+        .await;
     t.acquire(1, Duration::ZERO).await;
     t.held(2).await;
     let before = t.state().await;
@@ -64,7 +76,13 @@ pub(super) async fn an_old_token_changes_nothing(t: &Trial<'_>) {
     assert_eq!(t.quarantine(1, &[&run]).await, 0);
     assert_eq!(t.state().await, before);
     assert_eq!(t.fetch(&[&run]).await, [Some(run.bytes.clone())]);
-    assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, Appended::Done { cancelled: 1, missed: 0 });
+    assert_eq!(
+        t.append(1, 2, &[], &[cancel("id")]).await,
+        Appended::Done {
+            cancelled: 1,
+            missed: 0
+        }
+    );
 }
 
 pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Trial<'_>) {
@@ -77,13 +95,32 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Trial
     let never = run_of("never", &[place(due(44, 0), 1)]);
     let elsewhere = (far.slice, next.name.clone());
     let deletes = vec![named(&never), named(&near), named(&near), elsewhere];
-    let done = t.advance(Advance { delivered: Some(pair(3, 1, 4)), deletes: deletes.clone(), ..t.tick(1) }).await;
-    assert_eq!(done, Advanced::Done { watermark: Watermark(4), cancelled: vec![] });
+    let done = t
+        .advance(Advance {
+            delivered: Some(pair(3, 1, 4)),
+            deletes: deletes.clone(),
+            ..t.tick(1)
+        })
+        .await;
+    assert_eq!(
+        done,
+        Advanced::Done {
+            watermark: Watermark(4),
+            cancelled: vec![]
+        }
+    );
     assert_eq!(t.state().await.pending, 2);
     assert_eq!(t.list_all().await.1, [listing(&next), listing(&far)]);
-    assert_eq!(t.fetch(&[&near, &next, &far]).await, [None, Some(next.bytes.clone()), Some(far.bytes.clone())]);
+    assert_eq!(
+        t.fetch(&[&near, &next, &far]).await,
+        [None, Some(next.bytes.clone()), Some(far.bytes.clone())]
+    );
     // Of an earlier pair: no pair need come with them.
-    t.advance(Advance { deletes: vec![named(&next), named(&far)], ..t.tick(1) }).await;
+    t.advance(Advance {
+        deletes: vec![named(&next), named(&far)],
+        ..t.tick(1)
+    })
+    .await;
     assert_eq!(t.state().await.pending, 0);
     assert_eq!(t.state().await.lowest_pending, Offset(4));
 }
@@ -91,56 +128,132 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Trial
 pub(super) async fn an_id_goes_only_while_it_names_the_delivered_place(t: &Trial<'_>) {
     t.born(0).await;
     let (first, second) = (place(due(1, 0), 0), place(due(5, 0), 1));
-    t.append(0, 1, &[&run_of("a", &[first])], &[schedule("id", first), schedule("other", first)]).await;
+    t.append(
+        0,
+        1,
+        &[&run_of("a", &[first])],
+        &[schedule("id", first), schedule("other", first)],
+    )
+    .await;
     t.held(1).await;
     t.claimed(1, pair(0, 0, 1)).await;
-    t.append(1, 2, &[&run_of("b", &[second])], &[schedule("id", second)]).await;
-    let ids = vec![("id".into(), first), ("other".into(), first), ("none".into(), first)];
-    t.advance(Advance { delivered: Some(pair(0, 0, 1)), ids, ..t.tick(1) }).await;
+    t.append(1, 2, &[&run_of("b", &[second])], &[schedule("id", second)])
+        .await;
+    let ids = vec![
+        ("id".into(), first),
+        ("other".into(), first),
+        ("none".into(), first),
+    ];
+    t.advance(Advance {
+        delivered: Some(pair(0, 0, 1)),
+        ids,
+        ..t.tick(1)
+    })
+    .await;
     // `id` names the second message by now, `other` named only the first.
-    assert_eq!(t.append(2, 3, &[], &[cancel("id"), cancel("other")]).await, Appended::Done { cancelled: 1, missed: 1 });
+    assert_eq!(
+        t.append(2, 3, &[], &[cancel("id"), cancel("other")]).await,
+        Appended::Done {
+            cancelled: 1,
+            missed: 1
+        }
+    );
 }
 
 pub(super) async fn cancelled_places_inside_the_claim_are_told(t: &Trial<'_>) {
     t.born(0).await;
-    let places: Vec<Cursor> = [(Timestamp::AT_ONCE, 5), (due(1, 0), 2), (due(1, 0), 4), (due(2, 0), 1), (due(3, 0), 0)]
-        .map(|(due, offset)| place(due, offset))
-        .to_vec();
+    let places: Vec<Cursor> = [
+        (Timestamp::AT_ONCE, 5),
+        (due(1, 0), 2),
+        (due(1, 0), 4),
+        (due(2, 0), 1),
+        (due(3, 0), 0),
+    ]
+    .map(|(due, offset)| place(due, offset))
+    .to_vec();
     let ids = ["a", "b", "c", "d", "e"];
-    let changes: Vec<_> = ids.iter().zip(&places).map(|(id, place)| schedule(id, *place)).collect();
-    let runs: Vec<_> = places.iter().map(|place| run_of(&format!("r{}", place.offset), &[*place])).collect();
-    t.append(0, 6, &runs.iter().collect::<Vec<_>>(), &changes).await;
-    assert_eq!(t.append(6, 7, &[], &ids.map(cancel)).await, Appended::Done { cancelled: 5, missed: 0 });
+    let changes: Vec<_> = ids
+        .iter()
+        .zip(&places)
+        .map(|(id, place)| schedule(id, *place))
+        .collect();
+    let runs: Vec<_> = places
+        .iter()
+        .map(|place| run_of(&format!("r{}", place.offset), &[*place]))
+        .collect();
+    t.append(0, 6, &runs.iter().collect::<Vec<_>>(), &changes)
+        .await;
+    assert_eq!(
+        t.append(6, 7, &[], &ids.map(cancel)).await,
+        Appended::Done {
+            cancelled: 5,
+            missed: 0
+        }
+    );
     t.held(1).await;
 
     let hour_two = |offset, watermark| Claim::new(place(due(2, 0), offset), Watermark(watermark));
-    assert_eq!(t.claimed(1, hour_two(1, 4)).await, [places[1], places[3]], "nothing past W");
-    assert_eq!(t.claimed(1, hour_two(0, 6)).await, [places[0], places[1], places[2]], "nothing past C");
+    assert_eq!(
+        t.claimed(1, hour_two(1, 4)).await,
+        [places[1], places[3]],
+        "nothing past W"
+    );
+    assert_eq!(
+        t.claimed(1, hour_two(0, 6)).await,
+        [places[0], places[1], places[2]],
+        "nothing past C"
+    );
     assert_eq!(t.claimed(1, hour_two(1, 6)).await, places[..4]);
     // What is inside delivered is not told again, in the same call or later.
     let delivered = Claim::new(place(due(1, 0), 2), Watermark(5));
-    let advance = Advance { delivered: Some(delivered), claim: Some(hour_two(1, 6)), ..t.tick(1) };
-    let wanted = Advanced::Done { watermark: Watermark(7), cancelled: vec![places[0], places[2], places[3]] };
+    let advance = Advance {
+        delivered: Some(delivered),
+        claim: Some(hour_two(1, 6)),
+        ..t.tick(1)
+    };
+    let wanted = Advanced::Done {
+        watermark: Watermark(7),
+        cancelled: vec![places[0], places[2], places[3]],
+    };
     assert_eq!(t.advance(advance).await, wanted);
     let everything = Claim::new(place(due(9, 0), 9), Watermark(7));
-    assert_eq!(t.claimed(1, everything).await, [places[0], places[2], places[3], places[4]]);
+    assert_eq!(
+        t.claimed(1, everything).await,
+        [places[0], places[2], places[3], places[4]]
+    );
     t.delivered(1, everything).await;
     assert_eq!(t.claimed(1, everything).await, []);
 }
 
-pub(super) async fn a_claim_ahead_of_the_stores_time_is_refused_and_the_rest_is_done(t: &Trial<'_>) {
+pub(super) async fn a_claim_ahead_of_the_stores_time_is_refused_and_the_rest_is_done(
+    t: &Trial<'_>,
+) {
     t.born(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.appended(0, 1, &[&run]).await;
     let now = t.held(1).await;
     for ahead in [now.plus(Duration::from_secs(600)), Timestamp::MAX] {
         let claim = Some(Claim::new(place(ahead, 0), Watermark(1)));
-        let advance = Advance { delivered: Some(pair(0, 0, 1)), deletes: vec![named(&run)], claim, ..t.tick(1) };
-        let Advanced::Ahead { watermark, now: then } = t.advance(advance).await else { panic!("{ahead} is ahead of {now}") };
+        let advance = Advance {
+            delivered: Some(pair(0, 0, 1)),
+            deletes: vec![named(&run)],
+            claim,
+            ..t.tick(1)
+        };
+        let Advanced::Ahead {
+            watermark,
+            now: then,
+        } = t.advance(advance).await
+        else {
+            panic!("{ahead} is ahead of {now}")
+        };
         assert_eq!(watermark, Watermark(1));
         assert!(then >= now && then < now.plus(Duration::from_secs(60)));
         let state = t.state().await;
-        assert_eq!((state.delivered, state.claimed, state.pending), (pair(0, 0, 1), Claim::START, 0));
+        assert_eq!(
+            (state.delivered, state.claimed, state.pending),
+            (pair(0, 0, 1), Claim::START, 0)
+        );
     }
 }
 
@@ -148,27 +261,56 @@ pub(super) async fn a_claim_within_the_allowed_skew_is_taken(t: &Trial<'_>) {
     t.born(0).await;
     let now = t.held(1).await;
     let claim = Claim::new(place(now.plus(Duration::from_secs(600)), 0), Watermark(0));
-    let advanced = t.advance(Advance { claim: Some(claim), skew_max: Duration::from_secs(601), ..t.tick(1) }).await;
-    assert_eq!(advanced, Advanced::Done { watermark: Watermark(0), cancelled: vec![] });
+    let advanced = t
+        .advance(Advance {
+            claim: Some(claim),
+            skew_max: Duration::from_secs(601),
+            ..t.tick(1)
+        })
+        .await;
+    assert_eq!(
+        advanced,
+        Advanced::Done {
+            watermark: Watermark(0),
+            cancelled: vec![]
+        }
+    );
     assert_eq!(t.state().await.claimed, claim);
 }
 
 pub(super) async fn a_repeated_advance_changes_nothing_more(t: &Trial<'_>) {
     t.born(0).await;
-    let (a, b) = (run_of("a", &[place(due(1, 0), 0)]), run_of("b", &[place(due(1, 9), 1)]));
-    t.append(0, 2, &[&a, &b], &[schedule("id", place(due(1, 9), 1))]).await;
+    let (a, b) = (
+        run_of("a", &[place(due(1, 0), 0)]),
+        run_of("b", &[place(due(1, 9), 1)]),
+    );
+    t.append(0, 2, &[&a, &b], &[schedule("id", place(due(1, 9), 1))])
+        .await;
     t.held(1).await;
     t.append(2, 3, &[], &[cancel("id")]).await;
-    let advance = Advance { delivered: Some(pair(0, 0, 2)), deletes: vec![named(&a)], claim: Some(pair(9, 1, 2)), ..t.tick(1) };
+    let advance = Advance {
+        delivered: Some(pair(0, 0, 2)),
+        deletes: vec![named(&a)],
+        claim: Some(pair(9, 1, 2)),
+        ..t.tick(1)
+    };
     let first = t.advance(advance.clone()).await;
     let state = t.state().await;
-    assert_eq!(first, Advanced::Done { watermark: Watermark(3), cancelled: vec![place(due(1, 9), 1)] });
+    assert_eq!(
+        first,
+        Advanced::Done {
+            watermark: Watermark(3),
+            cancelled: vec![place(due(1, 9), 1)]
+        }
+    );
     assert_eq!(t.advance(advance).await, first);
     assert_eq!(t.state().await, state);
     assert_eq!(t.list_all().await.1, [listing(&b)]);
 }
 
-pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down(t: &Trial<'_>) {
+pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down(
+    t: &Trial<'_>,
+) {
     t.born(0).await;
     let bad = run_of("bad", &[place(due(1, 0), 1), place(due(1, 0), 2)]);
     let good = run_of("good", &[place(due(1, 0), 0), place(due(1, 0), 3)]);
@@ -179,10 +321,20 @@ pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_
     assert_eq!(t.list_all().await.1, [listing(&good)]);
     assert_eq!(t.fetch(&[&bad]).await, [None]);
     let state = t.state().await;
-    assert_eq!((state.pending, state.quarantined, state.lowest_pending), (2, 3, Offset(0)));
-    t.advance(Advance { deletes: vec![named(&good), named(&bad)], ..t.tick(1) }).await;
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (2, 3, Offset(0))
+    );
+    t.advance(Advance {
+        deletes: vec![named(&good), named(&bad)],
+        ..t.tick(1)
+    })
+    .await;
     let state = t.state().await;
-    assert_eq!((state.pending, state.quarantined, state.lowest_pending), (0, 3, Offset(1)));
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (0, 3, Offset(1))
+    );
 }
 
 pub(super) async fn quarantine_leaves_out_what_is_gone(t: &Trial<'_>) {
@@ -190,7 +342,11 @@ pub(super) async fn quarantine_leaves_out_what_is_gone(t: &Trial<'_>) {
     let run = run_of("a", &[place(due(1, 0), 0)]);
     t.appended(0, 1, &[&run]).await;
     t.held(1).await;
-    assert_eq!(t.quarantine(1, &[&run, &run, &run_of("never", &[place(due(5, 0), 0)])]).await, 1);
+    assert_eq!(
+        t.quarantine(1, &[&run, &run, &run_of("never", &[place(due(5, 0), 0)])])
+            .await,
+        1
+    );
     assert_eq!(t.quarantine(1, &[&run]).await, 0);
     assert_eq!(t.state().await.quarantined, 1);
 }

@@ -10,12 +10,25 @@ pub(super) async fn an_append_at_the_watermark_moves_it_and_adds_its_runs(t: &Tr
     let near = run_of("near", &[place(due(1, 0), 10), place(due(1, 7), 12)]);
     let far = run_of("far", &[place(due(5, 0), 11)]);
     t.appended(10, 13, &[&near, &far]).await;
-    assert_eq!(t.list_all().await, (Watermark(13), vec![listing(&near), listing(&far)]));
-    assert_eq!(t.fetch(&[&far, &near]).await, [Some(far.bytes.clone()), Some(near.bytes.clone())]);
+    assert_eq!(
+        t.list_all().await,
+        (Watermark(13), vec![listing(&near), listing(&far)])
+    );
+    assert_eq!(
+        t.fetch(&[&far, &near]).await,
+        [Some(far.bytes.clone()), Some(near.bytes.clone())]
+    );
     let state = t.state().await;
-    assert_eq!((state.watermark, state.lowest_pending, state.pending), (Watermark(13), Offset(10), 3));
+    assert_eq!(
+        (state.watermark, state.lowest_pending, state.pending),
+        (Watermark(13), Offset(10), 3)
+    );
     assert_eq!(state.bytes, (near.bytes.len() + far.bytes.len()) as u64);
-    let due_before = |hour| state.forecast.due_by(due(hour, 0), Timestamp::from_millis(0));
+    let due_before = |hour| {
+        state
+            .forecast
+            .due_by(due(hour, 0), Timestamp::from_millis(0))
+    };
     assert_eq!([1, 2, 5, 6].map(due_before), [0, 2, 2, 3]);
 }
 
@@ -23,9 +36,18 @@ pub(super) async fn a_repeated_append_tells_the_watermark_and_adds_nothing(t: &T
     t.born(0).await;
     let run = run_of("a", &[place(due(1, 0), 0)]);
     let changes = [schedule("id", place(due(1, 0), 0)), cancel("none")];
-    assert_eq!(t.append(0, 1, &[&run], &changes).await, Appended::Done { cancelled: 0, missed: 1 });
+    assert_eq!(
+        t.append(0, 1, &[&run], &changes).await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 1
+        }
+    );
     let before = t.state().await;
-    assert_eq!(t.append(0, 1, &[&run], &changes).await, Appended::Elsewhere(Watermark(1)));
+    assert_eq!(
+        t.append(0, 1, &[&run], &changes).await,
+        Appended::Elsewhere(Watermark(1))
+    );
     assert_eq!(t.state().await, before);
     assert_eq!(t.list_all().await, (Watermark(1), vec![listing(&run)]));
 }
@@ -36,66 +58,132 @@ pub(super) async fn an_append_behind_or_ahead_of_the_watermark_writes_nothing(t:
     for (from, to) in [(4, 6), (6, 7), (0, 5), (4, 4)] {
         let run = run_of("a", &[place(due(1, 0), from)]);
         let changes = [schedule("id", place(due(1, 0), from))];
-        assert_eq!(t.append(from, to, &[&run], &changes).await, Appended::Elsewhere(Watermark(5)));
+        assert_eq!(
+            t.append(from, to, &[&run], &changes).await,
+            Appended::Elsewhere(Watermark(5))
+        );
         assert_eq!(t.fetch(&[&run]).await, [None]);
     }
     assert_eq!(t.state().await, before);
     assert_eq!(t.list_all().await, (Watermark(5), vec![]));
-    assert_eq!(t.append(5, 6, &[], &[cancel("id")]).await, Appended::Done { cancelled: 0, missed: 1 });
+    assert_eq!(
+        t.append(5, 6, &[], &[cancel("id")]).await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 1
+        }
+    );
 }
 
 pub(super) async fn an_empty_append_moves_the_watermark_over_a_gap(t: &Trial<'_>) {
     t.born(5).await;
     t.appended(5, 90, &[]).await;
     let state = t.state().await;
-    assert_eq!((state.watermark, state.lowest_pending), (Watermark(90), Offset(90)));
+    assert_eq!(
+        (state.watermark, state.lowest_pending),
+        (Watermark(90), Offset(90))
+    );
     t.appended(90, 91, &[]).await;
 }
 
-pub(super) async fn the_history_names_the_reading_that_appended_last_and_where_it_began(t: &Trial<'_>) {
+pub(super) async fn the_history_names_the_reading_that_appended_last_and_where_it_began(
+    t: &Trial<'_>,
+) {
     t.born(0).await;
     assert_eq!(t.history().await, History::default());
-    let reading = |number| Reading { writer: u64::MAX, number };
+    let reading = |number| Reading {
+        writer: u64::MAX,
+        number,
+    };
     let append = async |number, from, to| {
-        let append = Append { reading: reading(number), ..t.batch(from, to, &[], &[]) };
+        let append = Append {
+            reading: reading(number),
+            ..t.batch(from, to, &[], &[])
+        };
         t.store().append(&[append]).await.unwrap().remove(0)
     };
-    let done = Appended::Done { cancelled: 0, missed: 0 };
+    let done = Appended::Done {
+        cancelled: 0,
+        missed: 0,
+    };
     assert_eq!((append(1, 0, 5).await, append(1, 5, 9).await), (done, done));
-    let history = History { reading: reading(1), before: Reading::default(), from: Watermark(0), rewrites: 0 };
+    let history = History {
+        reading: reading(1),
+        before: Reading::default(),
+        from: Watermark(0),
+        rewrites: 0,
+    };
     assert_eq!(t.history().await, history);
     assert_eq!(append(2, 5, 9).await, Appended::Elsewhere(Watermark(9)));
     assert_eq!(t.history().await, history, "it has stored nothing");
     let run = run_of("a", &[place(due(1, 0), 9)]);
     t.held(1).await;
     assert_eq!(t.rewrite(1, &[], &[&run]).await, Rewritten::Done);
-    assert_eq!((append(2, 9, 10).await, append(2, 10, 11).await), (done, done));
-    let history = History { reading: reading(2), before: reading(1), from: Watermark(9), rewrites: 1 };
+    assert_eq!(
+        (append(2, 9, 10).await, append(2, 10, 11).await),
+        (done, done)
+    );
+    let history = History {
+        reading: reading(2),
+        before: reading(1),
+        from: Watermark(9),
+        rewrites: 1,
+    };
     assert_eq!(t.history().await, history);
     assert_eq!(append(1, 11, 12).await, done);
-    assert_eq!(t.history().await, History { reading: reading(1), before: reading(2), from: Watermark(11), ..history });
+    assert_eq!(
+        t.history().await,
+        History {
+            reading: reading(1),
+            before: reading(2),
+            from: Watermark(11),
+            ..history
+        }
+    );
 }
 
 pub(super) async fn requests_of_one_call_are_independent(t: &Trial<'_>) {
-    let at = |index| Trial { subject: t.subject, shard: ShardId::new("contract", Partition::new(t.shard.partition.topic.clone(), index)) };
+    let at = |index| Trial {
+        subject: t.subject,
+        shard: ShardId::new(
+            "contract",
+            Partition::new(t.shard.partition.topic.clone(), index),
+        ),
+    };
     let shards: Vec<Trial<'_>> = (0..20).map(at).collect();
-    let births: Vec<Birth> = shards.iter().enumerate().filter(|(i, _)| i % 5 != 0).map(|(i, s)| s.birth(i as u64, Claim::START)).collect();
+    let births: Vec<Birth> = shards
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| i % 5 != 0)
+        .map(|(i, s)| s.birth(i as u64, Claim::START))
+        .collect();
     assert_eq!(t.store().open(&births).await.unwrap().len(), 16);
     let run = run_of("a", &[place(due(1, 0), 7)]);
     // Every third asks for the wrong place, every fifth is unborn.
     let from = |i: usize| if i.is_multiple_of(3) { 1_000 } else { i as u64 };
-    let appends: Vec<_> = shards.iter().enumerate().map(|(i, s)| s.batch(from(i), 2_000, &[&run], &[])).collect();
+    let appends: Vec<_> = shards
+        .iter()
+        .enumerate()
+        .map(|(i, s)| s.batch(from(i), 2_000, &[&run], &[]))
+        .collect();
     let wanted: Vec<_> = (0..20usize)
         .map(|i| match i {
             _ if i.is_multiple_of(5) => Appended::Unknown,
             _ if i.is_multiple_of(3) => Appended::Elsewhere(Watermark(i as u64)),
-            _ => Appended::Done { cancelled: 0, missed: 0 },
+            _ => Appended::Done {
+                cancelled: 0,
+                missed: 0,
+            },
         })
         .collect();
     assert_eq!(t.store().append(&appends).await.unwrap(), wanted);
     for (shard, outcome) in shards.iter().zip(wanted) {
         let pending = shard.known().await.map(|state| state.pending);
-        assert_eq!(pending, (outcome != Appended::Unknown).then_some(u64::from(matches!(outcome, Appended::Done { .. }))));
+        assert_eq!(
+            pending,
+            (outcome != Appended::Unknown)
+                .then_some(u64::from(matches!(outcome, Appended::Done { .. })))
+        );
     }
 }
 
@@ -105,20 +193,42 @@ pub(super) async fn positions_that_no_double_holds_are_kept_exactly(t: &Trial<'_
     t.born(base).await;
     let place = place(Timestamp::from_millis(0xaadd_ffaa), base + 1);
     let run = run_of("a", &[place]);
-    assert_eq!(t.append(base + 1, base + 2, &[&run], &[]).await, Appended::Elsewhere(Watermark(base)));
+    assert_eq!(
+        t.append(base + 1, base + 2, &[&run], &[]).await,
+        Appended::Elsewhere(Watermark(base))
+    );
     t.appended(base, base + 1, &[]).await;
-    assert_eq!(t.append(base + 1, base + 2, &[&run], &[schedule("id", place)]).await, Appended::Done { cancelled: 0, missed: 0 });
+    assert_eq!(
+        t.append(base + 1, base + 2, &[&run], &[schedule("id", place)])
+            .await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 0
+        }
+    );
     assert_eq!(t.tail_runs(base + 1, Timestamp::MAX, 9).await.2.len(), 1);
     assert_eq!(t.tail_runs(base + 2, Timestamp::MAX, 9).await.2.len(), 0);
 
     t.held(1).await;
     // A claim up to, but without, the message's own offset leaves it to be cancelled.
-    assert_eq!(t.claimed(1, Claim::new(place, Watermark(base + 1))).await, []);
-    assert_eq!(t.append(base + 2, base + 3, &[], &[cancel("id")]).await, Appended::Done { cancelled: 1, missed: 0 });
+    assert_eq!(
+        t.claimed(1, Claim::new(place, Watermark(base + 1))).await,
+        []
+    );
+    assert_eq!(
+        t.append(base + 2, base + 3, &[], &[cancel("id")]).await,
+        Appended::Done {
+            cancelled: 1,
+            missed: 0
+        }
+    );
     let claim = Claim::new(place, Watermark(base + 2));
     assert_eq!(t.claimed(1, claim).await, [place]);
     let state = t.state().await;
-    assert_eq!((state.watermark, state.claimed, state.lowest_pending), (Watermark(base + 3), claim, Offset(base + 1)));
+    assert_eq!(
+        (state.watermark, state.claimed, state.lowest_pending),
+        (Watermark(base + 3), claim, Offset(base + 1))
+    );
 }
 
 pub(super) async fn lowest_pending_is_the_least_offset_of_what_waits(t: &Trial<'_>) {
@@ -130,7 +240,11 @@ pub(super) async fn lowest_pending_is_the_least_offset_of_what_waits(t: &Trial<'
     t.appended(4, 5, &[&third]).await;
     t.held(1).await;
     let delete = async |run: &Run| {
-        t.advance(Advance { deletes: vec![named(run)], ..t.tick(1) }).await;
+        t.advance(Advance {
+            deletes: vec![named(run)],
+            ..t.tick(1)
+        })
+        .await;
         t.state().await.lowest_pending
     };
     assert_eq!(t.state().await.lowest_pending, Offset(0));
@@ -144,13 +258,31 @@ pub(super) async fn a_batch_may_hold_more_changes_and_runs_than_a_lua_stack(t: &
     t.born(0).await;
     let count = 10_000;
     let at = |offset: u64| place(due(i64::try_from(offset % 900).unwrap_or(0), 0), offset);
-    let runs: Vec<Run> = (0..900).map(|offset| run_of(&format!("r{offset}"), &[at(offset)])).collect();
+    let runs: Vec<Run> = (0..900)
+        .map(|offset| run_of(&format!("r{offset}"), &[at(offset)]))
+        .collect();
     let runs: Vec<&Run> = runs.iter().collect();
     let ids: Vec<String> = (0..count).map(|offset| format!("id{offset}")).collect();
-    let changes: Vec<Change> = ids.iter().zip(0..).map(|(id, offset)| schedule(id, at(offset))).collect();
-    assert_eq!(t.append(0, count, &runs, &changes).await, Appended::Done { cancelled: 0, missed: 0 });
+    let changes: Vec<Change> = ids
+        .iter()
+        .zip(0..)
+        .map(|(id, offset)| schedule(id, at(offset)))
+        .collect();
+    assert_eq!(
+        t.append(0, count, &runs, &changes).await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 0
+        }
+    );
     let cancels: Vec<Change> = ids.iter().map(|id| cancel(id)).collect();
-    assert_eq!(t.append(count, count + 1, &[], &cancels).await, Appended::Done { cancelled: 10_000, missed: 0 });
+    assert_eq!(
+        t.append(count, count + 1, &[], &cancels).await,
+        Appended::Done {
+            cancelled: 10_000,
+            missed: 0
+        }
+    );
     assert_eq!(t.list_all().await.1.len(), 900);
 
     t.held(1).await;
@@ -159,8 +291,18 @@ pub(super) async fn a_batch_may_hold_more_changes_and_runs_than_a_lua_stack(t: &
     let mut places: Vec<Cursor> = (0..count).map(at).collect();
     places.sort();
     assert_eq!(told, places);
-    let ids = ids.iter().zip(0..).map(|(id, offset)| (id.as_str().into(), at(offset))).collect();
-    t.advance(Advance { delivered: Some(all), deletes: runs.iter().map(|run| named(run)).collect(), ids, ..t.tick(1) }).await;
+    let ids = ids
+        .iter()
+        .zip(0..)
+        .map(|(id, offset)| (id.as_str().into(), at(offset)))
+        .collect();
+    t.advance(Advance {
+        delivered: Some(all),
+        deletes: runs.iter().map(|run| named(run)).collect(),
+        ids,
+        ..t.tick(1)
+    })
+    .await;
     assert_eq!(t.state().await.pending, 0);
     assert_eq!(t.list_all().await, (Watermark(count + 1), vec![]));
 }

@@ -4,9 +4,18 @@ use super::trial::{Trial, cancel, due, place, run_of, schedule};
 use crate::model::{Claim, Cursor, Watermark};
 use crate::store::{Appended, Change};
 
-const IN_TIME: Appended = Appended::Done { cancelled: 1, missed: 0 };
-const MISSED: Appended = Appended::Done { cancelled: 0, missed: 1 };
-const NEITHER: Appended = Appended::Done { cancelled: 0, missed: 0 };
+const IN_TIME: Appended = Appended::Done {
+    cancelled: 1,
+    missed: 0,
+};
+const MISSED: Appended = Appended::Done {
+    cancelled: 0,
+    missed: 1,
+};
+const NEITHER: Appended = Appended::Done {
+    cancelled: 0,
+    missed: 0,
+};
 
 /// Covers all that the cases put in.
 fn everything() -> Claim {
@@ -18,7 +27,11 @@ async fn one_waits(t: &Trial<'_>) -> Cursor {
     t.born(0).await;
     t.held(1).await;
     let waits = place(due(1, 0), 0);
-    assert_eq!(t.append(0, 1, &[&run_of("a", &[waits])], &[schedule("id", waits)]).await, NEITHER);
+    assert_eq!(
+        t.append(0, 1, &[&run_of("a", &[waits])], &[schedule("id", waits)])
+            .await,
+        NEITHER
+    );
     waits
 }
 
@@ -31,7 +44,13 @@ pub(super) async fn a_cancel_of_a_waiting_message_is_confirmed_once(t: &Trial<'_
 
 pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Trial<'_>) {
     one_waits(t).await;
-    assert_eq!(t.append(1, 2, &[], &[cancel("ID"), cancel("id ")]).await, Appended::Done { cancelled: 0, missed: 2 });
+    assert_eq!(
+        t.append(1, 2, &[], &[cancel("ID"), cancel("id ")]).await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 2
+        }
+    );
     assert_eq!(t.claimed(1, everything()).await, []);
 }
 
@@ -49,10 +68,16 @@ pub(super) async fn a_cancel_inside_delivered_comes_too_late(t: &Trial<'_>) {
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
 }
 
-pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_time(t: &Trial<'_>) {
+pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_time(
+    t: &Trial<'_>,
+) {
     let waits = one_waits(t).await;
     // The cursor is past it, but the watermark is not: it is late, and nobody has taken it.
-    assert_eq!(t.claimed(1, Claim::new(place(due(5, 0), 0), Watermark(0))).await, []);
+    assert_eq!(
+        t.claimed(1, Claim::new(place(due(5, 0), 0), Watermark(0)))
+            .await,
+        []
+    );
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, IN_TIME);
     assert_eq!(t.claimed(1, everything()).await, [waits]);
 }
@@ -60,7 +85,11 @@ pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_
 pub(super) async fn a_schedule_with_the_same_id_replaces_the_waiting_message(t: &Trial<'_>) {
     let waits = one_waits(t).await;
     let next = place(due(2, 0), 1);
-    assert_eq!(t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)]).await, IN_TIME);
+    assert_eq!(
+        t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)])
+            .await,
+        IN_TIME
+    );
     assert_eq!(t.claimed(1, everything()).await, [waits]);
 }
 
@@ -68,7 +97,11 @@ pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Tri
     let waits = one_waits(t).await;
     t.claimed(1, Claim::new(waits, Watermark(1))).await;
     let next = place(due(2, 0), 1);
-    assert_eq!(t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)]).await, NEITHER);
+    assert_eq!(
+        t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)])
+            .await,
+        NEITHER
+    );
     // Both are delivered; the id names the second now.
     assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, IN_TIME);
     assert_eq!(t.claimed(1, everything()).await, [next]);
@@ -76,13 +109,38 @@ pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Tri
 
 pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Trial<'_>) {
     let waits = one_waits(t).await;
-    let places = [place(due(2, 0), 2), place(due(1, 5), 3), place(due(3, 0), 6)];
-    let changes: [Change; 6] =
-        [cancel("id"), schedule("id", places[0]), schedule("id", places[1]), cancel("id"), cancel("id"), schedule("id", places[2])];
-    let runs = [run_of("b", &[places[1]]), run_of("c", &[places[0]]), run_of("d", &[places[2]])];
-    let appended = t.append(1, 7, &[&runs[0], &runs[1], &runs[2]], &changes).await;
-    assert_eq!(appended, Appended::Done { cancelled: 3, missed: 1 });
-    assert_eq!(t.claimed(1, everything()).await, [waits, places[1], places[0]]);
+    let places = [
+        place(due(2, 0), 2),
+        place(due(1, 5), 3),
+        place(due(3, 0), 6),
+    ];
+    let changes: [Change; 6] = [
+        cancel("id"),
+        schedule("id", places[0]),
+        schedule("id", places[1]),
+        cancel("id"),
+        cancel("id"),
+        schedule("id", places[2]),
+    ];
+    let runs = [
+        run_of("b", &[places[1]]),
+        run_of("c", &[places[0]]),
+        run_of("d", &[places[2]]),
+    ];
+    let appended = t
+        .append(1, 7, &[&runs[0], &runs[1], &runs[2]], &changes)
+        .await;
+    assert_eq!(
+        appended,
+        Appended::Done {
+            cancelled: 3,
+            missed: 1
+        }
+    );
+    assert_eq!(
+        t.claimed(1, everything()).await,
+        [waits, places[1], places[0]]
+    );
 }
 
 pub(super) async fn a_schedule_for_the_place_it_names_already_cancels_nothing(t: &Trial<'_>) {

@@ -9,8 +9,17 @@ use std::time::Duration;
 async fn alive(t: &Trial<'_>, workers: &[Worker], length: Duration) -> Vec<Worker> {
     let peers = t.store().enrol(workers[0], length).await.unwrap();
     assert!(peers.is_sorted_by_key(|peer| peer.worker), "{peers:?}");
-    assert!(peers.iter().all(|peer| peer.left <= HOUR && peer.left > Duration::ZERO), "{peers:?}");
-    peers.into_iter().map(|peer| peer.worker).filter(|worker| workers.contains(worker)).collect()
+    assert!(
+        peers
+            .iter()
+            .all(|peer| peer.left <= HOUR && peer.left > Duration::ZERO),
+        "{peers:?}"
+    );
+    peers
+        .into_iter()
+        .map(|peer| peer.worker)
+        .filter(|worker| workers.contains(worker))
+        .collect()
 }
 
 pub(super) async fn a_worker_that_enrols_is_told_of_all_that_live(t: &Trial<'_>) {

@@ -7,7 +7,9 @@ use std::time::Duration;
 pub(super) async fn a_free_lease_is_granted_to_one(t: &Trial<'_>) {
     t.born(3).await;
     let granted = t.acquire(1, HOUR).await;
-    let Acquired::Granted { state, .. } = granted else { panic!("{granted:?}") };
+    let Acquired::Granted { state, .. } = granted else {
+        panic!("{granted:?}")
+    };
     assert_eq!(state, t.state().await);
     assert_eq!(t.acquire(2, HOUR).await, Acquired::Held);
     assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
@@ -33,7 +35,10 @@ pub(super) async fn a_renewed_lease_is_held_on(t: &Trial<'_>) {
     assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
     assert_eq!(t.acquire(2, HOUR).await, Acquired::Held);
     // Renewed to an end that is now: the length counts from the store's now, not from the old end.
-    assert!(matches!(t.renew(1, Duration::ZERO).await, Renewed::Renewed { .. }));
+    assert!(matches!(
+        t.renew(1, Duration::ZERO).await,
+        Renewed::Renewed { .. }
+    ));
     t.held(2).await;
 }
 

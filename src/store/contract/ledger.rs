@@ -5,7 +5,12 @@ use crate::model::{Claim, Watermark};
 use crate::run::Run;
 use crate::store::{Advance, Advanced, Balance, Tally};
 
-const DELIVERED: Tally = Tally { delivered: 1, cancelled: 0, dead_lettered: 0, sent_back: 0 };
+const DELIVERED: Tally = Tally {
+    delivered: 1,
+    cancelled: 0,
+    dead_lettered: 0,
+    sent_back: 0,
+};
 
 /// Of the first so many messages that [`stored`] stores.
 fn pair(messages: u64) -> Claim {
@@ -13,7 +18,10 @@ fn pair(messages: u64) -> Claim {
 }
 
 fn delivered(messages: u64) -> Tally {
-    Tally { delivered: messages, ..Tally::default() }
+    Tally {
+        delivered: messages,
+        ..Tally::default()
+    }
 }
 
 /// Runs of so many messages each, one after the other in due and offset, of a shard that is held with token 1.
@@ -22,7 +30,9 @@ async fn stored(t: &Trial<'_>, counts: &[u64]) -> Vec<Run> {
     t.held(1).await;
     let (mut from, mut runs) = (0, Vec::new());
     for (at, count) in counts.iter().enumerate() {
-        let places: Vec<_> = (from..from + count).map(|offset| place(due(1, offset as i64 + 1), offset)).collect();
+        let places: Vec<_> = (from..from + count)
+            .map(|offset| place(due(1, offset as i64 + 1), offset))
+            .collect();
         runs.push(run_of(&format!("run{at}"), &places));
         from += count;
     }
@@ -31,7 +41,13 @@ async fn stored(t: &Trial<'_>, counts: &[u64]) -> Vec<Run> {
 }
 
 async fn balance(t: &Trial<'_>) -> Balance {
-    let balance = t.survey().balances(std::slice::from_ref(&t.shard)).await.unwrap().remove(0).expect("the shard was born");
+    let balance = t
+        .survey()
+        .balances(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap()
+        .remove(0)
+        .expect("the shard was born");
     assert_eq!(balance, Balance::of(&t.state().await));
     balance
 }
@@ -39,24 +55,55 @@ async fn balance(t: &Trial<'_>) -> Balance {
 /// Settled in all, set aside, pending, and the difference.
 async fn sums(t: &Trial<'_>) -> (u64, u64, u64, i64) {
     let balance = balance(t).await;
-    (balance.settled.total(), balance.quarantined, balance.pending, balance.difference)
+    (
+        balance.settled.total(),
+        balance.quarantined,
+        balance.pending,
+        balance.difference,
+    )
 }
 
 pub(super) async fn what_is_accepted_is_settled_or_pending_at_every_moment(t: &Trial<'_>) {
     let runs = stored(t, &[3, 3]).await;
-    assert_eq!((balance(t).await.accepted, sums(t).await), (6, (0, 0, 6, 0)));
-    let tally = Tally { delivered: 1, cancelled: 0, dead_lettered: 1, sent_back: 0 };
+    assert_eq!(
+        (balance(t).await.accepted, sums(t).await),
+        (6, (0, 0, 6, 0))
+    );
+    let tally = Tally {
+        delivered: 1,
+        cancelled: 0,
+        dead_lettered: 1,
+        sent_back: 0,
+    };
     t.settled((Claim::START, pair(2)), tally, &[]).await;
     assert_eq!(sums(t).await, (2, 0, 4, 0), "their run is still there");
-    let tally = Tally { delivered: 0, cancelled: 1, dead_lettered: 0, sent_back: 1 };
+    let tally = Tally {
+        delivered: 0,
+        cancelled: 1,
+        dead_lettered: 0,
+        sent_back: 1,
+    };
     t.settled((pair(2), pair(4)), tally, &[&runs[0]]).await;
     assert_eq!(sums(t).await, (4, 0, 2, 0));
     // The next holder goes on from there.
     t.release(1).await;
     t.held(1).await;
-    t.settled((pair(4), pair(6)), delivered(2), &[&runs[1]]).await;
-    let settled = Tally { delivered: 3, cancelled: 1, dead_lettered: 1, sent_back: 1 };
-    let wanted = Balance { accepted: 6, settled, quarantined: 0, pending: 0, difference: 0, is_unsure: false };
+    t.settled((pair(4), pair(6)), delivered(2), &[&runs[1]])
+        .await;
+    let settled = Tally {
+        delivered: 3,
+        cancelled: 1,
+        dead_lettered: 1,
+        sent_back: 1,
+    };
+    let wanted = Balance {
+        accepted: 6,
+        settled,
+        quarantined: 0,
+        pending: 0,
+        difference: 0,
+        is_unsure: false,
+    };
     assert_eq!(balance(t).await, wanted);
 }
 
@@ -64,35 +111,54 @@ pub(super) async fn what_is_told_twice_is_counted_once(t: &Trial<'_>) {
     let run = run_of("a", &[place(due(1, 1), 0)]);
     t.born(0).await;
     t.held(1).await;
-    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 1), 0))]).await;
+    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 1), 0))])
+        .await;
     // A repeated append is not one.
     t.append(0, 1, &[&run], &[]).await;
     t.append(1, 9, &[], &[cancel("id")]).await;
-    let advance = Advance { delivered: Some(pair(1)), since: Claim::START, tally: DELIVERED, ..t.tick(1) };
+    let advance = Advance {
+        delivered: Some(pair(1)),
+        since: Claim::START,
+        tally: DELIVERED,
+        ..t.tick(1)
+    };
     for _ in 0..3 {
         t.advance(advance.clone()).await;
     }
-    t.settled((pair(1), pair(1)), DELIVERED, &[&run, &run]).await;
-    assert_eq!((balance(t).await.accepted, sums(t).await), (1, (1, 0, 0, 0)));
+    t.settled((pair(1), pair(1)), DELIVERED, &[&run, &run])
+        .await;
+    assert_eq!(
+        (balance(t).await.accepted, sums(t).await),
+        (1, (1, 0, 0, 0))
+    );
     assert!(!balance(t).await.is_unsure);
 }
 
 pub(super) async fn an_old_holder_counts_nothing(t: &Trial<'_>) {
     let runs = stored(t, &[2]).await;
-    let advance = Advance { delivered: Some(pair(2)), since: Claim::START, tally: delivered(2), ..t.tick(7) };
+    let advance = Advance {
+        delivered: Some(pair(2)),
+        since: Claim::START,
+        tally: delivered(2),
+        ..t.tick(7)
+    };
     assert_eq!(t.advance(advance).await, Advanced::Fenced);
     assert_eq!(sums(t).await, (0, 0, 2, 0));
-    t.settled((Claim::START, pair(2)), delivered(2), &[&runs[0]]).await;
+    t.settled((Claim::START, pair(2)), delivered(2), &[&runs[0]])
+        .await;
     assert_eq!(sums(t).await, (2, 0, 0, 0));
 }
 
-pub(super) async fn what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_settled(t: &Trial<'_>) {
+pub(super) async fn what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_settled(
+    t: &Trial<'_>,
+) {
     let runs = stored(t, &[3, 2]).await;
     t.settled((Claim::START, pair(1)), DELIVERED, &[]).await;
     assert_eq!(t.quarantine(1, &[&runs[0]]).await, 1);
     // One message of the three was delivered before; while another may be spent instead nobody knows.
     assert_eq!(sums(t).await, (1, 3, 1, 0));
-    t.settled((pair(1), pair(5)), delivered(2), &[&runs[1]]).await;
+    t.settled((pair(1), pair(5)), delivered(2), &[&runs[1]])
+        .await;
     assert_eq!(sums(t).await, (3, 2, 0, 0));
 }
 
@@ -104,7 +170,8 @@ pub(super) async fn a_rewrite_without_what_is_delivered_balances(t: &Trial<'_>) 
     // Its repeat finds it done.
     t.rewrite(1, &[&runs[0], &runs[1]], &[&output]).await;
     assert_eq!(sums(t).await, (2, 0, 2, 0));
-    t.settled((pair(2), pair(4)), delivered(2), &[&output]).await;
+    t.settled((pair(2), pair(4)), delivered(2), &[&output])
+        .await;
     assert_eq!(sums(t).await, (4, 0, 0, 0));
 }
 
@@ -116,37 +183,73 @@ pub(super) async fn what_was_settled_before_a_loss_leaves_the_ledger_with_its_ru
     t.settled((pair(4), pair(5)), DELIVERED, &[&runs[0]]).await;
     assert!(balance(t).await.is_unsure, "something waits yet");
     t.settled((pair(5), pair(6)), DELIVERED, &[&runs[1]]).await;
-    let wanted = Balance { accepted: 3, settled: delivered(3), quarantined: 0, pending: 0, difference: 0, is_unsure: false };
+    let wanted = Balance {
+        accepted: 3,
+        settled: delivered(3),
+        quarantined: 0,
+        pending: 0,
+        difference: 0,
+        is_unsure: false,
+    };
     assert_eq!(balance(t).await, wanted);
 }
 
-pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all_is_delivered(t: &Trial<'_>) {
+pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all_is_delivered(
+    t: &Trial<'_>,
+) {
     let runs = stored(t, &[2]).await;
     // It had taken more when the store forgot that it was ever stored: W is behind.
     let ahead = Claim::new(place(due(1, 20), 12), Watermark(13));
-    t.settled((Claim::START, ahead), delivered(5), &[&runs[0]]).await;
+    t.settled((Claim::START, ahead), delivered(5), &[&runs[0]])
+        .await;
     assert!(balance(t).await.is_unsure);
     // Two are read again, and one is not, for it lies inside the delivered pair.
     let again = run_of("again", &[place(due(1, 18), 10), place(due(1, 19), 11)]);
     t.appended(9, 13, &[&again]).await;
     let last = Claim::new(place(due(1, 21), 13), Watermark(13));
     t.settled((ahead, last), Tally::default(), &[&again]).await;
-    assert_eq!((balance(t).await.accepted, sums(t).await, balance(t).await.is_unsure), (5, (5, 0, 0, 0), false));
+    assert_eq!(
+        (
+            balance(t).await.accepted,
+            sums(t).await,
+            balance(t).await.is_unsure
+        ),
+        (5, (5, 0, 0, 0), false)
+    );
 }
 
 pub(super) async fn a_message_that_nobody_settled_is_missing_once_its_run_is_gone(t: &Trial<'_>) {
     let runs = stored(t, &[3, 2]).await;
-    t.settled((Claim::START, pair(3)), delivered(2), &[&runs[0]]).await;
-    assert_eq!((sums(t).await, balance(t).await.holds()), ((2, 0, 2, 1), false));
-    t.settled((pair(3), pair(5)), delivered(4), &[&runs[1]]).await;
-    assert_eq!((sums(t).await, balance(t).await.holds()), ((6, 0, 0, -1), false), "and what is settled twice is too much");
+    t.settled((Claim::START, pair(3)), delivered(2), &[&runs[0]])
+        .await;
+    assert_eq!(
+        (sums(t).await, balance(t).await.holds()),
+        ((2, 0, 2, 1), false)
+    );
+    t.settled((pair(3), pair(5)), delivered(4), &[&runs[1]])
+        .await;
+    assert_eq!(
+        (sums(t).await, balance(t).await.holds()),
+        ((6, 0, 0, -1), false),
+        "and what is settled twice is too much"
+    );
 }
 
 pub(super) async fn a_ledger_goes_with_its_shard(t: &Trial<'_>) {
     let runs = stored(t, &[2]).await;
-    t.settled((Claim::START, pair(2)), delivered(2), &[&runs[0]]).await;
-    t.store().erase(std::slice::from_ref(&t.shard)).await.unwrap();
-    assert_eq!(t.survey().balances(std::slice::from_ref(&t.shard)).await.unwrap(), [None]);
+    t.settled((Claim::START, pair(2)), delivered(2), &[&runs[0]])
+        .await;
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(
+        t.survey()
+            .balances(std::slice::from_ref(&t.shard))
+            .await
+            .unwrap(),
+        [None]
+    );
     t.born(9).await;
     assert_eq!(balance(t).await, Balance::default());
 }

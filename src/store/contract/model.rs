@@ -3,12 +3,15 @@
 
 use super::run_of;
 use crate::clock::WallClock;
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark, Worker};
+use crate::model::{
+    Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark,
+    Worker,
+};
 use crate::run::{Name, Run};
 use crate::store::memory::Memory;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, History, List, Listed, Quarantine, Reading, Renewed, Rewrite,
-    Store, Tail, Tally,
+    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, History, List, Listed,
+    Quarantine, Reading, Renewed, Rewrite, Store, Tail, Tally,
 };
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -101,7 +104,10 @@ fn timestamp(due: Due, millis: i64) -> Timestamp {
 }
 
 fn claim((due, offset, watermark): Pair) -> Claim {
-    Claim::new(Cursor::new(timestamp(due, 1), Offset(offset)), Watermark(watermark))
+    Claim::new(
+        Cursor::new(timestamp(due, 1), Offset(offset)),
+        Watermark(watermark),
+    )
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -133,8 +139,20 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         1 => Just(Call::Erase),
     ];
     prop::collection::vec(call, 1..40).prop_map(|mut calls| {
-        calls.insert(0, Call::Open { watermark: 0, delivered: (-1, u64::MAX, 0) });
-        calls.insert(1, Call::Acquire { token: 1, lasting: true });
+        calls.insert(
+            0,
+            Call::Open {
+                watermark: 0,
+                delivered: (-1, u64::MAX, 0),
+            },
+        );
+        calls.insert(
+            1,
+            Call::Acquire {
+                token: 1,
+                lasting: true,
+            },
+        );
         calls
     })
 }
@@ -157,36 +175,70 @@ impl World {
     }
 
     fn named(&self, picks: &[Index]) -> Vec<(Slice, Name)> {
-        let runs = picks.iter().filter(|_| !self.runs.is_empty()).map(|pick| pick.get(&self.runs));
+        let runs = picks
+            .iter()
+            .filter(|_| !self.runs.is_empty())
+            .map(|pick| pick.get(&self.runs));
         runs.map(|run| (run.slice, run.name.clone())).collect()
     }
 
     fn place(&self, pick: Index) -> Cursor {
-        if self.places.is_empty() { Cursor::START } else { *pick.get(&self.places) }
+        if self.places.is_empty() {
+            Cursor::START
+        } else {
+            *pick.get(&self.places)
+        }
     }
 
     fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
-        let mut changes: Vec<Change> = cancels.iter().map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
+        let mut changes: Vec<Change> = cancels
+            .iter()
+            .map(|id| Change {
+                id: format!("id{id}").into(),
+                kind: ChangeKind::Cancel,
+            })
+            .collect();
         let (runs, to) = self.runs(from, messages, &mut changes);
         // Several of each reading, and readings that come back.
-        let reading = Reading { writer: 1, number: self.places.len() as u64 / 8 % 5 };
-        Append { shard: self.shard.clone(), reading, from: Watermark(from), to: Watermark(to + gap), runs, changes }
+        let reading = Reading {
+            writer: 1,
+            number: self.places.len() as u64 / 8 % 5,
+        };
+        Append {
+            shard: self.shard.clone(),
+            reading,
+            from: Watermark(from),
+            to: Watermark(to + gap),
+            runs,
+            changes,
+        }
     }
 
     /// New runs, from that offset on. Answers also the next offset.
-    fn runs(&mut self, from: u64, messages: &[Vec<Message>], changes: &mut Vec<Change>) -> (Vec<Run>, u64) {
+    fn runs(
+        &mut self,
+        from: u64,
+        messages: &[Vec<Message>],
+        changes: &mut Vec<Change>,
+    ) -> (Vec<Run>, u64) {
         let (mut offset, mut runs) = (from, Vec::new());
         for some in messages {
             let mut places = Vec::new();
             for (due, millis, id) in some {
                 let place = Cursor::new(timestamp(*due, *millis), Offset(offset));
-                changes.extend(id.map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Schedule(place) }));
+                changes.extend(id.map(|id| Change {
+                    id: format!("id{id}").into(),
+                    kind: ChangeKind::Schedule(place),
+                }));
                 places.push(place);
                 offset += 1;
             }
             places.sort();
             self.places.extend(&places);
-            runs.push(run_of(&format!("w{}", self.runs.len() + runs.len()), &places));
+            runs.push(run_of(
+                &format!("w{}", self.runs.len() + runs.len()),
+                &places,
+            ));
         }
         self.runs.extend(runs.iter().cloned());
         (runs, offset)
@@ -206,42 +258,109 @@ struct New {
 }
 
 /// Makes the call and answers its outcome as text, without the store's time.
-async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (watermark, known): (u64, Claim)) -> String {
+async fn outcome(
+    store: &dyn Store,
+    call: &Call,
+    world: &World,
+    new: &New,
+    (watermark, known): (u64, Claim),
+) -> String {
     let shard = world.shard.clone();
     let runs = |picks: &[Index]| world.named(picks);
     match call {
-        Call::Open { watermark, delivered } => {
+        Call::Open {
+            watermark,
+            delivered,
+        } => {
             let watermark = Watermark(*watermark);
-            let birth = Birth { shard, identity: Identity("id".into()), watermark, delivered: claim(*delivered) };
+            let birth = Birth {
+                shard,
+                identity: Identity("id".into()),
+                watermark,
+                delivered: claim(*delivered),
+            };
             format!("{:?}", store.open(&[birth]).await)
         }
         Call::Append { .. } => format!("{:?}", store.append(&new.appends).await),
-        Call::Acquire { token, lasting } => match store.acquire(&[world.lease(*token)], length(*lasting)).await.unwrap().remove(0) {
+        Call::Acquire { token, lasting } => match store
+            .acquire(&[world.lease(*token)], length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
             Acquired::Granted { state, .. } => format!("{state:?}"),
             other => format!("{other:?}"),
         },
-        Call::Renew { token, lasting } => match store.renew(&[world.lease(*token)], length(*lasting)).await.unwrap().remove(0) {
+        Call::Renew { token, lasting } => match store
+            .renew(&[world.lease(*token)], length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
             Renewed::Renewed { .. } => "renewed".to_owned(),
             other => format!("{other:?}"),
         },
         Call::Release { token } => format!("{:?}", store.release(&[world.lease(*token)]).await),
         Call::List { from, until, limit } => {
-            let list = List { shard, from: timestamp(*from, 1), until: timestamp(*until, 1), limit: *limit };
+            let list = List {
+                shard,
+                from: timestamp(*from, 1),
+                until: timestamp(*until, 1),
+                limit: *limit,
+            };
             format!("{:?}", store.list(&[list]).await)
         }
-        Call::Fetch { runs: picks } => format!("{:?}", store.fetch(&[Fetch { shard, runs: runs(picks) }]).await),
-        Call::Tail { after, until, limit } => {
+        Call::Fetch { runs: picks } => format!(
+            "{:?}",
+            store
+                .fetch(&[Fetch {
+                    shard,
+                    runs: runs(picks)
+                }])
+                .await
+        ),
+        Call::Tail {
+            after,
+            until,
+            limit,
+        } => {
             let after = Watermark(watermark.saturating_add_signed(*after));
-            format!("{:?}", store.tail(&[Tail { shard, after, until: timestamp(*until, 1), limit: *limit }]).await)
+            format!(
+                "{:?}",
+                store
+                    .tail(&[Tail {
+                        shard,
+                        after,
+                        until: timestamp(*until, 1),
+                        limit: *limit
+                    }])
+                    .await
+            )
         }
-        Call::Advance { token, delivered, since, tally, deletes, ids, claim: next } => {
+        Call::Advance {
+            token,
+            delivered,
+            since,
+            tally,
+            deletes,
+            ids,
+            claim: next,
+        } => {
             let advance = Advance {
                 lease: world.lease(*token),
                 delivered: delivered.map(claim),
                 since: since.map_or(known, claim),
-                tally: Tally { delivered: *tally, cancelled: tally / 2, dead_lettered: 0, sent_back: tally % 2 },
+                tally: Tally {
+                    delivered: *tally,
+                    cancelled: tally / 2,
+                    dead_lettered: 0,
+                    sent_back: tally % 2,
+                },
                 deletes: runs(deletes),
-                ids: ids.iter().map(|(id, pick)| (format!("id{id}").into(), world.place(*pick))).collect(),
+                ids: ids
+                    .iter()
+                    .map(|(id, pick)| (format!("id{id}").into(), world.place(*pick)))
+                    .collect(),
                 claim: next.map(claim),
                 skew_max: Duration::from_secs(2),
             };
@@ -251,15 +370,34 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (wate
             }
         }
         Call::Quarantine { token, runs: picks } => {
-            format!("{:?}", store.quarantine(&[Quarantine { lease: world.lease(*token), runs: runs(picks) }]).await)
+            format!(
+                "{:?}",
+                store
+                    .quarantine(&[Quarantine {
+                        lease: world.lease(*token),
+                        runs: runs(picks)
+                    }])
+                    .await
+            )
         }
         Call::Rewrite { token, inputs, .. } => {
-            let rewrite = Rewrite { lease: world.lease(*token), after: new.after, inputs: runs(inputs), outputs: new.outputs.clone() };
+            let rewrite = Rewrite {
+                lease: world.lease(*token),
+                after: new.after,
+                inputs: runs(inputs),
+                outputs: new.outputs.clone(),
+            };
             format!("{:?}", store.rewrite(&[rewrite]).await)
         }
         Call::Enrol { worker, lasting } => {
-            let peers = store.enrol(world.worker(*worker), length(*lasting)).await.unwrap();
-            let own = peers.iter().map(|peer| peer.worker).filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
+            let peers = store
+                .enrol(world.worker(*worker), length(*lasting))
+                .await
+                .unwrap();
+            let own = peers
+                .iter()
+                .map(|peer| peer.worker)
+                .filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
             format!("{:?}", own.collect::<Vec<_>>())
         }
         Call::Resign { worker } => format!("{:?}", store.resign(world.worker(*worker)).await),
@@ -269,40 +407,95 @@ async fn outcome(store: &dyn Store, call: &Call, world: &World, new: &New, (wate
 
 /// All that the port shows of a shard. Lowest pending may be too low, so it is not compared but held against what waits.
 async fn shown(store: &dyn Store, world: &World) -> String {
-    let mut state = store.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
-    let all = List { shard: world.shard.clone(), from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 1_000 };
+    let mut state = store
+        .state(std::slice::from_ref(&world.shard))
+        .await
+        .unwrap()
+        .remove(0);
+    let all = List {
+        shard: world.shard.clone(),
+        from: Timestamp::AT_ONCE,
+        until: Timestamp::MAX,
+        limit: 1_000,
+    };
     let mut listed = store.list(&[all]).await.unwrap().remove(0);
     if let Listed::Runs { history, .. } = &mut listed {
         // That outlives no restart everywhere.
         *history = History::default();
     }
     if let (Some(state), Listed::Runs { runs, .. }) = (&mut state, &listed) {
-        let least = runs.iter().map(|run| run.name.least_offset()).min().unwrap_or(state.watermark.offset());
+        let least = runs
+            .iter()
+            .map(|run| run.name.least_offset())
+            .min()
+            .unwrap_or(state.watermark.offset());
         assert!(state.lowest_pending <= least);
     }
-    let runs = world.runs.iter().map(|run| (run.slice, run.name.clone())).collect();
-    let fetched = store.fetch(&[Fetch { shard: world.shard.clone(), runs }]).await;
+    let runs = world
+        .runs
+        .iter()
+        .map(|run| (run.slice, run.name.clone()))
+        .collect();
+    let fetched = store
+        .fetch(&[Fetch {
+            shard: world.shard.clone(),
+            runs,
+        }])
+        .await;
     format!("{state:?} {listed:?} {fetched:?}")
 }
 
 /// What every id and every cancelled place of a shard still do, told by cancelling all and by claiming everything. Changes the shard.
 async fn hidden(store: &dyn Store, world: &World) -> String {
-    let known = store.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
-    let Some(watermark) = known.map(|state| state.watermark) else { return String::new() };
-    let changes = (0..4).map(|id| Change { id: format!("id{id}").into(), kind: ChangeKind::Cancel }).collect();
+    let known = store
+        .state(std::slice::from_ref(&world.shard))
+        .await
+        .unwrap()
+        .remove(0);
+    let Some(watermark) = known.map(|state| state.watermark) else {
+        return String::new();
+    };
+    let changes = (0..4)
+        .map(|id| Change {
+            id: format!("id{id}").into(),
+            kind: ChangeKind::Cancel,
+        })
+        .collect();
     let to = Watermark(watermark.0 + 1);
     let (shard, reading) = (world.shard.clone(), Reading::default());
-    let cancels = Append { shard, reading, from: watermark, to, runs: Vec::new(), changes };
+    let cancels = Append {
+        shard,
+        reading,
+        from: watermark,
+        to,
+        runs: Vec::new(),
+        changes,
+    };
     let appended = store.append(&[cancels]).await.unwrap();
     for token in 1..3 {
         store.release(&[world.lease(token)]).await.unwrap();
     }
-    store.acquire(&[world.lease(1)], length(true)).await.unwrap();
+    store
+        .acquire(&[world.lease(1)], length(true))
+        .await
+        .unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
     let skew_max = Duration::ZERO;
     let (since, tally) = (Claim::START, Tally::default());
-    let advance = Advance { lease: world.lease(1), delivered: None, since, tally, deletes: Vec::new(), ids: Vec::new(), claim, skew_max };
-    format!("{appended:?} {:?}", store.advance(&[advance]).await.unwrap())
+    let advance = Advance {
+        lease: world.lease(1),
+        delivered: None,
+        since,
+        tally,
+        deletes: Vec::new(),
+        ids: Vec::new(),
+        claim,
+        skew_max,
+    };
+    format!(
+        "{appended:?} {:?}",
+        store.advance(&[advance]).await.unwrap()
+    )
 }
 
 /// A store under this test.
@@ -314,41 +507,103 @@ pub(crate) trait Counterpart {
     async fn restart(&mut self) -> bool;
 }
 
-async fn check(memory: &Memory, other: &mut dyn Counterpart, shard: ShardId, calls: &[Call]) -> Result<(), TestCaseError> {
-    let mut world = World { shard, runs: Vec::new(), places: Vec::new() };
+async fn check(
+    memory: &Memory,
+    other: &mut dyn Counterpart,
+    shard: ShardId,
+    calls: &[Call],
+) -> Result<(), TestCaseError> {
+    let mut world = World {
+        shard,
+        runs: Vec::new(),
+        places: Vec::new(),
+    };
     for call in calls {
-        let known = memory.state(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
-        let stands = known.map_or((0, Claim::START), |state| (state.watermark.0, state.delivered));
+        let known = memory
+            .state(std::slice::from_ref(&world.shard))
+            .await
+            .unwrap()
+            .remove(0);
+        let stands = known.map_or((0, Claim::START), |state| {
+            (state.watermark.0, state.delivered)
+        });
         let watermark = stands.0;
         let new = match call {
-            Call::Append { ahead, messages, cancels, gap } => {
-                let append = world.append(watermark.saturating_add_signed(*ahead), messages, cancels, *gap);
-                New { appends: vec![append], ..New::default() }
+            Call::Append {
+                ahead,
+                messages,
+                cancels,
+                gap,
+            } => {
+                let append = world.append(
+                    watermark.saturating_add_signed(*ahead),
+                    messages,
+                    cancels,
+                    *gap,
+                );
+                New {
+                    appends: vec![append],
+                    ..New::default()
+                }
             }
-            Call::Rewrite { messages, knows_all, .. } => {
-                let glance = memory.glance(std::slice::from_ref(&world.shard)).await.unwrap().remove(0);
-                let after = glance.map_or(0, |glance| glance.history.rewrites) + u64::from(!knows_all);
-                New { outputs: world.runs(watermark, messages, &mut Vec::new()).0, after, ..New::default() }
+            Call::Rewrite {
+                messages,
+                knows_all,
+                ..
+            } => {
+                let glance = memory
+                    .glance(std::slice::from_ref(&world.shard))
+                    .await
+                    .unwrap()
+                    .remove(0);
+                let after =
+                    glance.map_or(0, |glance| glance.history.rewrites) + u64::from(!knows_all);
+                New {
+                    outputs: world.runs(watermark, messages, &mut Vec::new()).0,
+                    after,
+                    ..New::default()
+                }
             }
             _ => New::default(),
         };
         let in_memory = outcome(memory, call, &world, &new, stands).await;
         let in_other = outcome(other.store(), call, &world, &new, stands).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
-        prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after {:?}", call);
+        prop_assert_eq!(
+            shown(memory, &world).await,
+            shown(other.store(), &world).await,
+            "after {:?}",
+            call
+        );
     }
     if other.restart().await {
-        prop_assert_eq!(shown(memory, &world).await, shown(other.store(), &world).await, "after a restart");
-        prop_assert_eq!(hidden(memory, &world).await, hidden(other.store(), &world).await, "after a restart");
+        prop_assert_eq!(
+            shown(memory, &world).await,
+            shown(other.store(), &world).await,
+            "after a restart"
+        );
+        prop_assert_eq!(
+            hidden(memory, &world).await,
+            hidden(other.store(), &world).await,
+            "after a restart"
+        );
     }
     Ok(())
 }
 
 /// Runs so many sequences on both stores.
-pub(crate) fn same_as_memory(other: &mut dyn Counterpart, runtime: &tokio::runtime::Runtime, cases: u32) {
+pub(crate) fn same_as_memory(
+    other: &mut dyn Counterpart,
+    runtime: &tokio::runtime::Runtime,
+    cases: u32,
+) {
     let memory = Memory::new(Rc::new(WallClock));
     let (sequence, other) = (Cell::new(0), RefCell::new(other));
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let outcome = runner.run(&calls(), |calls| {
         sequence.set(sequence.get() + 1);
         let shard = ShardId::new("model", Partition::new("sequence", sequence.get()));

@@ -7,16 +7,24 @@ use crate::run::Run;
 use crate::store::{Advance, Birth, Opened, TailRun, Tailed};
 
 fn with_bytes(run: &Run) -> TailRun {
-    TailRun { listing: listing(run), bytes: Some(run.bytes.clone()) }
+    TailRun {
+        listing: listing(run),
+        bytes: Some(run.bytes.clone()),
+    }
 }
 
 fn without_bytes(run: &Run) -> TailRun {
-    TailRun { listing: listing(run), bytes: None }
+    TailRun {
+        listing: listing(run),
+        bytes: None,
+    }
 }
 
 /// Runs of one due each, `count` of them, at the offsets from `from` on.
 fn runs(from: u64, count: u64) -> Vec<Run> {
-    (from..from + count).map(|offset| run_of(&format!("r{offset:06}"), &[place(due(1, 0), offset)])).collect()
+    (from..from + count)
+        .map(|offset| run_of(&format!("r{offset:06}"), &[place(due(1, 0), offset)]))
+        .collect()
 }
 
 fn all(runs: &[Run]) -> Vec<&Run> {
@@ -29,10 +37,19 @@ pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_fir
     let second = run_of("a", &[place(due(1, 0), 15)]);
     t.appended(7, 9, &[&first]).await;
     t.appended(9, 16, &[&second]).await;
-    assert_eq!(t.tail_runs(7, Timestamp::MAX, 9).await, (16, 16, vec![with_bytes(&first), with_bytes(&second)]));
-    assert_eq!(t.tail_runs(9, Timestamp::MAX, 9).await, (16, 16, vec![with_bytes(&second)]));
+    assert_eq!(
+        t.tail_runs(7, Timestamp::MAX, 9).await,
+        (16, 16, vec![with_bytes(&first), with_bytes(&second)])
+    );
+    assert_eq!(
+        t.tail_runs(9, Timestamp::MAX, 9).await,
+        (16, 16, vec![with_bytes(&second)])
+    );
     // A watermark that no batch ended at: another instance may have cut the same records otherwise.
-    assert_eq!(t.tail_runs(12, Timestamp::MAX, usize::MAX).await, (16, 16, vec![with_bytes(&second)]));
+    assert_eq!(
+        t.tail_runs(12, Timestamp::MAX, usize::MAX).await,
+        (16, 16, vec![with_bytes(&second)])
+    );
     assert_eq!(t.tail_runs(16, Timestamp::MAX, 9).await, (16, 16, vec![]));
 }
 
@@ -44,9 +61,17 @@ pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Trial<'_>) {
     t.appended(0, 2, &[&within]).await;
     t.appended(2, 3, &[&beyond]).await;
     t.appended(3, 4, &[&once]).await;
-    let wanted = vec![with_bytes(&within), without_bytes(&beyond), with_bytes(&once)];
+    let wanted = vec![
+        with_bytes(&within),
+        without_bytes(&beyond),
+        with_bytes(&once),
+    ];
     assert_eq!(t.tail_runs(0, due(1, 10), 9).await, (4, 4, wanted));
-    let wanted = vec![without_bytes(&within), without_bytes(&beyond), with_bytes(&once)];
+    let wanted = vec![
+        without_bytes(&within),
+        without_bytes(&beyond),
+        with_bytes(&once),
+    ];
     assert_eq!(t.tail_runs(0, due(1, 9), 9).await, (4, 4, wanted));
 }
 
@@ -56,14 +81,22 @@ pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Trial<'_>) {
     t.appended(0, 50, &[]).await;
     t.appended(50, 61, &[&run]).await;
     t.appended(61, 70, &[]).await;
-    assert_eq!(t.tail_runs(0, Timestamp::MAX, 9).await, (70, 70, vec![with_bytes(&run)]));
+    assert_eq!(
+        t.tail_runs(0, Timestamp::MAX, 9).await,
+        (70, 70, vec![with_bytes(&run)])
+    );
     assert_eq!(t.tail_runs(61, Timestamp::MAX, 9).await, (70, 70, vec![]));
 }
 
 pub(super) async fn the_tail_of_a_new_shard_begins_at_its_watermark(t: &Trial<'_>) {
     t.born(5).await;
     assert_eq!(t.tail_runs(5, Timestamp::MAX, 9).await, (5, 5, vec![]));
-    assert_eq!(t.tail(4, Timestamp::MAX, 9).await, Tailed::Broken { watermark: Watermark(5) });
+    assert_eq!(
+        t.tail(4, Timestamp::MAX, 9).await,
+        Tailed::Broken {
+            watermark: Watermark(5)
+        }
+    );
 }
 
 pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Trial<'_>) {
@@ -74,7 +107,13 @@ pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Trial<'_>) {
     t.appended(7, 8, &all(&third)).await;
     let tailed = async |after, limit| {
         let (watermark, seen, runs) = t.tail_runs(after, Timestamp::MAX, limit).await;
-        (watermark, seen, runs.iter().map(|run| run.listing.name.least_offset().0).collect::<Vec<_>>())
+        (
+            watermark,
+            seen,
+            runs.iter()
+                .map(|run| run.listing.name.least_offset().0)
+                .collect::<Vec<_>>(),
+        )
     };
     assert_eq!(tailed(0, 2).await, (8, 2, vec![0, 1]));
     assert_eq!(tailed(0, 6).await, (8, 2, vec![0, 1]));
@@ -90,8 +129,15 @@ pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &T
     let runs = runs(0, 2);
     t.appended(0, 2, &all(&runs)).await;
     t.held(1).await;
-    t.advance(Advance { deletes: vec![named(&runs[0])], ..t.tick(1) }).await;
-    assert_eq!(t.tail_runs(0, Timestamp::MAX, 9).await, (2, 2, vec![without_bytes(&runs[0]), with_bytes(&runs[1])]));
+    t.advance(Advance {
+        deletes: vec![named(&runs[0])],
+        ..t.tick(1)
+    })
+    .await;
+    assert_eq!(
+        t.tail_runs(0, Timestamp::MAX, 9).await,
+        (2, 2, vec![without_bytes(&runs[0]), with_bytes(&runs[1])])
+    );
 }
 
 pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Trial<'_>) {
@@ -102,22 +148,55 @@ pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Trial<'_>) 
     assert_eq!(t.tail_runs(0, Timestamp::AT_ONCE, 9).await.1, 2);
     t.appended(2, max + 1, &all(&second)).await;
     // One run of the first batch had to go, so none of it is complete.
-    assert_eq!(t.tail(0, Timestamp::AT_ONCE, 9).await, Tailed::Broken { watermark: Watermark(max + 1) });
-    assert_eq!(t.tail(1, Timestamp::AT_ONCE, 9).await, Tailed::Broken { watermark: Watermark(max + 1) });
-    assert_eq!(t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64, max - 1);
+    assert_eq!(
+        t.tail(0, Timestamp::AT_ONCE, 9).await,
+        Tailed::Broken {
+            watermark: Watermark(max + 1)
+        }
+    );
+    assert_eq!(
+        t.tail(1, Timestamp::AT_ONCE, 9).await,
+        Tailed::Broken {
+            watermark: Watermark(max + 1)
+        }
+    );
+    assert_eq!(
+        t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64,
+        max - 1
+    );
     t.appended(max + 1, max + 2, &all(&third)).await;
-    assert_eq!(t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64, max);
+    assert_eq!(
+        t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64,
+        max
+    );
     assert_eq!(t.list_all().await.1.len() as u64, max + 2);
 }
 
 pub(super) async fn a_store_that_went_back_breaks_the_tail(t: &Trial<'_>) {
     t.born(0).await;
     t.appended(0, 9, &all(&runs(0, 9))).await;
-    assert_eq!(t.tail(10, Timestamp::MAX, 9).await, Tailed::Broken { watermark: Watermark(9) });
-    t.store().erase(std::slice::from_ref(&t.shard)).await.unwrap();
+    assert_eq!(
+        t.tail(10, Timestamp::MAX, 9).await,
+        Tailed::Broken {
+            watermark: Watermark(9)
+        }
+    );
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
     assert_eq!(t.tail(9, Timestamp::MAX, 9).await, Tailed::Unknown);
-    let opened = t.open(Birth { ..t.birth(3, Claim::START) }).await;
+    let opened = t
+        .open(Birth {
+            ..t.birth(3, Claim::START)
+        })
+        .await;
     assert!(matches!(opened, Opened::Born(_)));
-    assert_eq!(t.tail(9, Timestamp::MAX, 9).await, Tailed::Broken { watermark: Watermark(3) });
+    assert_eq!(
+        t.tail(9, Timestamp::MAX, 9).await,
+        Tailed::Broken {
+            watermark: Watermark(3)
+        }
+    );
     assert_eq!(t.tail_runs(3, Timestamp::MAX, 9).await, (3, 3, vec![]));
 }

@@ -1,11 +1,14 @@
 //! One case's hold on the store under test: a shard of its own and the port's calls, one request each. Promises nothing itself.
 
 use super::Subject;
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark};
+use crate::model::{
+    Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark,
+};
 use crate::run::{Name, Run, Summary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch, Glance, History, List, Listed, Listing,
-    Opened, Quarantine, Reading, Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch,
+    Glance, History, List, Listed, Listing, Opened, Quarantine, Reading, Renewed, Rewrite,
+    Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -28,8 +31,18 @@ pub(super) fn place(due: Timestamp, offset: u64) -> Cursor {
 pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
     let (first, last) = (places[0], places[places.len() - 1]);
     let offsets = || places.iter().map(|place| place.offset);
-    let (least, greatest) = (offsets().min().unwrap_or_default(), offsets().max().unwrap_or_default());
-    let slice = Slice::of(first.due, if first.due.is_at_once() { due(0, 0) } else { Timestamp::AT_ONCE });
+    let (least, greatest) = (
+        offsets().min().unwrap_or_default(),
+        offsets().max().unwrap_or_default(),
+    );
+    let slice = Slice::of(
+        first.due,
+        if first.due.is_at_once() {
+            due(0, 0)
+        } else {
+            Timestamp::AT_ONCE
+        },
+    );
     Run {
         name: Name::new(format!("{writer}-0-{:x}-{:x}", places.len(), least.0)),
         slice,
@@ -45,15 +58,25 @@ pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
 }
 
 pub(super) fn schedule(id: &str, place: Cursor) -> Change {
-    Change { id: id.into(), kind: ChangeKind::Schedule(place) }
+    Change {
+        id: id.into(),
+        kind: ChangeKind::Schedule(place),
+    }
 }
 
 pub(super) fn cancel(id: &str) -> Change {
-    Change { id: id.into(), kind: ChangeKind::Cancel }
+    Change {
+        id: id.into(),
+        kind: ChangeKind::Cancel,
+    }
 }
 
 pub(super) fn listing(run: &Run) -> Listing {
-    Listing { slice: run.slice, name: run.name.clone(), least_due: run.summary.least_due() }
+    Listing {
+        slice: run.slice,
+        name: run.name.clone(),
+        least_due: run.summary.least_due(),
+    }
 }
 
 pub(super) fn named(run: &Run) -> (Slice, Name) {
@@ -77,7 +100,12 @@ impl Trial<'_> {
 
     pub(super) fn birth(&self, watermark: u64, delivered: Claim) -> Birth {
         let identity = Identity("topic id 1".into());
-        Birth { shard: self.shard.clone(), identity, watermark: Watermark(watermark), delivered }
+        Birth {
+            shard: self.shard.clone(),
+            identity,
+            watermark: Watermark(watermark),
+            delivered,
+        }
     }
 
     pub(super) async fn open(&self, birth: Birth) -> Opened {
@@ -93,7 +121,10 @@ impl Trial<'_> {
     pub(super) fn batch(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Append {
         Append {
             shard: self.shard.clone(),
-            reading: Reading { writer: 1, number: 1 },
+            reading: Reading {
+                writer: 1,
+                number: 1,
+            },
             from: Watermark(from),
             to: Watermark(to),
             runs: runs.iter().map(|&run| run.clone()).collect(),
@@ -101,42 +132,87 @@ impl Trial<'_> {
         }
     }
 
-    pub(super) async fn append(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Appended {
-        self.store().append(&[self.batch(from, to, runs, changes)]).await.unwrap().remove(0)
+    pub(super) async fn append(
+        &self,
+        from: u64,
+        to: u64,
+        runs: &[&Run],
+        changes: &[Change],
+    ) -> Appended {
+        self.store()
+            .append(&[self.batch(from, to, runs, changes)])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     pub(super) async fn appended(&self, from: u64, to: u64, runs: &[&Run]) {
-        assert_eq!(self.append(from, to, runs, &[]).await, Appended::Done { cancelled: 0, missed: 0 });
+        assert_eq!(
+            self.append(from, to, runs, &[]).await,
+            Appended::Done {
+                cancelled: 0,
+                missed: 0
+            }
+        );
     }
 
     pub(super) async fn known(&self) -> Option<State> {
-        self.store().state(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
+        self.store()
+            .state(std::slice::from_ref(&self.shard))
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// A glance tells the same positions.
     pub(super) async fn state(&self) -> State {
         let state = self.known().await.expect("the shard was born");
-        let Glance { watermark, delivered, .. } = self.glance().await.expect("the shard was born");
+        let Glance {
+            watermark,
+            delivered,
+            ..
+        } = self.glance().await.expect("the shard was born");
         assert_eq!((state.watermark, state.delivered), (watermark, delivered));
         state
     }
 
     pub(super) async fn glance(&self) -> Option<Glance> {
-        self.store().glance(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
+        self.store()
+            .glance(std::slice::from_ref(&self.shard))
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// Told the same in every way.
     pub(super) async fn history(&self) -> History {
-        let Glance { watermark, history, .. } = self.glance().await.expect("the shard was born");
+        let Glance {
+            watermark, history, ..
+        } = self.glance().await.expect("the shard was born");
         let listed = self.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 1).await;
-        assert!(matches!(listed, Listed::Runs { history: told, .. } if told == history), "{listed:?}");
+        assert!(
+            matches!(listed, Listed::Runs { history: told, .. } if told == history),
+            "{listed:?}"
+        );
         let tailed = self.tail(watermark.0, Timestamp::AT_ONCE, 1).await;
-        assert_eq!(tailed, Tailed::Runs { watermark, seen: watermark, history, runs: Vec::new() });
+        assert_eq!(
+            tailed,
+            Tailed::Runs {
+                watermark,
+                seen: watermark,
+                history,
+                runs: Vec::new()
+            }
+        );
         history
     }
 
     pub(super) async fn acquire(&self, token: u128, length: Duration) -> Acquired {
-        self.store().acquire(&[self.lease(token)], length).await.unwrap().remove(0)
+        self.store()
+            .acquire(&[self.lease(token)], length)
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// Takes the lease and answers the store's time.
@@ -148,7 +224,11 @@ impl Trial<'_> {
     }
 
     pub(super) async fn renew(&self, token: u128, length: Duration) -> Renewed {
-        self.store().renew(&[self.lease(token)], length).await.unwrap().remove(0)
+        self.store()
+            .renew(&[self.lease(token)], length)
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     pub(super) async fn release(&self, token: u128) {
@@ -156,30 +236,70 @@ impl Trial<'_> {
     }
 
     pub(super) async fn list(&self, from: Timestamp, until: Timestamp, limit: usize) -> Listed {
-        self.store().list(&[List { shard: self.shard.clone(), from, until, limit }]).await.unwrap().remove(0)
+        self.store()
+            .list(&[List {
+                shard: self.shard.clone(),
+                from,
+                until,
+                limit,
+            }])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// All that is listed, and the watermark that came with it.
     pub(super) async fn list_all(&self) -> (Watermark, Vec<Listing>) {
         match self.list(Timestamp::AT_ONCE, Timestamp::MAX, 10_000).await {
-            Listed::Runs { watermark, runs, more: false, .. } => (watermark, runs),
+            Listed::Runs {
+                watermark,
+                runs,
+                more: false,
+                ..
+            } => (watermark, runs),
             other => panic!("fewer runs than the limit, yet {other:?}"),
         }
     }
 
     pub(super) async fn fetch(&self, runs: &[&Run]) -> Vec<Option<Bytes>> {
         let runs = runs.iter().map(|run| named(run)).collect();
-        self.store().fetch(&[Fetch { shard: self.shard.clone(), runs }]).await.unwrap().remove(0)
+        self.store()
+            .fetch(&[Fetch {
+                shard: self.shard.clone(),
+                runs,
+            }])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     pub(super) async fn tail(&self, after: u64, until: Timestamp, limit: usize) -> Tailed {
-        self.store().tail(&[Tail { shard: self.shard.clone(), after: Watermark(after), until, limit }]).await.unwrap().remove(0)
+        self.store()
+            .tail(&[Tail {
+                shard: self.shard.clone(),
+                after: Watermark(after),
+                until,
+                limit,
+            }])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// Watermark, how far the answer reaches and the runs, by batch and then by name.
-    pub(super) async fn tail_runs(&self, after: u64, until: Timestamp, limit: usize) -> (u64, u64, Vec<TailRun>) {
+    pub(super) async fn tail_runs(
+        &self,
+        after: u64,
+        until: Timestamp,
+        limit: usize,
+    ) -> (u64, u64, Vec<TailRun>) {
         match self.tail(after, until, limit).await {
-            Tailed::Runs { watermark, seen, runs, .. } => (watermark.0, seen.0, runs),
+            Tailed::Runs {
+                watermark,
+                seen,
+                runs,
+                ..
+            } => (watermark.0, seen.0, runs),
             other => panic!("the tail reaches back to {after}, yet {other:?}"),
         }
     }
@@ -204,7 +324,13 @@ impl Trial<'_> {
 
     /// Claims, and answers the cancelled places inside the claim.
     pub(super) async fn claimed(&self, token: u128, claim: Claim) -> Vec<Cursor> {
-        match self.advance(Advance { claim: Some(claim), ..self.tick(token) }).await {
+        match self
+            .advance(Advance {
+                claim: Some(claim),
+                ..self.tick(token)
+            })
+            .await
+        {
             Advanced::Done { cancelled, .. } => cancelled,
             other => panic!("the claim is in order, yet {other:?}"),
         }
@@ -212,33 +338,93 @@ impl Trial<'_> {
 
     pub(super) async fn delivered(&self, token: u128, delivered: Claim) {
         let watermark = self.state().await.watermark;
-        let advanced = self.advance(Advance { delivered: Some(delivered), ..self.tick(token) }).await;
-        assert_eq!(advanced, Advanced::Done { watermark, cancelled: Vec::new() });
+        let advanced = self
+            .advance(Advance {
+                delivered: Some(delivered),
+                ..self.tick(token)
+            })
+            .await;
+        assert_eq!(
+            advanced,
+            Advanced::Done {
+                watermark,
+                cancelled: Vec::new()
+            }
+        );
     }
 
     /// Tells that delivered is at the pair now, and what was settled since the other, and deletes runs.
-    pub(super) async fn settled(&self, (since, to): (Claim, Claim), tally: Tally, deletes: &[&Run]) -> Advanced {
+    pub(super) async fn settled(
+        &self,
+        (since, to): (Claim, Claim),
+        tally: Tally,
+        deletes: &[&Run],
+    ) -> Advanced {
         let deletes = deletes.iter().map(|run| named(run)).collect();
-        self.advance(Advance { delivered: Some(to), since, tally, deletes, ..self.tick(1) }).await
+        self.advance(Advance {
+            delivered: Some(to),
+            since,
+            tally,
+            deletes,
+            ..self.tick(1)
+        })
+        .await
     }
 
     pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {
         let runs = runs.iter().map(|run| named(run)).collect();
-        self.store().quarantine(&[Quarantine { lease: self.lease(token), runs }]).await.unwrap().remove(0)
+        self.store()
+            .quarantine(&[Quarantine {
+                lease: self.lease(token),
+                runs,
+            }])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     /// Knowing of all that there were.
-    pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Rewritten {
-        let known = self.glance().await.map_or(0, |glance| glance.history.rewrites);
+    pub(super) async fn rewrite(
+        &self,
+        token: u128,
+        inputs: &[&Run],
+        outputs: &[&Run],
+    ) -> Rewritten {
+        let known = self
+            .glance()
+            .await
+            .map_or(0, |glance| glance.history.rewrites);
         self.rewrite_after(token, known, inputs, outputs).await
     }
 
-    pub(super) async fn rewrite_after(&self, token: u128, after: u64, inputs: &[&Run], outputs: &[&Run]) -> Rewritten {
-        let (inputs, outputs) = (inputs.iter().map(|run| named(run)).collect(), outputs.iter().map(|run| (*run).clone()).collect());
-        self.store().rewrite(&[Rewrite { lease: self.lease(token), after, inputs, outputs }]).await.unwrap().remove(0)
+    pub(super) async fn rewrite_after(
+        &self,
+        token: u128,
+        after: u64,
+        inputs: &[&Run],
+        outputs: &[&Run],
+    ) -> Rewritten {
+        let (inputs, outputs) = (
+            inputs.iter().map(|run| named(run)).collect(),
+            outputs.iter().map(|run| (*run).clone()).collect(),
+        );
+        self.store()
+            .rewrite(&[Rewrite {
+                lease: self.lease(token),
+                after,
+                inputs,
+                outputs,
+            }])
+            .await
+            .unwrap()
+            .remove(0)
     }
 
     pub(super) async fn contents(&self) -> Contents {
-        self.survey().contents(std::slice::from_ref(&self.shard)).await.unwrap().remove(0)
+        self.survey()
+            .contents(std::slice::from_ref(&self.shard))
+            .await
+            .unwrap()
+            .remove(0)
     }
 }

@@ -21,7 +21,12 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn new(rows: Rows) -> Self {
-        Self { rows, index: Changes::new(), pool: Changes::new(), size: 0 }
+        Self {
+            rows,
+            index: Changes::new(),
+            pool: Changes::new(),
+            size: 0,
+        }
     }
 
     /// Bytes that are waiting to be written, by and large.
@@ -38,7 +43,11 @@ impl Draft {
     }
 
     fn change(&mut self, key: Key<'_>, value: Option<Bytes>) {
-        let changes = if key.is_of_pool() { &mut self.pool } else { &mut self.index };
+        let changes = if key.is_of_pool() {
+            &mut self.pool
+        } else {
+            &mut self.index
+        };
         let key = key.to_bytes();
         self.size += key.len() + value.as_ref().map_or(0, Bytes::len);
         changes.insert(key, value);
@@ -51,7 +60,11 @@ impl Draft {
     }
 
     pub(super) fn get(&self, key: Key<'_>) -> fjall::Result<Option<Bytes>> {
-        let (changes, keyspace) = if key.is_of_pool() { (&self.pool, &self.rows.pool) } else { (&self.index, &self.rows.index) };
+        let (changes, keyspace) = if key.is_of_pool() {
+            (&self.pool, &self.rows.pool)
+        } else {
+            (&self.index, &self.rows.index)
+        };
         let key = key.to_bytes();
         match changes.get(&key) {
             Some(change) => Ok(change.clone()),
@@ -79,20 +92,42 @@ impl Draft {
     }
 
     /// The first so many keys with that prefix, of what has been written.
-    pub(super) fn written(&self, prefix: &[u8], of_pool: bool, limit: usize) -> fjall::Result<Vec<Vec<u8>>> {
-        let keyspace = if of_pool { &self.rows.pool } else { &self.rows.index };
-        self.rows.db.snapshot().prefix(keyspace, prefix).take(limit).map(|row| Ok(row.key()?.to_vec())).collect()
+    pub(super) fn written(
+        &self,
+        prefix: &[u8],
+        of_pool: bool,
+        limit: usize,
+    ) -> fjall::Result<Vec<Vec<u8>>> {
+        let keyspace = if of_pool {
+            &self.rows.pool
+        } else {
+            &self.rows.index
+        };
+        self.rows
+            .db
+            .snapshot()
+            .prefix(keyspace, prefix)
+            .take(limit)
+            .map(|row| Ok(row.key()?.to_vec()))
+            .collect()
     }
 
     /// The index rows with that prefix, of what has been written.
     pub(super) fn rows_with(&self, prefix: &[u8]) -> fjall::Result<Vec<(Vec<u8>, Bytes)>> {
         let rows = self.rows.index.prefix(prefix);
-        rows.map(|row| row.into_inner().map(|(key, value)| (key.to_vec(), Bytes::from(value)))).collect()
+        rows.map(|row| {
+            row.into_inner()
+                .map(|(key, value)| (key.to_vec(), Bytes::from(value)))
+        })
+        .collect()
     }
 
     /// Writes everything in one step, and returns when it is on disk. After an error nothing is known of it.
     pub(super) fn commit(&mut self) -> fjall::Result<()> {
-        let (index, pool) = (std::mem::take(&mut self.index), std::mem::take(&mut self.pool));
+        let (index, pool) = (
+            std::mem::take(&mut self.index),
+            std::mem::take(&mut self.pool),
+        );
         self.size = 0;
         if index.is_empty() && pool.is_empty() {
             return Ok(());

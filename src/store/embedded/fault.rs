@@ -25,7 +25,9 @@ pub(super) fn unavailable(error: &fjall::Error) -> Error {
 
 pub(super) fn describe(error: &fjall::Error) -> String {
     match error {
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            error.to_string()
+        }
         fjall::Error::Poisoned => "a write has failed; it is opened anew".to_owned(),
         other => format!("{other:?}"),
     }
@@ -33,14 +35,22 @@ pub(super) fn describe(error: &fjall::Error) -> String {
 
 /// Whether the disk itself could not be read or written, as against what is on it.
 pub(super) fn is_of_disk(error: &fjall::Error) -> bool {
-    matches!(error, fjall::Error::Io(_) | fjall::Error::Storage(fjall::LsmError::Io(_)) | fjall::Error::Poisoned)
+    matches!(
+        error,
+        fjall::Error::Io(_)
+            | fjall::Error::Storage(fjall::LsmError::Io(_))
+            | fjall::Error::Poisoned
+    )
 }
 
 /// A run's bytes as they were read. Bytes that are damaged are none, and so unreadable: the run is set aside by whoever wanted it.
 pub(super) fn readable(read: fjall::Result<Option<Bytes>>) -> fjall::Result<Option<Bytes>> {
     match read {
         Err(error) if !is_of_disk(&error) => {
-            tracing::error!(error = describe(&error), "bytes in the embedded store are not what was written");
+            tracing::error!(
+                error = describe(&error),
+                "bytes in the embedded store are not what was written"
+            );
             Ok(Some(Bytes::new()))
         }
         other => other,

@@ -13,7 +13,9 @@
 use super::journal;
 use crate::limit;
 use fjall::config::CompressionPolicy;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode,
+};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -76,16 +78,31 @@ impl Folder {
     /// Takes the folder, and makes it if there is none.
     pub(super) fn take(path: &Path) -> Result<Self, Refused> {
         let refused = |error: io::Error| Refused(format!("{}: {error}", path.display()));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(refused)?;
-        let mut lock = File::options().create(true).truncate(false).read(true).write(true).open(path.join("lock")).map_err(refused)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(refused)?;
+        let mut lock = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(path.join("lock"))
+            .map_err(refused)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(used(path, &mut lock)),
             Err(TryLockError::Error(error)) => return Err(refused(error)),
         }
-        let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        let noted = lock
+            .set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()));
         noted.map_err(refused)?;
-        let folder = Self { path: path.to_owned(), _lock: lock };
+        let folder = Self {
+            path: path.to_owned(),
+            _lock: lock,
+        };
         folder.check_format()?;
         Ok(folder)
     }
@@ -99,7 +116,10 @@ impl Folder {
                     "{path} has {}, and this version of Postdate reads and writes format {FORMAT}: let the version that wrote it deliver \
                      what waits there, or set store.embedded.path to a new folder, which is filled again from the sources as far as they \
                      retain what waits",
-                    version.map_or_else(|| "an unknown format".to_owned(), |version| format!("format {version}"))
+                    version.map_or_else(
+                        || "an unknown format".to_owned(),
+                        |version| format!("format {version}")
+                    )
                 ))),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.check_emptiness(),
@@ -110,11 +130,15 @@ impl Folder {
     /// A folder without a format is to become one of ours, if nothing of anybody else lies in it.
     fn check_emptiness(&self) -> Result<(), Refused> {
         let path = self.path.display();
-        let entries = std::fs::read_dir(&self.path).map_err(|error| Refused(format!("{path}: {error}")))?;
-        let stranger = entries.flatten().map(|entry| entry.file_name()).find(|name| {
-            let ours = ["lock", "format.new", "data.new"];
-            ours.iter().all(|ours| name != ours)
-        });
+        let entries =
+            std::fs::read_dir(&self.path).map_err(|error| Refused(format!("{path}: {error}")))?;
+        let stranger = entries
+            .flatten()
+            .map(|entry| entry.file_name())
+            .find(|name| {
+                let ours = ["lock", "format.new", "data.new"];
+                ours.iter().all(|ours| name != ours)
+            });
         stranger.map_or(Ok(()), |name| {
             Err(Refused(format!(
                 "{path} holds `{}` and no Postdate store: set store.embedded.path to a folder of its own, which need not exist",
@@ -138,7 +162,9 @@ impl Folder {
     /// Leaves the last commit of the journal out, if it is the only one that is damaged; else leaves everything as it is.
     fn open_without_last(&self, sizes: &Sizes, error: fjall::Error) -> fjall::Result<Rows> {
         let data = self.path.join("data");
-        let Some((journal, begin)) = journal::last_commit(&data)? else { return Err(error) };
+        let Some((journal, begin)) = journal::last_commit(&data)? else {
+            return Err(error);
+        };
         let torn = self.path.join("torn");
         std::fs::copy(&journal, &torn)?;
         let file = File::options().write(true).open(&journal)?;
@@ -183,7 +209,11 @@ fn used(path: &Path, lock: &mut File) -> Refused {
     // Of a process that has just begun the id may not stand there yet.
     let _ = lock.take(20).read_to_string(&mut text);
     let id = text.trim();
-    let process = if id.is_empty() { "another process".to_owned() } else { format!("process {id}") };
+    let process = if id.is_empty() {
+        "another process".to_owned()
+    } else {
+        format!("process {id}")
+    };
     Refused(format!(
         "{} is in use by {process}: only one process can have an embedded store at a time. Stop that one, or set store.embedded.path to \
          another folder; for several processes with one store use [store.redis]",
@@ -212,15 +242,19 @@ impl Rows {
             .staleness_threshold(limit::EMBEDDED_STALENESS)
             .age_cutoff(1.0);
         let index = db.keyspace("index", || options(sizes.index_memory))?;
-        let pool = db.keyspace("pool", || options(sizes.pool_memory).with_kv_separation(Some(apart)))?;
+        let pool = db.keyspace("pool", || {
+            options(sizes.pool_memory).with_kv_separation(Some(apart))
+        })?;
         Ok(Self { db, index, pool })
     }
 
     /// Waits while more is in memory than is being written to disk; fails if what writes it has failed.
     pub(super) fn wait_until_flushed(&self) -> fjall::Result<()> {
         self.wait_while(|| {
-            let is_behind =
-                |keyspace: &Keyspace| keyspace.sealed_memtable_count() > SEALED_MAX || keyspace.l0_table_count() > FIRST_LEVEL_MAX;
+            let is_behind = |keyspace: &Keyspace| {
+                keyspace.sealed_memtable_count() > SEALED_MAX
+                    || keyspace.l0_table_count() > FIRST_LEVEL_MAX
+            };
             is_behind(&self.index) || is_behind(&self.pool)
         })
     }
@@ -231,7 +265,10 @@ impl Rows {
         self.wait_while(|| self.pool.sealed_memtable_count() > 0)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "a blocking client's own wait, on the adapter's own thread")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a blocking client's own wait, on the adapter's own thread"
+    )]
     fn wait_while(&self, is_behind: impl Fn() -> bool) -> fjall::Result<()> {
         for _ in 0..FLUSH_POLLS_MAX {
             if !is_behind() {
@@ -241,6 +278,10 @@ impl Rows {
             self.db.persist(PersistMode::Buffer)?;
             std::thread::sleep(FLUSH_POLL);
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "nothing is written to disk any more").into())
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "nothing is written to disk any more",
+        )
+        .into())
     }
 }

@@ -17,7 +17,13 @@ pub(super) struct Meta {
 const META_LENGTH: usize = 4 + 8 + 24 + 24;
 
 pub(super) fn meta(meta: &Meta) -> Vec<u8> {
-    let Positions { identity, watermark, claimed, delivered, .. } = &meta.positions;
+    let Positions {
+        identity,
+        watermark,
+        claimed,
+        delivered,
+        ..
+    } = &meta.positions;
     let mut bytes = Vec::with_capacity(META_LENGTH + identity.0.len());
     bytes.extend(meta.number.to_be_bytes());
     bytes.extend(watermark.0.to_be_bytes());
@@ -42,7 +48,10 @@ pub(super) fn to_meta(bytes: &[u8]) -> Option<Meta> {
         ledger: Ledger::default(),
         history: History::default(),
     };
-    Some(Meta { number: Number::from_be_bytes(*number), positions })
+    Some(Meta {
+        number: Number::from_be_bytes(*number),
+        positions,
+    })
 }
 
 fn claim(claim: Claim) -> [u8; 24] {
@@ -54,7 +63,10 @@ fn claim(claim: Claim) -> [u8; 24] {
 
 fn to_claim(bytes: &[u8]) -> Option<Claim> {
     let (cursor, watermark) = bytes.split_first_chunk::<16>()?;
-    Some(Claim::new(to_place(cursor)?, Watermark(u64::from_be_bytes(watermark.try_into().ok()?))))
+    Some(Claim::new(
+        to_place(cursor)?,
+        Watermark(u64::from_be_bytes(watermark.try_into().ok()?)),
+    ))
 }
 
 /// Due, then offset.
@@ -67,13 +79,20 @@ pub(super) fn place(place: Cursor) -> [u8; 16] {
 
 pub(super) fn to_place(bytes: &[u8]) -> Option<Cursor> {
     let (due, offset) = bytes.split_first_chunk::<8>()?;
-    Some(Cursor::new(Timestamp::from_ordered_bits(u64::from_be_bytes(*due)), Offset(u64::from_be_bytes(offset.try_into().ok()?))))
+    Some(Cursor::new(
+        Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
+        Offset(u64::from_be_bytes(offset.try_into().ok()?)),
+    ))
 }
 
 /// Start, then the level's letter.
 pub(super) fn slice(slice: Slice) -> [u8; 9] {
     let mut bytes = [0; 9];
-    bytes[..8].copy_from_slice(&Timestamp::from_millis(slice.start).to_ordered_bits().to_be_bytes());
+    bytes[..8].copy_from_slice(
+        &Timestamp::from_millis(slice.start)
+            .to_ordered_bits()
+            .to_be_bytes(),
+    );
     bytes[8] = slice.level.letter();
     bytes
 }
@@ -83,25 +102,64 @@ pub(super) fn to_slice(bytes: &[u8]) -> Option<Slice> {
     let (start, level) = bytes.split_first_chunk::<8>()?;
     let [letter] = level else { return None };
     let level = Level::of_letter(*letter)?;
-    Some(Slice { level, start: Timestamp::from_ordered_bits(u64::from_be_bytes(*start)).as_millis() })
+    Some(Slice {
+        level,
+        start: Timestamp::from_ordered_bits(u64::from_be_bytes(*start)).as_millis(),
+    })
 }
 
 pub(super) fn count(count: Count) -> Vec<u8> {
-    [count.runs, count.messages, count.bytes, count.least_offset.0].map(u64::to_be_bytes).concat()
+    [
+        count.runs,
+        count.messages,
+        count.bytes,
+        count.least_offset.0,
+    ]
+    .map(u64::to_be_bytes)
+    .concat()
 }
 
 pub(super) fn to_count(bytes: &[u8]) -> Option<Count> {
-    let (parts, []) = bytes.as_chunks::<8>() else { return None };
-    let [runs, messages, bytes, least] = <[[u8; 8]; 4]>::try_from(parts).ok()?.map(u64::from_be_bytes);
-    Some(Count { runs, messages, bytes, least_offset: Offset(least) })
+    let (parts, []) = bytes.as_chunks::<8>() else {
+        return None;
+    };
+    let [runs, messages, bytes, least] = <[[u8; 8]; 4]>::try_from(parts)
+        .ok()?
+        .map(u64::from_be_bytes);
+    Some(Count {
+        runs,
+        messages,
+        bytes,
+        least_offset: Offset(least),
+    })
 }
 
 /// Accepted, delivered, cancelled, dead-lettered, sent back, gone, and 1 if it is unsure; behind them the W and the delivered pair that it
 /// belongs to.
 pub(super) fn ledger(positions: &Positions) -> Vec<u8> {
-    let Ledger { accepted, settled, gone, is_unsure } = positions.ledger;
-    let Tally { delivered, cancelled, dead_lettered, sent_back } = settled;
-    let mut bytes = [accepted, delivered, cancelled, dead_lettered, sent_back, gone, u64::from(is_unsure)].map(u64::to_be_bytes).concat();
+    let Ledger {
+        accepted,
+        settled,
+        gone,
+        is_unsure,
+    } = positions.ledger;
+    let Tally {
+        delivered,
+        cancelled,
+        dead_lettered,
+        sent_back,
+    } = settled;
+    let mut bytes = [
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        sent_back,
+        gone,
+        u64::from(is_unsure),
+    ]
+    .map(u64::to_be_bytes)
+    .concat();
     bytes.extend(positions.watermark.0.to_be_bytes());
     bytes.extend(claim(positions.delivered));
     bytes
@@ -110,22 +168,55 @@ pub(super) fn ledger(positions: &Positions) -> Vec<u8> {
 /// `None`: not of these positions, so that a version without ledgers has been at work.
 pub(super) fn to_ledger(bytes: &[u8], positions: &Positions) -> Option<Ledger> {
     let (numbers, of) = bytes.split_at_checked(7 * 8)?;
-    if of != [&positions.watermark.0.to_be_bytes()[..], &claim(positions.delivered)].concat() {
+    if of
+        != [
+            &positions.watermark.0.to_be_bytes()[..],
+            &claim(positions.delivered),
+        ]
+        .concat()
+    {
         return None;
     }
-    let (parts, []) = numbers.as_chunks::<8>() else { return None };
-    let parts = <[[u8; 8]; 7]>::try_from(parts).ok()?.map(u64::from_be_bytes);
-    let [accepted, delivered, cancelled, dead_lettered, sent_back, gone, unsure] = parts;
-    Some(Ledger { accepted, settled: Tally { delivered, cancelled, dead_lettered, sent_back }, gone, is_unsure: unsure > 0 })
+    let (parts, []) = numbers.as_chunks::<8>() else {
+        return None;
+    };
+    let parts = <[[u8; 8]; 7]>::try_from(parts)
+        .ok()?
+        .map(u64::from_be_bytes);
+    let [
+        accepted,
+        delivered,
+        cancelled,
+        dead_lettered,
+        sent_back,
+        gone,
+        unsure,
+    ] = parts;
+    Some(Ledger {
+        accepted,
+        settled: Tally {
+            delivered,
+            cancelled,
+            dead_lettered,
+            sent_back,
+        },
+        gone,
+        is_unsure: unsure > 0,
+    })
 }
 
 /// What a run row says: the least due, and how many bytes the run has.
 pub(super) fn run(least_due: Timestamp, bytes: usize) -> Vec<u8> {
-    [least_due.to_ordered_bits(), bytes as u64].map(u64::to_be_bytes).concat()
+    [least_due.to_ordered_bits(), bytes as u64]
+        .map(u64::to_be_bytes)
+        .concat()
 }
 
 pub(super) fn to_run(bytes: &[u8]) -> Option<(Timestamp, usize)> {
     let (due, length) = bytes.split_first_chunk::<8>()?;
     let length = u64::from_be_bytes(length.try_into().ok()?);
-    Some((Timestamp::from_ordered_bits(u64::from_be_bytes(*due)), usize::try_from(length).ok()?))
+    Some((
+        Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
+        usize::try_from(length).ok()?,
+    ))
 }

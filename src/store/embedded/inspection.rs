@@ -36,9 +36,16 @@ pub(crate) enum Use {
 impl Inspection {
     pub(crate) fn of(path: &Path) -> Self {
         // The folder that has to be written to: if it is not there yet, the one that it will be made in.
-        let existing = path.ancestors().find(|folder| folder.exists()).filter(|folder| !folder.as_os_str().is_empty());
+        let existing = path
+            .ancestors()
+            .find(|folder| folder.exists())
+            .filter(|folder| !folder.as_os_str().is_empty());
         let existing = existing.unwrap_or(Path::new("."));
-        let unwritable = rustix::fs::access(existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).err();
+        let unwritable = rustix::fs::access(
+            existing,
+            rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+        )
+        .err();
         let stat = rustix::fs::statvfs(existing).ok();
         Self {
             path: path.to_owned(),
@@ -57,17 +64,33 @@ fn used(path: &Path) -> Use {
         Err(error) => return Use::Closed(error.to_string()),
     };
     let lock = path.join("lock");
-    let is_taken = File::open(&lock).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+    let is_taken = File::open(&lock)
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
     if is_taken {
-        return Use::Taken(std::fs::read_to_string(&lock).ok().and_then(|id| id.trim().parse().ok()));
+        return Use::Taken(
+            std::fs::read_to_string(&lock)
+                .ok()
+                .and_then(|id| id.trim().parse().ok()),
+        );
     }
-    if owner == rustix::process::geteuid().as_raw() { Use::Free } else { Use::Foreign(owner) }
+    if owner == rustix::process::geteuid().as_raw() {
+        Use::Free
+    } else {
+        Use::Foreign(owner)
+    }
 }
 
 fn foreign_format(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path.join("format")).ok()?;
     let ours = format!("{FORMAT_TEXT}{FORMAT}");
-    (text.trim() != ours).then(|| text.lines().next().unwrap_or_default().chars().take(80).collect())
+    (text.trim() != ours).then(|| {
+        text.lines()
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(80)
+            .collect()
+    })
 }
 
 #[cfg(test)]
@@ -82,14 +105,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b");
         let absent = Inspection::of(&path);
-        assert_eq!((absent.used, absent.unwritable, absent.foreign_format), (Use::Absent, None, None));
+        assert_eq!(
+            (absent.used, absent.unwritable, absent.foreign_format),
+            (Use::Absent, None, None)
+        );
         assert!(absent.free.is_some() && !path.exists());
         let store = opened_at(&path);
-        assert_eq!(Inspection::of(&path).used, Use::Taken(Some(std::process::id())));
+        assert_eq!(
+            Inspection::of(&path).used,
+            Use::Taken(Some(std::process::id()))
+        );
         drop(store);
         assert_eq!(Inspection::of(&path).used, Use::Free);
         drop(Embedded::open(&options(&path), WallClock).unwrap());
         std::fs::write(path.join("format"), "postdate embedded store, format 7\n").unwrap();
-        assert_eq!(Inspection::of(&path).foreign_format, Some("postdate embedded store, format 7".to_owned()));
+        assert_eq!(
+            Inspection::of(&path).foreign_format,
+            Some("postdate embedded store, format 7".to_owned())
+        );
     }
 }

@@ -20,11 +20,20 @@ pub(super) fn last_commit(data: &Path) -> io::Result<Option<(PathBuf, u64)>> {
     let mut newest: Option<(u64, PathBuf)> = None;
     for entry in std::fs::read_dir(data)? {
         let path = entry?.path();
-        let number = path.extension().filter(|kind| *kind == "jnl").and_then(|_| path.file_stem()?.to_str()?.parse().ok());
+        let number = path
+            .extension()
+            .filter(|kind| *kind == "jnl")
+            .and_then(|_| path.file_stem()?.to_str()?.parse().ok());
         newest = newest.max(number.map(|number: u64| (number, path.clone())));
     }
-    let Some((_, path)) = newest else { return Ok(None) };
-    let begin = Entries { reader: BufReader::new(File::open(&path)?), at: 0 }.last_commit()?;
+    let Some((_, path)) = newest else {
+        return Ok(None);
+    };
+    let begin = Entries {
+        reader: BufReader::new(File::open(&path)?),
+        at: 0,
+    }
+    .last_commit()?;
     Ok(begin.map(|begin| (path, begin)))
 }
 
@@ -56,8 +65,12 @@ impl Entries {
             1 => _ = self.take::<12>()?,
             2 => {
                 let head = self.take::<20>()?;
-                let number =
-                    |from: usize, length: usize| head[from..from + length].iter().rev().fold(0, |n, &byte| n << 8 | i64::from(byte));
+                let number = |from: usize, length: usize| {
+                    head[from..from + length]
+                        .iter()
+                        .rev()
+                        .fold(0, |n, &byte| n << 8 | i64::from(byte))
+                };
                 let length = number(10, 2) + number(16, 4);
                 self.reader.seek_relative(length)?;
                 self.at += length.unsigned_abs();

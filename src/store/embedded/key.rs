@@ -32,7 +32,10 @@ pub(super) type Number = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Next,
-    Meta { deployment: &'a str, shard: &'a ShardId },
+    Meta {
+        deployment: &'a str,
+        shard: &'a ShardId,
+    },
     Garbage(Number),
     Ledger(Number),
     Count(Number, Option<Slice>),
@@ -79,7 +82,9 @@ impl Key<'_> {
             Self::Ledger(number) => push_number(&mut key, LEDGER, number),
             Self::Count(number, slice) => {
                 push_number(&mut key, COUNT, number);
-                slice.into_iter().for_each(|slice| push_slice(&mut key, slice));
+                slice
+                    .into_iter()
+                    .for_each(|slice| push_slice(&mut key, slice));
             }
             Self::Order(number, least_due, name) => {
                 key.extend(order_from(number, least_due));
@@ -169,7 +174,11 @@ fn prefix(letter: u8, number: Number) -> Vec<u8> {
 }
 
 /// The order rows of least dues in `from..=until`.
-pub(super) fn order_range(number: Number, from: Timestamp, until: Timestamp) -> RangeInclusive<Vec<u8>> {
+pub(super) fn order_range(
+    number: Number,
+    from: Timestamp,
+    until: Timestamp,
+) -> RangeInclusive<Vec<u8>> {
     let mut last = order_from(number, until);
     // Longer than the rest of any key.
     last.extend([0xff; 9]);
@@ -183,7 +192,11 @@ fn order_from(number: Number, least_due: Timestamp) -> Vec<u8> {
 }
 
 /// The cancelled rows of places in `from..=until`.
-pub(super) fn cancelled_range(number: Number, from: Cursor, until: Cursor) -> RangeInclusive<Vec<u8>> {
+pub(super) fn cancelled_range(
+    number: Number,
+    from: Cursor,
+    until: Cursor,
+) -> RangeInclusive<Vec<u8>> {
     Key::Cancelled(number, from).to_bytes()..=Key::Cancelled(number, until).to_bytes()
 }
 
@@ -192,7 +205,10 @@ pub(super) fn shard(key: &[u8]) -> Option<ShardId> {
     let (_deployment, rest) = split_text(key.get(1..)?)?;
     let (route, rest) = split_text(rest)?;
     let (topic, rest) = split_text(rest)?;
-    Some(ShardId::new(route, Partition::new(topic, i32::from_be_bytes(rest.try_into().ok()?))))
+    Some(ShardId::new(
+        route,
+        Partition::new(topic, i32::from_be_bytes(rest.try_into().ok()?)),
+    ))
 }
 
 fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
@@ -218,13 +234,19 @@ pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
 pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, Name)> {
     let (due, rest) = key.get(5..)?.split_first_chunk::<8>()?;
     let (_least_offset, name) = rest.split_first_chunk::<8>()?;
-    Some((Timestamp::from_ordered_bits(u64::from_be_bytes(*due)), Name::new(from_utf8(name).ok()?)))
+    Some((
+        Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
+        Name::new(from_utf8(name).ok()?),
+    ))
 }
 
 /// Slice and name of the run that a run row is about.
 pub(super) fn named(key: &[u8]) -> Option<(Slice, Name)> {
     let (slice, name) = key.get(5..)?.split_first_chunk::<9>()?;
-    Some((super::form::to_slice(slice)?, Name::new(from_utf8(name).ok()?)))
+    Some((
+        super::form::to_slice(slice)?,
+        Name::new(from_utf8(name).ok()?),
+    ))
 }
 
 /// The name of the run that an aside row holds.

@@ -32,8 +32,8 @@ mod tests;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, History, List, Listed, Opened, Peer, Quarantine, Renewed,
-    Rewrite, Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, History, List,
+    Listed, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
@@ -91,15 +91,35 @@ struct Calls {
 
 impl Embedded {
     /// Takes the folder and starts the threads. Blocks while the folder is read.
-    pub(crate) fn open(options: &Options, clock: impl Clock + Send + Sync + 'static) -> Result<Self, Error> {
-        Self::open_with(options, Sizes::DEFAULT, Room::new(options.path.clone()), clock)
+    pub(crate) fn open(
+        options: &Options,
+        clock: impl Clock + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        Self::open_with(
+            options,
+            Sizes::DEFAULT,
+            Room::new(options.path.clone()),
+            clock,
+        )
     }
 
-    fn open_with(options: &Options, sizes: Sizes, room: Room, clock: impl Clock + Send + Sync + 'static) -> Result<Self, Error> {
-        let folder = Folder::take(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
-        let here = Surroundings { deployment: options.deployment.as_str().into(), clock: Arc::new(clock), room };
+    fn open_with(
+        options: &Options,
+        sizes: Sizes,
+        room: Room,
+        clock: impl Clock + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let folder =
+            Folder::take(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
+        let here = Surroundings {
+            deployment: options.deployment.as_str().into(),
+            clock: Arc::new(clock),
+            room,
+        };
         let holders = BTreeMap::new();
-        let opened = folder.open(&sizes).and_then(|rows| Ok((rows.clone(), Registry::load(rows, here.clone(), &holders)?)));
+        let opened = folder
+            .open(&sizes)
+            .and_then(|rows| Ok((rows.clone(), Registry::load(rows, here.clone(), &holders)?)));
         let (rows, registry) = opened.map_err(|error| Error::Unusable(damaged(options, &error)))?;
         let shared = Arc::new(Shared::new(rows));
         shared.set_size(registry.size());
@@ -107,16 +127,39 @@ impl Embedded {
         let (read, readings) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
         let (sweep, stop) = sync_channel(1);
         let deployment = here.deployment.clone();
-        let writer = Writer { folder, sizes, here, calls, shared: shared.clone(), registry: Some(registry), holders };
+        let writer = Writer {
+            folder,
+            sizes,
+            here,
+            calls,
+            shared: shared.clone(),
+            registry: Some(registry),
+            holders,
+        };
         let (reading, sweeping) = (shared.clone(), shared);
         let (ends, ended) = sync_channel(1);
         let ended = Mutex::new(ended);
-        let calls = Some(Calls { write, read, _sweep: sweep });
-        let mut threads = Threads { calls, handles: Vec::new(), ended };
+        let calls = Some(Calls {
+            write,
+            read,
+            _sweep: sweep,
+        });
+        let mut threads = Threads {
+            calls,
+            handles: Vec::new(),
+            ended,
+        };
         threads.start("store-writer", &ends, move || writer.serve())?;
-        threads.start("store-reader", &ends, move || reader::serve(readings, &reading))?;
-        threads.start("store-sweeper", &ends, move || sweep::serve(&stop, &sweeping))?;
-        Ok(Self { deployment, threads: Arc::new(threads) })
+        threads.start("store-reader", &ends, move || {
+            reader::serve(readings, &reading)
+        })?;
+        threads.start("store-sweeper", &ends, move || {
+            sweep::serve(&stop, &sweeping)
+        })?;
+        Ok(Self {
+            deployment,
+            threads: Arc::new(threads),
+        })
     }
 
     /// Does a call on the writer's thread; answers when its changes are on disk.
@@ -128,7 +171,8 @@ impl Embedded {
         let call: Call = Box::new(move |registry| {
             let outcome = registry.and_then(|registry| registry.attempt(call));
             // Nobody waits any more: the caller was dropped, and what is done is done.
-            let settle: Settle = Box::new(move |written| _ = reply.send(written.clone().and(outcome)));
+            let settle: Settle =
+                Box::new(move |written| _ = reply.send(written.clone().and(outcome)));
             settle
         });
         let calls = self.calls();
@@ -137,17 +181,24 @@ impl Embedded {
     }
 
     /// Reads on the reader's thread.
-    async fn read<A: Send + 'static>(&self, read: impl FnOnce(&View<'_>) -> Result<A, Error> + Send + 'static) -> Result<A, Error> {
+    async fn read<A: Send + 'static>(
+        &self,
+        read: impl FnOnce(&View<'_>) -> Result<A, Error> + Send + 'static,
+    ) -> Result<A, Error> {
         let (reply, answer) = oneshot::channel();
         let deployment = self.deployment.clone();
-        let reading: Reading =
-            Box::new(move |rows: Result<&Rows, Error>| _ = reply.send(rows.and_then(|rows| read(&View::new(rows, &deployment)))));
+        let reading: Reading = Box::new(move |rows: Result<&Rows, Error>| {
+            _ = reply.send(rows.and_then(|rows| read(&View::new(rows, &deployment))))
+        });
         self.calls().read.send(reading).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 
     fn calls(&self) -> &Calls {
-        self.threads.calls.as_ref().expect("it is taken only when no handle is left")
+        self.threads
+            .calls
+            .as_ref()
+            .expect("it is taken only when no handle is left")
     }
 }
 
@@ -164,14 +215,21 @@ fn damaged(options: &Options, error: &fjall::Error) -> String {
 }
 
 impl Threads {
-    fn start(&mut self, name: &str, ends: &SyncSender<()>, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    fn start(
+        &mut self,
+        name: &str,
+        ends: &SyncSender<()>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
         let ends = ends.clone();
         // Blocking calls cannot be tasks, and the task group's threads run roles. These belong to the adapter, which joins them.
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             body();
             drop(ends);
         });
-        self.handles.push(handle.map_err(|error| Error::Unusable(format!("cannot start {name}: {error}")))?);
+        self.handles.push(
+            handle.map_err(|error| Error::Unusable(format!("cannot start {name}: {error}")))?,
+        );
         Ok(())
     }
 }
@@ -207,22 +265,26 @@ impl Store for Embedded {
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
         let shards = shards.to_vec();
-        self.write(move |registry| Ok(registry.state(&shards))).await
+        self.write(move |registry| Ok(registry.state(&shards)))
+            .await
     }
 
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
         let shards = shards.to_vec();
-        self.write(move |registry| Ok(registry.glance(&shards))).await
+        self.write(move |registry| Ok(registry.glance(&shards)))
+            .await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         let leases = leases.to_vec();
-        self.write(move |registry| Ok(registry.acquire(&leases, length))).await
+        self.write(move |registry| Ok(registry.acquire(&leases, length)))
+            .await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
         let leases = leases.to_vec();
-        self.write(move |registry| Ok(registry.renew(&leases, length))).await
+        self.write(move |registry| Ok(registry.renew(&leases, length)))
+            .await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
@@ -236,10 +298,21 @@ impl Store for Embedded {
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
         // Before the names are read, as nobody who is there sees a folder go back.
-        let glances = self.glance(&requests.iter().map(|request| request.shard.clone()).collect::<Vec<_>>()).await?;
-        let histories: Vec<_> = glances.iter().map(|glance| glance.map_or_else(History::default, |glance| glance.history)).collect();
+        let glances = self
+            .glance(
+                &requests
+                    .iter()
+                    .map(|request| request.shard.clone())
+                    .collect::<Vec<_>>(),
+            )
+            .await?;
+        let histories: Vec<_> = glances
+            .iter()
+            .map(|glance| glance.map_or_else(History::default, |glance| glance.history))
+            .collect();
         let requests = requests.to_vec();
-        self.read(move |view| view.list(&requests, &histories)).await
+        self.read(move |view| view.list(&requests, &histories))
+            .await
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
@@ -249,28 +322,34 @@ impl Store for Embedded {
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         let asked = requests.to_vec();
-        let mut tails = self.write(move |registry| Ok(registry.tail(&asked))).await?;
+        let mut tails = self
+            .write(move |registry| Ok(registry.tail(&asked)))
+            .await?;
         super::fetch_tails(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let requests = requests.to_vec();
-        self.write(move |registry| registry.advance(&requests)).await
+        self.write(move |registry| registry.advance(&requests))
+            .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let requests = requests.to_vec();
-        self.write(move |registry| registry.quarantine(&requests)).await
+        self.write(move |registry| registry.quarantine(&requests))
+            .await
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         let requests = requests.to_vec();
-        self.write(move |registry| registry.rewrite(&requests)).await
+        self.write(move |registry| registry.rewrite(&requests))
+            .await
     }
 
     async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.write(move |registry| Ok(registry.enrol(worker, length))).await
+        self.write(move |registry| Ok(registry.enrol(worker, length)))
+            .await
     }
 
     async fn resign(&self, worker: Worker) -> Result<(), Error> {

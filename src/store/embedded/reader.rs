@@ -22,7 +22,9 @@ pub(super) type Reading = Box<dyn FnOnce(Result<&Rows, Error>) + Send>;
 pub(super) fn serve(mut calls: Receiver<Reading>, shared: &Arc<Shared>) {
     while let Some(call) = calls.blocking_recv() {
         shared.with_rows(|rows| {
-            call(rows.ok_or_else(|| Error::Unavailable("the embedded store's folder is being opened anew".to_owned())));
+            call(rows.ok_or_else(|| {
+                Error::Unavailable("the embedded store's folder is being opened anew".to_owned())
+            }));
         });
     }
 }
@@ -36,25 +38,45 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn new(rows: &'a Rows, deployment: &'a str) -> Self {
-        Self { rows, snapshot: rows.db.snapshot(), deployment }
+        Self {
+            rows,
+            snapshot: rows.db.snapshot(),
+            deployment,
+        }
     }
 
-    pub(super) fn list(&self, requests: &[List], histories: &[History]) -> Result<Vec<Listed>, Error> {
-        let list = |(request, history): (_, &History)| self.list_one(request, *history).map_err(|error| unavailable(&error));
+    pub(super) fn list(
+        &self,
+        requests: &[List],
+        histories: &[History],
+    ) -> Result<Vec<Listed>, Error> {
+        let list = |(request, history): (_, &History)| {
+            self.list_one(request, *history)
+                .map_err(|error| unavailable(&error))
+        };
         requests.iter().zip(histories).map(list).collect()
     }
 
     pub(super) fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        requests.iter().map(|request| self.fetch_one(request).map_err(|error| unavailable(&error))).collect()
+        requests
+            .iter()
+            .map(|request| self.fetch_one(request).map_err(|error| unavailable(&error)))
+            .collect()
     }
 
     pub(super) fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
-        ids.iter().map(|(shard, id)| self.place(shard, id).map_err(|error| unavailable(&error))).collect()
+        ids.iter()
+            .map(|(shard, id)| self.place(shard, id).map_err(|error| unavailable(&error)))
+            .collect()
     }
 
     fn place(&self, shard: &ShardId, id: &str) -> fjall::Result<Option<Cursor>> {
-        let Some(meta) = self.meta(shard)? else { return Ok(None) };
-        let found = self.snapshot.get(&self.rows.index, Key::Id(meta.number, id).to_bytes())?;
+        let Some(meta) = self.meta(shard)? else {
+            return Ok(None);
+        };
+        let found = self
+            .snapshot
+            .get(&self.rows.index, Key::Id(meta.number, id).to_bytes())?;
         let place = found.and_then(|value| form::to_place(&value));
         // The id of a delivered message goes a little after it.
         Ok(place.filter(|place| !meta.positions.delivered.covers(*place)))
@@ -62,12 +84,20 @@ impl<'a> View<'a> {
 
     /// `None`: unborn, or not what this version writes.
     fn meta(&self, shard: &ShardId) -> fjall::Result<Option<Meta>> {
-        let key = Key::Meta { deployment: self.deployment, shard };
-        Ok(self.snapshot.get(&self.rows.index, key.to_bytes())?.and_then(|value| form::to_meta(&value)))
+        let key = Key::Meta {
+            deployment: self.deployment,
+            shard,
+        };
+        Ok(self
+            .snapshot
+            .get(&self.rows.index, key.to_bytes())?
+            .and_then(|value| form::to_meta(&value)))
     }
 
     fn list_one(&self, request: &List, history: History) -> fjall::Result<Listed> {
-        let Some(meta) = self.meta(&request.shard)? else { return Ok(Listed::Unknown) };
+        let Some(meta) = self.meta(&request.shard)? else {
+            return Ok(Listed::Unknown);
+        };
         let limit = request.limit.min(limit::ROWS_MAX);
         let range = key::order_range(meta.number, request.from, request.until);
         let mut runs = Vec::new();
@@ -83,30 +113,57 @@ impl<'a> View<'a> {
         }
         let more = runs.len() > limit;
         runs.truncate(limit);
-        Ok(Listed::Runs { watermark: meta.positions.watermark, history, runs, more })
+        Ok(Listed::Runs {
+            watermark: meta.positions.watermark,
+            history,
+            runs,
+            more,
+        })
     }
 
     fn fetch_one(&self, request: &Fetch) -> fjall::Result<Vec<Option<Bytes>>> {
-        let Some(meta) = self.meta(&request.shard)? else { return Ok(vec![None; request.runs.len()]) };
-        request.runs.iter().map(|(slice, name)| self.bytes(&meta, *slice, name)).collect()
+        let Some(meta) = self.meta(&request.shard)? else {
+            return Ok(vec![None; request.runs.len()]);
+        };
+        request
+            .runs
+            .iter()
+            .map(|(slice, name)| self.bytes(&meta, *slice, name))
+            .collect()
     }
 
     fn bytes(&self, meta: &Meta, slice: Slice, name: &Name) -> fjall::Result<Option<Bytes>> {
         let key = Key::Bytes(meta.number, slice, name).to_bytes();
-        let read = readable(self.snapshot.get(&self.rows.pool, key).map(|found| found.map(Bytes::from)))?;
+        let read = readable(
+            self.snapshot
+                .get(&self.rows.pool, key)
+                .map(|found| found.map(Bytes::from)),
+        )?;
         if read.is_some() {
             return Ok(read);
         }
         // Told from one that is gone: it is handed out empty, so that it is found unreadable and set aside.
-        let is_there = self.snapshot.contains_key(&self.rows.index, Key::Run(meta.number, slice, name).to_bytes())?;
+        let is_there = self.snapshot.contains_key(
+            &self.rows.index,
+            Key::Run(meta.number, slice, name).to_bytes(),
+        )?;
         Ok(is_there.then(Bytes::new))
     }
 }
 
 fn listing(key: &[u8], value: &[u8]) -> Option<Listing> {
-    let listing = key::ordered(key).zip(form::to_slice(value)).map(|((least_due, name), slice)| Listing { slice, name, least_due });
+    let listing = key::ordered(key)
+        .zip(form::to_slice(value))
+        .map(|((least_due, name), slice)| Listing {
+            slice,
+            name,
+            least_due,
+        });
     if listing.is_none() {
-        tracing::error!(error = describe(&fjall::Error::Unrecoverable), "the embedded store lists a run that cannot be named");
+        tracing::error!(
+            error = describe(&fjall::Error::Unrecoverable),
+            "the embedded store lists a run that cannot be named"
+        );
     }
     listing
 }

@@ -14,8 +14,8 @@ use crate::model::{Lease, ShardId, Worker};
 use crate::store::roll::Roll;
 use crate::store::shard::Holder;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Glance, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten,
-    State, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Error, Glance, Opened, Peer,
+    Quarantine, Renewed, Rewrite, Rewritten, State, Tail, Tailed,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,14 +51,26 @@ enum Entry {
 
 impl Registry {
     /// Reads what the folder knows of the deployment. The leases are those of the registry before it, in this same process.
-    pub(super) fn load(rows: Rows, here: Surroundings, holders: &BTreeMap<ShardId, Holder>) -> fjall::Result<Self> {
+    pub(super) fn load(
+        rows: Rows,
+        here: Surroundings,
+        holders: &BTreeMap<ShardId, Holder>,
+    ) -> fjall::Result<Self> {
         let draft = Draft::new(rows);
-        let next = draft.get(Key::Next)?.and_then(|value| Some(Number::from_be_bytes(value[..].try_into().ok()?)));
-        let garbage = draft.rows_with(&key::all_garbage())?.iter().filter_map(|(key, _)| key::garbage(key)).collect();
+        let next = draft
+            .get(Key::Next)?
+            .and_then(|value| Some(Number::from_be_bytes(value[..].try_into().ok()?)));
+        let garbage = draft
+            .rows_with(&key::all_garbage())?
+            .iter()
+            .filter_map(|(key, _)| key::garbage(key))
+            .collect();
         let mut shards = BTreeMap::new();
         for (key, value) in draft.rows_with(&key::all_metas(&here.deployment))? {
             let Some(shard) = key::shard(&key) else {
-                tracing::error!("the embedded store holds a shard whose name cannot be read; it is left alone");
+                tracing::error!(
+                    "the embedded store holds a shard whose name cannot be read; it is left alone"
+                );
                 continue;
             };
             let loaded = match form::to_meta(&value) {
@@ -74,14 +86,28 @@ impl Registry {
             };
             shards.insert(shard, entry);
         }
-        Ok(Self { here, shards, next: next.unwrap_or(1), garbage, roll: Roll::default(), draft, failed: None })
+        Ok(Self {
+            here,
+            shards,
+            next: next.unwrap_or(1),
+            garbage,
+            roll: Roll::default(),
+            draft,
+            failed: None,
+        })
     }
 
     /// Does a call. The answer counts only after a commit that succeeded.
-    pub(super) fn attempt<A>(&mut self, call: impl FnOnce(&mut Self) -> Result<A, Fault>) -> Result<A, Error> {
+    pub(super) fn attempt<A>(
+        &mut self,
+        call: impl FnOnce(&mut Self) -> Result<A, Fault>,
+    ) -> Result<A, Error> {
         call(self).map_err(|fault| match fault {
             Fault::Full => Error::Full,
-            Fault::Disk(error) => self.failed.get_or_insert_with(|| unavailable(&error)).clone(),
+            Fault::Disk(error) => self
+                .failed
+                .get_or_insert_with(|| unavailable(&error))
+                .clone(),
         })
     }
 
@@ -95,14 +121,19 @@ impl Registry {
         match self.failed.take() {
             Some(failed) => Err(failed),
             None => self.draft.commit().map_err(|error| {
-                tracing::error!(error = describe(&error), "the embedded store could not write: it is opened anew");
+                tracing::error!(
+                    error = describe(&error),
+                    "the embedded store could not write: it is opened anew"
+                );
                 unavailable(&error)
             }),
         }
     }
 
     pub(super) fn holders(&self) -> BTreeMap<ShardId, Holder> {
-        self.kept().map(|(id, shard)| (id.clone(), shard.holder)).collect()
+        self.kept()
+            .map(|(id, shard)| (id.clone(), shard.holder))
+            .collect()
     }
 
     fn kept(&self) -> impl Iterator<Item = (&ShardId, &Shard)> {
@@ -114,7 +145,9 @@ impl Registry {
 
     /// Runs and bytes of all shards.
     pub(super) fn size(&self) -> (u64, u64) {
-        self.kept().map(|(_, shard)| shard.size()).fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
+        self.kept()
+            .map(|(_, shard)| shard.size())
+            .fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
     }
 
     /// All that is there, readable or not.
@@ -123,7 +156,14 @@ impl Registry {
     }
 
     pub(super) fn contents(&mut self, shards: &[ShardId]) -> Vec<Contents> {
-        shards.iter().map(|id| self.shard(id).map(|shard| shard.contents()).unwrap_or_default()).collect()
+        shards
+            .iter()
+            .map(|id| {
+                self.shard(id)
+                    .map(|shard| shard.contents())
+                    .unwrap_or_default()
+            })
+            .collect()
     }
 
     fn shard(&mut self, id: &ShardId) -> Option<&mut Shard> {
@@ -135,16 +175,26 @@ impl Registry {
 
     /// Looks for room if the call needs any.
     fn check_room(&self, is_needed: bool) -> Result<(), Fault> {
-        if is_needed && self.here.room.is_full() { Err(Fault::Full) } else { Ok(()) }
+        if is_needed && self.here.room.is_full() {
+            Err(Fault::Full)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn open(&mut self, births: &[Birth]) -> Result<Vec<Opened>, Fault> {
-        self.check_room(births.iter().any(|birth| !self.shards.contains_key(&birth.shard)))?;
-        let opened = births.iter().map(|birth| match self.shards.get(&birth.shard) {
-            Some(Entry::Kept(shard)) => Opened::Found(shard.state()),
-            Some(Entry::Foreign(what)) => Opened::Foreign(what.clone()),
-            None => Opened::Born(self.bear(birth)),
-        });
+        self.check_room(
+            births
+                .iter()
+                .any(|birth| !self.shards.contains_key(&birth.shard)),
+        )?;
+        let opened = births
+            .iter()
+            .map(|birth| match self.shards.get(&birth.shard) {
+                Some(Entry::Kept(shard)) => Opened::Found(shard.state()),
+                Some(Entry::Foreign(what)) => Opened::Foreign(what.clone()),
+                None => Opened::Born(self.bear(birth)),
+            });
         Ok(opened.collect())
     }
 
@@ -154,7 +204,8 @@ impl Registry {
         self.draft.put(Key::Next, self.next.to_be_bytes().to_vec());
         shard.write(&self.here.deployment, &birth.shard, &mut self.draft);
         let state = shard.state();
-        self.shards.insert(birth.shard.clone(), Entry::Kept(Box::new(shard)));
+        self.shards
+            .insert(birth.shard.clone(), Entry::Kept(Box::new(shard)));
         state
     }
 
@@ -162,7 +213,11 @@ impl Registry {
         self.check_room(!appends.is_empty())?;
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {
-            outcomes.push(self.changed(&append.shard, Appended::Unknown, |shard, draft| shard.append(append, draft))?);
+            outcomes.push(
+                self.changed(&append.shard, Appended::Unknown, |shard, draft| {
+                    shard.append(append, draft)
+                })?,
+            );
         }
         Ok(outcomes)
     }
@@ -174,7 +229,9 @@ impl Registry {
         unknown: A,
         change: impl FnOnce(&mut Shard, &mut Draft) -> fjall::Result<A>,
     ) -> Result<A, Fault> {
-        let Some(Entry::Kept(shard)) = self.shards.get_mut(id) else { return Ok(unknown) };
+        let Some(Entry::Kept(shard)) = self.shards.get_mut(id) else {
+            return Ok(unknown);
+        };
         let before = shard.positions.clone();
         let answer = change(shard, &mut self.draft)?;
         if shard.positions != before {
@@ -184,22 +241,36 @@ impl Registry {
     }
 
     pub(super) fn state(&mut self, shards: &[ShardId]) -> Vec<Option<State>> {
-        shards.iter().map(|id| self.shard(id).map(|shard| shard.state())).collect()
+        shards
+            .iter()
+            .map(|id| self.shard(id).map(|shard| shard.state()))
+            .collect()
     }
 
     pub(super) fn glance(&mut self, shards: &[ShardId]) -> Vec<Option<Glance>> {
-        shards.iter().map(|id| self.shard(id).map(|shard| shard.glance())).collect()
+        shards
+            .iter()
+            .map(|id| self.shard(id).map(|shard| shard.glance()))
+            .collect()
     }
 
     pub(super) fn acquire(&mut self, leases: &[Lease], length: Duration) -> Vec<Acquired> {
         let now = self.here.clock.now();
-        let acquire = |lease: &Lease| self.shard(&lease.shard).map_or(Acquired::Unknown, |shard| shard.acquire(lease.token, length, now));
+        let acquire = |lease: &Lease| {
+            self.shard(&lease.shard).map_or(Acquired::Unknown, |shard| {
+                shard.acquire(lease.token, length, now)
+            })
+        };
         leases.iter().map(acquire).collect()
     }
 
     pub(super) fn renew(&mut self, leases: &[Lease], length: Duration) -> Vec<Renewed> {
         let now = self.here.clock.now();
-        let renew = |lease: &Lease| self.shard(&lease.shard).map_or(Renewed::Unknown, |shard| shard.renew(lease.token, length, now));
+        let renew = |lease: &Lease| {
+            self.shard(&lease.shard).map_or(Renewed::Unknown, |shard| {
+                shard.renew(lease.token, length, now)
+            })
+        };
         leases.iter().map(renew).collect()
     }
 
@@ -222,10 +293,16 @@ impl Registry {
 
     /// The runs come without their bytes.
     pub(super) fn tail(&mut self, requests: &[Tail]) -> Vec<Tailed> {
-        let tailed = requests.iter().map(|request| match self.shard(&request.shard) {
-            Some(shard) => shard.recent.read(request, shard.positions.watermark, shard.positions.history),
-            None => Tailed::Unknown,
-        });
+        let tailed = requests
+            .iter()
+            .map(|request| match self.shard(&request.shard) {
+                Some(shard) => {
+                    shard
+                        .recent
+                        .read(request, shard.positions.watermark, shard.positions.history)
+                }
+                None => Tailed::Unknown,
+            });
         tailed.collect()
     }
 
@@ -234,7 +311,9 @@ impl Registry {
         let mut outcomes = Vec::with_capacity(requests.len());
         for request in requests {
             let id = &request.lease.shard;
-            outcomes.push(self.changed(id, Advanced::Unknown, |shard, draft| shard.advance(request, now, draft))?);
+            outcomes.push(self.changed(id, Advanced::Unknown, |shard, draft| {
+                shard.advance(request, now, draft)
+            })?);
         }
         Ok(outcomes)
     }
@@ -242,7 +321,9 @@ impl Registry {
     pub(super) fn quarantine(&mut self, requests: &[Quarantine]) -> Result<Vec<usize>, Fault> {
         let mut outcomes = Vec::with_capacity(requests.len());
         for request in requests {
-            outcomes.push(self.changed(&request.lease.shard, 0, |shard, draft| shard.quarantine(request, draft))?);
+            outcomes.push(self.changed(&request.lease.shard, 0, |shard, draft| {
+                shard.quarantine(request, draft)
+            })?);
         }
         Ok(outcomes)
     }
@@ -252,7 +333,9 @@ impl Registry {
         let mut outcomes = Vec::with_capacity(requests.len());
         for request in requests {
             let id = &request.lease.shard;
-            outcomes.push(self.changed(id, Rewritten::Unknown, |shard, draft| shard.rewrite(request, draft))?);
+            outcomes.push(self.changed(id, Rewritten::Unknown, |shard, draft| {
+                shard.rewrite(request, draft)
+            })?);
         }
         Ok(outcomes)
     }
@@ -269,7 +352,10 @@ impl Registry {
                 Some(Entry::Foreign(_)) => {}
                 None => continue,
             }
-            self.draft.remove(Key::Meta { deployment: &self.here.deployment, shard: id });
+            self.draft.remove(Key::Meta {
+                deployment: &self.here.deployment,
+                shard: id,
+            });
         }
     }
 
@@ -279,19 +365,26 @@ impl Registry {
 
     /// Deletes some of what erased shards have left. Looks only at what is on disk, so nothing else may be waiting to be written.
     pub(super) fn clean(&mut self) -> Result<(), Fault> {
-        let Some(&number) = self.garbage.last() else { return Ok(()) };
+        let Some(&number) = self.garbage.last() else {
+            return Ok(());
+        };
         let most = limit::EMBEDDED_GARBAGE_ROWS_MAX;
         let mut found = 0;
         for prefix in key::all_of_a_shard(number) {
             for key in self.draft.written(&prefix, false, most - found)? {
-                if let Some((slice, name)) = key::named(&key).filter(|_| prefix == key::all_runs(number)) {
+                if let Some((slice, name)) =
+                    key::named(&key).filter(|_| prefix == key::all_runs(number))
+                {
                     self.draft.remove(Key::Bytes(number, slice, &name));
                 }
                 self.draft.remove_raw(key);
                 found += 1;
             }
         }
-        for key in self.draft.written(&key::all_aside(number), true, most - found)? {
+        for key in self
+            .draft
+            .written(&key::all_aside(number), true, most - found)?
+        {
             if let Some(name) = key::aside(&key) {
                 self.draft.remove(Key::Aside(number, &name));
             }

@@ -15,13 +15,17 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, reserve: Arc::new(AtomicU64::new(limit::EMBEDDED_RESERVE_BYTES)) }
+        Self {
+            path,
+            reserve: Arc::new(AtomicU64::new(limit::EMBEDDED_RESERVE_BYTES)),
+        }
     }
 
     /// A file system that does not answer is not full: the write itself will show what is wrong.
     pub(super) fn is_full(&self) -> bool {
         let reserve = self.reserve.load(Ordering::Relaxed);
-        rustix::fs::statvfs(&self.path).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < reserve)
+        rustix::fs::statvfs(&self.path)
+            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < reserve)
     }
 
     #[cfg(test)]

@@ -12,7 +12,8 @@ use crate::model::{Cursor, Offset, ShardId, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Glance, Ledger, Quarantine, Renewed, Rewrite, Rewritten, State,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Change, Contents, Glance, Ledger,
+    Quarantine, Renewed, Rewrite, Rewritten, State,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +31,10 @@ pub(super) struct Shard {
     cancelled_from: Cursor,
 }
 
-const LAST: Cursor = Cursor { due: Timestamp::MAX, offset: Offset::MAX };
+const LAST: Cursor = Cursor {
+    due: Timestamp::MAX,
+    offset: Offset::MAX,
+};
 
 impl Shard {
     pub(super) fn born(birth: &Birth, number: Number) -> Self {
@@ -39,7 +43,14 @@ impl Shard {
 
     fn at(positions: Positions, number: Number) -> Self {
         let recent = Recent::new(positions.watermark);
-        Self { number, positions, counts: Counts::default(), recent, holder: Holder::default(), cancelled_from: LAST }
+        Self {
+            number,
+            positions,
+            counts: Counts::default(),
+            recent,
+            holder: Holder::default(),
+            cancelled_from: LAST,
+        }
     }
 
     /// The shard of that meta row, with its counts. An error inside: they are not what this version writes.
@@ -51,10 +62,19 @@ impl Shard {
             };
             shard.counts.restore(slice, count);
         }
-        let ledger = draft.get(Key::Ledger(meta.number))?.and_then(|value| form::to_ledger(&value, &shard.positions));
-        shard.positions.ledger = ledger.unwrap_or_else(|| Ledger::of_unknown(shard.counts.pending() + shard.counts.quarantined()));
-        if let Some(first) = draft.written(&key::all_cancelled(meta.number), false, 1)?.first() {
-            let Some(place) = key::cancelled(first) else { return Ok(Err("a cancelled place that cannot be read")) };
+        let ledger = draft
+            .get(Key::Ledger(meta.number))?
+            .and_then(|value| form::to_ledger(&value, &shard.positions));
+        shard.positions.ledger = ledger.unwrap_or_else(|| {
+            Ledger::of_unknown(shard.counts.pending() + shard.counts.quarantined())
+        });
+        if let Some(first) = draft
+            .written(&key::all_cancelled(meta.number), false, 1)?
+            .first()
+        {
+            let Some(place) = key::cancelled(first) else {
+                return Ok(Err("a cancelled place that cannot be read"));
+            };
             shard.cancelled_from = place;
         }
         Ok(Ok(shard))
@@ -83,17 +103,31 @@ impl Shard {
 
     /// Writes where it stands: meta and ledger.
     pub(super) fn write(&self, deployment: &str, shard: &ShardId, draft: &mut Draft) {
-        let meta = Meta { number: self.number, positions: self.positions.clone() };
+        let meta = Meta {
+            number: self.number,
+            positions: self.positions.clone(),
+        };
         draft.put(Key::Meta { deployment, shard }, form::meta(&meta));
         draft.put(Key::Ledger(self.number), form::ledger(&self.positions));
     }
 
     pub(super) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> Acquired {
-        if self.holder.acquire(token, length, now) { Acquired::Granted { state: self.state(), now } } else { Acquired::Held }
+        if self.holder.acquire(token, length, now) {
+            Acquired::Granted {
+                state: self.state(),
+                now,
+            }
+        } else {
+            Acquired::Held
+        }
     }
 
     pub(super) fn renew(&mut self, token: Token, length: Duration, now: Timestamp) -> Renewed {
-        if self.holder.renew(token, length, now) { Renewed::Renewed { now } } else { Renewed::Fenced }
+        if self.holder.renew(token, length, now) {
+            Renewed::Renewed { now }
+        } else {
+            Renewed::Fenced
+        }
     }
 
     /// All but the meta row.
@@ -111,8 +145,14 @@ impl Shard {
 
     fn add(&mut self, run: &Run, draft: &mut Draft) {
         let (slice, name, least_due) = (run.slice, &run.name, run.summary.least_due());
-        draft.put(Key::Order(self.number, least_due, name), form::slice(slice).to_vec());
-        draft.put(Key::Run(self.number, slice, name), form::run(least_due, run.bytes.len()));
+        draft.put(
+            Key::Order(self.number, least_due, name),
+            form::slice(slice).to_vec(),
+        );
+        draft.put(
+            Key::Run(self.number, slice, name),
+            form::run(least_due, run.bytes.len()),
+        );
         draft.put(Key::Bytes(self.number, slice, name), run.bytes.clone());
         self.counts.add(slice, name, run.bytes.len());
     }
@@ -130,7 +170,10 @@ impl Shard {
         for id in before.keys().filter(|id| !ids.contains_key(*id)) {
             draft.remove(Key::Id(self.number, id));
         }
-        for (id, place) in ids.iter().filter(|(id, place)| before.get(*id) != Some(place)) {
+        for (id, place) in ids
+            .iter()
+            .filter(|(id, place)| before.get(*id) != Some(place))
+        {
             draft.put(Key::Id(self.number, id), form::place(*place).to_vec());
         }
         for place in &changed.cancelled {
@@ -141,7 +184,9 @@ impl Shard {
     }
 
     fn waits(&self, id: &str, draft: &Draft) -> fjall::Result<Option<Cursor>> {
-        Ok(draft.get(Key::Id(self.number, id))?.and_then(|value| form::to_place(&value)))
+        Ok(draft
+            .get(Key::Id(self.number, id))?
+            .and_then(|value| form::to_place(&value)))
     }
 
     fn write_counts(&self, slices: impl Iterator<Item = Option<Slice>>, draft: &mut Draft) {
@@ -155,7 +200,12 @@ impl Shard {
     }
 
     /// All but the meta row.
-    pub(super) fn advance(&mut self, request: &Advance, now: Timestamp, draft: &mut Draft) -> fjall::Result<Advanced> {
+    pub(super) fn advance(
+        &mut self,
+        request: &Advance,
+        now: Timestamp,
+        draft: &mut Draft,
+    ) -> fjall::Result<Advanced> {
         if !self.holder.is_held(request.lease.token) {
             return Ok(Advanced::Fenced);
         }
@@ -186,14 +236,21 @@ impl Shard {
             draft.remove(Key::Cancelled(self.number, *place));
         }
         let is_done = |place: &&Cursor| sifted.done.binary_search(place).is_ok();
-        self.cancelled_from = places.iter().find(|place| !is_done(place)).copied().unwrap_or(last);
+        self.cancelled_from = places
+            .iter()
+            .find(|place| !is_done(place))
+            .copied()
+            .unwrap_or(last);
         Ok(sifted.told)
     }
 
     /// Answers whether it was there.
     fn remove(&mut self, slice: Slice, name: &Name, draft: &mut Draft) -> fjall::Result<bool> {
         let key = Key::Run(self.number, slice, name);
-        let Some((least_due, bytes)) = draft.get(key)?.and_then(|value| form::to_run(&value)) else { return Ok(false) };
+        let Some((least_due, bytes)) = draft.get(key)?.and_then(|value| form::to_run(&value))
+        else {
+            return Ok(false);
+        };
         draft.remove(key);
         draft.remove(Key::Order(self.number, least_due, name));
         draft.remove(Key::Bytes(self.number, slice, name));
@@ -205,12 +262,20 @@ impl Shard {
     fn remove_all(&mut self, runs: &[(Slice, Name)], draft: &mut Draft) -> fjall::Result<u64> {
         let mut left = 0;
         for (slice, name) in runs {
-            left += if self.remove(*slice, name, draft)? { u64::from(name.count()) } else { 0 };
+            left += if self.remove(*slice, name, draft)? {
+                u64::from(name.count())
+            } else {
+                0
+            };
         }
         Ok(left)
     }
 
-    pub(super) fn rewrite(&mut self, request: &Rewrite, draft: &mut Draft) -> fjall::Result<Rewritten> {
+    pub(super) fn rewrite(
+        &mut self,
+        request: &Rewrite,
+        draft: &mut Draft,
+    ) -> fjall::Result<Rewritten> {
         if !self.holder.is_held(request.lease.token) {
             return Ok(Rewritten::Fenced);
         }
@@ -231,7 +296,10 @@ impl Shard {
         request.outputs.iter().for_each(|run| self.add(run, draft));
         self.positions.rewritten(request, left);
         let inputs = request.inputs.iter().map(|(slice, _)| Some(*slice));
-        self.write_counts(inputs.chain(request.outputs.iter().map(|run| Some(run.slice))), draft);
+        self.write_counts(
+            inputs.chain(request.outputs.iter().map(|run| Some(run.slice))),
+            draft,
+        );
         Ok(Rewritten::Done)
     }
 
@@ -240,20 +308,29 @@ impl Shard {
     }
 
     /// Answers how many were moved.
-    pub(super) fn quarantine(&mut self, request: &Quarantine, draft: &mut Draft) -> fjall::Result<usize> {
+    pub(super) fn quarantine(
+        &mut self,
+        request: &Quarantine,
+        draft: &mut Draft,
+    ) -> fjall::Result<usize> {
         if !self.holder.is_held(request.lease.token) {
             return Ok(0);
         }
         let mut moved = 0;
         for (slice, name) in &request.runs {
-            let bytes = readable(draft.get(Key::Bytes(self.number, *slice, name)))?.unwrap_or_default();
+            let bytes =
+                readable(draft.get(Key::Bytes(self.number, *slice, name)))?.unwrap_or_default();
             if self.remove(*slice, name, draft)? {
                 self.counts.set_aside(name, bytes.len());
                 draft.put(Key::Aside(self.number, name), bytes);
                 moved += 1;
             }
         }
-        let slices = request.runs.iter().map(|(slice, _)| Some(*slice)).chain([None]);
+        let slices = request
+            .runs
+            .iter()
+            .map(|(slice, _)| Some(*slice))
+            .chain([None]);
         self.write_counts(slices, draft);
         Ok(moved)
     }

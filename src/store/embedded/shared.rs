@@ -16,7 +16,10 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(rows: Rows) -> Self {
-        Self { rows: RwLock::new(Some(rows)), size: AtomicU64::new(0) }
+        Self {
+            rows: RwLock::new(Some(rows)),
+            size: AtomicU64::new(0),
+        }
     }
 
     /// Waits for those who use the rows.
@@ -26,7 +29,12 @@ impl Shared {
 
     /// Lets `body` use the rows, if they are open. They stay open as long.
     pub(super) fn with_rows<T>(&self, body: impl FnOnce(Option<&Rows>) -> T) -> T {
-        body(self.rows.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+        body(
+            self.rows
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_ref(),
+        )
     }
 
     pub(super) fn set_size(&self, (runs, bytes): (u64, u64)) {

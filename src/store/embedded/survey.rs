@@ -13,11 +13,17 @@ impl Survey for Embedded {
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
         let shards = shards.to_vec();
-        self.write(move |registry| Ok(registry.contents(&shards))).await
+        self.write(move |registry| Ok(registry.contents(&shards)))
+            .await
     }
 
     async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
+        Ok(self
+            .state(shards)
+            .await?
+            .iter()
+            .map(|state| state.as_ref().map(Balance::of))
+            .collect())
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {

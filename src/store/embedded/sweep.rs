@@ -16,11 +16,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 pub(super) fn serve(stop: &Receiver<()>, shared: &Arc<Shared>) {
     let mut wait = limit::EMBEDDED_SWEEP_MIN;
     while matches!(stop.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
-        wait = match shared.with_rows(|rows| rows.map_or(Ok(None), |rows| sweep_if_due(rows, shared.size()))) {
+        wait = match shared
+            .with_rows(|rows| rows.map_or(Ok(None), |rows| sweep_if_due(rows, shared.size())))
+        {
             Ok(freed) if freed.is_none_or(|freed| freed > 0) => limit::EMBEDDED_SWEEP_MIN,
             Ok(_) => (wait * 2).min(limit::EMBEDDED_SWEEP_MAX),
             Err(error) => {
-                tracing::warn!(error = describe(&error), "the embedded store could not free what was delivered");
+                tracing::warn!(
+                    error = describe(&error),
+                    "the embedded store could not free what was delivered"
+                );
                 (wait * 2).min(limit::EMBEDDED_SWEEP_MAX)
             }
         };

@@ -52,8 +52,12 @@ impl Writer {
     }
 
     fn clean(&mut self) {
-        let Some(registry) = &mut self.registry else { return };
-        let cleaned = registry.attempt(Registry::clean).and_then(|()| registry.commit());
+        let Some(registry) = &mut self.registry else {
+            return;
+        };
+        let cleaned = registry
+            .attempt(Registry::clean)
+            .and_then(|()| registry.commit());
         if cleaned.is_err() {
             self.close();
         }
@@ -83,11 +87,16 @@ impl Writer {
     fn reopen(&mut self) -> Result<(), Error> {
         if self.registry.is_none() {
             let failed = |error: fjall::Error| {
-                tracing::warn!(error = describe(&error), "the embedded store's folder cannot be opened");
+                tracing::warn!(
+                    error = describe(&error),
+                    "the embedded store's folder cannot be opened"
+                );
                 unavailable(&error)
             };
             let rows = self.folder.open(&self.sizes).map_err(failed)?;
-            self.registry = Some(Registry::load(rows.clone(), self.here.clone(), &self.holders).map_err(failed)?);
+            self.registry = Some(
+                Registry::load(rows.clone(), self.here.clone(), &self.holders).map_err(failed)?,
+            );
             self.shared.set_rows(Some(rows));
         }
         Ok(())

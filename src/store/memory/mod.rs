@@ -7,8 +7,9 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Balance, Birth, Contents, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine,
-    Renewed, Rewrite, Rewritten, State, Store, Survey, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Balance, Birth, Contents, Error, Fetch, Glance,
+    List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey,
+    Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, ShardId, Token, Worker};
@@ -43,11 +44,22 @@ impl Memory {
     /// An empty store whose own time is `clock`'s.
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
         let (is_full, is_down) = (Cell::new(false), Cell::new(false));
-        Self { inner: Rc::new(Inner { clock, shards: RefCell::default(), roll: RefCell::default(), is_full, is_down }) }
+        Self {
+            inner: Rc::new(Inner {
+                clock,
+                shards: RefCell::default(),
+                roll: RefCell::default(),
+                is_full,
+                is_down,
+            }),
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot(self.inner.shards.borrow().clone(), self.inner.roll.borrow().clone())
+        Snapshot(
+            self.inner.shards.borrow().clone(),
+            self.inner.roll.borrow().clone(),
+        )
     }
 
     /// Forgets what was acknowledged since, as a failover may.
@@ -74,33 +86,55 @@ impl Memory {
 
     /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
     pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
-        self.inner.shards.borrow_mut().get_mut(shard).is_some_and(|shard| shard.corrupt(nth))
+        self.inner
+            .shards
+            .borrow_mut()
+            .get_mut(shard)
+            .is_some_and(|shard| shard.corrupt(nth))
     }
 
     /// Whose lease of the shard has not run out.
     pub(crate) fn holder(&self, shard: &ShardId) -> Option<Token> {
-        self.inner.shards.borrow().get(shard)?.holder(self.inner.clock.now())
+        self.inner
+            .shards
+            .borrow()
+            .get(shard)?
+            .holder(self.inner.clock.now())
     }
 
     /// The places that are cancelled now and not delivered past.
     pub(crate) fn cancelled(&self) -> Vec<(ShardId, Cursor)> {
         let shards = self.inner.shards.borrow();
-        shards.iter().flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place))).collect()
+        shards
+            .iter()
+            .flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place)))
+            .collect()
     }
 
     /// Every shard's ledger, as it is now.
     pub(crate) fn balances_now(&self) -> Vec<(ShardId, Balance)> {
         let shards = self.inner.shards.borrow();
-        shards.iter().map(|(id, shard)| (id.clone(), Balance::of(&shard.state()))).collect()
+        shards
+            .iter()
+            .map(|(id, shard)| (id.clone(), Balance::of(&shard.state())))
+            .collect()
     }
 
     async fn travel(&self) -> Result<(), Error> {
         tokio::task::yield_now().await;
-        if self.inner.is_down.get() { Err(Error::Unavailable("the memory store is down".to_owned())) } else { Ok(()) }
+        if self.inner.is_down.get() {
+            Err(Error::Unavailable("the memory store is down".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_room(&self) -> Result<(), Error> {
-        if self.inner.is_full.get() { Err(Error::Full) } else { Ok(()) }
+        if self.inner.is_full.get() {
+            Err(Error::Full)
+        } else {
+            Ok(())
+        }
     }
 
     /// Answers each request from its shard, all in one step; `None` is an unborn one.
@@ -113,7 +147,10 @@ impl Memory {
         self.travel().await?;
         let answers = {
             let mut shards = self.inner.shards.borrow_mut();
-            requests.iter().map(|request| answer(request, shards.get_mut(shard(request)))).collect()
+            requests
+                .iter()
+                .map(|request| answer(request, shards.get_mut(shard(request))))
+                .collect()
         };
         self.travel().await?;
         Ok(answers)
@@ -129,7 +166,12 @@ impl Store for Memory {
             let mut shards = self.inner.shards.borrow_mut();
             match shards.get(&birth.shard) {
                 Some(shard) => Opened::Found(shard.state()),
-                None => Opened::Born(shards.entry(birth.shard.clone()).or_insert(Shard::new(birth)).state()),
+                None => Opened::Born(
+                    shards
+                        .entry(birth.shard.clone())
+                        .or_insert(Shard::new(birth))
+                        .state(),
+                ),
             }
         });
         let opened = opened.collect();
@@ -139,75 +181,127 @@ impl Store for Memory {
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         self.check_room()?;
-        self.each(appends, |append| &append.shard, |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append))).await
+        self.each(
+            appends,
+            |append| &append.shard,
+            |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append)),
+        )
+        .await
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
-        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.state())).await
+        self.each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.state()),
+        )
+        .await
     }
 
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
-        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.glance())).await
+        self.each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.glance()),
+        )
+        .await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         let answer = |lease: &Lease, shard: Option<&mut Shard>| {
-            shard.map_or(Acquired::Unknown, |shard| shard.acquire(lease.token, length, self.inner.clock.now()))
+            shard.map_or(Acquired::Unknown, |shard| {
+                shard.acquire(lease.token, length, self.inner.clock.now())
+            })
         };
         self.each(leases, |lease| &lease.shard, answer).await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
         let answer = |lease: &Lease, shard: Option<&mut Shard>| {
-            shard.map_or(Renewed::Unknown, |shard| shard.renew(lease.token, length, self.inner.clock.now()))
+            shard.map_or(Renewed::Unknown, |shard| {
+                shard.renew(lease.token, length, self.inner.clock.now())
+            })
         };
         self.each(leases, |lease| &lease.shard, answer).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let answer = |lease: &Lease, shard: Option<&mut Shard>| shard.into_iter().for_each(|shard| shard.release(lease.token));
-        self.each(leases, |lease| &lease.shard, answer).await.map(drop)
+        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+            shard
+                .into_iter()
+                .for_each(|shard| shard.release(lease.token))
+        };
+        self.each(leases, |lease| &lease.shard, answer)
+            .await
+            .map(drop)
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        self.each(requests, |list| &list.shard, |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list))).await
+        self.each(
+            requests,
+            |list| &list.shard,
+            |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list)),
+        )
+        .await
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
         let answer = |fetch: &Fetch, shard: Option<&mut Shard>| {
             let shard = shard.as_deref();
-            fetch.runs.iter().map(|(slice, name)| shard?.bytes(*slice, name)).collect()
+            fetch
+                .runs
+                .iter()
+                .map(|(slice, name)| shard?.bytes(*slice, name))
+                .collect()
         };
         self.each(requests, |fetch| &fetch.shard, answer).await
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        self.each(requests, |tail| &tail.shard, |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail))).await
+        self.each(
+            requests,
+            |tail| &tail.shard,
+            |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail)),
+        )
+        .await
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let answer = |advance: &Advance, shard: Option<&mut Shard>| {
-            shard.map_or(Advanced::Unknown, |shard| shard.advance(advance, self.inner.clock.now()))
+            shard.map_or(Advanced::Unknown, |shard| {
+                shard.advance(advance, self.inner.clock.now())
+            })
         };
-        self.each(requests, |advance| &advance.lease.shard, answer).await
+        self.each(requests, |advance| &advance.lease.shard, answer)
+            .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let answer = |request: &Quarantine, shard: Option<&mut Shard>| {
-            shard.filter(|shard| shard.is_held(request.lease.token)).map_or(0, |shard| shard.quarantine(&request.runs))
+            shard
+                .filter(|shard| shard.is_held(request.lease.token))
+                .map_or(0, |shard| shard.quarantine(&request.runs))
         };
-        self.each(requests, |request| &request.lease.shard, answer).await
+        self.each(requests, |request| &request.lease.shard, answer)
+            .await
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
         self.check_room()?;
-        let answer = |request: &Rewrite, shard: Option<&mut Shard>| shard.map_or(Rewritten::Unknown, |shard| shard.rewrite(request));
-        self.each(requests, |request| &request.lease.shard, answer).await
+        let answer = |request: &Rewrite, shard: Option<&mut Shard>| {
+            shard.map_or(Rewritten::Unknown, |shard| shard.rewrite(request))
+        };
+        self.each(requests, |request| &request.lease.shard, answer)
+            .await
     }
 
     async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
         self.travel().await?;
-        let alive = self.inner.roll.borrow_mut().enrol(worker, length, self.inner.clock.now());
+        let alive = self
+            .inner
+            .roll
+            .borrow_mut()
+            .enrol(worker, length, self.inner.clock.now());
         self.travel().await?;
         Ok(alive)
     }
@@ -235,15 +329,30 @@ impl Survey for Memory {
     }
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
-        self.each(shards, |shard| shard, |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default()).await
+        self.each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default(),
+        )
+        .await
     }
 
     async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
+        Ok(self
+            .state(shards)
+            .await?
+            .iter()
+            .map(|state| state.as_ref().map(Balance::of))
+            .collect())
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
-        self.each(ids, |(shard, _)| shard, |(_, id), shard| shard.and_then(|shard| shard.place(id))).await
+        self.each(
+            ids,
+            |(shard, _)| shard,
+            |(_, id), shard| shard.and_then(|shard| shard.place(id)),
+        )
+        .await
     }
 }
 
@@ -280,7 +389,12 @@ mod tests {
     }
 
     fn birth() -> Birth {
-        Birth { shard: shard(), identity: Identity("one".into()), watermark: Watermark(0), delivered: Claim::START }
+        Birth {
+            shard: shard(),
+            identity: Identity("one".into()),
+            watermark: Watermark(0),
+            delivered: Claim::START,
+        }
     }
 
     fn place(offset: u64) -> Cursor {
@@ -299,7 +413,9 @@ mod tests {
     }
 
     async fn watermark(store: &Memory) -> Option<Watermark> {
-        store.state(&[shard()]).await.unwrap()[0].as_ref().map(|state| state.watermark)
+        store.state(&[shard()]).await.unwrap()[0]
+            .as_ref()
+            .map(|state| state.watermark)
     }
 
     #[tokio::test]
@@ -316,9 +432,19 @@ mod tests {
         store.append(&[append(1, 2)]).await.unwrap();
         store.clone().roll_back_to(&snapshot);
         assert_eq!(watermark(&store).await, Some(Watermark(1)));
-        assert_eq!(store.append(&[append(1, 3)]).await.unwrap(), [Appended::Done { cancelled: 0, missed: 0 }]);
+        assert_eq!(
+            store.append(&[append(1, 3)]).await.unwrap(),
+            [Appended::Done {
+                cancelled: 0,
+                missed: 0
+            }]
+        );
         store.roll_back_to(&snapshot);
-        assert_eq!(watermark(&store).await, Some(Watermark(1)), "a snapshot can be gone back to more than once");
+        assert_eq!(
+            watermark(&store).await,
+            Some(Watermark(1)),
+            "a snapshot can be gone back to more than once"
+        );
         store.wipe();
         assert_eq!(watermark(&store).await, None);
     }
@@ -328,7 +454,10 @@ mod tests {
         let store = memory();
         store.open(&[birth()]).await.unwrap();
         store.set_down(true);
-        assert!(matches!(store.append(&[append(0, 1)]).await, Err(Error::Unavailable(_))));
+        assert!(matches!(
+            store.append(&[append(0, 1)]).await,
+            Err(Error::Unavailable(_))
+        ));
         store.set_down(false);
         assert_eq!(watermark(&store).await, Some(Watermark(0)));
 
@@ -359,12 +488,24 @@ mod tests {
         assert!(!store.corrupt(&shard(), 1));
         let run = &batch.runs[0];
         let slice = Slice::of(place(0).due, Timestamp::AT_ONCE);
-        let fetched = store.fetch(&[Fetch { shard: shard(), runs: vec![(slice, run.name.clone())] }]).await.unwrap();
-        assert!(fetched[0][0].as_ref().is_some_and(|bytes| *bytes != run.bytes));
+        let fetched = store
+            .fetch(&[Fetch {
+                shard: shard(),
+                runs: vec![(slice, run.name.clone())],
+            }])
+            .await
+            .unwrap();
+        assert!(
+            fetched[0][0]
+                .as_ref()
+                .is_some_and(|bytes| *bytes != run.bytes)
+        );
     }
 
     fn with_mutant(mutant: Option<Mutant>, body: impl AsyncFnOnce(Memory)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         mutant::with(mutant, || runtime.block_on(body(memory())));
     }
 
@@ -373,29 +514,60 @@ mod tests {
         let outcomes = async |store: Memory, from: u64| {
             store.open(&[birth()]).await.unwrap();
             store.append(&[append(0, 2)]).await.unwrap();
-            store.append(&[append(from, from + 1)]).await.unwrap().remove(0)
+            store
+                .append(&[append(from, from + 1)])
+                .await
+                .unwrap()
+                .remove(0)
         };
-        let done = Appended::Done { cancelled: 0, missed: 0 };
-        for (mutant, behind, ahead) in
-            [(None, false, false), (Some(Mutant::NoCompare), true, true), (Some(Mutant::BlindWatermark), false, true)]
-        {
-            with_mutant(mutant, async |store| assert_eq!(outcomes(store, 1).await == done, behind, "{mutant:?}"));
-            with_mutant(mutant, async |store| assert_eq!(outcomes(store, 5).await == done, ahead, "{mutant:?}"));
+        let done = Appended::Done {
+            cancelled: 0,
+            missed: 0,
+        };
+        for (mutant, behind, ahead) in [
+            (None, false, false),
+            (Some(Mutant::NoCompare), true, true),
+            (Some(Mutant::BlindWatermark), false, true),
+        ] {
+            with_mutant(mutant, async |store| {
+                assert_eq!(outcomes(store, 1).await == done, behind, "{mutant:?}")
+            });
+            with_mutant(mutant, async |store| {
+                assert_eq!(outcomes(store, 5).await == done, ahead, "{mutant:?}")
+            });
         }
         for (mutant, wanted) in [(None, 5), (Some(Mutant::ClaimsBack), 3)] {
             with_mutant(mutant, async |store| {
                 store.open(&[birth()]).await.unwrap();
                 let lease = crate::store::lease(&shard(), Token(1));
-                store.acquire(std::slice::from_ref(&lease), Duration::from_secs(9)).await.unwrap();
+                store
+                    .acquire(std::slice::from_ref(&lease), Duration::from_secs(9))
+                    .await
+                    .unwrap();
                 for watermark in [5, 3] {
                     let claim = Some(Claim::new(place(watermark), Watermark(watermark)));
                     let skew_max = Duration::ZERO;
                     let (lease, since, tally) = (lease.clone(), Claim::START, Tally::default());
-                    let advance = Advance { lease, delivered: None, since, tally, deletes: vec![], ids: vec![], claim, skew_max };
+                    let advance = Advance {
+                        lease,
+                        delivered: None,
+                        since,
+                        tally,
+                        deletes: vec![],
+                        ids: vec![],
+                        claim,
+                        skew_max,
+                    };
                     store.advance(&[advance]).await.unwrap();
                 }
-                let claimed = store.state(&[shard()]).await.unwrap()[0].as_ref().map(|state| state.claimed);
-                assert_eq!(claimed, Some(Claim::new(place(wanted), Watermark(wanted))), "{mutant:?}");
+                let claimed = store.state(&[shard()]).await.unwrap()[0]
+                    .as_ref()
+                    .map(|state| state.claimed);
+                assert_eq!(
+                    claimed,
+                    Some(Claim::new(place(wanted), Watermark(wanted))),
+                    "{mutant:?}"
+                );
             });
         }
     }

@@ -5,8 +5,8 @@ use crate::model::{Cursor, Slice, Timestamp, Token};
 use crate::run::{Name, Run};
 use crate::store::shard::{Counts, Holder, Positions, Recent};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Glance, List, Listed, Listing, Renewed, Rewrite, Rewritten, State,
-    Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Glance, List, Listed, Listing,
+    Renewed, Rewrite, Rewritten, State, Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,10 @@ impl Shard {
     }
 
     pub(super) fn place(&self, id: &str) -> Option<Cursor> {
-        self.ids.get(id).copied().filter(|place| !self.positions.delivered.covers(*place))
+        self.ids
+            .get(id)
+            .copied()
+            .filter(|place| !self.positions.delivered.covers(*place))
     }
 
     pub(super) fn cancelled(&self) -> impl Iterator<Item = Cursor> {
@@ -68,15 +71,29 @@ impl Shard {
         append.runs.iter().for_each(|run| self.add(run));
         self.recent.add(append.to, &append.runs);
         self.positions.appended(append);
-        Appended::Done { cancelled, missed: changed.missed }
+        Appended::Done {
+            cancelled,
+            missed: changed.missed,
+        }
     }
 
     pub(super) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> Acquired {
-        if self.holder.acquire(token, length, now) { Acquired::Granted { state: self.state(), now } } else { Acquired::Held }
+        if self.holder.acquire(token, length, now) {
+            Acquired::Granted {
+                state: self.state(),
+                now,
+            }
+        } else {
+            Acquired::Held
+        }
     }
 
     pub(super) fn renew(&mut self, token: Token, length: Duration, now: Timestamp) -> Renewed {
-        if self.holder.renew(token, length, now) { Renewed::Renewed { now } } else { Renewed::Fenced }
+        if self.holder.renew(token, length, now) {
+            Renewed::Renewed { now }
+        } else {
+            Renewed::Fenced
+        }
     }
 
     pub(super) fn release(&mut self, token: Token) {
@@ -92,15 +109,35 @@ impl Shard {
     }
 
     pub(super) fn list(&self, request: &List) -> Listed {
-        let mut runs: Vec<Listing> = self.listings().filter(|run| (request.from..=request.until).contains(&run.least_due)).collect();
-        runs.sort_by(|a, b| (a.least_due, a.name.least_offset(), &a.name).cmp(&(b.least_due, b.name.least_offset(), &b.name)));
+        let mut runs: Vec<Listing> = self
+            .listings()
+            .filter(|run| (request.from..=request.until).contains(&run.least_due))
+            .collect();
+        runs.sort_by(|a, b| {
+            (a.least_due, a.name.least_offset(), &a.name).cmp(&(
+                b.least_due,
+                b.name.least_offset(),
+                &b.name,
+            ))
+        });
         let more = runs.len() > request.limit;
         runs.truncate(request.limit);
-        Listed::Runs { watermark: self.positions.watermark, history: self.positions.history, runs, more }
+        Listed::Runs {
+            watermark: self.positions.watermark,
+            history: self.positions.history,
+            runs,
+            more,
+        }
     }
 
     fn listings(&self) -> impl Iterator<Item = Listing> {
-        self.runs.iter().map(|((slice, name), (least_due, _))| Listing { slice: *slice, name: name.clone(), least_due: *least_due })
+        self.runs
+            .iter()
+            .map(|((slice, name), (least_due, _))| Listing {
+                slice: *slice,
+                name: name.clone(),
+                least_due: *least_due,
+            })
     }
 
     pub(super) fn bytes(&self, slice: Slice, name: &Name) -> Option<Bytes> {
@@ -111,16 +148,26 @@ impl Shard {
     pub(super) fn corrupt(&mut self, nth: usize) -> bool {
         let mut runs: Vec<Listing> = self.listings().collect();
         runs.sort_by(|a, b| (a.least_due, &a.name).cmp(&(b.least_due, &b.name)));
-        let Some(run) = runs.get(nth) else { return false };
-        let kept = self.runs.get_mut(&(run.slice, run.name.clone())).expect("it was just listed");
+        let Some(run) = runs.get(nth) else {
+            return false;
+        };
+        let kept = self
+            .runs
+            .get_mut(&(run.slice, run.name.clone()))
+            .expect("it was just listed");
         kept.1 = kept.1.iter().map(|byte| !byte).collect();
         true
     }
 
     pub(super) fn tail(&self, request: &Tail) -> Tailed {
-        let mut tailed = self.recent.read(request, self.positions.watermark, self.positions.history);
+        let mut tailed =
+            self.recent
+                .read(request, self.positions.watermark, self.positions.history);
         if let Tailed::Runs { runs, .. } = &mut tailed {
-            for run in runs.iter_mut().filter(|run| run.listing.least_due <= request.until) {
+            for run in runs
+                .iter_mut()
+                .filter(|run| run.listing.least_due <= request.until)
+            {
                 run.bytes = self.bytes(run.listing.slice, &run.listing.name);
             }
         }
@@ -140,7 +187,9 @@ impl Shard {
             }
         }
         let last = self.positions.last(request.claim);
-        let sifted = self.positions.sift(request.claim, self.cancelled.range(..=last).copied());
+        let sifted = self
+            .positions
+            .sift(request.claim, self.cancelled.range(..=last).copied());
         for place in sifted.done.iter().take(limit::CANCELLED_DROPS_MAX) {
             self.cancelled.remove(place);
         }
@@ -151,7 +200,10 @@ impl Shard {
         // A name is used twice only with a mutant planted.
         self.remove(run.slice, &run.name);
         self.counts.add(run.slice, &run.name, run.bytes.len());
-        self.runs.insert((run.slice, run.name.clone()), (run.summary.least_due(), run.bytes.clone()));
+        self.runs.insert(
+            (run.slice, run.name.clone()),
+            (run.summary.least_due(), run.bytes.clone()),
+        );
     }
 
     fn remove(&mut self, slice: Slice, name: &Name) -> Option<Bytes> {
@@ -162,17 +214,31 @@ impl Shard {
 
     /// Answers how many messages left with them.
     fn remove_all(&mut self, runs: &[(Slice, Name)]) -> u64 {
-        runs.iter().map(|(slice, name)| if self.remove(*slice, name).is_some() { u64::from(name.count()) } else { 0 }).sum()
+        runs.iter()
+            .map(|(slice, name)| {
+                if self.remove(*slice, name).is_some() {
+                    u64::from(name.count())
+                } else {
+                    0
+                }
+            })
+            .sum()
     }
 
     pub(super) fn rewrite(&mut self, request: &Rewrite) -> Rewritten {
         if !self.is_held(request.lease.token) {
             return Rewritten::Fenced;
         }
-        if request.outputs.first().is_some_and(|run| self.runs.contains_key(&(run.slice, run.name.clone()))) {
+        if request
+            .outputs
+            .first()
+            .is_some_and(|run| self.runs.contains_key(&(run.slice, run.name.clone())))
+        {
             return Rewritten::Done;
         }
-        if !self.positions.is_known(request) || !request.inputs.iter().all(|run| self.runs.contains_key(run)) {
+        if !self.positions.is_known(request)
+            || !request.inputs.iter().all(|run| self.runs.contains_key(run))
+        {
             return Rewritten::Changed;
         }
         let left = self.remove_all(&request.inputs);

@@ -8,7 +8,10 @@ use super::script::{Call, Script};
 use crate::store::Error;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, RedisConnectionInfo, ServerError, Value};
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, RedisConnectionInfo, ServerError,
+    Value,
+};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::time::Duration;
@@ -39,8 +42,15 @@ pub(crate) struct Options {
 /// Shows no secret: the URL may hold one too.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.url.as_str().into_connection_info().map_or_else(|_| "?".to_owned(), |info| info.addr().to_string());
-        f.debug_struct("Options").field("address", &address).field("deployment", &self.deployment).finish_non_exhaustive()
+        let address = self
+            .url
+            .as_str()
+            .into_connection_info()
+            .map_or_else(|_| "?".to_owned(), |info| info.addr().to_string());
+        f.debug_struct("Options")
+            .field("address", &address)
+            .field("deployment", &self.deployment)
+            .finish_non_exhaustive()
     }
 }
 
@@ -80,13 +90,27 @@ impl Connection {
             let client = Client::open(info.clone().set_redis_settings(settings));
             client.map_err(|error| Error::Unusable(format!("{address}: {error}")))
         };
-        let (client, listener) = (open(RedisConnectionInfo::default().set_skip_set_lib_name())?, open(listener)?);
-        Ok(Self { client, listener, address, login, is_checked: true, live: RefCell::new(None), made: Cell::new(0) })
+        let (client, listener) = (
+            open(RedisConnectionInfo::default().set_skip_set_lib_name())?,
+            open(listener)?,
+        );
+        Ok(Self {
+            client,
+            listener,
+            address,
+            login,
+            is_checked: true,
+            live: RefCell::new(None),
+            made: Cell::new(0),
+        })
     }
 
     /// To any server that takes the login.
     pub(super) fn unchecked(options: &Options) -> Result<Self, Error> {
-        Ok(Self { is_checked: false, ..Self::new(options)? })
+        Ok(Self {
+            is_checked: false,
+            ..Self::new(options)?
+        })
     }
 
     pub(super) fn address(&self) -> &str {
@@ -100,7 +124,11 @@ impl Connection {
             return Ok(Vec::new());
         }
         let mut live = self.live().await?;
-        match live.connection.send_packed_commands(pipeline, 0, pipeline.len()).await {
+        match live
+            .connection
+            .send_packed_commands(pipeline, 0, pipeline.len())
+            .await
+        {
             Ok(values) => match values.iter().find_map(refusal) {
                 None => Ok(values),
                 Some(refused) => {
@@ -122,7 +150,9 @@ impl Connection {
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
         let mut values = self.send(&pipeline(calls.iter())).await?;
         for _ in 0..LOADS_MAX {
-            let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_error(&values[at], "NOSCRIPT")).collect();
+            let unknown: Vec<usize> = (0..calls.len())
+                .filter(|&at| is_error(&values[at], "NOSCRIPT"))
+                .collect();
             if unknown.is_empty() {
                 return Ok(values);
             }
@@ -140,11 +170,17 @@ impl Connection {
                 again.add_command(calls[at].command.clone());
             }
             let answers = self.send(&again).await?;
-            for (at, value) in unknown.into_iter().zip(answers.into_iter().skip(scripts.len())) {
+            for (at, value) in unknown
+                .into_iter()
+                .zip(answers.into_iter().skip(scripts.len()))
+            {
                 values[at] = value;
             }
         }
-        Err(Error::Unavailable(format!("{} forgets scripts as soon as they are loaded", self.address)))
+        Err(Error::Unavailable(format!(
+            "{} forgets scripts as soon as they are loaded",
+            self.address
+        )))
     }
 
     /// Connects, unless it is connected.
@@ -160,23 +196,39 @@ impl Connection {
             Ok(listener.into_on_message())
         };
         let timely = tokio::time::timeout(CONNECT_TIMEOUT, subscribed).await;
-        timely.map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?.map_err(|error: redis::RedisError| {
-            if error.code() == Some("NOPERM") { self.forbidden(error.detail().unwrap_or_default()) } else { self.failed(&error) }
-        })
+        timely
+            .map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?
+            .map_err(|error: redis::RedisError| {
+                if error.code() == Some("NOPERM") {
+                    self.forbidden(error.detail().unwrap_or_default())
+                } else {
+                    self.failed(&error)
+                }
+            })
     }
 
     async fn live(&self) -> Result<Live, Error> {
         if let Some(live) = &*self.live.borrow() {
             return Ok(live.clone());
         }
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(Some(RESPONSE_TIMEOUT));
-        let mut connection =
-            self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| self.failed(&error))?;
-        let answers = connection.send_packed_commands(&self.login, 0, self.login.len()).await.map_err(|error| self.failed(&error))?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+        let mut connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| self.failed(&error))?;
+        let answers = connection
+            .send_packed_commands(&self.login, 0, self.login.len())
+            .await
+            .map_err(|error| self.failed(&error))?;
         self.check(&answers)?;
         self.made.set(self.made.get() + 1);
-        let live = Live { number: self.made.get(), connection };
+        let live = Live {
+            number: self.made.get(),
+            connection,
+        };
         *self.live.borrow_mut() = Some(live.clone());
         Ok(live)
     }
@@ -193,11 +245,21 @@ impl Connection {
         if !self.is_checked {
             return Ok(());
         }
-        let info: String = answers.iter().filter_map(|value| super::reply::text(value.clone())).collect();
+        let info: String = answers
+            .iter()
+            .filter_map(|value| super::reply::text(value.clone()))
+            .collect();
         let address = &self.address;
         let version = field(&info, "redis_version").unwrap_or("unknown");
-        if version.split('.').next().and_then(|major| major.parse().ok()).is_none_or(|major: u32| major < VERSION_MIN) {
-            return Err(Error::Unusable(format!("{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it")));
+        if version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse().ok())
+            .is_none_or(|major: u32| major < VERSION_MIN)
+        {
+            return Err(Error::Unusable(format!(
+                "{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it"
+            )));
         }
         if field(&info, "redis_mode") == Some("cluster") {
             return Err(Error::Unusable(format!(
@@ -216,8 +278,12 @@ impl Connection {
 
     fn failed(&self, error: &redis::RedisError) -> Error {
         match error.kind() {
-            redis::ErrorKind::InvalidClientConfig => Error::Unusable(format!("{}: {error}", self.address)),
-            _ if error.is_timeout() => Error::Unavailable(format!("{} did not answer in time", self.address)),
+            redis::ErrorKind::InvalidClientConfig => {
+                Error::Unusable(format!("{}: {error}", self.address))
+            }
+            _ if error.is_timeout() => {
+                Error::Unavailable(format!("{} did not answer in time", self.address))
+            }
             _ => Error::Unavailable(format!("{}: {error}", self.address)),
         }
     }
@@ -232,10 +298,16 @@ impl Connection {
 
     /// What an error of the server means for the caller.
     fn refused(&self, error: &ServerError) -> Error {
-        let (address, code, detail) = (&self.address, error.code(), error.details().unwrap_or_default());
+        let (address, code, detail) = (
+            &self.address,
+            error.code(),
+            error.details().unwrap_or_default(),
+        );
         match code {
             "OOM" => Error::Full,
-            "NOAUTH" => Error::Unusable(format!("{address} demands a password: set store.redis.password or password_file")),
+            "NOAUTH" => Error::Unusable(format!(
+                "{address} demands a password: set store.redis.password or password_file"
+            )),
             "WRONGPASS" => Error::Unusable(format!(
                 "{address} refuses the user or the password: check store.redis.username and store.redis.password or password_file"
             )),
@@ -245,10 +317,11 @@ impl Connection {
             "MOVED" | "ASK" | "CROSSSLOT" => Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use ({code} {detail})"
             )),
-            "LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "MISCONF" | "NOREPLICAS" => {
-                Error::Unavailable(format!("{address}: {code} {detail}"))
+            "LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY"
+            | "MISCONF" | "NOREPLICAS" => Error::Unavailable(format!("{address}: {code} {detail}")),
+            "ERR" if detail.starts_with("max number of clients") => {
+                Error::Unavailable(format!("{address}: {detail}"))
             }
-            "ERR" if detail.starts_with("max number of clients") => Error::Unavailable(format!("{address}: {detail}")),
             _ => Error::Unusable(format!("{address}: {code} {detail}")),
         }
     }
@@ -272,7 +345,9 @@ fn login(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
 
 /// The same login, as the client does it.
 fn listener(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
-    let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name().set_db(url.db());
+    let mut settings = RedisConnectionInfo::default()
+        .set_skip_set_lib_name()
+        .set_db(url.db());
     if let Some(password) = options.password.as_deref().or(url.password()) {
         settings = settings.set_password(password);
         if let Some(username) = options.username.as_deref().or(url.username()) {
@@ -297,7 +372,9 @@ pub(super) fn is_error(value: &Value, code: &str) -> bool {
 /// The error in a value, unless it concerns only the key or the script that was named.
 fn refusal(value: &Value) -> Option<&ServerError> {
     match value {
-        Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => Some(error),
+        Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => {
+            Some(error)
+        }
         _ => None,
     }
 }
@@ -309,5 +386,7 @@ fn is_of_this_connection(error: &ServerError) -> bool {
 
 /// A field of INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
 }

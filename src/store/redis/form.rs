@@ -10,7 +10,11 @@ const SCORE_MAX: i64 = (1 << 53) - 1;
 /// A due as a zset score. `at once` has a score of its own, below all others; dues that a double cannot hold are drawn to the nearest one
 /// that it can, which keeps their order towards all others.
 pub(super) fn score(due: Timestamp) -> i64 {
-    if due.is_at_once() { -SCORE_MAX } else { due.as_millis().clamp(1 - SCORE_MAX, SCORE_MAX) }
+    if due.is_at_once() {
+        -SCORE_MAX
+    } else {
+        due.as_millis().clamp(1 - SCORE_MAX, SCORE_MAX)
+    }
 }
 
 /// The due that a score stands for.
@@ -18,7 +22,11 @@ pub(super) fn due(score: &str) -> Option<Timestamp> {
     let score = score.parse::<f64>().ok().filter(|score| !score.is_nan())?;
     // Saturates: a score that we did not write is still some due.
     let millis = score as i64;
-    Some(if millis <= -SCORE_MAX { Timestamp::AT_ONCE } else { Timestamp::from_millis(millis) })
+    Some(if millis <= -SCORE_MAX {
+        Timestamp::AT_ONCE
+    } else {
+        Timestamp::from_millis(millis)
+    })
 }
 
 /// A run in its slice's index: least offset and name. Runs of the same least due so come in offset order.
@@ -36,7 +44,11 @@ pub(super) fn tail_run(text: &str) -> Option<Listing> {
     let (_end, rest) = text.split_once(' ')?;
     let mut parts = rest.rsplitn(3, ' ');
     let (slice, score, member) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Listing { slice: Slice::parse(slice)?, name: name(member)?, least_due: due(score)? })
+    Some(Listing {
+        slice: Slice::parse(slice)?,
+        name: name(member)?,
+        least_due: due(score)?,
+    })
 }
 
 pub(super) fn watermark_hex(watermark: Watermark) -> String {
@@ -56,29 +68,67 @@ pub(super) fn reading(reading: Reading) -> String {
 
 fn to_reading(text: &str) -> Option<Reading> {
     let (writer, number) = text.split_once('-')?;
-    Some(Reading { writer: u64::from_str_radix(writer, 16).ok()?, number: u64::from_str_radix(number, 16).ok()? })
+    Some(Reading {
+        writer: u64::from_str_radix(writer, 16).ok()?,
+        number: u64::from_str_radix(number, 16).ok()?,
+    })
 }
 
 /// The history in a field of meta: none was kept of what does not read as one.
 pub(super) fn history(text: &str) -> History {
     let parts: Vec<_> = text.split(' ').collect();
     let read = || {
-        let [of, before, from, rewrites] = parts[..] else { return None };
+        let [of, before, from, rewrites] = parts[..] else {
+            return None;
+        };
         let (reading, before, from) = (to_reading(of)?, to_reading(before)?, watermark(from)?);
-        Some(History { reading, before, from, rewrites: rewrites.parse().ok()? })
+        Some(History {
+            reading,
+            before,
+            from,
+            rewrites: rewrites.parse().ok()?,
+        })
     };
     read().unwrap_or_default()
 }
 
 /// The ledger in a field of meta; one that is not of this state was left behind by a version without ledgers.
 pub(super) fn ledger(text: &str, state: &State) -> Ledger {
-    let of = format!("{}{}", watermark_hex(state.watermark), state.delivered.to_hex());
-    let numbers = text.strip_suffix(&of).map(|numbers| numbers.split_ascii_whitespace().map(str::parse).collect());
-    let parts = numbers.and_then(|numbers: Result<Vec<u64>, _>| <[u64; 7]>::try_from(numbers.ok()?).ok());
-    let Some([accepted, delivered, cancelled, dead_lettered, sent_back, gone, unsure]) = parts else {
+    let of = format!(
+        "{}{}",
+        watermark_hex(state.watermark),
+        state.delivered.to_hex()
+    );
+    let numbers = text
+        .strip_suffix(&of)
+        .map(|numbers| numbers.split_ascii_whitespace().map(str::parse).collect());
+    let parts =
+        numbers.and_then(|numbers: Result<Vec<u64>, _>| <[u64; 7]>::try_from(numbers.ok()?).ok());
+    let Some(
+        [
+            accepted,
+            delivered,
+            cancelled,
+            dead_lettered,
+            sent_back,
+            gone,
+            unsure,
+        ],
+    ) = parts
+    else {
         return Ledger::of_unknown(state.pending + state.quarantined);
     };
-    Ledger { accepted, settled: Tally { delivered, cancelled, dead_lettered, sent_back }, gone, is_unsure: unsure > 0 }
+    Ledger {
+        accepted,
+        settled: Tally {
+            delivered,
+            cancelled,
+            dead_lettered,
+            sent_back,
+        },
+        gone,
+        is_unsure: unsure > 0,
+    }
 }
 
 /// What one field of `counts` says.
@@ -96,7 +146,11 @@ impl Count {
         let messages = parts.next().and_then(|part| part.parse().ok());
         let bytes = parts.next().and_then(|part| part.parse().ok());
         let least = parts.next().and_then(watermark);
-        Self { messages: messages.unwrap_or(0), bytes: bytes.unwrap_or(0), least_offset: Offset(least.unwrap_or_default().0) }
+        Self {
+            messages: messages.unwrap_or(0),
+            bytes: bytes.unwrap_or(0),
+            least_offset: Offset(least.unwrap_or_default().0),
+        }
     }
 
     /// Adds what this field says to the state of its shard.
@@ -158,12 +212,29 @@ mod tests {
 
     #[test]
     fn at_once_comes_back_from_its_score() {
-        assert_eq!(due(&score(Timestamp::AT_ONCE).to_string()), Some(Timestamp::AT_ONCE));
+        assert_eq!(
+            due(&score(Timestamp::AT_ONCE).to_string()),
+            Some(Timestamp::AT_ONCE)
+        );
     }
 
     #[test]
     fn a_count_that_cannot_be_read_keeps_lowest_pending_down() {
-        assert_eq!(Count::parse("12 3400 00000000000000ff"), Count { messages: 12, bytes: 3_400, least_offset: Offset(255) });
-        assert_eq!(Count::parse("garbage"), Count { messages: 0, bytes: 0, least_offset: Offset(0) });
+        assert_eq!(
+            Count::parse("12 3400 00000000000000ff"),
+            Count {
+                messages: 12,
+                bytes: 3_400,
+                least_offset: Offset(255)
+            }
+        );
+        assert_eq!(
+            Count::parse("garbage"),
+            Count {
+                messages: 0,
+                bytes: 0,
+                least_offset: Offset(0)
+            }
+        );
     }
 }

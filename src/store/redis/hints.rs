@@ -19,7 +19,11 @@ pub(crate) struct Hints {
 impl Hints {
     /// `me` is drawn anew by each process: what it tells is not for itself.
     pub(crate) fn new(options: &Options, me: u64) -> Result<Self, Error> {
-        Ok(Self { connection: Connection::new(options)?, keyspace: Keyspace::new(&options.deployment), me })
+        Ok(Self {
+            connection: Connection::new(options)?,
+            keyspace: Keyspace::new(&options.deployment),
+            me,
+        })
     }
 
     /// Tells whoever listens, and nobody if nobody does. Telling it again does no harm.
@@ -27,7 +31,10 @@ impl Hints {
         let channel = self.keyspace.hints();
         let mut pipeline = Pipeline::new();
         for hint in hints {
-            pipeline.cmd("PUBLISH").arg(&channel).arg(self.written(hint));
+            pipeline
+                .cmd("PUBLISH")
+                .arg(&channel)
+                .arg(self.written(hint));
         }
         self.connection.send(&pipeline).await.map(drop)
     }
@@ -38,17 +45,27 @@ impl Hints {
         let mut messages = self.connection.subscribe(&self.keyspace.hints()).await?;
         let hand_on = async {
             while let Some(message) = messages.next().await {
-                self.read(message.get_payload_bytes()).into_iter().for_each(&mut each);
+                self.read(message.get_payload_bytes())
+                    .into_iter()
+                    .for_each(&mut each);
             }
         };
         match tokio::time::timeout(HINTS_LISTEN_MAX, hand_on).await {
-            Ok(()) => Err(Error::Unavailable(format!("{} has ended the subscription to hints", self.connection.address()))),
+            Ok(()) => Err(Error::Unavailable(format!(
+                "{} has ended the subscription to hints",
+                self.connection.address()
+            ))),
             Err(_) => Ok(()),
         }
     }
 
     fn written(&self, Hint { shard, least_due }: &Hint) -> String {
-        format!("{:x} {} {}", self.me, least_due.as_millis(), self.keyspace.of(shard).name(Key::Meta))
+        format!(
+            "{:x} {} {}",
+            self.me,
+            least_due.as_millis(),
+            self.keyspace.of(shard).name(Key::Meta)
+        )
     }
 
     /// `None`: it is this process' own, or nothing that a process of this deployment writes.
@@ -57,7 +74,10 @@ impl Hints {
         let (teller, least_due, key) = (words.next()?, words.next()?, words.next()?);
         let least_due = Timestamp::from_millis(least_due.parse().ok()?);
         let is_mine = u64::from_str_radix(teller, 16).ok()? == self.me;
-        self.keyspace.shard(key).filter(|_| !is_mine).map(|shard| Hint { shard, least_due })
+        self.keyspace
+            .shard(key)
+            .filter(|_| !is_mine)
+            .map(|shard| Hint { shard, least_due })
     }
 }
 
@@ -68,7 +88,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn hints(deployment: &str, me: u64) -> Hints {
-        let options = Options { url: "redis://127.0.0.1:1".to_owned(), username: None, password: None, deployment: deployment.to_owned() };
+        let options = Options {
+            url: "redis://127.0.0.1:1".to_owned(),
+            username: None,
+            password: None,
+            deployment: deployment.to_owned(),
+        };
         Hints::new(&options, me).unwrap()
     }
 

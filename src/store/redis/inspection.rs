@@ -34,7 +34,10 @@ pub(crate) struct Inspection {
 
 impl Redis {
     /// Looks at the server. `Err` is for one that does not answer, or refuses the login.
-    pub(crate) async fn inspect(options: &Options, clock: &impl Clock) -> Result<Inspection, Error> {
+    pub(crate) async fn inspect(
+        options: &Options,
+        clock: &impl Clock,
+    ) -> Result<Inspection, Error> {
         let connection = Connection::unchecked(options)?;
         let info = text(&connection, &["INFO", "everything"]).await?;
         let (clock_ahead_ms, round_trip) = measure(&connection, clock).await?;
@@ -43,7 +46,9 @@ impl Redis {
         let setting = async |name: &str| config(&connection, name).await.ok().flatten();
         Ok(Inspection {
             address: connection.address().to_owned(),
-            version: field(&info, "redis_version").unwrap_or("unknown").to_owned(),
+            version: field(&info, "redis_version")
+                .unwrap_or("unknown")
+                .to_owned(),
             is_cluster: field(&info, "redis_mode") == Some("cluster"),
             is_replica: field(&info, "role") == Some("slave"),
             replicas: number("connected_slaves"),
@@ -61,7 +66,10 @@ impl Redis {
 }
 
 async fn text(connection: &Connection, command: &[&str]) -> Result<String, Error> {
-    Ok(ask(connection, command).await?.and_then(reply::text).unwrap_or_default())
+    Ok(ask(connection, command)
+        .await?
+        .and_then(reply::text)
+        .unwrap_or_default())
 }
 
 async fn ask(connection: &Connection, command: &[&str]) -> Result<Option<Value>, Error> {
@@ -71,7 +79,9 @@ async fn ask(connection: &Connection, command: &[&str]) -> Result<Option<Value>,
 }
 
 async fn config(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
-    let Some(Value::Array(pair)) = ask(connection, &["CONFIG", "GET", name]).await? else { return Ok(None) };
+    let Some(Value::Array(pair)) = ask(connection, &["CONFIG", "GET", name]).await? else {
+        return Ok(None);
+    };
     Ok(pair.into_iter().nth(1).and_then(reply::text))
 }
 
@@ -81,19 +91,38 @@ async fn measure(connection: &Connection, clock: &impl Clock) -> Result<(i64, Du
     let answer = ask(connection, &["TIME"]).await?;
     let after = clock.now();
     let parts = match answer {
-        Some(Value::Array(parts)) => parts.into_iter().filter_map(reply::text).filter_map(|part| part.parse::<i64>().ok()).collect(),
+        Some(Value::Array(parts)) => parts
+            .into_iter()
+            .filter_map(reply::text)
+            .filter_map(|part| part.parse::<i64>().ok())
+            .collect(),
         _ => Vec::new(),
     };
-    let [seconds, micros] = parts[..] else { return Err(Error::Unusable("TIME was not answered with a time".to_owned())) };
-    let theirs = Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
+    let [seconds, micros] = parts[..] else {
+        return Err(Error::Unusable(
+            "TIME was not answered with a time".to_owned(),
+        ));
+    };
+    let theirs =
+        Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
     let round_trip = after.since(before);
     let middle = before.plus(round_trip / 2);
-    Ok((theirs.as_millis().saturating_sub(middle.as_millis()), round_trip))
+    Ok((
+        theirs.as_millis().saturating_sub(middle.as_millis()),
+        round_trip,
+    ))
 }
 
 /// One script, on a shard that is never born.
 async fn scripts(connection: Connection, options: &Options) -> Option<String> {
-    let redis = Redis { connection, keyspace: super::Keyspace::new(&options.deployment) };
+    let redis = Redis {
+        connection,
+        keyspace: super::Keyspace::new(&options.deployment),
+    };
     let nobody = ShardId::new("", Partition::new("", 0));
-    redis.state(&[nobody]).await.err().map(|error| error.to_string())
+    redis
+        .state(&[nobody])
+        .await
+        .err()
+        .map(|error| error.to_string())
 }

@@ -54,12 +54,19 @@ pub(super) struct Keyspace {
 
 impl Keyspace {
     pub(super) fn new(deployment: &str) -> Self {
-        Self { deployment: escaped(deployment) }
+        Self {
+            deployment: escaped(deployment),
+        }
     }
 
     pub(super) fn of(&self, shard: &ShardId) -> Keys {
         let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
-        Keys { prefix: format!("pd:{{{}/{route}/{topic}/{}}}:", self.deployment, shard.partition.index) }
+        Keys {
+            prefix: format!(
+                "pd:{{{}/{route}/{topic}/{}}}:",
+                self.deployment, shard.partition.index
+            ),
+        }
     }
 
     /// Of no shard: the tag of one has slashes in it.
@@ -81,9 +88,15 @@ impl Keyspace {
     /// The shard whose meta `key` is; `None`: it is none of this deployment's.
     pub(super) fn shard(&self, key: &str) -> Option<ShardId> {
         let tag = key.strip_prefix("pd:{")?.strip_suffix("}:meta")?;
-        let mut parts = tag.strip_prefix(&self.deployment)?.strip_prefix('/')?.split('/');
+        let mut parts = tag
+            .strip_prefix(&self.deployment)?
+            .strip_prefix('/')?
+            .split('/');
         let (route, topic, index) = (parts.next()?, parts.next()?, parts.next()?);
-        let shard = ShardId::new(unescaped(route)?, Partition::new(unescaped(topic)?, index.parse().ok()?));
+        let shard = ShardId::new(
+            unescaped(route)?,
+            Partition::new(unescaped(topic)?, index.parse().ok()?),
+        );
         (self.of(&shard).name(Key::Meta) == key).then_some(shard)
     }
 }
@@ -169,10 +182,20 @@ mod tests {
 
     #[test]
     fn keys_read_as_the_layout_table_says() {
-        let keys = Keyspace::new("prod").of(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
-        assert_eq!(keys.name(Key::Meta), "pd:{prod/orders/orders.delayed/0}:meta");
-        assert_eq!(keys.name(Key::Slice("h482913")), "pd:{prod/orders/orders.delayed/0}:slice:h482913");
-        assert_eq!(keys.name(Key::Pool("n7")), "pd:{prod/orders/orders.delayed/0}:pool:n7");
+        let keys =
+            Keyspace::new("prod").of(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        assert_eq!(
+            keys.name(Key::Meta),
+            "pd:{prod/orders/orders.delayed/0}:meta"
+        );
+        assert_eq!(
+            keys.name(Key::Slice("h482913")),
+            "pd:{prod/orders/orders.delayed/0}:slice:h482913"
+        );
+        assert_eq!(
+            keys.name(Key::Pool("n7")),
+            "pd:{prod/orders/orders.delayed/0}:pool:n7"
+        );
         assert_eq!(Keyspace::new("pr/od").workers(), "pd:{pr%2fod}:workers");
     }
 

@@ -24,50 +24,88 @@ impl Redis {
             let mut values = self.connection.send(&pipeline).await?.into_iter();
             let mut foreign = Vec::new();
             for search in &mut searches {
-                if search.as_mut().is_some_and(|open| !open.read(&mut values, &mut foreign)) {
+                if search
+                    .as_mut()
+                    .is_some_and(|open| !open.read(&mut values, &mut foreign))
+                {
                     *search = None;
                 }
             }
             self.set_aside(&foreign).await?;
         }
-        Ok(searches.into_iter().map(|search| search.map_or(Listed::Unknown, Search::finish)).collect())
+        Ok(searches
+            .into_iter()
+            .map(|search| search.map_or(Listed::Unknown, Search::finish))
+            .collect())
     }
 
     /// Reads watermarks and the index of slices. `None`: unknown.
     async fn begin<'a>(&self, requests: &'a [List]) -> Result<Vec<Option<Search<'a>>>, Error> {
-        let keys: Vec<Keys> = requests.iter().map(|request| self.keyspace.of(&request.shard)).collect();
+        let keys: Vec<Keys> = requests
+            .iter()
+            .map(|request| self.keyspace.of(&request.shard))
+            .collect();
         let replies = self.run(keys.iter().map(Call::state).collect()).await?;
-        let searches = requests.iter().zip(keys).zip(replies).map(|((request, keys), reply)| {
-            Ok(reply.slices()?.map(|(watermark, history, slices)| Search::new(request, keys, (watermark, history), slices)))
-        });
+        let searches = requests
+            .iter()
+            .zip(keys)
+            .zip(replies)
+            .map(|((request, keys), reply)| {
+                Ok(reply.slices()?.map(|(watermark, history, slices)| {
+                    Search::new(request, keys, (watermark, history), slices)
+                }))
+            });
         searches.collect()
     }
 
-    pub(super) async fn read_glances(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+    pub(super) async fn read_glances(
+        &self,
+        shards: &[ShardId],
+    ) -> Result<Vec<Option<Glance>>, Error> {
         let mut pipeline = Pipeline::new();
         for shard in shards {
             ask_positions(&mut pipeline, &self.keyspace.of(shard));
             pipeline.arg("delivered");
         }
-        Ok(self.connection.send(&pipeline).await?.into_iter().map(glance).collect())
+        Ok(self
+            .connection
+            .send(&pipeline)
+            .await?
+            .into_iter()
+            .map(glance)
+            .collect())
     }
 
-    pub(super) async fn fetch_runs(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+    pub(super) async fn fetch_runs(
+        &self,
+        requests: &[Fetch],
+    ) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
         let mut pipeline = Pipeline::new();
-        let groups: Vec<BTreeMap<Slice, Vec<usize>>> = requests.iter().map(|request| by_slice(&request.runs)).collect();
+        let groups: Vec<BTreeMap<Slice, Vec<usize>>> = requests
+            .iter()
+            .map(|request| by_slice(&request.runs))
+            .collect();
         for (request, group) in requests.iter().zip(&groups) {
             let keys = self.keyspace.of(&request.shard);
             for (slice, places) in group {
-                let names: Vec<&str> = places.iter().map(|&at| request.runs[at].1.as_str()).collect();
+                let names: Vec<&str> = places
+                    .iter()
+                    .map(|&at| request.runs[at].1.as_str())
+                    .collect();
                 pipeline.cmd("HMGET").arg(keys.pool(*slice)).arg(names);
             }
         }
         let mut values = self.connection.send(&pipeline).await?.into_iter();
-        let mut fetched: Vec<Vec<Option<Bytes>>> = requests.iter().map(|request| vec![None; request.runs.len()]).collect();
+        let mut fetched: Vec<Vec<Option<Bytes>>> = requests
+            .iter()
+            .map(|request| vec![None; request.runs.len()])
+            .collect();
         for (group, runs) in groups.iter().zip(&mut fetched) {
             for places in group.values() {
                 // A pool of another type reads as one that holds nothing.
-                let Some(Value::Array(found)) = values.next() else { continue };
+                let Some(Value::Array(found)) = values.next() else {
+                    continue;
+                };
                 for (&at, value) in places.iter().zip(found) {
                     if let Value::BulkString(bytes) = value {
                         runs[at] = Some(Bytes::from(bytes));
@@ -81,16 +119,33 @@ impl Redis {
 
     /// A run without bytes whose name is still listed is not gone but lost: it is handed out empty, so that it is found unreadable and set
     /// aside, instead of being asked for again and again.
-    async fn tell_lost_from_gone(&self, requests: &[Fetch], fetched: &mut [Vec<Option<Bytes>>]) -> Result<(), Error> {
+    async fn tell_lost_from_gone(
+        &self,
+        requests: &[Fetch],
+        fetched: &mut [Vec<Option<Bytes>>],
+    ) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
         for (request, runs) in requests.iter().zip(&*fetched) {
             let keys = self.keyspace.of(&request.shard);
-            for ((slice, name), _) in request.runs.iter().zip(runs).filter(|(_, bytes)| bytes.is_none()) {
-                pipeline.cmd("ZSCORE").arg(keys.slice(*slice)).arg(form::member(name));
+            for ((slice, name), _) in request
+                .runs
+                .iter()
+                .zip(runs)
+                .filter(|(_, bytes)| bytes.is_none())
+            {
+                pipeline
+                    .cmd("ZSCORE")
+                    .arg(keys.slice(*slice))
+                    .arg(form::member(name));
             }
         }
         let listed = self.connection.send(&pipeline).await?;
-        for (bytes, score) in fetched.iter_mut().flatten().filter(|bytes| bytes.is_none()).zip(listed) {
+        for (bytes, score) in fetched
+            .iter_mut()
+            .flatten()
+            .filter(|bytes| bytes.is_none())
+            .zip(listed)
+        {
             if matches!(score, Value::BulkString(_)) {
                 *bytes = Some(Bytes::new());
             }
@@ -120,18 +175,39 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(request: &'a List, keys: Keys, (watermark, history): (Watermark, History), mut slices: Vec<Slice>) -> Self {
+    fn new(
+        request: &'a List,
+        keys: Keys,
+        (watermark, history): (Watermark, History),
+        mut slices: Vec<Slice>,
+    ) -> Self {
         slices.retain(|slice| may_hold(*slice, request));
         slices.sort_by_key(|slice| std::cmp::Reverse((slice.least_due(), *slice)));
         let (width, asked, found) = (*limit::LIST_SLICES.start(), Vec::new(), Vec::new());
-        Self { request, keys, watermark, history, slices, asked, width, wanted: 0, rows: 0, spare: 0, found }
+        Self {
+            request,
+            keys,
+            watermark,
+            history,
+            slices,
+            asked,
+            width,
+            wanted: 0,
+            rows: 0,
+            spare: 0,
+            found,
+        }
     }
 
     /// Whether no slice that is left can hold one of the first `limit` runs.
     fn is_done(&self) -> bool {
-        let Some(next) = self.slices.last() else { return true };
+        let Some(next) = self.slices.last() else {
+            return true;
+        };
         self.found.len() > self.request.limit
-            && self.found[..self.request.limit].last().is_none_or(|last| last.least_due < next.least_due())
+            && self.found[..self.request.limit]
+                .last()
+                .is_none_or(|last| last.least_due < next.least_due())
     }
 
     fn ask(&mut self, pipeline: &mut Pipeline) {
@@ -140,12 +216,22 @@ impl<'a> Search<'a> {
         }
         self.wanted = self.missing().min(limit::ROWS_MAX + 1);
         self.rows = (self.wanted + self.spare).min(limit::ROWS_MAX + 1);
-        self.asked = self.slices.split_off(self.slices.len().saturating_sub(self.width));
+        self.asked = self
+            .slices
+            .split_off(self.slices.len().saturating_sub(self.width));
         self.width = (2 * self.width).min(*limit::LIST_SLICES.end());
         ask_positions(pipeline, &self.keys);
         for slice in &self.asked {
-            let (from, until) = (form::score(self.request.from), form::score(self.request.until));
-            pipeline.cmd("ZRANGEBYSCORE").arg(self.keys.slice(*slice)).arg(from).arg(until).arg("WITHSCORES");
+            let (from, until) = (
+                form::score(self.request.from),
+                form::score(self.request.until),
+            );
+            pipeline
+                .cmd("ZRANGEBYSCORE")
+                .arg(self.keys.slice(*slice))
+                .arg(from)
+                .arg(until)
+                .arg("WITHSCORES");
             pipeline.arg("LIMIT").arg(0).arg(self.rows);
         }
     }
@@ -153,25 +239,37 @@ impl<'a> Search<'a> {
     /// Of so many runs at most it matters that they are in one of the slices that are left: what was found before all of them goes before. One
     /// more than the limit tells whether there are more.
     fn missing(&self) -> usize {
-        let certain = self.slices.last().map_or(0, |next| self.found.partition_point(|run| run.least_due < next.least_due()));
+        let certain = self.slices.last().map_or(0, |next| {
+            self.found
+                .partition_point(|run| run.least_due < next.least_due())
+        });
         self.request.limit.saturating_add(1) - certain.min(self.request.limit)
     }
 
     /// Reads the answers to [`Search::ask`]. Answers whether the shard is still there.
-    fn read(&mut self, values: &mut impl Iterator<Item = Value>, foreign: &mut Vec<SliceKey>) -> bool {
+    fn read(
+        &mut self,
+        values: &mut impl Iterator<Item = Value>,
+        foreign: &mut Vec<SliceKey>,
+    ) -> bool {
         if self.asked.is_empty() {
             return true;
         }
         let positions = values.next().and_then(positions);
         for slice in std::mem::take(&mut self.asked) {
             let Some(rows) = values.next().and_then(texts) else {
-                foreign.push(SliceKey { name: self.keys.slice(slice), of_type: key::SLICE_TYPE });
+                foreign.push(SliceKey {
+                    name: self.keys.slice(slice),
+                    of_type: key::SLICE_TYPE,
+                });
                 continue;
             };
             self.take_in(slice, &rows);
         }
         self.found.sort_by(|a, b| order(a).cmp(&order(b)));
-        let Some((watermark, history, _)) = positions else { return false };
+        let Some((watermark, history, _)) = positions else {
+            return false;
+        };
         // Each of the two was read before the names that came after it; were the store to go back in between, only the lower one is true, and
         // the last history tells.
         (self.watermark, self.history) = (self.watermark.min(watermark), history);
@@ -181,7 +279,10 @@ impl<'a> Search<'a> {
     /// Where rows that are not ours took the place of runs that matter, the slice is looked into once more, for as many more: at least twice
     /// as many beyond what matters as before.
     fn take_in(&mut self, slice: Slice, rows: &[String]) {
-        let ours: Vec<Listing> = rows.chunks_exact(2).filter_map(|row| listing(slice, &row[0], &row[1])).collect();
+        let ours: Vec<Listing> = rows
+            .chunks_exact(2)
+            .filter_map(|row| listing(slice, &row[0], &row[1]))
+            .collect();
         let count = rows.len() / 2;
         if ours.len() < self.wanted && count == self.rows && count <= limit::ROWS_MAX {
             self.spare += count - ours.len();
@@ -194,16 +295,29 @@ impl<'a> Search<'a> {
     fn finish(mut self) -> Listed {
         let more = self.found.len() > self.request.limit;
         self.found.truncate(self.request.limit);
-        Listed::Runs { watermark: self.watermark, history: self.history, runs: self.found, more }
+        Listed::Runs {
+            watermark: self.watermark,
+            history: self.history,
+            runs: self.found,
+            more,
+        }
     }
 }
 
 fn order(listing: &Listing) -> (Timestamp, crate::model::Offset, &Name) {
-    (listing.least_due, listing.name.least_offset(), &listing.name)
+    (
+        listing.least_due,
+        listing.name.least_offset(),
+        &listing.name,
+    )
 }
 
 fn listing(slice: Slice, member: &str, score: &str) -> Option<Listing> {
-    Some(Listing { slice, name: form::name(member)?, least_due: form::due(score)? })
+    Some(Listing {
+        slice,
+        name: form::name(member)?,
+        least_due: form::due(score)?,
+    })
 }
 
 fn may_hold(slice: Slice, request: &List) -> bool {
@@ -212,21 +326,40 @@ fn may_hold(slice: Slice, request: &List) -> bool {
 }
 
 fn ask_positions(pipeline: &mut Pipeline, keys: &Keys) {
-    pipeline.cmd("HMGET").arg(keys.name(Key::Meta)).arg("version").arg("watermark").arg("history");
+    pipeline
+        .cmd("HMGET")
+        .arg(keys.name(Key::Meta))
+        .arg("version")
+        .arg("watermark")
+        .arg("history");
 }
 
 /// Watermark, history, and what else was asked for. A shard may have no history yet.
 fn positions(value: Value) -> Option<(Watermark, History, Option<Value>)> {
-    let Value::Array(values) = value else { return None };
+    let Value::Array(values) = value else {
+        return None;
+    };
     let mut values = values.into_iter();
-    let (version, watermark, history) = (text(values.next()?)?, text(values.next()?)?, text(values.next()?));
+    let (version, watermark, history) = (
+        text(values.next()?)?,
+        text(values.next()?)?,
+        text(values.next()?),
+    );
     let history = history.map_or_else(History::default, |history| form::history(&history));
-    if version == key::LAYOUT { Some((form::watermark(&watermark)?, history, values.next())) } else { None }
+    if version == key::LAYOUT {
+        Some((form::watermark(&watermark)?, history, values.next()))
+    } else {
+        None
+    }
 }
 
 fn glance(value: Value) -> Option<Glance> {
     let (watermark, history, delivered) = positions(value)?;
-    Some(Glance { watermark, delivered: Claim::from_hex(&text(delivered?)?)?, history })
+    Some(Glance {
+        watermark,
+        delivered: Claim::from_hex(&text(delivered?)?)?,
+        history,
+    })
 }
 
 /// A list of strings; `None` if it is something else, or one of them is missing.
@@ -264,45 +397,126 @@ mod tests {
     fn a_list_promises_no_more_than_the_store_held_while_it_was_read() {
         let shard = ShardId::new("route", Partition::new("topic", 0));
         let keys = Keyspace::new("test").of(&shard);
-        let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 9 };
+        let request = List {
+            shard,
+            from: Timestamp::AT_ONCE,
+            until: Timestamp::MAX,
+            limit: 9,
+        };
         let string = |text: &str| Value::BulkString(text.into());
-        let meta = |watermark: &str, history: &str| Value::Array(vec![string(key::LAYOUT), string(watermark), string(history)]);
-        let (before, after) = (form::history("0-0 0-0 0000000000000000 3"), form::history("7-1 0-0 0000000000000005 2"));
-        let slice = Slice { level: Level::Hour, start: 1 };
+        let meta = |watermark: &str, history: &str| {
+            Value::Array(vec![
+                string(key::LAYOUT),
+                string(watermark),
+                string(history),
+            ])
+        };
+        let (before, after) = (
+            form::history("0-0 0-0 0000000000000000 3"),
+            form::history("7-1 0-0 0000000000000005 2"),
+        );
+        let slice = Slice {
+            level: Level::Hour,
+            start: 1,
+        };
         // The store went back, or on, between the two looks: names of the lower watermark are all that is sure to be among them.
         for (second, wanted) in [("0000000000000005", 5), ("000000000000000c", 10)] {
-            let mut search = Search::new(&request, keys.clone(), (Watermark(10), before), vec![slice]);
+            let mut search =
+                Search::new(&request, keys.clone(), (Watermark(10), before), vec![slice]);
             search.ask(&mut Pipeline::new());
-            assert!(search.read(&mut [meta(second, "7-1 0-0 0000000000000005 2"), Value::Array(vec![])].into_iter(), &mut Vec::new()));
-            assert_eq!(search.finish(), Listed::Runs { watermark: Watermark(wanted), history: after, runs: vec![], more: false });
+            assert!(
+                search.read(
+                    &mut [
+                        meta(second, "7-1 0-0 0000000000000005 2"),
+                        Value::Array(vec![])
+                    ]
+                    .into_iter(),
+                    &mut Vec::new()
+                )
+            );
+            assert_eq!(
+                search.finish(),
+                Listed::Runs {
+                    watermark: Watermark(wanted),
+                    history: after,
+                    runs: vec![],
+                    more: false
+                }
+            );
         }
         let mut search = Search::new(&request, keys, (Watermark(10), before), vec![slice]);
         search.ask(&mut Pipeline::new());
         let gone = Value::Array(vec![Value::Nil, Value::Nil, Value::Nil]);
-        assert!(!search.read(&mut [gone, Value::Array(vec![])].into_iter(), &mut Vec::new()), "the shard was lost meanwhile");
+        assert!(
+            !search.read(
+                &mut [gone, Value::Array(vec![])].into_iter(),
+                &mut Vec::new()
+            ),
+            "the shard was lost meanwhile"
+        );
     }
 
     #[test]
     fn rows_that_are_not_ours_cost_few_rounds_however_many_runs_come_after_them() {
         let shard = ShardId::new("route", Partition::new("topic", 0));
-        let (keys, slice) = (Keyspace::new("test").of(&shard), Slice { level: Level::Hour, start: 0 });
-        let request = List { shard, from: Timestamp::AT_ONCE, until: Timestamp::MAX, limit: 3 };
+        let (keys, slice) = (
+            Keyspace::new("test").of(&shard),
+            Slice {
+                level: Level::Hour,
+                start: 0,
+            },
+        );
+        let request = List {
+            shard,
+            from: Timestamp::AT_ONCE,
+            until: Timestamp::MAX,
+            limit: 3,
+        };
         let string = |text: &str| Value::BulkString(text.into());
-        let meta = || Value::Array(vec![string(key::LAYOUT), string("0000000000000005"), Value::Nil]);
+        let meta = || {
+            Value::Array(vec![
+                string(key::LAYOUT),
+                string("0000000000000005"),
+                Value::Nil,
+            ])
+        };
         for (foreign, most) in [(0, 1), (1, 2), (2, 2), (40, 6), (1_000, 10)] {
-            let member = |row: usize| if row < foreign { format!("foreign{row}") } else { format!("{row:016x} 1-{row:x}-1-{row:x}") };
-            let mut search = Search::new(&request, keys.clone(), (Watermark(5), History::default()), vec![slice]);
+            let member = |row: usize| {
+                if row < foreign {
+                    format!("foreign{row}")
+                } else {
+                    format!("{row:016x} 1-{row:x}-1-{row:x}")
+                }
+            };
+            let mut search = Search::new(
+                &request,
+                keys.clone(),
+                (Watermark(5), History::default()),
+                vec![slice],
+            );
             let mut rounds = 0;
             while !search.is_done() {
                 search.ask(&mut Pipeline::new());
-                let rows = (0..search.rows.min(foreign + 10_000)).flat_map(|row| [string(&member(row)), string(&row.to_string())]);
-                assert!(search.read(&mut [meta(), Value::Array(rows.collect())].into_iter(), &mut Vec::new()));
+                let rows = (0..search.rows.min(foreign + 10_000))
+                    .flat_map(|row| [string(&member(row)), string(&row.to_string())]);
+                assert!(search.read(
+                    &mut [meta(), Value::Array(rows.collect())].into_iter(),
+                    &mut Vec::new()
+                ));
                 rounds += 1;
             }
-            let Listed::Runs { runs, more, .. } = search.finish() else { panic!("the shard is there") };
+            let Listed::Runs { runs, more, .. } = search.finish() else {
+                panic!("the shard is there")
+            };
             let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
-            assert_eq!((offsets, more), ((foreign as u64..).take(3).collect(), true));
-            assert!(rounds <= most, "{rounds} rounds for {foreign} rows that are not ours");
+            assert_eq!(
+                (offsets, more),
+                ((foreign as u64..).take(3).collect(), true)
+            );
+            assert!(
+                rounds <= most,
+                "{rounds} rounds for {foreign} rows that are not ours"
+            );
         }
     }
 }

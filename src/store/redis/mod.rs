@@ -19,8 +19,8 @@ mod script;
 mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite,
-    Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed,
+    Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId, Worker};
@@ -49,7 +49,10 @@ impl Redis {
     /// Connects, logs in and checks that the server may hold shards. After an error that is transient it may be tried again. A connection
     /// that is lost later is made anew with the same checks.
     pub(crate) async fn connect(options: &Options) -> Result<Self, Error> {
-        let redis = Self { connection: Connection::new(options)?, keyspace: Keyspace::new(&options.deployment) };
+        let redis = Self {
+            connection: Connection::new(options)?,
+            keyspace: Keyspace::new(&options.deployment),
+        };
         redis.connection.open().await?;
         Ok(redis)
     }
@@ -58,18 +61,34 @@ impl Redis {
     /// aside; whose own keys are foreign is unknown.
     async fn run(&self, calls: Vec<Call>) -> Result<Vec<Reply>, Error> {
         let mut replies = self.run_once(&calls).await?;
-        let odd: Vec<usize> = (0..replies.len()).filter(|&at| replies[at].tag == "foreign").collect();
+        let odd: Vec<usize> = (0..replies.len())
+            .filter(|&at| replies[at].tag == "foreign")
+            .collect();
         if odd.is_empty() {
             return Ok(replies);
         }
         let mut foreign = Vec::new();
         for &at in &odd {
-            foreign.extend(replies[at].numbers()?.into_iter().filter_map(|number| calls[at].slice_key(number)));
+            foreign.extend(
+                replies[at]
+                    .numbers()?
+                    .into_iter()
+                    .filter_map(|number| calls[at].slice_key(number)),
+            );
         }
         self.set_aside(&foreign).await?;
-        let again: Vec<Call> = calls.into_iter().enumerate().filter(|(at, _)| odd.contains(at)).map(|(_, call)| call).collect();
+        let again: Vec<Call> = calls
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| odd.contains(at))
+            .map(|(_, call)| call)
+            .collect();
         for (at, reply) in odd.into_iter().zip(self.run_once(&again).await?) {
-            replies[at] = if reply.tag == "foreign" { Reply::unknown() } else { reply };
+            replies[at] = if reply.tag == "foreign" {
+                Reply::unknown()
+            } else {
+                reply
+            };
         }
         Ok(replies)
     }
@@ -77,15 +96,34 @@ impl Redis {
     async fn run_once(&self, calls: &[Call]) -> Result<Vec<Reply>, Error> {
         let values = self.connection.call(calls).await?;
         // Scripts that write look at the types of all their keys first; one that only reads meta stops there, before it has done anything.
-        values.into_iter().map(|value| if load::is_wrong_type(&value) { Ok(Reply::unknown()) } else { Reply::new(value) }).collect()
+        values
+            .into_iter()
+            .map(|value| {
+                if load::is_wrong_type(&value) {
+                    Ok(Reply::unknown())
+                } else {
+                    Reply::new(value)
+                }
+            })
+            .collect()
     }
 
     /// Makes room for slices whose keys hold another type than theirs.
     async fn set_aside(&self, foreign: &[SliceKey]) -> Result<(), Error> {
-        let replies = self.run_once(&foreign.iter().map(Call::set_aside).collect::<Vec<_>>()).await?;
-        for (key, _) in foreign.iter().zip(replies).filter(|(_, reply)| reply.tag == "aside") {
+        let replies = self
+            .run_once(&foreign.iter().map(Call::set_aside).collect::<Vec<_>>())
+            .await?;
+        for (key, _) in foreign
+            .iter()
+            .zip(replies)
+            .filter(|(_, reply)| reply.tag == "aside")
+        {
             let aside = key::aside(&key.name);
-            tracing::error!(key = key.name, aside, "foreign value set aside: what the key held before was overwritten");
+            tracing::error!(
+                key = key.name,
+                aside,
+                "foreign value set aside: what the key held before was overwritten"
+            );
         }
         Ok(())
     }
@@ -95,27 +133,50 @@ impl Redis {
         for _ in 0..ERASES_MAX {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HKEYS").arg(keys.name(Key::Counts));
-            let fields = self.connection.send(&pipeline).await?.into_iter().flat_map(load::fields).collect::<Vec<_>>();
-            if self.run_once(&[Call::erase(&keys, &fields)]).await?.iter().all(|reply| reply.tag == "erased") {
+            let fields = self
+                .connection
+                .send(&pipeline)
+                .await?
+                .into_iter()
+                .flat_map(load::fields)
+                .collect::<Vec<_>>();
+            if self
+                .run_once(&[Call::erase(&keys, &fields)])
+                .await?
+                .iter()
+                .all(|reply| reply.tag == "erased")
+            {
                 return Ok(());
             }
         }
-        Err(Error::Unavailable(format!("shard {shard} is written to while it is erased: stop what writes to it")))
+        Err(Error::Unavailable(format!(
+            "shard {shard} is written to while it is erased: stop what writes to it"
+        )))
     }
 }
 
 #[async_trait(?Send)]
 impl Store for Redis {
     async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
-        let calls: Vec<Call> = births.iter().map(|birth| Call::open(&self.keyspace.of(&birth.shard), birth)).collect();
+        let calls: Vec<Call> = births
+            .iter()
+            .map(|birth| Call::open(&self.keyspace.of(&birth.shard), birth))
+            .collect();
         let replies = self.run_once(&calls).await?;
-        calls.iter().zip(replies).map(|(call, reply)| reply.opened(&call.keys)).collect()
+        calls
+            .iter()
+            .zip(replies)
+            .map(|(call, reply)| reply.opened(&call.keys))
+            .collect()
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         let mut outcomes = Vec::with_capacity(appends.len());
         for some in appends.chunks(limit::APPEND_PIPELINE_MAX) {
-            let calls = some.iter().map(|append| Call::append(&self.keyspace.of(&append.shard), append)).collect();
+            let calls = some
+                .iter()
+                .map(|append| Call::append(&self.keyspace.of(&append.shard), append))
+                .collect();
             for reply in self.run(calls).await? {
                 outcomes.push(reply.appended()?);
             }
@@ -124,8 +185,15 @@ impl Store for Redis {
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
-        let calls = shards.iter().map(|shard| Call::state(&self.keyspace.of(shard))).collect();
-        self.run(calls).await?.into_iter().map(Reply::known_state).collect()
+        let calls = shards
+            .iter()
+            .map(|shard| Call::state(&self.keyspace.of(shard)))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::known_state)
+            .collect()
     }
 
     async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
@@ -133,17 +201,34 @@ impl Store for Redis {
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let calls = leases.iter().map(|lease| Call::acquire(&self.keyspace.of(&lease.shard), lease, length)).collect();
-        self.run(calls).await?.into_iter().map(Reply::acquired).collect()
+        let calls = leases
+            .iter()
+            .map(|lease| Call::acquire(&self.keyspace.of(&lease.shard), lease, length))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::acquired)
+            .collect()
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let calls = leases.iter().map(|lease| Call::renew(&self.keyspace.of(&lease.shard), lease, length)).collect();
-        self.run(calls).await?.into_iter().map(Reply::renewed).collect()
+        let calls = leases
+            .iter()
+            .map(|lease| Call::renew(&self.keyspace.of(&lease.shard), lease, length))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::renewed)
+            .collect()
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let calls = leases.iter().map(|lease| Call::release(&self.keyspace.of(&lease.shard), lease)).collect();
+        let calls = leases
+            .iter()
+            .map(|lease| Call::release(&self.keyspace.of(&lease.shard), lease))
+            .collect();
         self.run(calls).await?;
         Ok(())
     }
@@ -157,34 +242,70 @@ impl Store for Redis {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let calls = requests.iter().map(|tail| Call::tail(&self.keyspace.of(&tail.shard), tail)).collect();
-        let mut tails = self.run(calls).await?.into_iter().map(Reply::tailed).collect::<Result<Vec<_>, _>>()?;
+        let calls = requests
+            .iter()
+            .map(|tail| Call::tail(&self.keyspace.of(&tail.shard), tail))
+            .collect();
+        let mut tails = self
+            .run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::tailed)
+            .collect::<Result<Vec<_>, _>>()?;
         super::fetch_tails(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        let calls = requests.iter().map(|advance| Call::advance(&self.keyspace.of(&advance.lease.shard), advance)).collect();
-        self.run(calls).await?.into_iter().map(Reply::advanced).collect()
+        let calls = requests
+            .iter()
+            .map(|advance| Call::advance(&self.keyspace.of(&advance.lease.shard), advance))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::advanced)
+            .collect()
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        let calls = requests.iter().map(|request| Call::quarantine(&self.keyspace.of(&request.lease.shard), request)).collect();
-        self.run(calls).await?.into_iter().map(Reply::moved).collect()
+        let calls = requests
+            .iter()
+            .map(|request| Call::quarantine(&self.keyspace.of(&request.lease.shard), request))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::moved)
+            .collect()
     }
 
     async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
-        let calls = requests.iter().map(|request| Call::rewrite(&self.keyspace.of(&request.lease.shard), request)).collect();
-        self.run(calls).await?.into_iter().map(Reply::rewritten).collect()
+        let calls = requests
+            .iter()
+            .map(|request| Call::rewrite(&self.keyspace.of(&request.lease.shard), request))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(Reply::rewritten)
+            .collect()
     }
 
     async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        let replies = self.run(vec![Call::enrol(self.keyspace.workers(), worker, length)]).await?;
-        replies.into_iter().next().map_or(Ok(Vec::new()), Reply::peers)
+        let replies = self
+            .run(vec![Call::enrol(self.keyspace.workers(), worker, length)])
+            .await?;
+        replies
+            .into_iter()
+            .next()
+            .map_or(Ok(Vec::new()), Reply::peers)
     }
 
     async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.run(vec![Call::resign(self.keyspace.workers(), worker)]).await.map(drop)
+        self.run(vec![Call::resign(self.keyspace.workers(), worker)])
+            .await
+            .map(drop)
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -3,8 +3,8 @@
 use super::form;
 use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
 use crate::store::{
-    Acquired, Advanced, Appended, Contents, Error, Forecast, History, Ledger, Opened, Peer, Renewed, Rewritten, SliceCount, State, TailRun,
-    Tailed,
+    Acquired, Advanced, Appended, Contents, Error, Forecast, History, Ledger, Opened, Peer,
+    Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -18,19 +18,30 @@ pub(super) struct Reply {
 
 impl Reply {
     pub(super) fn new(value: Value) -> Result<Self, Error> {
-        let Value::Array(parts) = value else { return Err(garbled("something else than a list")) };
+        let Value::Array(parts) = value else {
+            return Err(garbled("something else than a list"));
+        };
         let mut parts = parts.into_iter();
-        let tag = parts.next().and_then(text).ok_or_else(|| garbled("a list without a tag"))?;
+        let tag = parts
+            .next()
+            .and_then(text)
+            .ok_or_else(|| garbled("a list without a tag"))?;
         Ok(Self { tag, parts })
     }
 
     /// For a shard that this layout cannot read.
     pub(super) fn unknown() -> Self {
-        Self { tag: "unknown".to_owned(), parts: Vec::new().into_iter() }
+        Self {
+            tag: "unknown".to_owned(),
+            parts: Vec::new().into_iter(),
+        }
     }
 
     fn part<T>(&mut self, read: impl FnOnce(Value) -> Option<T>) -> Result<T, Error> {
-        self.parts.next().and_then(read).ok_or_else(|| garbled(&self.tag))
+        self.parts
+            .next()
+            .and_then(read)
+            .ok_or_else(|| garbled(&self.tag))
     }
 
     fn text(&mut self) -> Result<String, Error> {
@@ -67,10 +78,21 @@ impl Reply {
 
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
         self.part(|value| {
-            let Value::Array(values) = value else { return None };
+            let Value::Array(values) = value else {
+                return None;
+            };
             // What does not read as one of our members was put there by somebody else.
-            let listings = values.into_iter().filter_map(|value| form::tail_run(&text(value)?));
-            Some(listings.map(|listing| TailRun { listing, bytes: None }).collect())
+            let listings = values
+                .into_iter()
+                .filter_map(|value| form::tail_run(&text(value)?));
+            Some(
+                listings
+                    .map(|listing| TailRun {
+                        listing,
+                        bytes: None,
+                    })
+                    .collect(),
+            )
         })
     }
 
@@ -85,8 +107,16 @@ impl Reply {
             "found" => Opened::Found(self.state()?),
             "version" => Opened::Foreign(another_layout(&keys[0], &self.text()?)),
             "foreign" => {
-                let named = self.numbers()?.into_iter().filter_map(|number| keys.get(number - 1));
-                Opened::Foreign(another_type(&named.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")))
+                let named = self
+                    .numbers()?
+                    .into_iter()
+                    .filter_map(|number| keys.get(number - 1));
+                Opened::Foreign(another_type(
+                    &named
+                        .map(|key| format!("`{key}`"))
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ))
             }
             _ => return self.other(),
         })
@@ -94,7 +124,10 @@ impl Reply {
 
     pub(super) fn appended(mut self) -> Result<Appended, Error> {
         Ok(match self.tag.as_str() {
-            "done" => Appended::Done { cancelled: self.small()?, missed: self.small()? },
+            "done" => Appended::Done {
+                cancelled: self.small()?,
+                missed: self.small()?,
+            },
             "elsewhere" => Appended::Elsewhere(self.watermark()?),
             "unknown" => Appended::Unknown,
             _ => return self.other(),
@@ -135,7 +168,10 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "granted" => {
                 let now = self.time()?;
-                Acquired::Granted { state: self.state()?, now }
+                Acquired::Granted {
+                    state: self.state()?,
+                    now,
+                }
             }
             "held" => Acquired::Held,
             "unknown" => Acquired::Unknown,
@@ -156,10 +192,19 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "done" => {
                 let watermark = self.watermark()?;
-                let places: Option<Vec<_>> = self.parts.map(|value| Cursor::from_hex(&text(value)?)).collect();
-                Advanced::Done { watermark, cancelled: places.ok_or_else(|| garbled("done"))? }
+                let places: Option<Vec<_>> = self
+                    .parts
+                    .map(|value| Cursor::from_hex(&text(value)?))
+                    .collect();
+                Advanced::Done {
+                    watermark,
+                    cancelled: places.ok_or_else(|| garbled("done"))?,
+                }
             }
-            "ahead" => Advanced::Ahead { watermark: self.watermark()?, now: self.time()? },
+            "ahead" => Advanced::Ahead {
+                watermark: self.watermark()?,
+                now: self.time()?,
+            },
             "fenced" => Advanced::Fenced,
             "unknown" => Advanced::Unknown,
             _ => return self.other(),
@@ -169,10 +214,15 @@ impl Reply {
     /// The runs come without their bytes.
     pub(super) fn tailed(mut self) -> Result<Tailed, Error> {
         Ok(match self.tag.as_str() {
-            "runs" => {
-                Tailed::Runs { watermark: self.watermark()?, seen: self.watermark()?, history: self.history()?, runs: self.tail_runs()? }
-            }
-            "broken" => Tailed::Broken { watermark: self.watermark()? },
+            "runs" => Tailed::Runs {
+                watermark: self.watermark()?,
+                seen: self.watermark()?,
+                history: self.history()?,
+                runs: self.tail_runs()?,
+            },
+            "broken" => Tailed::Broken {
+                watermark: self.watermark()?,
+            },
             "unknown" => Tailed::Unknown,
             _ => return self.other(),
         })
@@ -214,7 +264,9 @@ impl Reply {
 
 /// The seven parts of a state: identity, watermark, claimed, delivered, ledger, history, counts.
 fn state_parts(value: Value) -> Option<[Value; 7]> {
-    let Value::Array(parts) = value else { return None };
+    let Value::Array(parts) = value else {
+        return None;
+    };
     <[Value; 7]>::try_from(parts).ok()
 }
 
@@ -242,19 +294,34 @@ fn state(value: Value) -> Option<State> {
 
 fn slices(value: Value) -> Option<(Watermark, History, Vec<Slice>)> {
     let [_, watermark, _, _, _, history, counts] = state_parts(value)?;
-    let slices = fields(counts)?.iter().filter_map(|(field, _)| Slice::parse(field)).collect();
-    Some((form::watermark(&text(watermark)?)?, form::history(&text(history)?), slices))
+    let slices = fields(counts)?
+        .iter()
+        .filter_map(|(field, _)| Slice::parse(field))
+        .collect();
+    Some((
+        form::watermark(&text(watermark)?)?,
+        form::history(&text(history)?),
+        slices,
+    ))
 }
 
 fn contents(value: Value) -> Option<Contents> {
     let [.., counts] = state_parts(value)?;
     let mut found = Contents::default();
     for (field, count) in fields(counts)? {
-        let form::Count { messages, bytes, .. } = form::Count::parse(&count);
+        let form::Count {
+            messages, bytes, ..
+        } = form::Count::parse(&count);
         if field == super::key::QUARANTINE_FIELD {
             found.quarantined = messages;
         }
-        found.slices.extend(Slice::parse(&field).map(|slice| SliceCount { slice, messages, bytes }));
+        found
+            .slices
+            .extend(Slice::parse(&field).map(|slice| SliceCount {
+                slice,
+                messages,
+                bytes,
+            }));
     }
     found.slices.sort_by_key(|count| count.slice);
     Some(found)
@@ -262,7 +329,9 @@ fn contents(value: Value) -> Option<Contents> {
 
 /// A hash as it comes over the wire: field, value, field, value.
 fn fields(value: Value) -> Option<Vec<(String, String)>> {
-    let Value::Array(values) = value else { return None };
+    let Value::Array(values) = value else {
+        return None;
+    };
     let mut values = values.into_iter();
     let mut fields = Vec::with_capacity(values.len() / 2);
     while let (Some(field), Some(value)) = (values.next(), values.next()) {
@@ -292,7 +361,9 @@ fn int(value: &Value) -> Option<i64> {
 }
 
 pub(super) fn garbled(what: &str) -> Error {
-    Error::Unusable(format!("a script answered `{what}`, which it cannot: is this server really a Redis?"))
+    Error::Unusable(format!(
+        "a script answered `{what}`, which it cannot: is this server really a Redis?"
+    ))
 }
 
 fn another_layout(meta: &str, version: &str) -> String {

@@ -32,13 +32,28 @@ pub(super) enum Script {
 }
 
 const ALL: [(Script, &str); 14] = [
-    (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
+    (
+        Script::OpenShard,
+        include_str!("../../../lua/open_shard.lua"),
+    ),
     (Script::Append, include_str!("../../../lua/append.lua")),
-    (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
-    (Script::RenewLease, include_str!("../../../lua/renew_lease.lua")),
-    (Script::ReleaseLease, include_str!("../../../lua/release_lease.lua")),
+    (
+        Script::AcquireLease,
+        include_str!("../../../lua/acquire_lease.lua"),
+    ),
+    (
+        Script::RenewLease,
+        include_str!("../../../lua/renew_lease.lua"),
+    ),
+    (
+        Script::ReleaseLease,
+        include_str!("../../../lua/release_lease.lua"),
+    ),
     (Script::Advance, include_str!("../../../lua/advance.lua")),
-    (Script::Quarantine, include_str!("../../../lua/quarantine.lua")),
+    (
+        Script::Quarantine,
+        include_str!("../../../lua/quarantine.lua"),
+    ),
     (Script::Rewrite, include_str!("../../../lua/rewrite.lua")),
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
@@ -64,7 +79,9 @@ struct Source {
 static SOURCES: LazyLock<[Source; ALL.len()]> = LazyLock::new(|| {
     ALL.map(|(_, script)| {
         // The shebang has to stay the first line.
-        let (shebang, body) = script.split_once('\n').expect("a script has more than one line");
+        let (shebang, body) = script
+            .split_once('\n')
+            .expect("a script has more than one line");
         let text = format!("{shebang}\n{INCLUDES}{body}");
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Source { text, hash }
@@ -104,8 +121,16 @@ pub(super) struct Call {
 impl Call {
     fn new(script: Script, fixed: usize, keys: Vec<String>) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&script.source().hash).arg(keys.len()).arg(&keys);
-        Self { script, command, keys, fixed }
+        command
+            .arg(&script.source().hash)
+            .arg(keys.len())
+            .arg(&keys);
+        Self {
+            script,
+            command,
+            keys,
+            fixed,
+        }
     }
 
     fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
@@ -114,17 +139,36 @@ impl Call {
     }
 
     pub(super) fn open(keys: &Keys, birth: &Birth) -> Self {
-        let all = [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled, Key::Quarantine];
+        let all = [
+            Key::Meta,
+            Key::Counts,
+            Key::Tail,
+            Key::Ids,
+            Key::Cancelled,
+            Key::Quarantine,
+        ];
         let mut call = Self::new(Script::OpenShard, all.len(), keys.names(all));
-        call.arg(key::LAYOUT).arg(&*birth.identity.0).arg(form::watermark_hex(birth.watermark)).arg(birth.delivered.to_hex());
+        call.arg(key::LAYOUT)
+            .arg(&*birth.identity.0)
+            .arg(form::watermark_hex(birth.watermark))
+            .arg(birth.delivered.to_hex());
         call
     }
 
     pub(super) fn append(keys: &Keys, append: &Append) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::on_slices(Script::Append, keys, fixed, append.runs.iter().map(|run| run.slice));
-        call.arg(key::LAYOUT).arg(form::watermark_hex(append.from)).arg(form::watermark_hex(append.to));
-        call.arg(form::reading(append.reading)).arg(limit::TAIL_RUNS_MAX).arg(append.changes.len());
+        let (at, mut call) = Self::on_slices(
+            Script::Append,
+            keys,
+            fixed,
+            append.runs.iter().map(|run| run.slice),
+        );
+        call.arg(key::LAYOUT)
+            .arg(form::watermark_hex(append.from))
+            .arg(form::watermark_hex(append.to));
+        call.arg(form::reading(append.reading))
+            .arg(limit::TAIL_RUNS_MAX)
+            .arg(append.changes.len());
         for change in &append.changes {
             let place = match change.kind {
                 ChangeKind::Schedule(place) => place.to_hex(),
@@ -137,14 +181,22 @@ impl Call {
     }
 
     pub(super) fn acquire(keys: &Keys, lease: &Lease, length: Duration) -> Self {
-        let mut call = Self::new(Script::AcquireLease, 2, keys.names([Key::Meta, Key::Counts]));
-        call.arg(key::LAYOUT).arg(lease.token.to_string()).arg(millis(length));
+        let mut call = Self::new(
+            Script::AcquireLease,
+            2,
+            keys.names([Key::Meta, Key::Counts]),
+        );
+        call.arg(key::LAYOUT)
+            .arg(lease.token.to_string())
+            .arg(millis(length));
         call
     }
 
     pub(super) fn renew(keys: &Keys, lease: &Lease, length: Duration) -> Self {
         let mut call = Self::new(Script::RenewLease, 1, keys.names([Key::Meta]));
-        call.arg(key::LAYOUT).arg(lease.token.to_string()).arg(millis(length));
+        call.arg(key::LAYOUT)
+            .arg(lease.token.to_string())
+            .arg(millis(length));
         call
     }
 
@@ -156,12 +208,34 @@ impl Call {
 
     pub(super) fn advance(keys: &Keys, advance: &Advance) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::on_slices(Script::Advance, keys, fixed, advance.deletes.iter().map(|(slice, _)| *slice));
-        let due = advance.claim.map_or(0, |claim| claim.cursor.due.as_millis());
-        call.arg(key::LAYOUT).arg(advance.lease.token.to_string()).arg(optional_hex(advance.delivered)).arg(optional_hex(advance.claim));
-        call.arg(due).arg(millis(advance.skew_max)).arg(limit::CANCELLED_DROPS_MAX).arg(advance.deletes.len());
-        let Tally { delivered, cancelled, dead_lettered, sent_back } = advance.tally;
-        call.arg(advance.since.to_hex()).arg(delivered).arg(cancelled).arg(dead_lettered).arg(sent_back);
+        let (at, mut call) = Self::on_slices(
+            Script::Advance,
+            keys,
+            fixed,
+            advance.deletes.iter().map(|(slice, _)| *slice),
+        );
+        let due = advance
+            .claim
+            .map_or(0, |claim| claim.cursor.due.as_millis());
+        call.arg(key::LAYOUT)
+            .arg(advance.lease.token.to_string())
+            .arg(optional_hex(advance.delivered))
+            .arg(optional_hex(advance.claim));
+        call.arg(due)
+            .arg(millis(advance.skew_max))
+            .arg(limit::CANCELLED_DROPS_MAX)
+            .arg(advance.deletes.len());
+        let Tally {
+            delivered,
+            cancelled,
+            dead_lettered,
+            sent_back,
+        } = advance.tally;
+        call.arg(advance.since.to_hex())
+            .arg(delivered)
+            .arg(cancelled)
+            .arg(dead_lettered)
+            .arg(sent_back);
         for (slice, name) in &advance.deletes {
             call.arg_run(&at, *slice, name);
         }
@@ -173,8 +247,14 @@ impl Call {
 
     pub(super) fn quarantine(keys: &Keys, quarantine: &Quarantine) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Quarantine];
-        let (at, mut call) = Self::on_slices(Script::Quarantine, keys, fixed, quarantine.runs.iter().map(|(slice, _)| *slice));
-        call.arg(key::LAYOUT).arg(quarantine.lease.token.to_string());
+        let (at, mut call) = Self::on_slices(
+            Script::Quarantine,
+            keys,
+            fixed,
+            quarantine.runs.iter().map(|(slice, _)| *slice),
+        );
+        call.arg(key::LAYOUT)
+            .arg(quarantine.lease.token.to_string());
         for (slice, name) in &quarantine.runs {
             call.arg_run(&at, *slice, name);
         }
@@ -182,13 +262,24 @@ impl Call {
     }
 
     pub(super) fn rewrite(keys: &Keys, rewrite: &Rewrite) -> Self {
-        let slices = rewrite.inputs.iter().map(|(slice, _)| *slice).chain(rewrite.outputs.iter().map(|run| run.slice));
-        let (at, mut call) = Self::on_slices(Script::Rewrite, keys, [Key::Meta, Key::Counts], slices);
-        call.arg(key::LAYOUT).arg(rewrite.lease.token.to_string()).arg(rewrite.after).arg(rewrite.inputs.len());
+        let slices = rewrite
+            .inputs
+            .iter()
+            .map(|(slice, _)| *slice)
+            .chain(rewrite.outputs.iter().map(|run| run.slice));
+        let (at, mut call) =
+            Self::on_slices(Script::Rewrite, keys, [Key::Meta, Key::Counts], slices);
+        call.arg(key::LAYOUT)
+            .arg(rewrite.lease.token.to_string())
+            .arg(rewrite.after)
+            .arg(rewrite.inputs.len());
         for (slice, name) in &rewrite.inputs {
             call.arg_run(&at, *slice, name);
         }
-        rewrite.outputs.iter().for_each(|run| call.arg_new(&at, run));
+        rewrite
+            .outputs
+            .iter()
+            .for_each(|run| call.arg_new(&at, run));
         call
     }
 
@@ -200,7 +291,9 @@ impl Call {
 
     pub(super) fn tail(keys: &Keys, tail: &Tail) -> Self {
         let mut call = Self::new(Script::Tail, 2, keys.names([Key::Meta, Key::Tail]));
-        call.arg(key::LAYOUT).arg(form::watermark_hex(tail.after)).arg(tail.limit.min(limit::ROWS_MAX));
+        call.arg(key::LAYOUT)
+            .arg(form::watermark_hex(tail.after))
+            .arg(tail.limit.min(limit::ROWS_MAX));
         call
     }
 
@@ -219,18 +312,34 @@ impl Call {
 
     /// `fields`: what `counts` held when it was looked at.
     pub(super) fn erase(keys: &Keys, fields: &[String]) -> Self {
-        let mut names = keys.names([Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled, Key::Quarantine]);
+        let mut names = keys.names([
+            Key::Meta,
+            Key::Counts,
+            Key::Tail,
+            Key::Ids,
+            Key::Cancelled,
+            Key::Quarantine,
+        ]);
         for field in fields {
             names.extend(keys.names([Key::Slice(field), Key::Pool(field)]));
         }
-        names.extend(names.iter().map(|name| key::aside(name)).collect::<Vec<_>>());
+        names.extend(
+            names
+                .iter()
+                .map(|name| key::aside(name))
+                .collect::<Vec<_>>(),
+        );
         let mut call = Self::new(Script::Erase, names.len(), names);
         call.arg(fields);
         call
     }
 
     pub(super) fn set_aside(key: &SliceKey) -> Self {
-        let mut call = Self::new(Script::SetAside, 2, vec![key.name.clone(), key::aside(&key.name)]);
+        let mut call = Self::new(
+            Script::SetAside,
+            2,
+            vec![key.name.clone(), key::aside(&key.name)],
+        );
         call.arg(key.of_type);
         call
     }
@@ -238,7 +347,14 @@ impl Call {
     /// The key that a reply complains of by its number in KEYS, if it is a slice's.
     pub(super) fn slice_key(&self, number: usize) -> Option<SliceKey> {
         let at = number.checked_sub(1 + self.fixed)?;
-        Some(SliceKey { name: self.keys[number - 1].clone(), of_type: if at.is_multiple_of(2) { key::SLICE_TYPE } else { key::POOL_TYPE } })
+        Some(SliceKey {
+            name: self.keys[number - 1].clone(),
+            of_type: if at.is_multiple_of(2) {
+                key::SLICE_TYPE
+            } else {
+                key::POOL_TYPE
+            },
+        })
     }
 
     /// A call whose keys go on with two for each slice; answers also where in KEYS, counted from 1, each slice's index stands.
@@ -262,12 +378,17 @@ impl Call {
 
     /// The four arguments that name a run.
     fn arg_run(&mut self, at: &BTreeMap<Slice, usize>, slice: Slice, name: &Name) -> &mut Self {
-        self.arg(at[&slice]).arg(slice.to_string()).arg(form::member(name)).arg(name.count())
+        self.arg(at[&slice])
+            .arg(slice.to_string())
+            .arg(form::member(name))
+            .arg(name.count())
     }
 
     /// The six arguments that bring a run.
     fn arg_new(&mut self, at: &BTreeMap<Slice, usize>, run: &Run) {
-        self.arg_run(at, run.slice, &run.name).arg(form::score(run.summary.least_due())).arg(&*run.bytes);
+        self.arg_run(at, run.slice, &run.name)
+            .arg(form::score(run.summary.least_due()))
+            .arg(&*run.bytes);
     }
 }
 
@@ -299,7 +420,11 @@ mod tests {
                 _ => "#!lua flags=allow-oom",
             };
             assert_eq!(text.lines().next(), Some(wanted), "{script:?}");
-            assert_eq!(script.source().text.lines().next(), Some(wanted), "{script:?}");
+            assert_eq!(
+                script.source().text.lines().next(),
+                Some(wanted),
+                "{script:?}"
+            );
         }
     }
 }

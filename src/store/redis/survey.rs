@@ -20,8 +20,18 @@ impl Survey for Redis {
         let mut cursor = "0".to_owned();
         loop {
             let mut pipeline = Pipeline::new();
-            pipeline.cmd("SCAN").arg(&cursor).arg("MATCH").arg(self.keyspace.pattern()).arg("COUNT").arg(SCAN_ROWS);
-            let Some(Value::Array(answer)) = self.connection.send(&pipeline).await?.into_iter().next() else { break };
+            pipeline
+                .cmd("SCAN")
+                .arg(&cursor)
+                .arg("MATCH")
+                .arg(self.keyspace.pattern())
+                .arg("COUNT")
+                .arg(SCAN_ROWS);
+            let Some(Value::Array(answer)) =
+                self.connection.send(&pipeline).await?.into_iter().next()
+            else {
+                break;
+            };
             let mut answer = answer.into_iter();
             cursor = answer.next().and_then(text).unwrap_or_default();
             let keys = answer.next().map(fields).unwrap_or_default();
@@ -34,24 +44,46 @@ impl Survey for Redis {
     }
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
-        let calls = shards.iter().map(|shard| Call::state(&self.keyspace.of(shard))).collect();
-        self.run(calls).await?.into_iter().map(super::reply::Reply::contents).collect()
+        let calls = shards
+            .iter()
+            .map(|shard| Call::state(&self.keyspace.of(shard)))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(super::reply::Reply::contents)
+            .collect()
     }
 
     async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        Ok(self.state(shards).await?.iter().map(|state| state.as_ref().map(Balance::of)).collect())
+        Ok(self
+            .state(shards)
+            .await?
+            .iter()
+            .map(|state| state.as_ref().map(Balance::of))
+            .collect())
     }
 
     async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
         let shards: Vec<ShardId> = ids.iter().map(|(shard, _)| shard.clone()).collect();
         let mut pipeline = Pipeline::new();
         for (shard, id) in ids {
-            pipeline.cmd("HGET").arg(self.keyspace.of(shard).name(Key::Ids)).arg(&**id);
+            pipeline
+                .cmd("HGET")
+                .arg(self.keyspace.of(shard).name(Key::Ids))
+                .arg(&**id);
         }
         let values = self.connection.send(&pipeline).await?;
         let states = self.state(&shards).await?;
-        let places = values.into_iter().map(|value| Cursor::from_hex(&text(value)?)).zip(states);
+        let places = values
+            .into_iter()
+            .map(|value| Cursor::from_hex(&text(value)?))
+            .zip(states);
         // The id of a delivered message goes a little after it.
-        Ok(places.map(|(place, state)| place.filter(|place| state.is_some_and(|state| !state.delivered.covers(*place)))).collect())
+        Ok(places
+            .map(|(place, state)| {
+                place.filter(|place| state.is_some_and(|state| !state.delivered.covers(*place)))
+            })
+            .collect())
     }
 }

@@ -17,7 +17,12 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    const NOTHING: Self = Self { runs: 0, messages: 0, bytes: 0, least_offset: Offset::MAX };
+    const NOTHING: Self = Self {
+        runs: 0,
+        messages: 0,
+        bytes: 0,
+        least_offset: Offset::MAX,
+    };
 
     fn add(&mut self, name: &Name, bytes: usize) {
         self.runs += 1;
@@ -43,12 +48,17 @@ pub(crate) struct Counts {
 impl Counts {
     /// A run has come.
     pub(crate) fn add(&mut self, slice: Slice, name: &Name, bytes: usize) {
-        self.slices.entry(slice).or_insert(Count::NOTHING).add(name, bytes);
+        self.slices
+            .entry(slice)
+            .or_insert(Count::NOTHING)
+            .add(name, bytes);
     }
 
     /// A run that was there has gone; the last one takes its slice along.
     pub(crate) fn remove(&mut self, slice: Slice, name: &Name, bytes: usize) {
-        let Some(count) = self.slices.get_mut(&slice) else { return };
+        let Some(count) = self.slices.get_mut(&slice) else {
+            return;
+        };
         count.remove(name, bytes);
         if count.runs == 0 {
             self.slices.remove(&slice);
@@ -57,7 +67,9 @@ impl Counts {
 
     /// A run was put into the quarantine.
     pub(crate) fn set_aside(&mut self, name: &Name, bytes: usize) {
-        self.quarantine.get_or_insert(Count::NOTHING).add(name, bytes);
+        self.quarantine
+            .get_or_insert(Count::NOTHING)
+            .add(name, bytes);
     }
 
     /// What a slice, or without one the quarantine, holds.
@@ -75,12 +87,24 @@ impl Counts {
 
     /// Runs and bytes, of slices and quarantine together.
     pub(crate) fn size(&self) -> (u64, u64) {
-        self.slices.values().chain(&self.quarantine).fold((0, 0), |(runs, bytes), count| (runs + count.runs, bytes + count.bytes))
+        self.slices
+            .values()
+            .chain(&self.quarantine)
+            .fold((0, 0), |(runs, bytes), count| {
+                (runs + count.runs, bytes + count.bytes)
+            })
     }
 
     pub(crate) fn contents(&self) -> Contents {
-        let slice = |(slice, count): (&Slice, &Count)| SliceCount { slice: *slice, messages: count.messages, bytes: count.bytes };
-        Contents { slices: self.slices.iter().map(slice).collect(), quarantined: self.quarantined() }
+        let slice = |(slice, count): (&Slice, &Count)| SliceCount {
+            slice: *slice,
+            messages: count.messages,
+            bytes: count.bytes,
+        };
+        Contents {
+            slices: self.slices.iter().map(slice).collect(),
+            quarantined: self.quarantined(),
+        }
     }
 
     /// Whether there is no run but in quarantine.
@@ -116,12 +140,18 @@ impl Counts {
 
     fn forecast(&self) -> Forecast {
         let mut forecast = Forecast::default();
-        self.slices.iter().for_each(|(slice, count)| forecast.add(*slice, count.messages));
+        self.slices
+            .iter()
+            .for_each(|(slice, count)| forecast.add(*slice, count.messages));
         forecast
     }
 
     fn lowest_pending(&self, watermark: Watermark) -> Offset {
-        let least = self.slices.values().chain(&self.quarantine).map(|count| count.least_offset);
+        let least = self
+            .slices
+            .values()
+            .chain(&self.quarantine)
+            .map(|count| count.least_offset);
         least.fold(watermark.offset(), Offset::min)
     }
 }

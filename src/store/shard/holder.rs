@@ -10,7 +10,9 @@ pub(crate) struct Holder(Option<(Token, Timestamp)>);
 impl Holder {
     /// Takes a lease that is free, past its end, or held with this very token.
     pub(crate) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> bool {
-        let is_free = self.0.is_none_or(|(holder, end)| holder == token || end <= now);
+        let is_free = self
+            .0
+            .is_none_or(|(holder, end)| holder == token || end <= now);
         if is_free {
             self.0 = Some((token, now.plus(length)));
         }

@@ -10,7 +10,9 @@ pub(crate) use count::{Count, Counts};
 pub(crate) use holder::Holder;
 pub(crate) use recent::Recent;
 
-use super::{Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, History, Ledger, Rewrite};
+use super::{
+    Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, History, Ledger, Rewrite,
+};
 use crate::model::{Claim, Cursor, Identity, Timestamp, Watermark};
 use crate::mutant::{self, Mutant};
 use std::collections::BTreeMap;
@@ -46,12 +48,27 @@ pub(crate) struct Sifted {
 
 impl Positions {
     pub(crate) fn new(birth: &Birth) -> Self {
-        let (identity, ledger, history) = (birth.identity.clone(), Ledger::default(), History::default());
-        Self { identity, watermark: birth.watermark, claimed: birth.delivered, delivered: birth.delivered, ledger, history }
+        let (identity, ledger, history) = (
+            birth.identity.clone(),
+            Ledger::default(),
+            History::default(),
+        );
+        Self {
+            identity,
+            watermark: birth.watermark,
+            claimed: birth.delivered,
+            delivered: birth.delivered,
+            ledger,
+            history,
+        }
     }
 
     pub(crate) fn glance(&self) -> Glance {
-        Glance { watermark: self.watermark, delivered: self.delivered, history: self.history }
+        Glance {
+            watermark: self.watermark,
+            delivered: self.delivered,
+            history: self.history,
+        }
     }
 
     /// Whether the batch begins where the shard ends (I2).
@@ -66,7 +83,11 @@ impl Positions {
         // The greater of the two can only be another one with a mutant planted.
         self.watermark = self.watermark.max(append.to);
         self.history.appended(append.reading, append.from);
-        self.ledger.accepted += append.runs.iter().map(|run| u64::from(run.name.count())).sum::<u64>();
+        self.ledger.accepted += append
+            .runs
+            .iter()
+            .map(|run| u64::from(run.name.count()))
+            .sum::<u64>();
     }
 
     /// Whether a rewrite was planned by who knows of all that there were.
@@ -76,19 +97,33 @@ impl Positions {
 
     /// Runs were put in the place of others with so many messages.
     pub(crate) fn rewritten(&mut self, rewrite: &Rewrite, left: u64) {
-        self.ledger.replace(left, rewrite.outputs.iter().map(|run| u64::from(run.name.count())).sum());
+        self.ledger.replace(
+            left,
+            rewrite
+                .outputs
+                .iter()
+                .map(|run| u64::from(run.name.count()))
+                .sum(),
+        );
         self.history.rewrites += 1;
     }
 
     /// Applies changes in their order to `ids`, which holds what waits under each id that they name.
-    pub(crate) fn apply(&self, changes: &[Change], ids: &mut BTreeMap<Box<str>, Cursor>) -> Changed {
+    pub(crate) fn apply(
+        &self,
+        changes: &[Change],
+        ids: &mut BTreeMap<Box<str>, Cursor>,
+    ) -> Changed {
         let mut changed = Changed::default();
         for change in changes {
             let place = match change.kind {
                 ChangeKind::Schedule(place) => Some(place),
                 ChangeKind::Cancel => None,
             };
-            let waits = ids.get(&change.id).copied().filter(|&waits| Some(waits) != place && !self.is_taken(waits));
+            let waits = ids
+                .get(&change.id)
+                .copied()
+                .filter(|&waits| Some(waits) != place && !self.is_taken(waits));
             if let Some(waits) = waits {
                 changed.cancelled.push(waits);
                 ids.remove(&change.id);
@@ -109,7 +144,12 @@ impl Positions {
 
     /// Moves delivered to a pair that includes it, and to no other (I4). A repeat finds it there, and counts nothing.
     pub(crate) fn deliver(&mut self, request: &Advance) {
-        let Some(delivered) = request.delivered.filter(|delivered| *delivered != self.delivered) else { return };
+        let Some(delivered) = request
+            .delivered
+            .filter(|delivered| *delivered != self.delivered)
+        else {
+            return;
+        };
         if delivered.includes(self.delivered) {
             let is_known = request.since == self.delivered && delivered.watermark <= self.watermark;
             self.ledger.moved(request.tally, is_known);
@@ -134,7 +174,11 @@ impl Positions {
     }
 
     /// Sorts the cancelled places up to [`Positions::last`], which come in their order.
-    pub(crate) fn sift(&self, claim: Option<Claim>, places: impl IntoIterator<Item = Cursor>) -> Sifted {
+    pub(crate) fn sift(
+        &self,
+        claim: Option<Claim>,
+        places: impl IntoIterator<Item = Cursor>,
+    ) -> Sifted {
         let mut sifted = Sifted::default();
         for place in places {
             if self.delivered.covers(place) {
@@ -147,17 +191,33 @@ impl Positions {
     }
 
     /// Moves claimed forward, per component and never back (I5), unless the claim lies too far past `now`. `told` goes along with the answer.
-    pub(crate) fn claim(&mut self, request: &Advance, now: Timestamp, told: Vec<Cursor>) -> Advanced {
+    pub(crate) fn claim(
+        &mut self,
+        request: &Advance,
+        now: Timestamp,
+        told: Vec<Cursor>,
+    ) -> Advanced {
         let watermark = self.watermark;
-        let Some(claim) = request.claim else { return Advanced::Done { watermark, cancelled: Vec::new() } };
+        let Some(claim) = request.claim else {
+            return Advanced::Done {
+                watermark,
+                cancelled: Vec::new(),
+            };
+        };
         if claim.cursor.due > now.plus(request.skew_max) {
             return Advanced::Ahead { watermark, now };
         }
         self.claimed = if mutant::active(Mutant::ClaimsBack) {
             claim
         } else {
-            Claim::new(self.claimed.cursor.max(claim.cursor), self.claimed.watermark.max(claim.watermark))
+            Claim::new(
+                self.claimed.cursor.max(claim.cursor),
+                self.claimed.watermark.max(claim.watermark),
+            )
         };
-        Advanced::Done { watermark, cancelled: told }
+        Advanced::Done {
+            watermark,
+            cancelled: told,
+        }
     }
 }

@@ -17,12 +17,23 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn new(from: Watermark) -> Self {
-        Self { runs: BTreeSet::new(), from }
+        Self {
+            runs: BTreeSet::new(),
+            from,
+        }
     }
 
     /// Takes in the runs of the batch that ends at `to`.
     pub(crate) fn add(&mut self, to: Watermark, runs: &[Run]) {
-        self.runs.extend(runs.iter().map(|run| (to, run.name.least_offset(), run.name.clone(), run.slice, run.summary.least_due())));
+        self.runs.extend(runs.iter().map(|run| {
+            (
+                to,
+                run.name.least_offset(),
+                run.name.clone(),
+                run.slice,
+                run.summary.least_due(),
+            )
+        }));
         while self.runs.len() > limit::TAIL_RUNS_MAX {
             let trimmed = self.runs.pop_first().expect("longer than nothing");
             self.from = trimmed.0;
@@ -34,7 +45,11 @@ impl Recent {
         if request.after > watermark || request.after < self.from {
             return Tailed::Broken { watermark };
         }
-        let past: Vec<_> = self.runs.iter().filter(|(to, ..)| *to > request.after).collect();
+        let past: Vec<_> = self
+            .runs
+            .iter()
+            .filter(|(to, ..)| *to > request.after)
+            .collect();
         let mut taken = &past[..];
         let mut seen = watermark;
         if let Some((cut, ..)) = past.get(request.limit) {
@@ -46,9 +61,21 @@ impl Recent {
             seen = taken.last().expect("a batch that was cut has runs").0;
         }
         let runs = taken.iter().map(|(_, _, name, slice, least_due)| {
-            let listing = Listing { slice: *slice, name: name.clone(), least_due: *least_due };
-            TailRun { listing, bytes: None }
+            let listing = Listing {
+                slice: *slice,
+                name: name.clone(),
+                least_due: *least_due,
+            };
+            TailRun {
+                listing,
+                bytes: None,
+            }
         });
-        Tailed::Runs { watermark, seen, history, runs: runs.collect() }
+        Tailed::Runs {
+            watermark,
+            seen,
+            history,
+            runs: runs.collect(),
+        }
     }
 }

@@ -108,7 +108,9 @@ pub(crate) struct Place {
 
 impl Known {
     fn has(&self, shard: &ShardId) -> bool {
-        self.routes.get(&*shard.route).is_some_and(|topics| topics.contains(&*shard.partition.topic))
+        self.routes
+            .get(&*shard.route)
+            .is_some_and(|topics| topics.contains(&*shard.partition.topic))
     }
 }
 
@@ -121,13 +123,24 @@ impl Amount {
 
     fn of(contents: &Contents) -> Self {
         let slices = contents.slices.iter();
-        let (messages, bytes) = slices.fold((0, 0), |sum, slice| (sum.0 + slice.messages, sum.1 + slice.bytes));
-        Self { messages, bytes, quarantined: contents.quarantined }
+        let (messages, bytes) = slices.fold((0, 0), |sum, slice| {
+            (sum.0 + slice.messages, sum.1 + slice.bytes)
+        });
+        Self {
+            messages,
+            bytes,
+            quarantined: contents.quarantined,
+        }
     }
 }
 
 /// Asks what waits, of one route or of all. Routes that are configured are listed though they hold nothing.
-pub(crate) async fn report(survey: &dyn Survey, known: &Known, route: Option<&str>, now: Timestamp) -> Result<Report, Error> {
+pub(crate) async fn report(
+    survey: &dyn Survey,
+    known: &Known,
+    route: Option<&str>,
+    now: Timestamp,
+) -> Result<Report, Error> {
     let names = shards(survey, route).await?;
     let mut sum = Sum::new(known, route);
     for some in names.chunks(SURVEY_SHARDS_MAX) {
@@ -139,10 +152,18 @@ pub(crate) async fn report(survey: &dyn Survey, known: &Known, route: Option<&st
 }
 
 /// Looks for what waits under `id`, in one route or in all.
-pub(crate) async fn found(survey: &dyn Survey, known: &Known, (id, route): (&str, Option<&str>), now: Timestamp) -> Result<Search, Error> {
+pub(crate) async fn found(
+    survey: &dyn Survey,
+    known: &Known,
+    (id, route): (&str, Option<&str>),
+    now: Timestamp,
+) -> Result<Search, Error> {
     let mut found = Vec::new();
     for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
-        let asked: Vec<(ShardId, Box<str>)> = some.iter().map(|shard| (shard.clone(), id.into())).collect();
+        let asked: Vec<(ShardId, Box<str>)> = some
+            .iter()
+            .map(|shard| (shard.clone(), id.into()))
+            .collect();
         for (shard, place) in some.iter().zip(survey.places(&asked).await?) {
             found.extend(place.map(|place| Place {
                 route: shard.route.to_string(),
@@ -155,11 +176,22 @@ pub(crate) async fn found(survey: &dyn Survey, known: &Known, (id, route): (&str
             }));
         }
     }
-    let Known { deployment, store, .. } = known.clone();
-    Ok(Search { deployment, store, at_ms: now.as_millis(), id: id.to_owned(), found })
+    let Known {
+        deployment, store, ..
+    } = known.clone();
+    Ok(Search {
+        deployment,
+        store,
+        at_ms: now.as_millis(),
+        id: id.to_owned(),
+        found,
+    })
 }
 
-pub(super) async fn shards(survey: &dyn Survey, route: Option<&str>) -> Result<Vec<ShardId>, Error> {
+pub(super) async fn shards(
+    survey: &dyn Survey,
+    route: Option<&str>,
+) -> Result<Vec<ShardId>, Error> {
     let mut shards = survey.shards().await?;
     shards.retain(|shard| route.is_none_or(|route| *shard.route == *route));
     Ok(shards)
@@ -178,10 +210,33 @@ struct Sum<'a> {
 
 impl<'a> Sum<'a> {
     fn new(known: &'a Known, route: Option<&str>) -> Self {
-        let empty = |name: &String| (name.clone(), Route { route: name.clone(), configured: true, shards: 0, amount: Amount::default() });
-        let routes = known.routes.keys().filter(|name| route.is_none_or(|route| route == *name)).map(empty).collect();
+        let empty = |name: &String| {
+            (
+                name.clone(),
+                Route {
+                    route: name.clone(),
+                    configured: true,
+                    shards: 0,
+                    amount: Amount::default(),
+                },
+            )
+        };
+        let routes = known
+            .routes
+            .keys()
+            .filter(|name| route.is_none_or(|route| route == *name))
+            .map(empty)
+            .collect();
         let nothing = Amount::default();
-        Self { known, routes, shards: Vec::new(), shards_left_out: 0, due_when_stored: nothing, far: nothing, hours: BTreeMap::new() }
+        Self {
+            known,
+            routes,
+            shards: Vec::new(),
+            shards_left_out: 0,
+            due_when_stored: nothing,
+            far: nothing,
+            hours: BTreeMap::new(),
+        }
     }
 
     fn add(&mut self, shard: &ShardId, contents: &Contents) {
@@ -192,9 +247,18 @@ impl<'a> Sum<'a> {
                 Level::Far | Level::Day => &mut self.far,
                 Level::Hour | Level::Minute => self.hours.entry(start_of(count.slice)).or_default(),
             };
-            at.add(Amount { messages: count.messages, bytes: count.bytes, quarantined: 0 });
+            at.add(Amount {
+                messages: count.messages,
+                bytes: count.bytes,
+                quarantined: 0,
+            });
         }
-        let new = || Route { route: route.clone(), configured: false, shards: 0, amount: Amount::default() };
+        let new = || Route {
+            route: route.clone(),
+            configured: false,
+            shards: 0,
+            amount: Amount::default(),
+        };
         let sum = self.routes.entry(route.clone()).or_insert_with(new);
         sum.shards += 1;
         sum.amount.add(amount);
@@ -208,18 +272,25 @@ impl<'a> Sum<'a> {
             partition: shard.partition.index,
             configured: self.known.has(shard),
             amount,
-            first_hour_ms: contents.slices.iter().map(|count| start_of(count.slice)).min(),
+            first_hour_ms: contents
+                .slices
+                .iter()
+                .map(|count| start_of(count.slice))
+                .min(),
         });
     }
 
     fn into_report(self, now: Timestamp) -> Report {
         let mut hours = self.hours.into_iter();
-        let listed = hours.by_ref().take(REPORT_HOURS_MAX).map(|(start_ms, amount)| Hour {
-            start_ms,
-            start: Timestamp::from_millis(start_ms).to_rfc3339(),
-            messages: amount.messages,
-            bytes: amount.bytes,
-        });
+        let listed = hours
+            .by_ref()
+            .take(REPORT_HOURS_MAX)
+            .map(|(start_ms, amount)| Hour {
+                start_ms,
+                start: Timestamp::from_millis(start_ms).to_rfc3339(),
+                messages: amount.messages,
+                bytes: amount.bytes,
+            });
         let listed = listed.collect();
         let together = |mut sum: Amount, amount: Amount| {
             sum.add(amount);
@@ -229,14 +300,20 @@ impl<'a> Sum<'a> {
             deployment: self.known.deployment.clone(),
             store: self.known.store.clone(),
             at_ms: now.as_millis(),
-            total: self.routes.values().map(|route| route.amount).fold(Amount::default(), together),
+            total: self
+                .routes
+                .values()
+                .map(|route| route.amount)
+                .fold(Amount::default(), together),
             routes: self.routes.into_values().collect(),
             shards: self.shards,
             shards_left_out: self.shards_left_out,
             due_when_stored: self.due_when_stored,
             far: self.far,
             hours: listed,
-            later: hours.map(|(_, amount)| amount).fold(Amount::default(), together),
+            later: hours
+                .map(|(_, amount)| amount)
+                .fold(Amount::default(), together),
         }
     }
 }
@@ -245,7 +322,11 @@ impl<'a> Sum<'a> {
 fn start_of(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
-        Level::Far | Level::Day | Level::Hour | Level::Minute => Slice::at(Level::Hour, slice.least_due()).least_due().as_millis(),
+        Level::Far | Level::Day | Level::Hour | Level::Minute => {
+            Slice::at(Level::Hour, slice.least_due())
+                .least_due()
+                .as_millis()
+        }
     }
 }
 
@@ -266,33 +347,75 @@ mod tests {
         }
 
         async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
-            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).map(|(_, contents, _)| contents.clone());
-            Ok(shards.iter().map(|shard| of(shard).unwrap_or_default()).collect())
+            let of = |shard: &ShardId| {
+                self.0
+                    .iter()
+                    .find(|(known, ..)| known == shard)
+                    .map(|(_, contents, _)| contents.clone())
+            };
+            Ok(shards
+                .iter()
+                .map(|shard| of(shard).unwrap_or_default())
+                .collect())
         }
 
-        async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<crate::store::Balance>>, Error> {
+        async fn balances(
+            &self,
+            shards: &[ShardId],
+        ) -> Result<Vec<Option<crate::store::Balance>>, Error> {
             Ok(vec![None; shards.len()])
         }
 
         async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
-            let of = |shard: &ShardId| self.0.iter().find(|(known, ..)| known == shard).and_then(|(.., place)| *place);
-            Ok(ids.iter().map(|(shard, id)| of(shard).filter(|_| &**id == "a")).collect())
+            let of = |shard: &ShardId| {
+                self.0
+                    .iter()
+                    .find(|(known, ..)| known == shard)
+                    .and_then(|(.., place)| *place)
+            };
+            Ok(ids
+                .iter()
+                .map(|(shard, id)| of(shard).filter(|_| &**id == "a"))
+                .collect())
         }
     }
 
     const HOUR: i64 = 3_600_000;
 
     fn fake() -> Fake {
-        let shard = |route: &str, topic: &str, index| ShardId::new(route, Partition::new(topic, index));
-        let count = |level, start, messages| SliceCount { slice: Slice { level, start }, messages, bytes: 10 * messages };
+        let shard =
+            |route: &str, topic: &str, index| ShardId::new(route, Partition::new(topic, index));
+        let count = |level, start, messages| SliceCount {
+            slice: Slice { level, start },
+            messages,
+            bytes: 10 * messages,
+        };
         let place = |due, offset| Some(Cursor::new(due, Offset(offset)));
         Fake(vec![
-            (shard("gone", "t", 0), Contents { slices: vec![count(Level::Hour, 5, 7)], quarantined: 2 }, place(Timestamp::AT_ONCE, 4)),
-            (shard("orders", "d", 0), Contents { slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)], quarantined: 0 }, None),
+            (
+                shard("gone", "t", 0),
+                Contents {
+                    slices: vec![count(Level::Hour, 5, 7)],
+                    quarantined: 2,
+                },
+                place(Timestamp::AT_ONCE, 4),
+            ),
+            (
+                shard("orders", "d", 0),
+                Contents {
+                    slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)],
+                    quarantined: 0,
+                },
+                None,
+            ),
             (
                 shard("orders", "old", 1),
                 Contents {
-                    slices: vec![count(Level::Far, 1, 5), count(Level::Hour, 29, 1), count(Level::Minute, 29 * 60 + 7, 1)],
+                    slices: vec![
+                        count(Level::Far, 1, 5),
+                        count(Level::Hour, 29, 1),
+                        count(Level::Minute, 29 * 60 + 7, 1),
+                    ],
                     quarantined: 0,
                 },
                 place(Timestamp::from_millis(29 * HOUR), 8),
@@ -302,47 +425,159 @@ mod tests {
 
     fn known() -> Known {
         let topics = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))].map(|(name, topics)| (name.to_owned(), topics));
-        Known { deployment: "prod".into(), store: "redis x".into(), routes: routes.into() }
+        let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))]
+            .map(|(name, topics)| (name.to_owned(), topics));
+        Known {
+            deployment: "prod".into(),
+            store: "redis x".into(),
+            routes: routes.into(),
+        }
     }
 
     #[tokio::test]
     async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
-        let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR)).await.unwrap();
-        let amount = |messages, quarantined| Amount { messages, bytes: 10 * messages, quarantined };
-        assert_eq!((report.total, report.due_when_stored), (amount(18, 2), amount(1, 0)));
+        let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR))
+            .await
+            .unwrap();
+        let amount = |messages, quarantined| Amount {
+            messages,
+            bytes: 10 * messages,
+            quarantined,
+        };
+        assert_eq!(
+            (report.total, report.due_when_stored),
+            (amount(18, 2), amount(1, 0))
+        );
         assert_eq!((report.far, report.later), (amount(5, 0), amount(0, 0)));
-        let routes: Vec<_> = report.routes.iter().map(|route| (&*route.route, route.configured, route.shards, route.amount)).collect();
-        assert_eq!(routes, [("gone", false, 1, amount(7, 2)), ("mail", true, 0, amount(0, 0)), ("orders", true, 2, amount(11, 0))]);
-        let shards: Vec<_> = report.shards.iter().map(|shard| (&*shard.topic, shard.configured, shard.first_hour_ms)).collect();
-        assert_eq!(shards, [("t", false, Some(5 * HOUR)), ("d", true, Some(0)), ("old", false, Some(24 * HOUR))]);
-        let hours: Vec<_> = report.hours.iter().map(|hour| (hour.start_ms, &*hour.start, hour.messages)).collect();
-        assert_eq!(hours, [(5 * HOUR, "1970-01-01T05:00:00Z", 10), (29 * HOUR, "1970-01-02T05:00:00Z", 2)]);
+        let routes: Vec<_> = report
+            .routes
+            .iter()
+            .map(|route| (&*route.route, route.configured, route.shards, route.amount))
+            .collect();
+        assert_eq!(
+            routes,
+            [
+                ("gone", false, 1, amount(7, 2)),
+                ("mail", true, 0, amount(0, 0)),
+                ("orders", true, 2, amount(11, 0))
+            ]
+        );
+        let shards: Vec<_> = report
+            .shards
+            .iter()
+            .map(|shard| (&*shard.topic, shard.configured, shard.first_hour_ms))
+            .collect();
+        assert_eq!(
+            shards,
+            [
+                ("t", false, Some(5 * HOUR)),
+                ("d", true, Some(0)),
+                ("old", false, Some(24 * HOUR))
+            ]
+        );
+        let hours: Vec<_> = report
+            .hours
+            .iter()
+            .map(|hour| (hour.start_ms, &*hour.start, hour.messages))
+            .collect();
+        assert_eq!(
+            hours,
+            [
+                (5 * HOUR, "1970-01-01T05:00:00Z", 10),
+                (29 * HOUR, "1970-01-02T05:00:00Z", 2)
+            ]
+        );
     }
 
     #[tokio::test]
     async fn a_report_of_one_route_knows_nothing_of_the_others() {
         let now = Timestamp::from_millis(0);
         let gone = report(&fake(), &known(), Some("gone"), now).await.unwrap();
-        assert_eq!((gone.total.messages, gone.routes.len(), gone.shards.len()), (7, 1, 1));
-        assert_eq!(report(&fake(), &known(), Some("never"), now).await.unwrap().routes, []);
-        assert_eq!(report(&fake(), &known(), Some("mail"), now).await.unwrap().routes.len(), 1, "configured, though it holds nothing");
+        assert_eq!(
+            (gone.total.messages, gone.routes.len(), gone.shards.len()),
+            (7, 1, 1)
+        );
+        assert_eq!(
+            report(&fake(), &known(), Some("never"), now)
+                .await
+                .unwrap()
+                .routes,
+            []
+        );
+        assert_eq!(
+            report(&fake(), &known(), Some("mail"), now)
+                .await
+                .unwrap()
+                .routes
+                .len(),
+            1,
+            "configured, though it holds nothing"
+        );
     }
 
     #[tokio::test]
     async fn an_id_is_found_in_every_shard_that_has_it() {
-        let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0)).await.unwrap();
-        let places: Vec<_> =
-            search.found.iter().map(|place| (&*place.topic, place.offset, place.configured, place.due_ms, &*place.due)).collect();
-        assert_eq!(places, [("t", 4, false, None, "at once"), ("old", 8, false, Some(29 * HOUR), "1970-01-02T05:00:00Z")]);
-        assert_eq!(found(&fake(), &known(), ("a", Some("orders")), Timestamp::from_millis(0)).await.unwrap().found.len(), 1);
-        assert_eq!(found(&fake(), &known(), ("b", None), Timestamp::from_millis(0)).await.unwrap().found, []);
+        let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0))
+            .await
+            .unwrap();
+        let places: Vec<_> = search
+            .found
+            .iter()
+            .map(|place| {
+                (
+                    &*place.topic,
+                    place.offset,
+                    place.configured,
+                    place.due_ms,
+                    &*place.due,
+                )
+            })
+            .collect();
+        assert_eq!(
+            places,
+            [
+                ("t", 4, false, None, "at once"),
+                ("old", 8, false, Some(29 * HOUR), "1970-01-02T05:00:00Z")
+            ]
+        );
+        assert_eq!(
+            found(
+                &fake(),
+                &known(),
+                ("a", Some("orders")),
+                Timestamp::from_millis(0)
+            )
+            .await
+            .unwrap()
+            .found
+            .len(),
+            1
+        );
+        assert_eq!(
+            found(&fake(), &known(), ("b", None), Timestamp::from_millis(0))
+                .await
+                .unwrap()
+                .found,
+            []
+        );
     }
 
     #[test]
     fn a_report_comes_back_from_its_document() {
-        let hour = Hour { start_ms: 1, start: "x".into(), messages: 2, bytes: 3 };
-        let report = Report { deployment: "prod".into(), hours: vec![hour], ..Report::default() };
-        assert_eq!(serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(), report);
+        let hour = Hour {
+            start_ms: 1,
+            start: "x".into(),
+            messages: 2,
+            bytes: 3,
+        };
+        let report = Report {
+            deployment: "prod".into(),
+            hours: vec![hour],
+            ..Report::default()
+        };
+        assert_eq!(
+            serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(),
+            report
+        );
     }
 }

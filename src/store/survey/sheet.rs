@@ -48,7 +48,14 @@ pub(crate) struct Sum {
 
 impl Sum {
     fn of(balance: &Balance) -> Self {
-        let Balance { accepted, settled, quarantined, pending, difference, is_unsure } = *balance;
+        let Balance {
+            accepted,
+            settled,
+            quarantined,
+            pending,
+            difference,
+            is_unsure,
+        } = *balance;
         Self {
             accepted,
             delivered: settled.delivered,
@@ -76,20 +83,48 @@ impl Sum {
 }
 
 /// Asks for the ledgers of one route or of all.
-pub(crate) async fn sheet(survey: &dyn Survey, known: &Known, route: Option<&str>, now: Timestamp) -> Result<Sheet, Error> {
-    let Known { deployment, store, .. } = known.clone();
-    let mut sheet = Sheet { deployment, store, at_ms: now.as_millis(), balances: true, ..Sheet::default() };
+pub(crate) async fn sheet(
+    survey: &dyn Survey,
+    known: &Known,
+    route: Option<&str>,
+    now: Timestamp,
+) -> Result<Sheet, Error> {
+    let Known {
+        deployment, store, ..
+    } = known.clone();
+    let mut sheet = Sheet {
+        deployment,
+        store,
+        at_ms: now.as_millis(),
+        balances: true,
+        ..Sheet::default()
+    };
     for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
         let balances = some.iter().zip(survey.balances(some).await?);
         // A shard that was erased meanwhile has none.
-        sheet.shards.extend(balances.filter_map(|(shard, balance)| Some(line(shard, &balance?))));
+        sheet
+            .shards
+            .extend(balances.filter_map(|(shard, balance)| Some(line(shard, &balance?))));
     }
-    sheet.shards.iter().for_each(|line| sheet.total.add(line.sum));
+    sheet
+        .shards
+        .iter()
+        .for_each(|line| sheet.total.add(line.sum));
     sheet.balances = sheet.shards.iter().all(|line| line.balances);
     Ok(sheet)
 }
 
 fn line(shard: &ShardId, balance: &Balance) -> Line {
-    let (route, topic, partition) = (shard.route.to_string(), shard.partition.topic.to_string(), shard.partition.index);
-    Line { route, topic, partition, balances: balance.holds(), sum: Sum::of(balance) }
+    let (route, topic, partition) = (
+        shard.route.to_string(),
+        shard.partition.topic.to_string(),
+        shard.partition.index,
+    );
+    Line {
+        route,
+        topic,
+        partition,
+        balances: balance.holds(),
+        sum: Sum::of(balance),
+    }
 }

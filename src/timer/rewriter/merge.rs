@@ -23,8 +23,17 @@ pub(super) fn rewrite(
         messages.pop();
     }
     if mutant::active(Mutant::RewriteDoubles) {
-        let later = |message: &Placed<'_>| Cursor { due: message.place.due.plus(Duration::from_millis(1)), ..message.place };
-        let doubles: Vec<_> = messages.iter().map(|message| Placed { place: later(message), ..*message }).collect();
+        let later = |message: &Placed<'_>| Cursor {
+            due: message.place.due.plus(Duration::from_millis(1)),
+            ..message.place
+        };
+        let doubles: Vec<_> = messages
+            .iter()
+            .map(|message| Placed {
+                place: later(message),
+                ..*message
+            })
+            .collect();
         messages.extend(doubles);
     }
     let below = below(messages.len(), shape);
@@ -33,16 +42,29 @@ pub(super) fn rewrite(
         Into::Hours => inputs.first().map(Loaded::slice),
         Into::Fewer | Into::Minutes => None,
     };
-    Some(sealer.seal(&mut messages, coarse.map(|slice| Far { slice, after, below })))
+    Some(sealer.seal(
+        &mut messages,
+        coarse.map(|slice| Far {
+            slice,
+            after,
+            below,
+        }),
+    ))
 }
 
 /// In order, each once: the same message may be in several runs. Hours that end by `after` are told apart in any case.
-fn messages(inputs: &[Loaded], (into, after): (Into, Timestamp), delivered: Claim) -> Vec<Placed<'_>> {
+fn messages(
+    inputs: &[Loaded],
+    (into, after): (Into, Timestamp),
+    delivered: Claim,
+) -> Vec<Placed<'_>> {
     let of = |run: &'_ Loaded, index| {
         let place = run.place(index);
         let slice = match into {
             Into::Fewer => run.slice(),
-            Into::Days if !ends_by(Slice::at(Level::Hour, place.due), after) => Slice::at(Level::Day, place.due),
+            Into::Days if !ends_by(Slice::at(Level::Hour, place.due), after) => {
+                Slice::at(Level::Day, place.due)
+            }
             Into::Days | Into::Hours => Slice::at(Level::Hour, place.due),
             Into::Minutes => Slice::at(Level::Minute, place.due),
         };
@@ -51,10 +73,16 @@ fn messages(inputs: &[Loaded], (into, after): (Into, Timestamp), delivered: Clai
     let all = inputs.iter().flat_map(|run| {
         (0..run.len()).map(move |index| {
             let (slice, place) = of(run, index);
-            Placed { slice, place, record: run.record(index) }
+            Placed {
+                slice,
+                place,
+                record: run.record(index),
+            }
         })
     });
-    let mut messages: Vec<_> = all.filter(|message| !delivered.covers(message.place)).collect();
+    let mut messages: Vec<_> = all
+        .filter(|message| !delivered.covers(message.place))
+        .collect();
     messages.sort_by_key(|message| message.place);
     messages.dedup_by_key(|message| message.place);
     messages
@@ -68,7 +96,11 @@ fn ends_by(slice: Slice, after: Timestamp) -> bool {
 /// waiting for more: only what is next to nothing stays as it was.
 fn below(messages: usize, shape: &Shape) -> usize {
     let is_most = messages as u64 >= shape.messages_max / 2;
-    if is_most { shape.thin.below.div_ceil(8) } else { shape.thin.below }
+    if is_most {
+        shape.thin.below.div_ceil(8)
+    } else {
+        shape.thin.below
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +111,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    const SHAPE: Shape = Shape { thin: Thin { after: Duration::ZERO, below: 3 }, messages_max: 1_000, ..Shape::DEFAULT };
+    const SHAPE: Shape = Shape {
+        thin: Thin {
+            after: Duration::ZERO,
+            below: 3,
+        },
+        messages_max: 1_000,
+        ..Shape::DEFAULT
+    };
     const BEYOND: Timestamp = Timestamp::from_millis(100);
 
     fn at(due: i64, offset: u64) -> Cursor {
@@ -88,21 +127,44 @@ mod tests {
 
     /// A run of these messages, each with its offset as record, as it would be read back.
     fn loaded(number: usize, level: Level, places: &BTreeSet<Cursor>) -> Loaded {
-        let records: Vec<_> = places.iter().map(|place| (*place, place.offset.0.to_be_bytes())).collect();
+        let records: Vec<_> = places
+            .iter()
+            .map(|place| (*place, place.offset.0.to_be_bytes()))
+            .collect();
         let slice = Slice::at(level, places.first().unwrap().due);
-        let mut placed: Vec<_> = records.iter().map(|(place, record)| Placed { slice, place: *place, record }).collect();
+        let mut placed: Vec<_> = records
+            .iter()
+            .map(|(place, record)| Placed {
+                slice,
+                place: *place,
+                record,
+            })
+            .collect();
         let run = Sealer::new(number as u64).seal(&mut placed, None).remove(0);
-        Decoder::new().decode(Name::new(format!("{number}")), slice, &run.bytes).unwrap()
+        Decoder::new()
+            .decode(Name::new(format!("{number}")), slice, &run.bytes)
+            .unwrap()
     }
 
     fn read(runs: &[Run]) -> BTreeMap<Cursor, Vec<u8>> {
         let mut found = BTreeMap::new();
         for run in runs {
-            let loaded = Decoder::new().decode(run.name.clone(), run.slice, &run.bytes).unwrap();
+            let loaded = Decoder::new()
+                .decode(run.name.clone(), run.slice, &run.bytes)
+                .unwrap();
             for index in 0..loaded.len() {
-                assert!(found.insert(loaded.place(index), loaded.record(index).to_vec()).is_none(), "twice");
                 assert!(
-                    run.slice.least_due() <= loaded.place(index).due && run.slice.end().is_none_or(|end| loaded.place(index).due < end)
+                    found
+                        .insert(loaded.place(index), loaded.record(index).to_vec())
+                        .is_none(),
+                    "twice"
+                );
+                assert!(
+                    run.slice.least_due() <= loaded.place(index).due
+                        && run
+                            .slice
+                            .end()
+                            .is_none_or(|end| loaded.place(index).due < end)
                 );
             }
         }
@@ -134,19 +196,53 @@ mod tests {
 
     #[test]
     fn runs_that_would_come_out_as_many_are_left_alone() {
-        let run = |number, level, due| loaded(number, level, &BTreeSet::from([at(due, number as u64)]));
+        let run =
+            |number, level, due| loaded(number, level, &BTreeSet::from([at(due, number as u64)]));
         let useless = |inputs: &[Loaded], into| {
-            let outputs = rewrite(inputs, into, (Claim::START, BEYOND), &SHAPE, &mut Sealer::new(9)).unwrap();
+            let outputs = rewrite(
+                inputs,
+                into,
+                (Claim::START, BEYOND),
+                &SHAPE,
+                &mut Sealer::new(9),
+            )
+            .unwrap();
             SHAPE.is_useless(inputs, &outputs, into, BEYOND)
         };
-        let hours = [run(1, Level::Hour, 200), run(2, Level::Hour, 3_600_200), run(3, Level::Hour, 7_200_200)];
-        assert_eq!(useless(&hours, Into::Fewer), Some(Timestamp::MAX), "three hours stay three runs");
-        assert_eq!(useless(&[run(1, Level::Hour, 200), run(2, Level::Hour, 201)], Into::Fewer), None, "one of two");
+        let hours = [
+            run(1, Level::Hour, 200),
+            run(2, Level::Hour, 3_600_200),
+            run(3, Level::Hour, 7_200_200),
+        ];
+        assert_eq!(
+            useless(&hours, Into::Fewer),
+            Some(Timestamp::MAX),
+            "three hours stay three runs"
+        );
+        assert_eq!(
+            useless(
+                &[run(1, Level::Hour, 200), run(2, Level::Hour, 201)],
+                Into::Fewer
+            ),
+            None,
+            "one of two"
+        );
         let days = 24 * 3_600_000;
         let two_days = BTreeSet::from([at(2 * days, 1), at(3 * days, 2)]);
         let far = [loaded(1, Level::Far, &two_days)];
         let until = Timestamp::from_millis(2 * days).minus(SHAPE.far_least);
-        assert_eq!(useless(&far, Into::Days), Some(until), "one far run stays one, until it begins");
-        assert_eq!(useless(&[run(1, Level::Far, 200), run(2, Level::Far, 2 * days)], Into::Days), None, "one begins, and is taken apart");
+        assert_eq!(
+            useless(&far, Into::Days),
+            Some(until),
+            "one far run stays one, until it begins"
+        );
+        assert_eq!(
+            useless(
+                &[run(1, Level::Far, 200), run(2, Level::Far, 2 * days)],
+                Into::Days
+            ),
+            None,
+            "one begins, and is taken apart"
+        );
     }
 }

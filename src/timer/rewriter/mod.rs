@@ -8,8 +8,8 @@ mod merge;
 mod plan;
 
 use crate::limit::{
-    LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_INTERVAL, REWRITE_LEFT_MAX, REWRITE_LIST_MAX, REWRITE_REST,
-    REWRITE_REST_URGENT,
+    LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_INTERVAL, REWRITE_LEFT_MAX,
+    REWRITE_LIST_MAX, REWRITE_REST, REWRITE_REST_URGENT,
 };
 use crate::model::{Claim, ShardId, Slice, Timestamp};
 use crate::run::{Decoder, Loaded, Name, Run, Sealer};
@@ -110,7 +110,16 @@ impl Rewriter {
                 Err(error) if error.is_transient() => Found::NoAnswer,
                 Err(error) => return Err(error),
             };
-            if self.done.send(Done { shard: chore.shard, tag: chore.tag, found }).await.is_err() {
+            if self
+                .done
+                .send(Done {
+                    shard: chore.shard,
+                    tag: chore.tag,
+                    found,
+                })
+                .await
+                .is_err()
+            {
                 return Ok(());
             }
             tokio::select! {
@@ -122,35 +131,90 @@ impl Rewriter {
     }
 
     async fn work(&self, chore: &Chore, tools: &mut Tools) -> Result<Found, Error> {
-        let list = List { shard: chore.shard.clone(), from: chore.from, until: Timestamp::MAX, limit: REWRITE_LIST_MAX };
-        let delivered = self.store.state(std::slice::from_ref(&chore.shard)).await?.pop().flatten().map(|state| state.delivered);
+        let list = List {
+            shard: chore.shard.clone(),
+            from: chore.from,
+            until: Timestamp::MAX,
+            limit: REWRITE_LIST_MAX,
+        };
+        let delivered = self
+            .store
+            .state(std::slice::from_ref(&chore.shard))
+            .await?
+            .pop()
+            .flatten()
+            .map(|state| state.delivered);
         let (mut runs, is_cut) = match self.store.list(&[list]).await?.pop() {
             Some(Listed::Runs { runs, more, .. }) => (runs, more),
             _ => (Vec::new(), false),
         };
-        let more = if is_cut { runs.last().map(|run| run.least_due.plus(Duration::from_millis(1))) } else { None };
+        let more = if is_cut {
+            runs.last()
+                .map(|run| run.least_due.plus(Duration::from_millis(1)))
+        } else {
+            None
+        };
         let beyond = self.shape.beyond(chore.loaded);
-        runs.retain(|run| tools.left.get(&run.name).is_none_or(|until| *until <= beyond));
+        runs.retain(|run| {
+            tools
+                .left
+                .get(&run.name)
+                .is_none_or(|until| *until <= beyond)
+        });
         match delivered.zip(self.shape.plan(&runs, beyond, chore.hour_max)) {
             Some((delivered, job)) => {
-                tools.urgent = if job.is_urgent { Some(Instant::now()) } else { tools.urgent };
-                self.swap(&chore.shard, job, (delivered, beyond), tools).await
+                tools.urgent = if job.is_urgent {
+                    Some(Instant::now())
+                } else {
+                    tools.urgent
+                };
+                self.swap(&chore.shard, job, (delivered, beyond), tools)
+                    .await
             }
             None => Ok(Found::Nothing { more }),
         }
     }
 
-    async fn swap(&self, shard: &ShardId, job: Job, (delivered, beyond): (Claim, Timestamp), tools: &mut Tools) -> Result<Found, Error> {
-        let inputs = self.fetch(shard, job.runs, (delivered, beyond), tools).await?;
-        let outputs = merge::rewrite(&inputs, job.into, (delivered, beyond), &self.shape, &mut tools.sealer);
-        let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else { return Ok(Found::Useless) };
+    async fn swap(
+        &self,
+        shard: &ShardId,
+        job: Job,
+        (delivered, beyond): (Claim, Timestamp),
+        tools: &mut Tools,
+    ) -> Result<Found, Error> {
+        let inputs = self
+            .fetch(shard, job.runs, (delivered, beyond), tools)
+            .await?;
+        let outputs = merge::rewrite(
+            &inputs,
+            job.into,
+            (delivered, beyond),
+            &self.shape,
+            &mut tools.sealer,
+        );
+        let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else {
+            return Ok(Found::Useless);
+        };
         if let Some(until) = self.shape.is_useless(&inputs, &outputs, job.into, beyond) {
-            inputs.iter().for_each(|run| tools.leave(run.name().clone(), until));
+            inputs
+                .iter()
+                .for_each(|run| tools.leave(run.name().clone(), until));
             return Ok(Found::Useless);
         }
-        let inputs = inputs.iter().map(|run| (run.slice(), run.name().clone())).collect();
-        let before = outputs.iter().map(|run| run.summary.least_due()).min().map_or(Timestamp::MAX, |due| self.shape.before(due));
-        Ok(Found::Swap(Swap { inputs, outputs, before }))
+        let inputs = inputs
+            .iter()
+            .map(|run| (run.slice(), run.name().clone()))
+            .collect();
+        let before = outputs
+            .iter()
+            .map(|run| run.summary.least_due())
+            .min()
+            .map_or(Timestamp::MAX, |due| self.shape.before(due));
+        Ok(Found::Swap(Swap {
+            inputs,
+            outputs,
+            before,
+        }))
     }
 
     /// The runs that can be rewritten now, as many as there is memory for.
@@ -163,12 +227,18 @@ impl Rewriter {
     ) -> Result<Vec<Loaded>, Error> {
         let (mut inputs, mut held) = (Vec::new(), 0);
         for part in runs.chunks(REWRITE_FETCH_MAX) {
-            let fetch = Fetch { shard: shard.clone(), runs: part.to_vec() };
+            let fetch = Fetch {
+                shard: shard.clone(),
+                runs: part.to_vec(),
+            };
             let blobs = self.store.fetch(&[fetch]).await?.pop().unwrap_or_default();
             for ((slice, name), bytes) in part.iter().zip(blobs) {
                 let Some(bytes) = bytes else { continue };
                 let loaded = tools.decoder.decode(name.clone(), *slice, &bytes);
-                match loaded.map_err(|_| Timestamp::MAX).and_then(|run| waits(run, delivered, beyond)) {
+                match loaded
+                    .map_err(|_| Timestamp::MAX)
+                    .and_then(|run| waits(run, delivered, beyond))
+                {
                     Ok(run) => {
                         held += run.bytes_held();
                         inputs.push(run);
@@ -186,13 +256,24 @@ impl Rewriter {
 
 impl Tools {
     fn new(writer: u64) -> Self {
-        Self { decoder: Decoder::new(), sealer: Sealer::new(writer), left: BTreeMap::new(), urgent: None }
+        Self {
+            decoder: Decoder::new(),
+            sealer: Sealer::new(writer),
+            left: BTreeMap::new(),
+            urgent: None,
+        }
     }
 
     /// How long to rest after a look that began then. Not much where there is something urgent, in whichever shard.
     fn rest(&self, begun: Instant, now: Instant) -> Duration {
-        let is_urgent = self.urgent.is_some_and(|found| now < found + REWRITE_INTERVAL);
-        let times = if is_urgent { REWRITE_REST_URGENT } else { REWRITE_REST };
+        let is_urgent = self
+            .urgent
+            .is_some_and(|found| now < found + REWRITE_INTERVAL);
+        let times = if is_urgent {
+            REWRITE_REST_URGENT
+        } else {
+            REWRITE_REST
+        };
         (now.duration_since(begun) * times).min(REWRITE_INTERVAL)
     }
 
@@ -207,8 +288,14 @@ impl Tools {
 /// A run of which nothing that is left is due by `beyond`; else when to look at it again: what is left of it may be delivered a while after
 /// it was due.
 fn waits(run: Loaded, delivered: Claim, beyond: Timestamp) -> Result<Loaded, Timestamp> {
-    let mut places = (0..run.len()).map(|index| run.place(index)).take_while(|place| place.due <= beyond);
-    if places.all(|place| delivered.covers(place)) { Ok(run) } else { Err(beyond.plus(LOOKAHEAD)) }
+    let mut places = (0..run.len())
+        .map(|index| run.place(index))
+        .take_while(|place| place.due <= beyond);
+    if places.all(|place| delivered.covers(place)) {
+        Ok(run)
+    } else {
+        Err(beyond.plus(LOOKAHEAD))
+    }
 }
 
 #[cfg(test)]
@@ -219,11 +306,24 @@ mod tests {
     fn it_rests_in_proportion_to_its_work_less_while_something_is_urgent_and_never_for_long() {
         let (begun, mut tools) = (Instant::now(), Tools::new(1));
         let now = begun + Duration::from_millis(10);
-        assert_eq!(tools.rest(begun, now), Duration::from_millis(10) * REWRITE_REST);
-        assert_eq!(tools.rest(begun, begun + Duration::from_secs(9)), REWRITE_INTERVAL);
+        assert_eq!(
+            tools.rest(begun, now),
+            Duration::from_millis(10) * REWRITE_REST
+        );
+        assert_eq!(
+            tools.rest(begun, begun + Duration::from_secs(9)),
+            REWRITE_INTERVAL
+        );
         tools.urgent = Some(begun);
-        assert_eq!(tools.rest(begun, now), Duration::from_millis(10) * REWRITE_REST_URGENT);
+        assert_eq!(
+            tools.rest(begun, now),
+            Duration::from_millis(10) * REWRITE_REST_URGENT
+        );
         let later = begun + REWRITE_INTERVAL;
-        assert_eq!(tools.rest(later, later + Duration::from_millis(10)), Duration::from_millis(10) * REWRITE_REST, "it was done");
+        assert_eq!(
+            tools.rest(later, later + Duration::from_millis(10)),
+            Duration::from_millis(10) * REWRITE_REST,
+            "it was done"
+        );
     }
 }

@@ -76,9 +76,21 @@ impl Shape {
     }
 
     /// Runs that are full by their bytes may come out as many as they went in, and would for ever. Until when they are left alone then.
-    pub(super) fn is_useless(&self, inputs: &[Loaded], outputs: &[Run], into: Into, beyond: Timestamp) -> Option<Timestamp> {
+    pub(super) fn is_useless(
+        &self,
+        inputs: &[Loaded],
+        outputs: &[Run],
+        into: Into,
+        beyond: Timestamp,
+    ) -> Option<Timestamp> {
         let least = inputs.iter().map(|run| run.summary().least_due()).min()?;
-        let coarse = |level| outputs.iter().filter(|run| run.slice.level == level).count() >= inputs.len();
+        let coarse = |level| {
+            outputs
+                .iter()
+                .filter(|run| run.slice.level == level)
+                .count()
+                >= inputs.len()
+        };
         let until = || (least > self.soon(beyond)).then(|| least.minus(self.far_least));
         match into {
             Into::Fewer => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
@@ -92,28 +104,49 @@ impl Shape {
     /// of an hour that can be loaded together.
     pub(crate) fn plan(&self, listed: &[Listing], beyond: Timestamp, hour_max: u64) -> Option<Job> {
         let mut slices: BTreeMap<Slice, Vec<&Listing>> = BTreeMap::new();
-        for run in listed.iter().filter(|run| matches!(run.slice.level, Level::Far | Level::Day) || run.least_due > beyond) {
+        for run in listed.iter().filter(|run| {
+            matches!(run.slice.level, Level::Far | Level::Day) || run.least_due > beyond
+        }) {
             slices.entry(run.slice).or_default().push(run);
         }
-        let of = |level| slices.iter().filter(move |(slice, _)| slice.level == level).map(|(_, runs)| runs);
+        let of = |level| {
+            slices
+                .iter()
+                .filter(move |(slice, _)| slice.level == level)
+                .map(|(_, runs)| runs)
+        };
         if let Some(runs) = of(Level::Hour).find(|runs| messages(runs) > hour_max) {
             return Some(self.job(runs.clone(), Into::Minutes, beyond));
         }
-        if let Some(runs) = of(Level::Day).map(|runs| self.begun(runs, beyond)).find(|begun| !begun.is_empty()) {
+        if let Some(runs) = of(Level::Day)
+            .map(|runs| self.begun(runs, beyond))
+            .find(|begun| !begun.is_empty())
+        {
             return Some(self.job(runs, Into::Hours, beyond));
         }
         let far: Vec<_> = of(Level::Far).flatten().copied().collect();
         let begun = self.begun(&far, beyond);
-        if let Some(runs) = if begun.is_empty() { self.alike(far, u64::MAX) } else { Some(begun) } {
+        if let Some(runs) = if begun.is_empty() {
+            self.alike(far, u64::MAX)
+        } else {
+            Some(begun)
+        } {
             return Some(self.job(runs, Into::Days, beyond));
         }
-        let fine = [Level::Day, Level::Hour, Level::Minute].into_iter().flat_map(of);
-        fine.filter_map(|runs| self.alike(runs.clone(), self.full)).max_by_key(Vec::len).map(|runs| self.job(runs, Into::Fewer, beyond))
+        let fine = [Level::Day, Level::Hour, Level::Minute]
+            .into_iter()
+            .flat_map(of);
+        fine.filter_map(|runs| self.alike(runs.clone(), self.full))
+            .max_by_key(Vec::len)
+            .map(|runs| self.job(runs, Into::Fewer, beyond))
     }
 
     /// Those of the runs that begin soon.
     fn begun<'a>(&self, runs: &[&'a Listing], beyond: Timestamp) -> Vec<&'a Listing> {
-        runs.iter().copied().filter(|run| run.least_due <= self.soon(beyond)).collect()
+        runs.iter()
+            .copied()
+            .filter(|run| run.least_due <= self.soon(beyond))
+            .collect()
     }
 
     /// Far runs and those of days that begin by then are taken apart.
@@ -145,10 +178,24 @@ impl Shape {
             sum += size(run);
             fits
         };
-        let most = runs.iter().take(limit::REWRITE_RUNS_MAX).take_while(fits).count();
+        let most = runs
+            .iter()
+            .take(limit::REWRITE_RUNS_MAX)
+            .take_while(fits)
+            .count();
         runs.truncate(most);
-        let is_urgent = into != Into::Fewer && runs.iter().any(|run| run.least_due <= beyond.plus(self.urgent));
-        Job { runs: runs.into_iter().map(|run| (run.slice, run.name.clone())).collect(), into, is_urgent }
+        let is_urgent = into != Into::Fewer
+            && runs
+                .iter()
+                .any(|run| run.least_due <= beyond.plus(self.urgent));
+        Job {
+            runs: runs
+                .into_iter()
+                .map(|run| (run.slice, run.name.clone()))
+                .collect(),
+            into,
+            is_urgent,
+        }
     }
 }
 
@@ -164,28 +211,57 @@ fn messages(runs: &[&Listing]) -> u64 {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { fan: 4, full: 64, far_least: Duration::from_secs(100), messages_max: 1_000, ..Shape::DEFAULT };
+    const SHAPE: Shape = Shape {
+        fan: 4,
+        full: 64,
+        far_least: Duration::from_secs(100),
+        messages_max: 1_000,
+        ..Shape::DEFAULT
+    };
     const BEYOND: Timestamp = Timestamp::from_millis(1_000);
 
     fn listing(level: Level, number: usize, count: u64, least_due: i64) -> Listing {
         let least_due = Timestamp::from_millis(least_due);
-        Listing { slice: Slice { level, start: 0 }, name: Name::new(format!("1-{number:x}-{count:x}-0")), least_due }
+        Listing {
+            slice: Slice { level, start: 0 },
+            name: Name::new(format!("1-{number:x}-{count:x}-0")),
+            least_due,
+        }
     }
 
     fn listings(level: Level, counts: &[u64], least_due: i64) -> Vec<Listing> {
-        counts.iter().enumerate().map(|(number, count)| listing(level, number, *count, least_due)).collect()
+        counts
+            .iter()
+            .enumerate()
+            .map(|(number, count)| listing(level, number, *count, least_due))
+            .collect()
     }
 
     fn sizes(job: Option<Job>) -> Option<(Into, Vec<u64>)> {
-        job.map(|job| (job.into, job.runs.iter().map(|(_, name)| u64::from(name.count())).collect()))
+        job.map(|job| {
+            (
+                job.into,
+                job.runs
+                    .iter()
+                    .map(|(_, name)| u64::from(name.count()))
+                    .collect(),
+            )
+        })
     }
 
     #[test]
     fn runs_of_one_size_are_merged_with_all_smaller_ones_once_there_are_enough() {
-        let plan = |counts| sizes(SHAPE.plan(&listings(Level::Hour, counts, 5_000), BEYOND, u64::MAX));
+        let plan =
+            |counts| sizes(SHAPE.plan(&listings(Level::Hour, counts, 5_000), BEYOND, u64::MAX));
         assert_eq!(plan(&[1, 1, 1]), None);
-        assert_eq!(plan(&[1, 9, 1, 2, 1, 70]), Some((Into::Fewer, vec![1, 1, 1, 2])));
-        assert_eq!(plan(&[1, 5, 6, 7, 8, 20]), Some((Into::Fewer, vec![1, 5, 6, 7, 8])));
+        assert_eq!(
+            plan(&[1, 9, 1, 2, 1, 70]),
+            Some((Into::Fewer, vec![1, 1, 1, 2]))
+        );
+        assert_eq!(
+            plan(&[1, 5, 6, 7, 8, 20]),
+            Some((Into::Fewer, vec![1, 5, 6, 7, 8]))
+        );
         assert_eq!(plan(&[64, 65, 66, 67, 68]), None, "they are full");
     }
 
@@ -200,31 +276,72 @@ mod tests {
 
     #[test]
     fn far_runs_are_taken_apart_when_there_are_enough_or_they_begin_soon() {
-        let plan = |counts, least_due| sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX));
+        let plan = |counts, least_due| {
+            sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX))
+        };
         assert_eq!(plan(&[900], 101_001), None);
         assert_eq!(plan(&[900], 101_000), Some((Into::Days, vec![900])));
-        assert_eq!(plan(&[100, 90, 80, 70], 200_000), Some((Into::Days, vec![70, 80, 90, 100])));
-        assert_eq!(plan(&[400, 400, 400, 400], 200_000), Some((Into::Days, vec![400, 400])), "as many as one job may have");
+        assert_eq!(
+            plan(&[100, 90, 80, 70], 200_000),
+            Some((Into::Days, vec![70, 80, 90, 100]))
+        );
+        assert_eq!(
+            plan(&[400, 400, 400, 400], 200_000),
+            Some((Into::Days, vec![400, 400])),
+            "as many as one job may have"
+        );
     }
 
     #[test]
     fn the_runs_of_a_day_are_taken_apart_when_it_begins_soon_and_else_only_merged() {
-        let plan = |counts, least_due| sizes(SHAPE.plan(&listings(Level::Day, counts, least_due), BEYOND, u64::MAX));
-        assert_eq!(plan(&[900, 50], 101_000), Some((Into::Hours, vec![900, 50])));
-        assert_eq!(plan(&[900, 70, 80, 90, 100], 101_001), None, "they are full");
-        assert_eq!(plan(&[900, 20, 30, 40, 50], 101_001), Some((Into::Fewer, vec![20, 30, 40, 50])));
+        let plan = |counts, least_due| {
+            sizes(SHAPE.plan(&listings(Level::Day, counts, least_due), BEYOND, u64::MAX))
+        };
+        assert_eq!(
+            plan(&[900, 50], 101_000),
+            Some((Into::Hours, vec![900, 50]))
+        );
+        assert_eq!(
+            plan(&[900, 70, 80, 90, 100], 101_001),
+            None,
+            "they are full"
+        );
+        assert_eq!(
+            plan(&[900, 20, 30, 40, 50], 101_001),
+            Some((Into::Fewer, vec![20, 30, 40, 50]))
+        );
         let mut days = listings(Level::Day, &[5], 100_000);
-        days.push(Listing { slice: Slice { level: Level::Day, start: 1 }, ..listing(Level::Day, 9, 6, 100_000) });
-        assert_eq!(sizes(SHAPE.plan(&days, BEYOND, u64::MAX)), Some((Into::Hours, vec![5])), "one day at a time");
+        days.push(Listing {
+            slice: Slice {
+                level: Level::Day,
+                start: 1,
+            },
+            ..listing(Level::Day, 9, 6, 100_000)
+        });
+        assert_eq!(
+            sizes(SHAPE.plan(&days, BEYOND, u64::MAX)),
+            Some((Into::Hours, vec![5])),
+            "one day at a time"
+        );
     }
 
     #[test]
     fn to_take_apart_what_begins_soon_is_urgent_and_to_merge_is_not() {
-        let shape = Shape { urgent: Duration::from_secs(40), ..SHAPE };
-        let is_urgent = |level, counts, least_due, hour_max| {
-            shape.plan(&listings(level, counts, least_due), BEYOND, hour_max).expect("there is a job").is_urgent
+        let shape = Shape {
+            urgent: Duration::from_secs(40),
+            ..SHAPE
         };
-        for (level, hour_max) in [(Level::Far, u64::MAX), (Level::Day, u64::MAX), (Level::Hour, 500)] {
+        let is_urgent = |level, counts, least_due, hour_max| {
+            shape
+                .plan(&listings(level, counts, least_due), BEYOND, hour_max)
+                .expect("there is a job")
+                .is_urgent
+        };
+        for (level, hour_max) in [
+            (Level::Far, u64::MAX),
+            (Level::Day, u64::MAX),
+            (Level::Hour, 500),
+        ] {
             assert!(is_urgent(level, &[900], 41_000, hour_max), "{level:?}");
             assert!(!is_urgent(level, &[900], 41_001, hour_max), "{level:?}");
         }
@@ -232,16 +349,32 @@ mod tests {
         let mut runs = listings(Level::Far, &[900], 41_000);
         runs.extend(listings(Level::Far, &[900], 90_000));
         runs.rotate_left(1);
-        assert!(!shape.plan(&runs, BEYOND, u64::MAX).expect("the first begins").is_urgent, "the urgent one is not in this job");
+        assert!(
+            !shape
+                .plan(&runs, BEYOND, u64::MAX)
+                .expect("the first begins")
+                .is_urgent,
+            "the urgent one is not in this job"
+        );
     }
 
     #[test]
     fn an_hour_that_is_too_much_at_once_is_split_first_of_all() {
         let mut runs = listings(Level::Hour, &[500, 500, 100], 5_000);
         runs.extend(listings(Level::Far, &[1, 1, 1, 1], 5_000));
-        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_099)), Some((Into::Minutes, vec![500, 500])));
-        assert_eq!(sizes(SHAPE.plan(&runs, BEYOND, 1_100)), Some((Into::Days, vec![1, 1, 1, 1])));
+        assert_eq!(
+            sizes(SHAPE.plan(&runs, BEYOND, 1_099)),
+            Some((Into::Minutes, vec![500, 500]))
+        );
+        assert_eq!(
+            sizes(SHAPE.plan(&runs, BEYOND, 1_100)),
+            Some((Into::Days, vec![1, 1, 1, 1]))
+        );
         let minute = listings(Level::Minute, &[500, 500, 100], 5_000);
-        assert_eq!(SHAPE.plan(&minute, BEYOND, 1), None, "there is nothing finer");
+        assert_eq!(
+            SHAPE.plan(&minute, BEYOND, 1),
+            None,
+            "there is nothing finer"
+        );
     }
 }

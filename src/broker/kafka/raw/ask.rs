@@ -36,20 +36,31 @@ pub(in super::super) struct Asking<'a> {
 }
 
 /// The topics, in no order; one that the cluster refuses to describe has an error in its place.
-pub(in super::super) fn describe_topics(asking: &mut Asking<'_>, topics: &[&str]) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
-    let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
+pub(in super::super) fn describe_topics(
+    asking: &mut Asking<'_>,
+    topics: &[&str],
+) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
+    let ask = Ask::new(
+        asking.native,
+        sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
+        KAFKA_ANSWER_MAX,
+    );
     // SAFETY: what is handed in is alive.
     ask.about_topics(asking, topics, |topic| unsafe { topic_facts(topic) })
 }
 
 /// SAFETY: `topic` is alive.
-unsafe fn topic_facts(topic: *const sys::rd_kafka_TopicDescription_t) -> Result<TopicFacts, Failed> {
+unsafe fn topic_facts(
+    topic: *const sys::rd_kafka_TopicDescription_t,
+) -> Result<TopicFacts, Failed> {
     // SAFETY: as the function's own; all that is read belongs to the topic.
     unsafe {
         failure(sys::rd_kafka_TopicDescription_error(topic))?;
         let mut count = 0;
         let partitions = sys::rd_kafka_TopicDescription_partitions(topic, &mut count);
-        let partitions = slice(partitions, count).iter().map(|partition| sys::rd_kafka_TopicPartitionInfo_partition(*partition));
+        let partitions = slice(partitions, count)
+            .iter()
+            .map(|partition| sys::rd_kafka_TopicPartitionInfo_partition(*partition));
         Ok(TopicFacts {
             name: text(sys::rd_kafka_TopicDescription_name(topic)),
             id: id(sys::rd_kafka_TopicDescription_topic_id(topic)),
@@ -62,8 +73,9 @@ unsafe fn topic_facts(topic: *const sys::rd_kafka_TopicDescription_t) -> Result<
 unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
     // SAFETY: as the function's own.
     unsafe {
-        let zero =
-            uuid.is_null() || (sys::rd_kafka_Uuid_most_significant_bits(uuid) == 0 && sys::rd_kafka_Uuid_least_significant_bits(uuid) == 0);
+        let zero = uuid.is_null()
+            || (sys::rd_kafka_Uuid_most_significant_bits(uuid) == 0
+                && sys::rd_kafka_Uuid_least_significant_bits(uuid) == 0);
         (!zero).then(|| text(sys::rd_kafka_Uuid_base64str(uuid)))
     }
 }
@@ -71,9 +83,15 @@ unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
 /// Whether the broker that the cluster calls its controller answers. It is asked about one topic, for librdkafka (2.12) aborts the process when
 /// it asks about the cluster alone and hears that no broker is fit for service, as a broker says of itself after a pause.
 pub(super) fn is_there(native: &Native, topic: &CStr) -> bool {
-    let ask = Ask::new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_PROBE_MAX);
+    let ask = Ask::new(
+        native,
+        sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
+        KAFKA_PROBE_MAX,
+    );
     ask.describe(&[topic]);
-    ask.queue.poll(KAFKA_PROBE_MAX).is_some_and(|event| event.error().is_none())
+    ask.queue
+        .poll(KAFKA_PROBE_MAX)
+        .is_some_and(|event| event.error().is_none())
 }
 
 /// One offset of each partition of the list, in its order.
@@ -89,7 +107,11 @@ pub(in super::super) fn list_offsets(
         Spec::End => rdkafka::Offset::End,
     });
     all.expect("offsets that every list takes");
-    let ask = Ask::new(asking.native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS, KAFKA_ANSWER_MAX);
+    let ask = Ask::new(
+        asking.native,
+        sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
+        KAFKA_ANSWER_MAX,
+    );
     // SAFETY: all handles are alive; the call copies the list.
     unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue()) };
     let event = ask.answer(asking)?;
@@ -98,7 +120,9 @@ pub(in super::super) fn list_offsets(
         let mut count = 0;
         let result = sys::rd_kafka_event_ListOffsets_result(event.0.as_ptr());
         let infos = sys::rd_kafka_ListOffsets_result_infos(result, &mut count);
-        let found = slice(infos, count).iter().map(|info| &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info));
+        let found = slice(infos, count)
+            .iter()
+            .map(|info| &*sys::rd_kafka_ListOffsetsResultInfo_topic_partition(*info));
         Ok(in_order(partitions, found, |element| Ok(element.offset)))
     }
 }
@@ -114,19 +138,32 @@ pub(in super::super) fn committed(
     let (list, until) = (list(partitions), Instant::now() + patience);
     loop {
         // SAFETY: client and list are alive; the list is written to by this thread only, before the call returns.
-        let code = unsafe { sys::rd_kafka_committed(asking.native.ptr(), list.ptr(), millis(KAFKA_COMMITTED_TURN)) };
+        let code = unsafe {
+            sys::rd_kafka_committed(
+                asking.native.ptr(),
+                list.ptr(),
+                millis(KAFKA_COMMITTED_TURN),
+            )
+        };
         match code {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => break,
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__TIMED_OUT if (asking.meanwhile)() && Instant::now() < until => {}
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__TIMED_OUT
+                if (asking.meanwhile)() && Instant::now() < until => {}
             code => return Err((code.into(), RDKafkaErrorCode::from(code).to_string())),
         }
     }
     // SAFETY: the list is alive.
     let found = unsafe {
         let list = &*list.ptr();
-        slice(list.elems.cast_const(), usize::try_from(list.cnt).unwrap_or(0)).iter()
+        slice(
+            list.elems.cast_const(),
+            usize::try_from(list.cnt).unwrap_or(0),
+        )
+        .iter()
     };
-    Ok(in_order(partitions, found, |element| Ok((element.offset >= 0).then(|| metadata(element)))))
+    Ok(in_order(partitions, found, |element| {
+        Ok((element.offset >= 0).then(|| metadata(element)))
+    }))
 }
 
 fn metadata(element: &sys::rd_kafka_topic_partition_t) -> String {
@@ -146,7 +183,10 @@ fn in_order<'a, T>(
         .map(|element| ((unsafe { text(element.topic) }, element.partition), element))
         .collect();
     let one = |partition| {
-        let element = found.get(partition).ok_or((RDKafkaErrorCode::Fail, "the broker left it out of its answer".to_owned()))?;
+        let element = found.get(partition).ok_or((
+            RDKafkaErrorCode::Fail,
+            "the broker left it out of its answer".to_owned(),
+        ))?;
         match element.err {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => value(element),
             code => Err((code.into(), RDKafkaErrorCode::from(code).to_string())),
@@ -167,10 +207,15 @@ fn list(partitions: &[(String, i32)]) -> TopicPartitionList {
 pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
     // SAFETY: as the function's own.
     unsafe {
-        if error.is_null() || sys::rd_kafka_error_code(error) == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        if error.is_null()
+            || sys::rd_kafka_error_code(error) == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+        {
             return Ok(());
         }
-        Err((sys::rd_kafka_error_code(error).into(), text(sys::rd_kafka_error_string(error))))
+        Err((
+            sys::rd_kafka_error_code(error).into(),
+            text(sys::rd_kafka_error_string(error)),
+        ))
     }
 }
 
@@ -186,11 +231,21 @@ impl Ask {
         let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
-            let queue = Queue::own(sys::rd_kafka_queue_new(client)).expect("librdkafka aborts when memory is out");
+            let queue = Queue::own(sys::rd_kafka_queue_new(client))
+                .expect("librdkafka aborts when memory is out");
             let options = sys::rd_kafka_AdminOptions_new(client, call);
             let mut reason: [c_char; 128] = [0; 128];
-            sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(patience), reason.as_mut_ptr(), reason.len());
-            Self { queue, options, client }
+            sys::rd_kafka_AdminOptions_set_request_timeout(
+                options,
+                millis(patience),
+                reason.as_mut_ptr(),
+                reason.len(),
+            );
+            Self {
+                queue,
+                options,
+                client,
+            }
         }
     }
 
@@ -206,7 +261,10 @@ impl Ask {
         topics: &[&str],
         read: impl Fn(*const sys::rd_kafka_TopicDescription_t) -> T,
     ) -> Result<Vec<T>, Failed> {
-        let names: Vec<CString> = topics.iter().filter_map(|topic| CString::new(*topic).ok()).collect();
+        let names: Vec<CString> = topics
+            .iter()
+            .filter_map(|topic| CString::new(*topic).ok())
+            .collect();
         if let Some(name) = names.first() {
             asking.native.knows(name);
         }
@@ -217,7 +275,10 @@ impl Ask {
             let mut count = 0;
             let result = sys::rd_kafka_event_DescribeTopics_result(event.0.as_ptr());
             let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
-            Ok(slice(topics, count).iter().map(|topic| read(*topic)).collect())
+            Ok(slice(topics, count)
+                .iter()
+                .map(|topic| read(*topic))
+                .collect())
         }
     }
 
@@ -225,7 +286,8 @@ impl Ask {
         let mut names: Vec<*const c_char> = topics.iter().map(|name| name.as_ptr()).collect();
         // SAFETY: all handles are alive; the collection copies the names, and the call copies the collection.
         unsafe {
-            let collection = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+            let collection =
+                sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
             sys::rd_kafka_DescribeTopics(self.client, collection, self.options, self.queue());
             sys::rd_kafka_TopicCollection_destroy(collection);
         }

@@ -23,7 +23,9 @@ impl Commits {
     pub(in super::super) fn new<C: ClientContext>(client: &Client<C>) -> Self {
         // SAFETY: the client is alive, and outlives the queue.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_new(client.native_ptr())) };
-        Self(WakingQueue::new(queue.expect("librdkafka aborts when memory is out")))
+        Self(WakingQueue::new(
+            queue.expect("librdkafka aborts when memory is out"),
+        ))
     }
 
     pub(in super::super) fn wake(&mut self, thread: Thread) {
@@ -38,15 +40,32 @@ impl Commits {
         number: usize,
     ) -> Result<(), RDKafkaErrorCode> {
         // SAFETY: client, list and queue are alive; the list is copied; the number travels as a pointer's bits, and is never followed.
-        let code = unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), offsets.ptr(), self.0.ptr(), None, number as *mut c_void) };
-        if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(code.into()) }
+        let code = unsafe {
+            sys::rd_kafka_commit_queue(
+                client.native_ptr(),
+                offsets.ptr(),
+                self.0.ptr(),
+                None,
+                number as *mut c_void,
+            )
+        };
+        if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            Ok(())
+        } else {
+            Err(code.into())
+        }
     }
 
     pub(in super::super) fn answer(&self) -> Option<Committed> {
         let event = self.0.poll(Duration::ZERO)?;
         // SAFETY: the event is alive.
         let number = unsafe { sys::rd_kafka_event_opaque(event.0.as_ptr()) } as usize;
-        Some(Committed { number, result: event.error().map_or_else(|| parts(&event), |(code, _)| Err(code)) })
+        Some(Committed {
+            number,
+            result: event
+                .error()
+                .map_or_else(|| parts(&event), |(code, _)| Err(code)),
+        })
     }
 }
 
@@ -55,8 +74,15 @@ fn parts(event: &Event) -> Result<(), RDKafkaErrorCode> {
     // SAFETY: the event is alive, and its list lives as long as it.
     let elements = unsafe {
         let list = sys::rd_kafka_event_topic_partition_list(event.0.as_ptr());
-        list.as_ref().map_or(&[][..], |list| super::slice(list.elems.cast_const(), usize::try_from(list.cnt).unwrap_or(0)))
+        list.as_ref().map_or(&[][..], |list| {
+            super::slice(
+                list.elems.cast_const(),
+                usize::try_from(list.cnt).unwrap_or(0),
+            )
+        })
     };
-    let failed = elements.iter().find(|element| element.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+    let failed = elements
+        .iter()
+        .find(|element| element.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
     failed.map_or(Ok(()), |element| Err(element.err.into()))
 }

@@ -27,12 +27,19 @@ pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Fai
     let until = Instant::now() + KAFKA_ANSWER_MAX;
     loop {
         // SAFETY: the metadata says how many it has, and is alive.
-        let answer = asking.native.metadata(None, KAFKA_METADATA_TURN, |metadata| unsafe {
-            let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
-            slice(metadata.brokers, brokers).iter().map(|broker| broker.id).collect()
-        });
+        let answer = asking
+            .native
+            .metadata(None, KAFKA_METADATA_TURN, |metadata| unsafe {
+                let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
+                slice(metadata.brokers, brokers)
+                    .iter()
+                    .map(|broker| broker.id)
+                    .collect()
+            });
         // No broker is connected, or none has answered; who serves the client meanwhile will know why.
-        let is_late = answer.as_ref().is_err_and(|(code, _)| matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut));
+        let is_late = answer.as_ref().is_err_and(|(code, _)| {
+            matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut)
+        });
         if !(is_late && (asking.meanwhile)() && Instant::now() < until) {
             return answer;
         }
@@ -49,12 +56,28 @@ pub(in super::super) fn settings(
         Whose::Topic => Resource::RD_KAFKA_RESOURCE_TOPIC,
         Whose::Broker => Resource::RD_KAFKA_RESOURCE_BROKER,
     };
-    let names: Vec<CString> = names.iter().filter_map(|name| CString::new(*name).ok()).collect();
-    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, KAFKA_ANSWER_MAX);
+    let names: Vec<CString> = names
+        .iter()
+        .filter_map(|name| CString::new(*name).ok())
+        .collect();
+    let ask = Ask::new(
+        asking.native,
+        Call::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS,
+        KAFKA_ANSWER_MAX,
+    );
     // SAFETY: all handles and names are alive; the call copies the resources, which are ours to destroy.
     unsafe {
-        let mut resources: Vec<_> = names.iter().map(|name| sys::rd_kafka_ConfigResource_new(kind, name.as_ptr())).collect();
-        sys::rd_kafka_DescribeConfigs(ask.client, resources.as_mut_ptr(), resources.len(), ask.options, ask.queue());
+        let mut resources: Vec<_> = names
+            .iter()
+            .map(|name| sys::rd_kafka_ConfigResource_new(kind, name.as_ptr()))
+            .collect();
+        sys::rd_kafka_DescribeConfigs(
+            ask.client,
+            resources.as_mut_ptr(),
+            resources.len(),
+            ask.options,
+            ask.queue(),
+        );
         sys::rd_kafka_ConfigResource_destroy_array(resources.as_mut_ptr(), resources.len());
     }
     let event = ask.answer(asking)?;
@@ -63,7 +86,12 @@ pub(in super::super) fn settings(
         let mut count = 0;
         let result = sys::rd_kafka_event_DescribeConfigs_result(event.0.as_ptr());
         let resources = sys::rd_kafka_DescribeConfigs_result_resources(result, &mut count);
-        let found = slice(resources, count).iter().map(|resource| (text(sys::rd_kafka_ConfigResource_name(*resource)), values(*resource)));
+        let found = slice(resources, count).iter().map(|resource| {
+            (
+                text(sys::rd_kafka_ConfigResource_name(*resource)),
+                values(*resource),
+            )
+        });
         Ok(found.collect())
     }
 }
@@ -74,7 +102,10 @@ unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Valu
     unsafe {
         let code = sys::rd_kafka_ConfigResource_error(resource);
         if code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-            return Err((code.into(), text(sys::rd_kafka_ConfigResource_error_string(resource))));
+            return Err((
+                code.into(),
+                text(sys::rd_kafka_ConfigResource_error_string(resource)),
+            ));
         }
         let mut count = 0;
         let entries = sys::rd_kafka_ConfigResource_configs(resource, &mut count);
@@ -87,8 +118,15 @@ unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Valu
 }
 
 /// What this client may do with a topic: read it, write to it. Topics of which the cluster does not say are left out.
-pub(in super::super) fn rights(asking: &mut Asking<'_>, topics: &[&str]) -> Result<BTreeMap<String, (bool, bool)>, Failed> {
-    let ask = Ask::new(asking.native, Call::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, KAFKA_ANSWER_MAX);
+pub(in super::super) fn rights(
+    asking: &mut Asking<'_>,
+    topics: &[&str],
+) -> Result<BTreeMap<String, (bool, bool)>, Failed> {
+    let ask = Ask::new(
+        asking.native,
+        Call::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
+        KAFKA_ANSWER_MAX,
+    );
     // SAFETY: the options are alive; the error is null or ours.
     unsafe {
         let error = sys::rd_kafka_AdminOptions_set_include_authorized_operations(ask.options, 1);
@@ -104,7 +142,9 @@ pub(in super::super) fn rights(asking: &mut Asking<'_>, topics: &[&str]) -> Resu
 }
 
 /// SAFETY: `topic` is alive.
-unsafe fn of_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<(String, (bool, bool))> {
+unsafe fn of_topic(
+    topic: *const sys::rd_kafka_TopicDescription_t,
+) -> Option<(String, (bool, bool))> {
     // SAFETY: as the function's own; all that is read belongs to the topic.
     unsafe {
         failure(sys::rd_kafka_TopicDescription_error(topic)).ok()?;
@@ -115,9 +155,14 @@ unsafe fn of_topic(topic: *const sys::rd_kafka_TopicDescription_t) -> Option<(St
         }
         let may = |wanted: Operation| {
             let operations = slice(operations, count);
-            operations.iter().any(|operation| *operation == wanted || *operation == Operation::RD_KAFKA_ACL_OPERATION_ALL)
+            operations.iter().any(|operation| {
+                *operation == wanted || *operation == Operation::RD_KAFKA_ACL_OPERATION_ALL
+            })
         };
-        let rights = (may(Operation::RD_KAFKA_ACL_OPERATION_READ), may(Operation::RD_KAFKA_ACL_OPERATION_WRITE));
+        let rights = (
+            may(Operation::RD_KAFKA_ACL_OPERATION_READ),
+            may(Operation::RD_KAFKA_ACL_OPERATION_WRITE),
+        );
         Some((text(sys::rd_kafka_TopicDescription_name(topic)), rights))
     }
 }

@@ -23,14 +23,27 @@ pub(in super::super) struct MockBroker {
 impl MockBroker {
     pub(in super::super) fn start() -> Result<Self, KafkaError> {
         let config = ClientConfig::new();
-        let client = Client::new(&config, config.create_native_config()?, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext)?;
+        let client = Client::new(
+            &config,
+            config.create_native_config()?,
+            RDKafkaType::RD_KAFKA_PRODUCER,
+            DefaultClientContext,
+        )?;
         // SAFETY: the client is alive, and outlives the cluster.
-        let cluster = NonNull::new(without_signals(|| unsafe { sys::rd_kafka_mock_cluster_new(client.native_ptr(), 1) }));
+        let cluster = NonNull::new(without_signals(|| unsafe {
+            sys::rd_kafka_mock_cluster_new(client.native_ptr(), 1)
+        }));
         let cluster = cluster.ok_or(KafkaError::MockCluster(RDKafkaErrorCode::Fail))?;
-        let broker = Self { cluster, _client: client };
+        let broker = Self {
+            cluster,
+            _client: client,
+        };
         // SAFETY: the cluster is alive.
         let added = unsafe {
-            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster.as_ptr(), super::millis(KAFKA_MOCK_REBALANCE_DELAY));
+            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(
+                cluster.as_ptr(),
+                super::millis(KAFKA_MOCK_REBALANCE_DELAY),
+            );
             sys::rd_kafka_mock_broker_add(cluster.as_ptr(), CONTROLLER)
         };
         done(added)?;
@@ -40,13 +53,21 @@ impl MockBroker {
     /// `host:port`.
     pub(in super::super) fn address(&self) -> String {
         // SAFETY: the cluster is alive, and owns the text.
-        unsafe { CStr::from_ptr(sys::rd_kafka_mock_cluster_bootstraps(self.cluster.as_ptr())) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(sys::rd_kafka_mock_cluster_bootstraps(self.cluster.as_ptr())) }
+            .to_string_lossy()
+            .into_owned()
     }
 
-    pub(in super::super) fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
+    pub(in super::super) fn create_topic(
+        &self,
+        name: &str,
+        partitions: i32,
+    ) -> Result<(), KafkaError> {
         let name = CString::new(name)?;
         // SAFETY: cluster and name are alive; the call copies the name.
-        done(unsafe { sys::rd_kafka_mock_topic_create(self.cluster.as_ptr(), name.as_ptr(), partitions, 1) })
+        done(unsafe {
+            sys::rd_kafka_mock_topic_create(self.cluster.as_ptr(), name.as_ptr(), partitions, 1)
+        })
     }
 }
 
@@ -55,7 +76,8 @@ impl MockBroker {
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: both sets live until the end, and are filled before they are read.
     unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         let started = start();
@@ -65,7 +87,11 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 }
 
 fn done(code: RDKafkaRespErr) -> Result<(), KafkaError> {
-    if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(KafkaError::MockCluster(code.into())) }
+    if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        Ok(())
+    } else {
+        Err(KafkaError::MockCluster(code.into()))
+    }
 }
 
 impl Drop for MockBroker {

@@ -16,7 +16,10 @@
 //!   client, for a client must outlive what was taken from it.
 //! - What is borrowed from an event or a message lives as long as the Rust borrow of that event or message.
 //! - librdkafka's client and queue functions may be called from any thread.
-#![allow(unsafe_code, reason = "librdkafka is a C library; the rest of the crate is safe because this module is")]
+#![allow(
+    unsafe_code,
+    reason = "librdkafka is a C library; the rest of the crate is safe because this module is"
+)]
 
 mod ask;
 mod commit;
@@ -60,8 +63,14 @@ const NO_TOPIC: &CStr = c"postdate-probe";
 /// What a client says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    Log { level: Level, text: String },
-    Error { code: RDKafkaErrorCode, text: String },
+    Log {
+        level: Level,
+        text: String,
+    },
+    Error {
+        code: RDKafkaErrorCode,
+        text: String,
+    },
 }
 
 /// How much a log line matters to librdkafka.
@@ -76,7 +85,10 @@ pub(super) enum Level {
 impl From<RDKafkaLogLevel> for Level {
     fn from(level: RDKafkaLogLevel) -> Self {
         match level {
-            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => Self::Error,
+            RDKafkaLogLevel::Emerg
+            | RDKafkaLogLevel::Alert
+            | RDKafkaLogLevel::Critical
+            | RDKafkaLogLevel::Error => Self::Error,
             RDKafkaLogLevel::Warning => Self::Warning,
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Self::Info,
             RDKafkaLogLevel::Debug => Self::Debug,
@@ -92,7 +104,11 @@ impl Native {
         let client = Client::new(config, native, kind, DefaultClientContext)?;
         // SAFETY: the client is alive; the reference to its queue is ours to destroy.
         let main = unsafe { Queue::own(sys::rd_kafka_queue_get_main(client.native_ptr())) };
-        Ok(Self { main: main.expect("every client has a main queue"), known: OnceLock::new(), client })
+        Ok(Self {
+            main: main.expect("every client has a main queue"),
+            known: OnceLock::new(),
+            client,
+        })
     }
 
     /// A client that only asks; it joins no group and reads nothing.
@@ -115,7 +131,9 @@ impl Native {
     /// Whether a broker answers within [`KAFKA_PROBE_MAX`].
     pub(super) fn ping(&self, ping: Ping) -> bool {
         match ping {
-            Ping::Controller => ask::is_there(self, self.known.get().map_or(NO_TOPIC, CString::as_c_str)),
+            Ping::Controller => {
+                ask::is_there(self, self.known.get().map_or(NO_TOPIC, CString::as_c_str))
+            }
             Ping::Any => self.metadata(None, KAFKA_PROBE_MAX, |_| ()).is_ok(),
         }
     }
@@ -126,7 +144,12 @@ impl Native {
     }
 
     /// What a broker says of the cluster, and of one topic, or of those that this client knows: if it knows none, of all.
-    fn metadata<T>(&self, topic: Option<&Topic>, patience: Duration, read: impl FnOnce(&sys::rd_kafka_metadata) -> T) -> Result<T, Failed> {
+    fn metadata<T>(
+        &self,
+        topic: Option<&Topic>,
+        patience: Duration,
+        read: impl FnOnce(&sys::rd_kafka_metadata) -> T,
+    ) -> Result<T, Failed> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
         let topic = topic.map_or(std::ptr::null_mut(), Topic::ptr);
         // SAFETY: the client is alive, and the topic is, if there is one; the answer is ours to destroy.
@@ -174,7 +197,8 @@ impl Queue {
 
     fn poll(&self, patience: Duration) -> Option<Event> {
         // SAFETY: the queue is alive; the event is ours to destroy.
-        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), millis(patience)) }).map(Event)
+        NonNull::new(unsafe { sys::rd_kafka_queue_poll(self.0.as_ptr(), millis(patience)) })
+            .map(Event)
     }
 }
 
@@ -209,7 +233,13 @@ impl WakingQueue {
         let thread = Box::new(thread);
         // SAFETY: the queue is alive, and the callback's pointer stays valid until another one, or none, is set in its place: both
         // happen under the queue's lock, under which the callback runs too.
-        unsafe { sys::rd_kafka_queue_cb_event_enable(self.ptr(), Some(unpark), std::ptr::from_ref(&*thread) as *mut c_void) };
+        unsafe {
+            sys::rd_kafka_queue_cb_event_enable(
+                self.ptr(),
+                Some(unpark),
+                std::ptr::from_ref(&*thread) as *mut c_void,
+            )
+        };
         self.woken = Some(thread);
     }
 }
@@ -240,31 +270,42 @@ impl Event {
         // SAFETY: the event is alive, and the text lives as long as it.
         unsafe {
             let code = sys::rd_kafka_event_error(self.0.as_ptr());
-            (code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
-                .then(|| (code.into(), text(sys::rd_kafka_event_error_string(self.0.as_ptr()))))
+            (code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| {
+                (
+                    code.into(),
+                    text(sys::rd_kafka_event_error_string(self.0.as_ptr())),
+                )
+            })
         }
     }
 
     fn notice(&self) -> Option<Notice> {
         match self.kind() {
             sys::RD_KAFKA_EVENT_LOG => self.log(),
-            sys::RD_KAFKA_EVENT_ERROR => self.error().map(|(code, text)| Notice::Error { code, text }),
+            sys::RD_KAFKA_EVENT_ERROR => self
+                .error()
+                .map(|(code, text)| Notice::Error { code, text }),
             _ => None,
         }
     }
 
     fn log(&self) -> Option<Notice> {
-        let (mut facility, mut line, mut level): (*const c_char, *const c_char, c_int) = (std::ptr::null(), std::ptr::null(), 0);
+        let (mut facility, mut line, mut level): (*const c_char, *const c_char, c_int) =
+            (std::ptr::null(), std::ptr::null(), 0);
         // SAFETY: the event is alive and a log event; both texts live as long as it.
         unsafe {
-            let code = sys::rd_kafka_event_log(self.0.as_ptr(), &mut facility, &mut line, &mut level);
+            let code =
+                sys::rd_kafka_event_log(self.0.as_ptr(), &mut facility, &mut line, &mut level);
             let level = match level {
                 ..=3 => Level::Error,
                 4 => Level::Warning,
                 5..=6 => Level::Info,
                 _ => Level::Debug,
             };
-            (code == 0).then(|| Notice::Log { level, text: format!("{} {}", text(facility), text(line)) })
+            (code == 0).then(|| Notice::Log {
+                level,
+                text: format!("{} {}", text(facility), text(line)),
+            })
         }
     }
 }
@@ -287,7 +328,10 @@ unsafe fn text(pointer: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: as the function's own.
-    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().trim().to_owned()
+    unsafe { CStr::from_ptr(pointer) }
+        .to_string_lossy()
+        .trim()
+        .to_owned()
 }
 
 /// SAFETY: `pointer` is null or points to `length` bytes that live for `'a`.
@@ -299,5 +343,9 @@ unsafe fn bytes<'a>(pointer: *const c_void, length: usize) -> Option<&'a [u8]> {
 /// SAFETY: `pointer` is null or points to `count` values that live for `'a`.
 unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
     // SAFETY: as the function's own.
-    if pointer.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(pointer, count) } }
+    if pointer.is_null() {
+        &[]
+    } else {
+        unsafe { std::slice::from_raw_parts(pointer, count) }
+    }
 }

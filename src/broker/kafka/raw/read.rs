@@ -28,12 +28,20 @@ unsafe impl Send for Taken {}
 
 impl Reader {
     /// `messages_max` bounds one [`Reader::read`]. The configuration must name a group, for librdkafka reads no partition without.
-    pub(in super::super) fn new(config: &ClientConfig, messages_max: usize) -> Result<Self, KafkaError> {
+    pub(in super::super) fn new(
+        config: &ClientConfig,
+        messages_max: usize,
+    ) -> Result<Self, KafkaError> {
         let native = Arc::new(Native::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)?);
         // SAFETY: the client is alive and outlives the queue, which is declared before it.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_get_consumer(native.ptr())) };
-        let queue = queue.ok_or_else(|| KafkaError::ClientCreation("a reader needs a group.id".into()))?;
-        Ok(Self { taken: Taken(Vec::with_capacity(messages_max)), queue: WakingQueue::new(queue), native })
+        let queue =
+            queue.ok_or_else(|| KafkaError::ClientCreation("a reader needs a group.id".into()))?;
+        Ok(Self {
+            taken: Taken(Vec::with_capacity(messages_max)),
+            queue: WakingQueue::new(queue),
+            native,
+        })
     }
 
     /// The same client, to ask with from another thread.
@@ -67,7 +75,8 @@ impl Reader {
         let room = self.taken.0.spare_capacity_mut();
         let room = (room.as_mut_ptr().cast(), room.len());
         // SAFETY: the queue is alive, and the room is as long as said.
-        let count = unsafe { sys::rd_kafka_consume_batch_queue(self.queue.ptr(), 0, room.0, room.1) };
+        let count =
+            unsafe { sys::rd_kafka_consume_batch_queue(self.queue.ptr(), 0, room.0, room.1) };
         let count = usize::try_from(count).unwrap_or(0);
         // SAFETY: as many were written, and they are ours now.
         unsafe { self.taken.0.set_len(count) };
@@ -102,7 +111,15 @@ impl Native {
         let topic = CString::new(topic).ok()?;
         let (mut low, mut high) = (-1, -1);
         // SAFETY: client and name are alive, and both offsets are written to.
-        let code = unsafe { sys::rd_kafka_get_watermark_offsets(self.ptr(), topic.as_ptr(), partition, &mut low, &mut high) };
+        let code = unsafe {
+            sys::rd_kafka_get_watermark_offsets(
+                self.ptr(),
+                topic.as_ptr(),
+                partition,
+                &mut low,
+                &mut high,
+            )
+        };
         if code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
             return None;
         }
@@ -133,7 +150,9 @@ impl<'a> Message<'a> {
             return None;
         }
         // SAFETY: the message is alive, and so is the text for as long.
-        Some((self.0.err.into(), unsafe { text(sys::rd_kafka_message_errstr(self.0)) }))
+        Some((self.0.err.into(), unsafe {
+            text(sys::rd_kafka_message_errstr(self.0))
+        }))
     }
 
     /// Empty for an error that concerns no topic.
@@ -142,7 +161,9 @@ impl<'a> Message<'a> {
             return "";
         }
         // SAFETY: a message holds its topic alive. Kafka's topic names are ASCII.
-        unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.rkt)) }.to_str().unwrap_or("")
+        unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.rkt)) }
+            .to_str()
+            .unwrap_or("")
     }
 
     /// The same for messages of one topic and partition of one client, and cheaper to compare than their names.
@@ -164,7 +185,9 @@ impl<'a> Message<'a> {
         let mut kind = sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message is alive.
         let timestamp = unsafe { sys::rd_kafka_message_timestamp(self.0, &mut kind) };
-        (kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE && timestamp != -1).then_some(timestamp)
+        (kind != sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE
+            && timestamp != -1)
+            .then_some(timestamp)
     }
 
     pub(in super::super) fn key(&self) -> Option<&'a [u8]> {
@@ -184,7 +207,11 @@ impl<'a> Message<'a> {
         let code = unsafe { sys::rd_kafka_message_headers(self.0, &mut headers) };
         let found = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && !headers.is_null();
         // SAFETY: the headers are alive.
-        let count = if found { unsafe { sys::rd_kafka_header_cnt(headers) } } else { 0 };
+        let count = if found {
+            unsafe { sys::rd_kafka_header_cnt(headers) }
+        } else {
+            0
+        };
         let indexes: Range<usize> = 0..count;
         // SAFETY: the headers live as long as the message, and the index is in range.
         indexes.map_while(move |index| unsafe { header(headers, index) })
@@ -197,6 +224,7 @@ unsafe fn header<'a>(headers: *const sys::rd_kafka_headers_t, index: usize) -> O
     // SAFETY: as the function's own.
     unsafe {
         let code = sys::rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut length);
-        (code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| (CStr::from_ptr(name).to_bytes(), bytes(value, length)))
+        (code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
+            .then(|| (CStr::from_ptr(name).to_bytes(), bytes(value, length)))
     }
 }

@@ -10,7 +10,10 @@ use std::ffi::{CString, c_void};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-const _: () = assert!(size_of::<usize>() >= size_of::<u64>(), "a ticket travels through librdkafka as a pointer's bits");
+const _: () = assert!(
+    size_of::<usize>() >= size_of::<u64>(),
+    "a ticket travels through librdkafka as a pointer's bits"
+);
 
 /// librdkafka's `RD_KAFKA_PARTITION_UA`, which the bindings leave out.
 const PARTITIONER_DECIDES: i32 = -1;
@@ -56,7 +59,12 @@ pub(in super::super) enum Status {
 
 impl Sender {
     pub(in super::super) fn new(config: &ClientConfig) -> Result<Self, KafkaError> {
-        Native::new(config, RDKafkaType::RD_KAFKA_PRODUCER, sys::RD_KAFKA_EVENT_DR).map(Self)
+        Native::new(
+            config,
+            RDKafkaType::RD_KAFKA_PRODUCER,
+            sys::RD_KAFKA_EVENT_DR,
+        )
+        .map(Self)
     }
 
     pub(in super::super) fn native(&self) -> &Native {
@@ -68,7 +76,10 @@ impl Sender {
         let name = CString::new(name).ok()?;
         self.0.knows(&name);
         // SAFETY: the client and the name are alive; the reference is ours to destroy.
-        NonNull::new(unsafe { sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut()) }).map(Topic)
+        NonNull::new(unsafe {
+            sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut())
+        })
+        .map(Topic)
     }
 
     /// Takes a record over for `topic`, which must be this sender's. A report follows only if this is `Ok`.
@@ -121,13 +132,22 @@ impl Sender {
         notice: &mut dyn FnMut(Notice),
         mut delivery: impl FnMut(&Delivery<'_>),
     ) -> usize {
-        let Some(event) = self.0.main.poll(patience) else { return 0 };
+        let Some(event) = self.0.main.poll(patience) else {
+            return 0;
+        };
         event.notice().into_iter().for_each(notice);
         if event.kind() == sys::RD_KAFKA_EVENT_DR {
             // SAFETY: the event is alive, and its messages live as long as it.
-            while let Some(message) = unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()).as_ref() } {
-                let error = (message.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| message.err.into());
-                delivery(&Delivery { message: Message(message), ticket: message._private as usize as u64, error });
+            while let Some(message) =
+                unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()).as_ref() }
+            {
+                let error = (message.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
+                    .then(|| message.err.into());
+                delivery(&Delivery {
+                    message: Message(message),
+                    ticket: message._private as usize as u64,
+                    error,
+                });
             }
         }
         1
@@ -146,7 +166,12 @@ impl Sender {
     /// Gives up all that is under way; a report follows for each.
     pub(in super::super) fn purge(&self) {
         // SAFETY: the client is alive.
-        unsafe { sys::rd_kafka_purge(self.0.ptr(), sys::RD_KAFKA_PURGE_F_QUEUE | sys::RD_KAFKA_PURGE_F_INFLIGHT) };
+        unsafe {
+            sys::rd_kafka_purge(
+                self.0.ptr(),
+                sys::RD_KAFKA_PURGE_F_QUEUE | sys::RD_KAFKA_PURGE_F_INFLIGHT,
+            )
+        };
     }
 
     /// Wakes [`Sender::serve`] from another thread.
@@ -174,7 +199,9 @@ impl Delivery<'_> {
         // SAFETY: the message is alive.
         match unsafe { sys::rd_kafka_message_status(self.message.0) } {
             sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED => Status::NotPersisted,
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => Status::PossiblyPersisted,
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => {
+                Status::PossiblyPersisted
+            }
             sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_PERSISTED => Status::Persisted,
         }
     }
@@ -199,11 +226,22 @@ struct Headers(NonNull<sys::rd_kafka_headers_t>);
 impl Headers {
     fn new<'h>(headers: impl Iterator<Item = Header<'h>>) -> Self {
         // SAFETY: it allocates, or aborts.
-        let list = Self(NonNull::new(unsafe { sys::rd_kafka_headers_new(8) }).expect("librdkafka aborts when memory is out"));
+        let list = Self(
+            NonNull::new(unsafe { sys::rd_kafka_headers_new(8) })
+                .expect("librdkafka aborts when memory is out"),
+        );
         for (name, value) in headers {
             let (value, length) = parts(value);
             // SAFETY: the list is alive; name and value are as long as said, and copied.
-            unsafe { sys::rd_kafka_header_add(list.0.as_ptr(), name.as_ptr().cast(), name.len() as isize, value, length as isize) };
+            unsafe {
+                sys::rd_kafka_header_add(
+                    list.0.as_ptr(),
+                    name.as_ptr().cast(),
+                    name.len() as isize,
+                    value,
+                    length as isize,
+                )
+            };
         }
         list
     }
@@ -218,5 +256,7 @@ impl Drop for Headers {
 
 /// Null is a null pointer; the empty slice's is not null.
 fn parts(bytes: Option<&[u8]>) -> (*const c_void, usize) {
-    bytes.map_or((std::ptr::null(), 0), |bytes| (bytes.as_ptr().cast(), bytes.len()))
+    bytes.map_or((std::ptr::null(), 0), |bytes| {
+        (bytes.as_ptr().cast(), bytes.len())
+    })
 }

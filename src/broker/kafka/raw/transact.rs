@@ -30,17 +30,30 @@ impl Sender {
     /// Waits for a connection to a broker, by a question for one topic: without any, all topics are asked for. Whether the answer comes in time
     /// does not matter. Without a connection [`Sender::init_transactions`] may look for the coordinator in vain, between the broker it was told of
     /// and the one that this calls itself, and looks again only after 500 ms.
-    pub(in super::super) fn connect(&self, topic: &Topic, patience: Duration) -> Result<(), Undone> {
+    pub(in super::super) fn connect(
+        &self,
+        topic: &Topic,
+        patience: Duration,
+    ) -> Result<(), Undone> {
         match self.native().metadata(Some(topic), patience, |_| ()) {
             Ok(()) | Err((RDKafkaErrorCode::OperationTimedOut, _)) => Ok(()),
-            Err((code, words)) => Err(Undone { code, words, after: After::Again }),
+            Err((code, words)) => Err(Undone {
+                code,
+                words,
+                after: After::Again,
+            }),
         }
     }
 
     /// Fences whoever bore the client's transactional id, and ends that one's transaction.
     pub(in super::super) fn init_transactions(&self, patience: Duration) -> Result<(), Undone> {
         // SAFETY: the client is alive; the error is ours.
-        unsafe { undone(sys::rd_kafka_init_transactions(self.native().ptr(), millis(patience))) }
+        unsafe {
+            undone(sys::rd_kafka_init_transactions(
+                self.native().ptr(),
+                millis(patience),
+            ))
+        }
     }
 
     pub(in super::super) fn begin_transaction(&self) -> Result<(), Undone> {
@@ -49,12 +62,23 @@ impl Sender {
     }
 
     /// Makes `offsets` of a group without members a part of the transaction. The patience is not always heeded.
-    pub(in super::super) fn send_offsets(&self, group: &str, offsets: &TopicPartitionList, patience: Duration) -> Result<(), Undone> {
-        let group = CString::new(group).expect("a group's name is made of names without zero bytes");
+    pub(in super::super) fn send_offsets(
+        &self,
+        group: &str,
+        offsets: &TopicPartitionList,
+        patience: Duration,
+    ) -> Result<(), Undone> {
+        let group =
+            CString::new(group).expect("a group's name is made of names without zero bytes");
         // SAFETY: client, group and list are alive; both are copied; the metadata is ours to destroy.
         unsafe {
             let metadata = sys::rd_kafka_consumer_group_metadata_new(group.as_ptr());
-            let error = sys::rd_kafka_send_offsets_to_transaction(self.native().ptr(), offsets.ptr(), metadata, millis(patience));
+            let error = sys::rd_kafka_send_offsets_to_transaction(
+                self.native().ptr(),
+                offsets.ptr(),
+                metadata,
+                millis(patience),
+            );
             sys::rd_kafka_consumer_group_metadata_destroy(metadata);
             undone(error)
         }
@@ -62,13 +86,23 @@ impl Sender {
 
     pub(in super::super) fn commit_transaction(&self, patience: Duration) -> Result<(), Undone> {
         // SAFETY: as above.
-        unsafe { undone(sys::rd_kafka_commit_transaction(self.native().ptr(), millis(patience))) }
+        unsafe {
+            undone(sys::rd_kafka_commit_transaction(
+                self.native().ptr(),
+                millis(patience),
+            ))
+        }
     }
 
     /// Its records' reports are to be taken by [`Sender::serve`] before it can succeed.
     pub(in super::super) fn abort_transaction(&self, patience: Duration) -> Result<(), Undone> {
         // SAFETY: as above.
-        unsafe { undone(sys::rd_kafka_abort_transaction(self.native().ptr(), millis(patience))) }
+        unsafe {
+            undone(sys::rd_kafka_abort_transaction(
+                self.native().ptr(),
+                millis(patience),
+            ))
+        }
     }
 
     /// Why this client can do nothing any more, with its code.
@@ -92,7 +126,11 @@ unsafe fn undone(error: *mut sys::rd_kafka_error_t) -> Result<(), Undone> {
             () if sys::rd_kafka_error_is_retriable(error) != 0 => After::Again,
             () => After::Nothing,
         };
-        let undone = Undone { code: code.into(), words: text(sys::rd_kafka_error_string(error)), after };
+        let undone = Undone {
+            code: code.into(),
+            words: text(sys::rd_kafka_error_string(error)),
+            after,
+        };
         sys::rd_kafka_error_destroy(error);
         Err(undone)
     }

@@ -16,8 +16,17 @@ fn with_rows<T>(kept: &mut Kept, body: impl FnOnce(&Rows) -> T) -> T {
 
 async fn two_shards() -> Kept {
     let kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[birth("bad"), birth("good")]).await.unwrap();
-    assert_eq!(kept.store().append(&[append("bad", 0), append("good", 0)]).await.unwrap(), [DONE, DONE]);
+    kept.store()
+        .open(&[birth("bad"), birth("good")])
+        .await
+        .unwrap();
+    assert_eq!(
+        kept.store()
+            .append(&[append("bad", 0), append("good", 0)])
+            .await
+            .unwrap(),
+        [DONE, DONE]
+    );
     kept
 }
 
@@ -25,30 +34,70 @@ async fn two_shards() -> Kept {
 async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
     let mut kept = two_shards().await;
     with_rows(&mut kept, |rows| {
-        let key = Key::Meta { deployment: "test", shard: &shard("bad") };
+        let key = Key::Meta {
+            deployment: "test",
+            shard: &shard("bad"),
+        };
         rows.index.insert(key.to_bytes(), "something else").unwrap();
     });
     let store = kept.store();
     let leases = [lease("bad"), lease("good")];
     let second = Duration::from_secs(1);
-    assert_eq!(store.append(&[append("bad", 1), append("good", 1)]).await.unwrap(), [Appended::Unknown, DONE]);
+    assert_eq!(
+        store
+            .append(&[append("bad", 1), append("good", 1)])
+            .await
+            .unwrap(),
+        [Appended::Unknown, DONE]
+    );
     let states = store.state(&[shard("bad"), shard("good")]).await.unwrap();
     assert!(states[0].is_none() && states[1].is_some());
     let acquired = store.acquire(&leases, second).await.unwrap();
-    assert!(acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }), "{acquired:?}");
-    let listed = store.list(&[everything("bad"), everything("good")]).await.unwrap();
-    assert!(listed[0] == Listed::Unknown && matches!(&listed[1], Listed::Runs { runs, .. } if runs.len() == 2), "{listed:?}");
-    let advanced = store.advance(&[advance("bad", Claim::START), advance("good", Claim::START)]).await.unwrap();
-    assert!(advanced[0] == Advanced::Unknown && matches!(advanced[1], Advanced::Done { .. }), "{advanced:?}");
+    assert!(
+        acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
+        "{acquired:?}"
+    );
+    let listed = store
+        .list(&[everything("bad"), everything("good")])
+        .await
+        .unwrap();
+    assert!(
+        listed[0] == Listed::Unknown
+            && matches!(&listed[1], Listed::Runs { runs, .. } if runs.len() == 2),
+        "{listed:?}"
+    );
+    let advanced = store
+        .advance(&[advance("bad", Claim::START), advance("good", Claim::START)])
+        .await
+        .unwrap();
+    assert!(
+        advanced[0] == Advanced::Unknown && matches!(advanced[1], Advanced::Done { .. }),
+        "{advanced:?}"
+    );
 
     let opened = store.open(&[birth("bad"), birth("good")]).await.unwrap();
-    let Opened::Foreign(text) = &opened[0] else { panic!("{:?}", opened[0]) };
-    assert!(text.contains("under route/bad/0 the embedded store holds positions that cannot be read"), "{text}");
-    assert!(text.contains("`postdate reset`") && matches!(opened[1], Opened::Found(_)), "{text}");
+    let Opened::Foreign(text) = &opened[0] else {
+        panic!("{:?}", opened[0])
+    };
+    assert!(
+        text.contains("under route/bad/0 the embedded store holds positions that cannot be read"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`postdate reset`") && matches!(opened[1], Opened::Found(_)),
+        "{text}"
+    );
 
     store.erase(&[shard("bad")]).await.unwrap();
-    assert!(matches!(store.open(&[birth("bad")]).await.unwrap()[0], Opened::Born(_)));
-    assert_eq!(self::listed(store, "bad").await, [], "what the old shard had is not the new one's");
+    assert!(matches!(
+        store.open(&[birth("bad")]).await.unwrap()[0],
+        Opened::Born(_)
+    ));
+    assert_eq!(
+        self::listed(store, "bad").await,
+        [],
+        "what the old shard had is not the new one's"
+    );
 }
 
 #[tokio::test]
@@ -56,18 +105,39 @@ async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
     let mut kept = Kept::new(Sizes::DEFAULT);
     kept.store().open(&[birth("bad")]).await.unwrap();
     for offset in 0..4 {
-        assert_eq!(kept.store().append(&[append("bad", offset)]).await.unwrap(), [DONE]);
+        assert_eq!(
+            kept.store().append(&[append("bad", offset)]).await.unwrap(),
+            [DONE]
+        );
     }
     with_rows(&mut kept, |rows| {
         for run in [append("bad", 0), append("bad", 2)].map(|append| append.runs[0].clone()) {
-            rows.index.insert(Key::Order(1, run.summary.least_due(), &run.name).to_bytes(), "no slice").unwrap();
+            rows.index
+                .insert(
+                    Key::Order(1, run.summary.least_due(), &run.name).to_bytes(),
+                    "no slice",
+                )
+                .unwrap();
         }
     });
     for limit in 0..4 {
-        let listed = kept.store().list(&[List { limit, ..everything("bad") }]).await.unwrap().remove(0);
-        let Listed::Runs { runs, more, .. } = listed else { panic!("{listed:?}") };
+        let listed = kept
+            .store()
+            .list(&[List {
+                limit,
+                ..everything("bad")
+            }])
+            .await
+            .unwrap()
+            .remove(0);
+        let Listed::Runs { runs, more, .. } = listed else {
+            panic!("{listed:?}")
+        };
         let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
-        assert_eq!((offsets, more), ([1, 3].into_iter().take(limit).collect(), limit < 2));
+        assert_eq!(
+            (offsets, more),
+            ([1, 3].into_iter().take(limit).collect(), limit < 2)
+        );
     }
 }
 
@@ -76,10 +146,19 @@ async fn counts_that_cannot_be_read_stop_their_shard() {
     let mut kept = two_shards().await;
     with_rows(&mut kept, |rows| {
         let slice = append("bad", 0).runs[0].slice;
-        rows.index.insert(Key::Count(1, Some(slice)).to_bytes(), "many").unwrap();
+        rows.index
+            .insert(Key::Count(1, Some(slice)).to_bytes(), "many")
+            .unwrap();
     });
-    let opened = kept.store().open(&[birth("bad"), birth("good")]).await.unwrap();
-    assert!(matches!(&opened[0], Opened::Foreign(text) if text.contains("counts that cannot be read")), "{opened:?}");
+    let opened = kept
+        .store()
+        .open(&[birth("bad"), birth("good")])
+        .await
+        .unwrap();
+    assert!(
+        matches!(&opened[0], Opened::Foreign(text) if text.contains("counts that cannot be read")),
+        "{opened:?}"
+    );
     assert!(matches!(opened[1], Opened::Found(_)));
 }
 
@@ -88,14 +167,36 @@ async fn a_run_that_lost_its_bytes_is_empty_and_can_be_set_aside() {
     let mut kept = two_shards().await;
     let run = append("bad", 0).runs.remove(0);
     let named = vec![(run.slice, run.name.clone())];
-    with_rows(&mut kept, |rows| rows.pool.remove(Key::Bytes(1, run.slice, &run.name).to_bytes()).unwrap());
-    let fetch = || Fetch { shard: shard("bad"), runs: named.clone() };
-    assert_eq!(kept.store().fetch(&[fetch()]).await.unwrap(), [[Some(Bytes::new())]]);
+    with_rows(&mut kept, |rows| {
+        rows.pool
+            .remove(Key::Bytes(1, run.slice, &run.name).to_bytes())
+            .unwrap()
+    });
+    let fetch = || Fetch {
+        shard: shard("bad"),
+        runs: named.clone(),
+    };
+    assert_eq!(
+        kept.store().fetch(&[fetch()]).await.unwrap(),
+        [[Some(Bytes::new())]]
+    );
     held(kept.store(), "bad").await;
-    assert_eq!(kept.store().quarantine(&[Quarantine { lease: lease("bad"), runs: named.clone() }]).await.unwrap(), [1]);
+    assert_eq!(
+        kept.store()
+            .quarantine(&[Quarantine {
+                lease: lease("bad"),
+                runs: named.clone()
+            }])
+            .await
+            .unwrap(),
+        [1]
+    );
     assert_eq!(kept.store().fetch(&[fetch()]).await.unwrap(), [[None]]);
     let state = known(kept.store(), "bad").await.unwrap();
-    assert_eq!((state.pending, state.quarantined, state.lowest_pending), (0, 1, Offset(0)));
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (0, 1, Offset(0))
+    );
 }
 
 #[tokio::test]
@@ -104,8 +205,19 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
     let run = append("bad", 0).runs.remove(0);
     held(kept.store(), "bad").await;
     let runs = vec![(run.slice, run.name.clone())];
-    assert_eq!(kept.store().quarantine(&[Quarantine { lease: lease("bad"), runs }]).await.unwrap(), [1]);
-    let aside = with_rows(&mut kept, |rows| rows.pool.get(Key::Aside(1, &run.name).to_bytes()).unwrap());
+    assert_eq!(
+        kept.store()
+            .quarantine(&[Quarantine {
+                lease: lease("bad"),
+                runs
+            }])
+            .await
+            .unwrap(),
+        [1]
+    );
+    let aside = with_rows(&mut kept, |rows| {
+        rows.pool.get(Key::Aside(1, &run.name).to_bytes()).unwrap()
+    });
     assert_eq!(aside.map(Bytes::from), Some(run.bytes));
 }
 
@@ -115,15 +227,25 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
     let mut kept = Kept::new(SMALL);
     kept.store().open(&[birth("t")]).await.unwrap();
     let big: Vec<Run> = (0..40).map(|offset| big(offset, 2_000)).collect();
-    let batch = Append { runs: big.clone(), to: Watermark(40), changes: vec![], ..append("t", 0) };
+    let batch = Append {
+        runs: big.clone(),
+        to: Watermark(40),
+        changes: vec![],
+        ..append("t", 0)
+    };
     assert_eq!(kept.store().append(&[batch]).await.unwrap(), [DONE]);
     with_rows(&mut kept, |rows| {
         rows.flush_pool().unwrap();
-        assert!(rows.pool.blob_file_count() > 0, "the runs lie in files of their own");
+        assert!(
+            rows.pool.blob_file_count() > 0,
+            "the runs lie in files of their own"
+        );
     });
     kept.store = None;
     let wanted = &big[17].bytes[..];
-    let file = files(&kept.folder.path().join("data")).into_iter().find(|file| at(&std::fs::read(file).unwrap(), wanted).is_some());
+    let file = files(&kept.folder.path().join("data"))
+        .into_iter()
+        .find(|file| at(&std::fs::read(file).unwrap(), wanted).is_some());
     let file = file.unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
     let flipped = at(&bytes, wanted).unwrap() + 1_000;
@@ -131,14 +253,46 @@ async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
     std::fs::write(&file, bytes).unwrap();
     kept.reopen();
 
-    let runs: Vec<_> = big.iter().map(|run| (run.slice, run.name.clone())).collect();
-    let fetched = kept.store().fetch(&[Fetch { shard: shard("t"), runs: runs.clone() }]).await.unwrap().remove(0);
+    let runs: Vec<_> = big
+        .iter()
+        .map(|run| (run.slice, run.name.clone()))
+        .collect();
+    let fetched = kept
+        .store()
+        .fetch(&[Fetch {
+            shard: shard("t"),
+            runs: runs.clone(),
+        }])
+        .await
+        .unwrap()
+        .remove(0);
     for (at, (bytes, run)) in fetched.iter().zip(&big).enumerate() {
-        assert_eq!(*bytes, Some(if at == 17 { Bytes::new() } else { run.bytes.clone() }));
+        assert_eq!(
+            *bytes,
+            Some(if at == 17 {
+                Bytes::new()
+            } else {
+                run.bytes.clone()
+            })
+        );
     }
     held(kept.store(), "t").await;
-    assert_eq!(kept.store().quarantine(&[Quarantine { lease: lease("t"), runs: vec![runs[17].clone()] }]).await.unwrap(), [1]);
-    assert_eq!(known(kept.store(), "t").await.map(|state| (state.pending, state.quarantined)), Some((39, 1)));
+    assert_eq!(
+        kept.store()
+            .quarantine(&[Quarantine {
+                lease: lease("t"),
+                runs: vec![runs[17].clone()]
+            }])
+            .await
+            .unwrap(),
+        [1]
+    );
+    assert_eq!(
+        known(kept.store(), "t")
+            .await
+            .map(|state| (state.pending, state.quarantined)),
+        Some((39, 1))
+    );
 }
 
 /// The folder's journal, with 100 bytes in the midst of this text turned to zeros, as a page that never reached the disk.
@@ -156,7 +310,10 @@ async fn three_commits() -> Kept {
     let kept = Kept::new(Sizes::DEFAULT);
     kept.store().open(&[birth("t")]).await.unwrap();
     for offset in 0..3 {
-        let append = Append { runs: vec![big(offset, 500)], ..append("t", offset) };
+        let append = Append {
+            runs: vec![big(offset, 500)],
+            ..append("t", offset)
+        };
         assert_eq!(kept.store().append(&[append]).await.unwrap(), [DONE]);
     }
     kept
@@ -167,9 +324,15 @@ async fn a_commit_that_was_torn_by_a_loss_of_power_is_left_out_and_nothing_else(
     let mut kept = three_commits().await;
     tear(&mut kept, &big(2, 500).bytes);
     kept.reopen();
-    assert_eq!(known(kept.store(), "t").await.map(|state| state.watermark), Some(Watermark(2)));
+    assert_eq!(
+        known(kept.store(), "t").await.map(|state| state.watermark),
+        Some(Watermark(2))
+    );
     assert_eq!(listed(kept.store(), "t").await.len(), 2);
-    assert_eq!(kept.store().append(&[append("t", 2)]).await.unwrap(), [DONE]);
+    assert_eq!(
+        kept.store().append(&[append("t", 2)]).await.unwrap(),
+        [DONE]
+    );
     kept.reopen();
     assert_eq!(listed(kept.store(), "t").await.len(), 3);
 }
@@ -183,7 +346,10 @@ async fn a_journal_that_is_damaged_elsewhere_is_refused_and_left_as_it_is() {
         said.contains("cannot be opened: JournalRecovery(ChecksumMismatch). If the disk is in order, the store in it is damaged"),
         "{said}"
     );
-    assert!(said.contains("move the folder away and start again"), "{said}");
+    assert!(
+        said.contains("move the folder away and start again"),
+        "{said}"
+    );
     assert!(std::fs::read(journal).unwrap() == bytes);
     assert!(!kept.folder.path().join("torn").exists());
 }

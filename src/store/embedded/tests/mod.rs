@@ -18,7 +18,12 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// So little that files are written and merged all the time.
-const SMALL: Sizes = Sizes { index_memory: 4 * 1024, pool_memory: 16 * 1024, blob_file: 4 * 1024, apart: 64 };
+const SMALL: Sizes = Sizes {
+    index_memory: 4 * 1024,
+    pool_memory: 16 * 1024,
+    blob_file: 4 * 1024,
+    apart: 64,
+};
 
 struct Kept {
     folder: TempDir,
@@ -31,7 +36,12 @@ impl Kept {
     fn new(sizes: Sizes) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let room = Room::new(folder.path().to_owned());
-        let mut kept = Self { folder, sizes, room, store: None };
+        let mut kept = Self {
+            folder,
+            sizes,
+            room,
+            store: None,
+        };
         kept.reopen();
         kept
     }
@@ -47,11 +57,16 @@ impl Kept {
 }
 
 /// On a machine that is busy, the threads of the store that had the folder before may take longer than they are waited for.
-#[allow(clippy::disallowed_methods, reason = "threads and a real disk are waited for")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "threads and a real disk are waited for"
+)]
 fn opened_with(path: &Path, sizes: Sizes, room: &Room) -> Embedded {
     for _ in 0..600 {
         match Embedded::open_with(&options(path), sizes, room.clone(), WallClock) {
-            Err(Error::Unusable(why)) if why.contains("in use by process") => std::thread::sleep(Duration::from_millis(100)),
+            Err(Error::Unusable(why)) if why.contains("in use by process") => {
+                std::thread::sleep(Duration::from_millis(100))
+            }
             opened => return opened.unwrap(),
         }
     }
@@ -63,7 +78,10 @@ pub(super) fn opened_at(path: &Path) -> Embedded {
 }
 
 pub(super) fn options(path: &Path) -> Options {
-    Options { path: path.to_owned(), deployment: "test".to_owned() }
+    Options {
+        path: path.to_owned(),
+        deployment: "test".to_owned(),
+    }
 }
 
 fn opened(path: &Path, sizes: Sizes) -> Embedded {
@@ -107,7 +125,10 @@ impl Counterpart for Kept {
 
 /// A place in hour `offset / 8` after the epoch.
 fn place(offset: u64) -> Cursor {
-    Cursor::new(Timestamp::from_millis(offset as i64 * 450_000), Offset(offset))
+    Cursor::new(
+        Timestamp::from_millis(offset as i64 * 450_000),
+        Offset(offset),
+    )
 }
 
 fn append(topic: &str, offset: u64) -> Append {
@@ -115,13 +136,19 @@ fn append(topic: &str, offset: u64) -> Append {
 }
 
 async fn held(store: &Embedded, topic: &str) {
-    let acquired = store.acquire(&[lease(topic)], Duration::from_secs(3_600)).await.unwrap().remove(0);
+    let acquired = store
+        .acquire(&[lease(topic)], Duration::from_secs(3_600))
+        .await
+        .unwrap()
+        .remove(0);
     assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
 }
 
 async fn listed(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, Name)> {
     match store.list(&[everything(topic)]).await.unwrap().remove(0) {
-        Listed::Runs { runs, more: false, .. } => runs.into_iter().map(|run| (run.slice, run.name)).collect(),
+        Listed::Runs {
+            runs, more: false, ..
+        } => runs.into_iter().map(|run| (run.slice, run.name)).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -130,7 +157,10 @@ async fn known(store: &Embedded, topic: &str) -> Option<State> {
     store.state(&[shard(topic)]).await.unwrap().remove(0)
 }
 
-const DONE: Appended = Appended::Done { cancelled: 0, missed: 0 };
+const DONE: Appended = Appended::Done {
+    cancelled: 0,
+    missed: 0,
+};
 
 #[tokio::test]
 async fn the_embedded_store_keeps_every_promise_of_the_port() {
@@ -143,8 +173,12 @@ async fn the_promises_are_kept_while_files_are_written_and_merged() {
 }
 
 #[test]
-fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_in_a_folder_that_is_opened_again() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_in_a_folder_that_is_opened_again()
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     same_as_memory(&mut Kept::new(Sizes::DEFAULT), &runtime, 100);
 }
 
@@ -166,7 +200,10 @@ async fn a_call_that_is_dropped_has_its_effect_and_stops_nothing() {
 async fn calls_of_many_loops_go_on_side_by_side() {
     let kept = Kept::new(Sizes::DEFAULT);
     let topics: Vec<String> = (0..8).map(|i| format!("t{i}")).collect();
-    kept.store().open(&topics.iter().map(|topic| birth(topic)).collect::<Vec<_>>()).await.unwrap();
+    kept.store()
+        .open(&topics.iter().map(|topic| birth(topic)).collect::<Vec<_>>())
+        .await
+        .unwrap();
     let mut group = crate::task::TaskGroup::new();
     for topic in topics.clone() {
         let store = kept.store().clone();
@@ -182,13 +219,23 @@ async fn calls_of_many_loops_go_on_side_by_side() {
     }
     let all_stored = async {
         loop {
-            let states = kept.store().state(&topics.iter().map(|topic| shard(topic)).collect::<Vec<_>>()).await.unwrap();
-            if states.iter().all(|state| state.as_ref().is_some_and(|state| state.pending == 50)) {
+            let states = kept
+                .store()
+                .state(&topics.iter().map(|topic| shard(topic)).collect::<Vec<_>>())
+                .await
+                .unwrap();
+            if states
+                .iter()
+                .all(|state| state.as_ref().is_some_and(|state| state.pending == 50))
+            {
                 break;
             }
         }
     };
-    group.join(all_stored, Duration::from_secs(60)).await.unwrap();
+    group
+        .join(all_stored, Duration::from_secs(60))
+        .await
+        .unwrap();
     for topic in &topics {
         assert_eq!(listed(kept.store(), topic).await.len(), 50);
     }
@@ -201,14 +248,30 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
     kept.store().append(&[append("t", 0)]).await.unwrap();
     held(kept.store(), "t").await;
     kept.reopen();
-    let renewed = kept.store().renew(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let renewed = kept
+        .store()
+        .renew(&[lease("t")], Duration::from_secs(9))
+        .await
+        .unwrap();
     assert_eq!(renewed, [Renewed::Fenced]);
-    let tail = |after| Tail { shard: shard("t"), after: Watermark(after), until: Timestamp::MAX, limit: 9 };
+    let tail = |after| Tail {
+        shard: shard("t"),
+        after: Watermark(after),
+        until: Timestamp::MAX,
+        limit: 9,
+    };
     let tailed = kept.store().tail(&[tail(0), tail(1)]).await.unwrap();
     let history = History::default();
     let wanted = [
-        Tailed::Broken { watermark: Watermark(1) },
-        Tailed::Runs { watermark: Watermark(1), seen: Watermark(1), history, runs: Vec::new() },
+        Tailed::Broken {
+            watermark: Watermark(1),
+        },
+        Tailed::Runs {
+            watermark: Watermark(1),
+            seen: Watermark(1),
+            history,
+            runs: Vec::new(),
+        },
     ];
     assert_eq!(tailed, wanted);
 }
@@ -219,10 +282,16 @@ async fn deployments_share_a_folder_and_no_shard() {
     kept.store().open(&[birth("t")]).await.unwrap();
     kept.store().append(&[append("t", 0)]).await.unwrap();
     kept.store = None;
-    let other = Options { deployment: "other".to_owned(), ..options(kept.folder.path()) };
+    let other = Options {
+        deployment: "other".to_owned(),
+        ..options(kept.folder.path())
+    };
     let store = Embedded::open(&other, WallClock).unwrap();
     assert_eq!(known(&store, "t").await, None);
-    assert!(matches!(store.open(&[birth("t")]).await.unwrap()[0], Opened::Born(_)));
+    assert!(matches!(
+        store.open(&[birth("t")]).await.unwrap()[0],
+        Opened::Born(_)
+    ));
     assert_eq!(listed(&store, "t").await, []);
     drop(store);
     kept.reopen();

@@ -6,8 +6,17 @@ use crate::model::Slice;
 /// Two shards with a message each, in the same slice.
 async fn two_shards() -> RealRedis {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("bad"), birth("good")]).await.unwrap();
-    assert_eq!(real.redis.append(&[append("bad", 0), append("good", 0)]).await.unwrap(), [DONE, DONE]);
+    real.redis
+        .open(&[birth("bad"), birth("good")])
+        .await
+        .unwrap();
+    assert_eq!(
+        real.redis
+            .append(&[append("bad", 0), append("good", 0)])
+            .await
+            .unwrap(),
+        [DONE, DONE]
+    );
     real
 }
 
@@ -20,27 +29,69 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
     let redis = &real.redis;
     let leases = [lease("bad"), lease("good")];
     let second = Duration::from_secs(1);
-    assert_eq!(redis.append(&[append("bad", 1), append("good", 1)]).await.unwrap(), [Appended::Unknown, DONE]);
+    assert_eq!(
+        redis
+            .append(&[append("bad", 1), append("good", 1)])
+            .await
+            .unwrap(),
+        [Appended::Unknown, DONE]
+    );
     let states = redis.state(&[shard("bad"), shard("good")]).await.unwrap();
     assert!(states[0].is_none() && states[1].is_some());
     let acquired = redis.acquire(&leases, second).await.unwrap();
-    assert!(acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }), "{acquired:?}");
+    assert!(
+        acquired[0] == Acquired::Unknown && matches!(acquired[1], Acquired::Granted { .. }),
+        "{acquired:?}"
+    );
     let renewed = redis.renew(&leases, second).await.unwrap();
-    assert!(renewed[0] == Renewed::Unknown && matches!(renewed[1], Renewed::Renewed { .. }), "{renewed:?}");
-    let listed = redis.list(&[everything("bad"), everything("good")]).await.unwrap();
-    assert!(listed[0] == Listed::Unknown && matches!(&listed[1], Listed::Runs { runs, .. } if runs.len() == 2), "{listed:?}");
-    let tail = |topic| Tail { shard: shard(topic), after: Watermark(0), until: Timestamp::MAX, limit: 9 };
+    assert!(
+        renewed[0] == Renewed::Unknown && matches!(renewed[1], Renewed::Renewed { .. }),
+        "{renewed:?}"
+    );
+    let listed = redis
+        .list(&[everything("bad"), everything("good")])
+        .await
+        .unwrap();
+    assert!(
+        listed[0] == Listed::Unknown
+            && matches!(&listed[1], Listed::Runs { runs, .. } if runs.len() == 2),
+        "{listed:?}"
+    );
+    let tail = |topic| Tail {
+        shard: shard(topic),
+        after: Watermark(0),
+        until: Timestamp::MAX,
+        limit: 9,
+    };
     let tailed = redis.tail(&[tail("bad"), tail("good")]).await.unwrap();
-    assert!(tailed[0] == Tailed::Unknown && matches!(&tailed[1], Tailed::Runs { runs, .. } if runs.len() == 2), "{tailed:?}");
+    assert!(
+        tailed[0] == Tailed::Unknown
+            && matches!(&tailed[1], Tailed::Runs { runs, .. } if runs.len() == 2),
+        "{tailed:?}"
+    );
     let advances = [advance("bad", Claim::START), advance("good", Claim::START)];
     let advanced = redis.advance(&advances).await.unwrap();
-    assert!(advanced[0] == Advanced::Unknown && matches!(advanced[1], Advanced::Done { .. }), "{advanced:?}");
-    let quarantine = |topic| Quarantine { lease: lease(topic), runs: vec![(slice(), append(topic, 0).runs[0].name.clone())] };
-    assert_eq!(redis.quarantine(&[quarantine("bad"), quarantine("good")]).await.unwrap(), [0, 1]);
+    assert!(
+        advanced[0] == Advanced::Unknown && matches!(advanced[1], Advanced::Done { .. }),
+        "{advanced:?}"
+    );
+    let quarantine = |topic| Quarantine {
+        lease: lease(topic),
+        runs: vec![(slice(), append(topic, 0).runs[0].name.clone())],
+    };
+    assert_eq!(
+        redis
+            .quarantine(&[quarantine("bad"), quarantine("good")])
+            .await
+            .unwrap(),
+        [0, 1]
+    );
     redis.release(&leases).await.unwrap();
 
     let opened = redis.open(&[birth("bad"), birth("good")]).await.unwrap();
-    let Opened::Foreign(text) = &opened[0] else { panic!("{:?}", opened[0]) };
+    let Opened::Foreign(text) = &opened[0] else {
+        panic!("{:?}", opened[0])
+    };
     assert!(said.iter().all(|part| text.contains(part)), "{text}");
     assert!(matches!(opened[1], Opened::Found(_)));
 }
@@ -48,28 +99,66 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
 #[tokio::test]
 async fn a_meta_of_another_type_stops_its_shard_and_no_other() {
     let real = two_shards().await;
-    real.server.command(&format!("SET {} something", key("bad", "meta"))).await;
+    real.server
+        .command(&format!("SET {} something", key("bad", "meta")))
+        .await;
     bad_is_unknown_and_good_goes_on(&real, &[&key("bad", "meta"), "erase the shard"]).await;
     real.redis.erase(&[shard("bad")]).await.unwrap();
-    assert!(matches!(real.redis.open(&[birth("bad")]).await.unwrap()[0], Opened::Born(_)));
+    assert!(matches!(
+        real.redis.open(&[birth("bad")]).await.unwrap()[0],
+        Opened::Born(_)
+    ));
 }
 
 #[tokio::test]
 async fn a_meta_of_another_layout_stops_its_shard_and_says_what_to_do() {
     let real = two_shards().await;
-    real.server.command(&format!("HSET {} version 2", key("bad", "meta"))).await;
-    bad_is_unknown_and_good_goes_on(&real, &["layout version `2`", "let the version that wrote it deliver", "erase the shard"]).await;
-    real.server.command(&format!("HSET {} version 1", key("bad", "meta"))).await;
-    let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
-    assert_eq!((state.watermark, state.pending), (Watermark(1), 1), "nothing was written meanwhile");
+    real.server
+        .command(&format!("HSET {} version 2", key("bad", "meta")))
+        .await;
+    bad_is_unknown_and_good_goes_on(
+        &real,
+        &[
+            "layout version `2`",
+            "let the version that wrote it deliver",
+            "erase the shard",
+        ],
+    )
+    .await;
+    real.server
+        .command(&format!("HSET {} version 1", key("bad", "meta")))
+        .await;
+    let state = real
+        .redis
+        .state(&[shard("bad")])
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap();
+    assert_eq!(
+        (state.watermark, state.pending),
+        (Watermark(1), 1),
+        "nothing was written meanwhile"
+    );
 }
 
 #[tokio::test]
 async fn a_meta_with_values_that_are_not_ours_stops_its_shard() {
-    for value in ["watermark zzzz", "claimed 12", "delivered 0x", "tail_from gggggggggggggggg"] {
+    for value in [
+        "watermark zzzz",
+        "claimed 12",
+        "delivered 0x",
+        "tail_from gggggggggggggggg",
+    ] {
         let real = two_shards().await;
-        real.server.command(&format!("HSET {} {value}", key("bad", "meta"))).await;
-        bad_is_unknown_and_good_goes_on(&real, &[&key("bad", "meta"), "values that cannot be read"]).await;
+        real.server
+            .command(&format!("HSET {} {value}", key("bad", "meta")))
+            .await;
+        bad_is_unknown_and_good_goes_on(
+            &real,
+            &[&key("bad", "meta"), "values that cannot be read"],
+        )
+        .await;
     }
 }
 
@@ -84,12 +173,29 @@ async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
         let real = two_shards().await;
         overwrite(&real, &key("bad", name)).await;
         let before = real.server.keys().await;
-        assert_eq!(real.redis.append(&[append("bad", 1), append("good", 1)]).await.unwrap(), [Appended::Unknown, DONE]);
-        let good: Vec<String> = ["slice:h1", "pool:h1"].map(|name| key("good", name)).to_vec();
-        let after: Vec<String> = real.server.keys().await.into_iter().filter(|key| !good.contains(key)).collect();
+        assert_eq!(
+            real.redis
+                .append(&[append("bad", 1), append("good", 1)])
+                .await
+                .unwrap(),
+            [Appended::Unknown, DONE]
+        );
+        let good: Vec<String> = ["slice:h1", "pool:h1"]
+            .map(|name| key("good", name))
+            .to_vec();
+        let after: Vec<String> = real
+            .server
+            .keys()
+            .await
+            .into_iter()
+            .filter(|key| !good.contains(key))
+            .collect();
         assert_eq!(after, before);
         let opened = real.redis.open(&[birth("bad")]).await.unwrap().remove(0);
-        assert!(matches!(&opened, Opened::Foreign(text) if text.contains(&key("bad", name))), "{opened:?}");
+        assert!(
+            matches!(&opened, Opened::Foreign(text) if text.contains(&key("bad", name))),
+            "{opened:?}"
+        );
     }
 }
 
@@ -97,22 +203,45 @@ async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
 async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
     for name in ["ids", "cancelled"] {
         let real = two_shards().await;
-        real.redis.acquire(&[lease("bad")], Duration::from_secs(9)).await.unwrap();
+        real.redis
+            .acquire(&[lease("bad")], Duration::from_secs(9))
+            .await
+            .unwrap();
         overwrite(&real, &key("bad", name)).await;
         let run = append("bad", 0).runs.remove(0);
         let all = Claim::new(place(0), Watermark(1));
         let deletes = vec![(run.slice, run.name)];
-        let request = Advance { delivered: Some(all), deletes, ids: vec![("id0".into(), place(0))], ..advance("bad", all) };
-        assert_eq!(real.redis.advance(&[request]).await.unwrap(), [Advanced::Unknown]);
-        let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
-        assert_eq!((state.delivered, state.claimed, state.pending), (Claim::START, Claim::START, 1));
+        let request = Advance {
+            delivered: Some(all),
+            deletes,
+            ids: vec![("id0".into(), place(0))],
+            ..advance("bad", all)
+        };
+        assert_eq!(
+            real.redis.advance(&[request]).await.unwrap(),
+            [Advanced::Unknown]
+        );
+        let state = real
+            .redis
+            .state(&[shard("bad")])
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap();
+        assert_eq!(
+            (state.delivered, state.claimed, state.pending),
+            (Claim::START, Claim::START, 1)
+        );
     }
 }
 
 #[tokio::test]
 async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
     let real = two_shards().await;
-    real.redis.acquire(&[lease("bad")], Duration::from_secs(9)).await.unwrap();
+    real.redis
+        .acquire(&[lease("bad")], Duration::from_secs(9))
+        .await
+        .unwrap();
     for words in [
         "ZADD cancelled 0 00",
         "ZADD cancelled 0 0zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
@@ -122,55 +251,147 @@ async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
     ] {
         let (command, rest) = words.split_once(' ').unwrap();
         let (name, rest) = rest.split_once(' ').unwrap();
-        real.server.command(&format!("{command} {} {rest}", key("bad", name))).await;
+        real.server
+            .command(&format!("{command} {} {rest}", key("bad", name)))
+            .await;
     }
     let all = Claim::new(place(9), Watermark(1));
     let advanced = real.redis.advance(&[advance("bad", all)]).await.unwrap();
-    assert_eq!(advanced, [Advanced::Done { watermark: Watermark(1), cancelled: vec![] }]);
-    let cancel = Change { id: "id0".into(), kind: ChangeKind::Cancel };
-    let append = Append { changes: vec![cancel], ..append("bad", 1) };
-    assert_eq!(real.redis.append(&[append]).await.unwrap(), [Appended::Done { cancelled: 0, missed: 1 }]);
-    let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
-    assert_eq!(state.lowest_pending, Offset(0), "what cannot be read is never too high");
-    assert!(matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2));
+    assert_eq!(
+        advanced,
+        [Advanced::Done {
+            watermark: Watermark(1),
+            cancelled: vec![]
+        }]
+    );
+    let cancel = Change {
+        id: "id0".into(),
+        kind: ChangeKind::Cancel,
+    };
+    let append = Append {
+        changes: vec![cancel],
+        ..append("bad", 1)
+    };
+    assert_eq!(
+        real.redis.append(&[append]).await.unwrap(),
+        [Appended::Done {
+            cancelled: 0,
+            missed: 1
+        }]
+    );
+    let state = real
+        .redis
+        .state(&[shard("bad")])
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap();
+    assert_eq!(
+        state.lowest_pending,
+        Offset(0),
+        "what cannot be read is never too high"
+    );
+    assert!(
+        matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
+    );
 }
 
 #[tokio::test]
 async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
     let real = two_shards().await;
-    assert_eq!(real.redis.append(&[append("bad", 1)]).await.unwrap(), [DONE]);
+    assert_eq!(
+        real.redis.append(&[append("bad", 1)]).await.unwrap(),
+        [DONE]
+    );
     overwrite(&real, &key("bad", "slice:h0")).await;
-    let listed = real.redis.list(&[everything("bad"), everything("good")]).await.unwrap();
+    let listed = real
+        .redis
+        .list(&[everything("bad"), everything("good")])
+        .await
+        .unwrap();
     for listed in listed {
-        assert!(matches!(&listed, Listed::Runs { runs, .. } if runs.len() == 1), "{listed:?}");
+        assert!(
+            matches!(&listed, Listed::Runs { runs, .. } if runs.len() == 1),
+            "{listed:?}"
+        );
     }
     assert_eq!(
-        real.server.command(&format!("GET {}", key("bad", "slice:h0:foreign"))).await,
+        real.server
+            .command(&format!("GET {}", key("bad", "slice:h0:foreign")))
+            .await,
         redis::Value::BulkString(b"something".into())
     );
     // The slice can be written to again, also if an append is the first to find out.
     overwrite(&real, &key("bad", "slice:h0")).await;
-    let back = Append { runs: append("bad", 0).runs, ..append("bad", 2) };
-    assert_eq!(real.redis.append(&[append("good", 1), back]).await.unwrap(), [DONE, DONE]);
-    assert!(matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2));
+    let back = Append {
+        runs: append("bad", 0).runs,
+        ..append("bad", 2)
+    };
+    assert_eq!(
+        real.redis.append(&[append("good", 1), back]).await.unwrap(),
+        [DONE, DONE]
+    );
+    assert!(
+        matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
+    );
 }
 
 #[tokio::test]
 async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined() {
-    let lost = [format!("DEL {}", key("bad", "pool:h0")), format!("SET {} something", key("bad", "pool:h0"))];
+    let lost = [
+        format!("DEL {}", key("bad", "pool:h0")),
+        format!("SET {} something", key("bad", "pool:h0")),
+    ];
     for command in lost {
         let real = two_shards().await;
         real.server.command(&command).await;
         let runs = vec![(slice(), append("bad", 0).runs[0].name.clone())];
-        let fetch = |topic| Fetch { shard: shard(topic), runs: runs.clone() };
-        let fetched = real.redis.fetch(&[fetch("bad"), fetch("good")]).await.unwrap();
-        assert_eq!(fetched, [[Some(Bytes::new())], [Some(append("good", 0).runs[0].bytes.clone())]]);
-        real.redis.acquire(&[lease("bad")], Duration::from_secs(9)).await.unwrap();
-        assert_eq!(real.redis.quarantine(&[Quarantine { lease: lease("bad"), runs: runs.clone() }]).await.unwrap(), [1]);
-        let state = real.redis.state(&[shard("bad")]).await.unwrap().remove(0).unwrap();
-        assert_eq!((state.pending, state.quarantined, state.lowest_pending), (0, 1, Offset(0)));
+        let fetch = |topic| Fetch {
+            shard: shard(topic),
+            runs: runs.clone(),
+        };
+        let fetched = real
+            .redis
+            .fetch(&[fetch("bad"), fetch("good")])
+            .await
+            .unwrap();
+        assert_eq!(
+            fetched,
+            [
+                [Some(Bytes::new())],
+                [Some(append("good", 0).runs[0].bytes.clone())]
+            ]
+        );
+        real.redis
+            .acquire(&[lease("bad")], Duration::from_secs(9))
+            .await
+            .unwrap();
+        assert_eq!(
+            real.redis
+                .quarantine(&[Quarantine {
+                    lease: lease("bad"),
+                    runs: runs.clone()
+                }])
+                .await
+                .unwrap(),
+            [1]
+        );
+        let state = real
+            .redis
+            .state(&[shard("bad")])
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap();
+        assert_eq!(
+            (state.pending, state.quarantined, state.lowest_pending),
+            (0, 1, Offset(0))
+        );
         assert_eq!(real.redis.fetch(&[fetch("bad")]).await.unwrap(), [[None]]);
-        assert_eq!(real.redis.append(&[append("bad", 1)]).await.unwrap(), [DONE]);
+        assert_eq!(
+            real.redis.append(&[append("bad", 1)]).await.unwrap(),
+            [DONE]
+        );
     }
 }
 
@@ -178,18 +399,44 @@ async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined()
 async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
     let real = RealRedis::start().await;
     real.redis.open(&[birth("bad")]).await.unwrap();
-    let place = |minute: u64| Cursor::new(Timestamp::from_millis(minute as i64 * 60_000), Offset(minute));
+    let place = |minute: u64| {
+        Cursor::new(
+            Timestamp::from_millis(minute as i64 * 60_000),
+            Offset(minute),
+        )
+    };
     for minute in 0..6 {
-        assert_eq!(real.redis.append(&[append_at("bad", place(minute))]).await.unwrap(), [DONE]);
+        assert_eq!(
+            real.redis
+                .append(&[append_at("bad", place(minute))])
+                .await
+                .unwrap(),
+            [DONE]
+        );
     }
     // More than a list asks for at once, before the runs and between them.
     for foreign in 0..20 {
         let score = -1 + 40_000 * (foreign % 4);
-        real.server.command(&format!("ZADD {} {score} foreign{foreign}", key("bad", "slice:h0"))).await;
+        real.server
+            .command(&format!(
+                "ZADD {} {score} foreign{foreign}",
+                key("bad", "slice:h0")
+            ))
+            .await;
     }
     for limit in 0..8 {
-        let listed = real.redis.list(&[List { limit, ..everything("bad") }]).await.unwrap().remove(0);
-        let Listed::Runs { runs, more, .. } = listed else { panic!("{listed:?}") };
+        let listed = real
+            .redis
+            .list(&[List {
+                limit,
+                ..everything("bad")
+            }])
+            .await
+            .unwrap()
+            .remove(0);
+        let Listed::Runs { runs, more, .. } = listed else {
+            panic!("{listed:?}")
+        };
         let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
         assert_eq!((offsets, more), ((0..6).take(limit).collect(), limit < 6));
     }

@@ -39,7 +39,13 @@ impl Subject for RealRedis {
     }
 
     async fn set_full(&self, full: bool) {
-        self.server.command(if full { "CONFIG SET maxmemory 1" } else { "CONFIG SET maxmemory 0" }).await;
+        self.server
+            .command(if full {
+                "CONFIG SET maxmemory 1"
+            } else {
+                "CONFIG SET maxmemory 0"
+            })
+            .await;
     }
 }
 
@@ -49,14 +55,20 @@ fn key(topic: &str, name: &str) -> String {
 
 /// A place in hour `offset` after the epoch, so that each has a slice of its own.
 fn place(offset: u64) -> Cursor {
-    Cursor::new(Timestamp::from_millis(offset as i64 * 3_600_000), Offset(offset))
+    Cursor::new(
+        Timestamp::from_millis(offset as i64 * 3_600_000),
+        Offset(offset),
+    )
 }
 
 fn append(topic: &str, offset: u64) -> Append {
     append_at(topic, place(offset))
 }
 
-const DONE: Appended = Appended::Done { cancelled: 0, missed: 0 };
+const DONE: Appended = Appended::Done {
+    cancelled: 0,
+    missed: 0,
+};
 
 #[async_trait(?Send)]
 impl Counterpart for RealRedis {
@@ -72,7 +84,10 @@ impl Counterpart for RealRedis {
 #[test]
 fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
     let server = Server::start_with(&["--appendfsync", "no"]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let redis = runtime.block_on(server.redis());
     same_as_memory(&mut RealRedis { server, redis }, &runtime, 300);
 }
@@ -85,8 +100,16 @@ async fn redis_keeps_every_promise_of_the_port() {
 #[tokio::test]
 async fn a_user_with_the_rights_that_the_message_names_can_do_everything() {
     let server = Server::start();
-    server.command("ACL SETUSER postdate on >secret ~pd:* +@read +@write +@scripting +info +time +select").await;
-    let options = Options { username: Some("postdate".to_owned()), password: Some("secret".to_owned()), ..server.options() };
+    server
+        .command(
+            "ACL SETUSER postdate on >secret ~pd:* +@read +@write +@scripting +info +time +select",
+        )
+        .await;
+    let options = Options {
+        username: Some("postdate".to_owned()),
+        password: Some("secret".to_owned()),
+        ..server.options()
+    };
     let redis = Redis::connect(&options).await.unwrap();
     contract::run(&RealRedis { server, redis }).await;
 }
@@ -96,11 +119,17 @@ async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
     let real = RealRedis::start().await;
     let topic = "{a}/b\n* c";
     real.redis.open(&[birth(topic)]).await.unwrap();
-    assert_eq!(real.redis.append(&[append(topic, 0)]).await.unwrap(), [DONE]);
+    assert_eq!(
+        real.redis.append(&[append(topic, 0)]).await.unwrap(),
+        [DONE]
+    );
     let keys = real.server.keys().await;
     assert_eq!(keys.len(), 6, "{keys:?}");
     for name in keys {
-        assert!(name.starts_with("pd:{test/route/%7ba%7d%2fb%0a%2a%20c/0}:"), "{name}");
+        assert!(
+            name.starts_with("pd:{test/route/%7ba%7d%2fb%0a%2a%20c/0}:"),
+            "{name}"
+        );
     }
 }
 
@@ -110,42 +139,105 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     real.redis.open(&[birth("t")]).await.unwrap();
     let appends = [append("t", 0), append("t", 1)];
     assert_eq!(real.redis.append(&appends).await.unwrap(), [DONE, DONE]);
-    let cancel = Change { id: "id0".into(), kind: ChangeKind::Cancel };
-    let cancels = Append { runs: vec![], changes: vec![cancel], ..append("t", 2) };
-    assert_eq!(real.redis.append(&[cancels]).await.unwrap(), [Appended::Done { cancelled: 1, missed: 0 }]);
-    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    let cancel = Change {
+        id: "id0".into(),
+        kind: ChangeKind::Cancel,
+    };
+    let cancels = Append {
+        runs: vec![],
+        changes: vec![cancel],
+        ..append("t", 2)
+    };
+    assert_eq!(
+        real.redis.append(&[cancels]).await.unwrap(),
+        [Appended::Done {
+            cancelled: 1,
+            missed: 0
+        }]
+    );
+    real.redis
+        .acquire(&[lease("t")], Duration::from_secs(9))
+        .await
+        .unwrap();
     let all = Claim::new(place(1), Watermark(3));
     let runs: Vec<&Run> = appends.iter().flat_map(|append| &append.runs).collect();
-    let deletes = runs.iter().map(|run| (run.slice, run.name.clone())).collect();
-    let advance = Advance { delivered: Some(all), deletes, ids: vec![("id1".into(), place(1))], ..advance("t", all) };
+    let deletes = runs
+        .iter()
+        .map(|run| (run.slice, run.name.clone()))
+        .collect();
+    let advance = Advance {
+        delivered: Some(all),
+        deletes,
+        ids: vec![("id1".into(), place(1))],
+        ..advance("t", all)
+    };
     real.redis.advance(&[advance]).await.unwrap();
-    assert_eq!(real.server.keys().await, [key("t", "meta"), key("t", "tail")]);
+    assert_eq!(
+        real.server.keys().await,
+        [key("t", "meta"), key("t", "tail")]
+    );
     real.redis.erase(&[shard("t")]).await.unwrap();
     assert_eq!(real.server.keys().await, [""; 0]);
 }
 
 /// What a version without ledgers left, or changed beside this one.
 #[tokio::test]
-async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_again_once_the_shard_is_empty() {
+async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_again_once_the_shard_is_empty()
+ {
     let real = RealRedis::start().await;
-    let balance = async || real.redis.balances(&[shard("t")]).await.unwrap().remove(0).expect("it was born");
+    let balance = async || {
+        real.redis
+            .balances(&[shard("t")])
+            .await
+            .unwrap()
+            .remove(0)
+            .expect("it was born")
+    };
     real.redis.open(&[birth("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     let meta = key("t", "meta");
     let watermark = format!("HSET {meta} watermark {:016x}", 5);
     for (lost, from, accepted) in [(format!("HDEL {meta} ledger"), 1, 2), (watermark, 5, 3)] {
         real.server.command(&lost).await;
-        assert!(balance().await.is_unsure && balance().await.holds(), "{lost}");
+        assert!(
+            balance().await.is_unsure && balance().await.holds(),
+            "{lost}"
+        );
         real.redis.append(&[append("t", from)]).await.unwrap();
-        assert_eq!((balance().await.accepted, balance().await.is_unsure), (accepted, true), "{lost}");
+        assert_eq!(
+            (balance().await.accepted, balance().await.is_unsure),
+            (accepted, true),
+            "{lost}"
+        );
     }
-    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    real.redis
+        .acquire(&[lease("t")], Duration::from_secs(9))
+        .await
+        .unwrap();
     let all = Claim::new(place(5), Watermark(6));
-    let deletes = [0, 1, 5].map(|offset| append("t", offset).runs.remove(0)).map(|run| (run.slice, run.name)).to_vec();
+    let deletes = [0, 1, 5]
+        .map(|offset| append("t", offset).runs.remove(0))
+        .map(|run| (run.slice, run.name))
+        .to_vec();
     // One of the three was delivered before, by the other version.
-    let tally = Tally { delivered: 2, ..Tally::default() };
-    real.redis.advance(&[Advance { delivered: Some(all), tally, deletes, ..advance("t", all) }]).await.unwrap();
-    let wanted = Balance { accepted: 2, settled: tally, ..Balance::default() };
+    let tally = Tally {
+        delivered: 2,
+        ..Tally::default()
+    };
+    real.redis
+        .advance(&[Advance {
+            delivered: Some(all),
+            tally,
+            deletes,
+            ..advance("t", all)
+        }])
+        .await
+        .unwrap();
+    let wanted = Balance {
+        accepted: 2,
+        settled: tally,
+        ..Balance::default()
+    };
     assert_eq!(balance().await, wanted);
 }
 
@@ -153,23 +245,79 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
 #[tokio::test]
 async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
     let real = RealRedis::start().await;
-    let history = async || real.redis.glance(&[shard("t")]).await.unwrap().remove(0).expect("it was born").history;
+    let history = async || {
+        real.redis
+            .glance(&[shard("t")])
+            .await
+            .unwrap()
+            .remove(0)
+            .expect("it was born")
+            .history
+    };
     let meta = key("t", "meta");
-    let of = |number| Reading { writer: 0xab, number };
+    let of = |number| Reading {
+        writer: 0xab,
+        number,
+    };
     real.redis.open(&[birth("t")]).await.unwrap();
-    real.redis.append(&[Append { reading: of(1), ..append("t", 0) }]).await.unwrap();
+    real.redis
+        .append(&[Append {
+            reading: of(1),
+            ..append("t", 0)
+        }])
+        .await
+        .unwrap();
     assert_eq!(history().await.reading, of(1));
-    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
-    for (from, lost) in [format!("HDEL {meta} history"), format!("HSET {meta} history other")].iter().enumerate() {
+    real.redis
+        .acquire(&[lease("t")], Duration::from_secs(9))
+        .await
+        .unwrap();
+    for (from, lost) in [
+        format!("HDEL {meta} history"),
+        format!("HSET {meta} history other"),
+    ]
+    .iter()
+    .enumerate()
+    {
         let from = from as u64;
         real.server.command(lost).await;
         assert_eq!(history().await, History::default(), "{lost}");
-        let (input, output) = (append("t", from).runs.remove(0), run_of(&format!("new{from}"), &[place(from)]));
-        let rewrite = Rewrite { lease: lease("t"), after: 0, inputs: vec![(input.slice, input.name)], outputs: vec![output] };
-        assert_eq!(real.redis.rewrite(&[rewrite]).await.unwrap(), [Rewritten::Done], "{lost}");
-        assert_eq!(history().await, History { rewrites: 1, ..History::default() }, "{lost}");
-        real.redis.append(&[Append { reading: of(2), ..append("t", from + 1) }]).await.unwrap();
-        let wanted = History { reading: of(2), before: Reading::default(), from: Watermark(from + 1), rewrites: 1 };
+        let (input, output) = (
+            append("t", from).runs.remove(0),
+            run_of(&format!("new{from}"), &[place(from)]),
+        );
+        let rewrite = Rewrite {
+            lease: lease("t"),
+            after: 0,
+            inputs: vec![(input.slice, input.name)],
+            outputs: vec![output],
+        };
+        assert_eq!(
+            real.redis.rewrite(&[rewrite]).await.unwrap(),
+            [Rewritten::Done],
+            "{lost}"
+        );
+        assert_eq!(
+            history().await,
+            History {
+                rewrites: 1,
+                ..History::default()
+            },
+            "{lost}"
+        );
+        real.redis
+            .append(&[Append {
+                reading: of(2),
+                ..append("t", from + 1)
+            }])
+            .await
+            .unwrap();
+        let wanted = History {
+            reading: of(2),
+            before: Reading::default(),
+            from: Watermark(from + 1),
+            rewrites: 1,
+        };
         assert_eq!(history().await, wanted, "{lost}");
     }
 }
@@ -180,10 +328,25 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
     real.redis.open(&[birth("t")]).await.unwrap();
     let run = append("t", 0).runs.remove(0);
     real.redis.append(&[append("t", 0)]).await.unwrap();
-    real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap();
+    real.redis
+        .acquire(&[lease("t")], Duration::from_secs(9))
+        .await
+        .unwrap();
     let runs = vec![(run.slice, run.name.clone())];
-    assert_eq!(real.redis.quarantine(&[Quarantine { lease: lease("t"), runs }]).await.unwrap(), [1]);
-    let kept = real.server.command(&format!("HGET {} {}", key("t", "quarantine"), run.name)).await;
+    assert_eq!(
+        real.redis
+            .quarantine(&[Quarantine {
+                lease: lease("t"),
+                runs
+            }])
+            .await
+            .unwrap(),
+        [1]
+    );
+    let kept = real
+        .server
+        .command(&format!("HGET {} {}", key("t", "quarantine"), run.name))
+        .await;
     assert_eq!(kept, redis::Value::BulkString(run.bytes.to_vec()));
 }
 
@@ -194,8 +357,14 @@ async fn a_slice_that_is_in_use_again_is_not_set_aside() {
     real.redis.append(&[append("t", 0)]).await.unwrap();
     let before = real.server.keys().await;
     // Another process found the same foreign value, and was quicker.
-    let late = SliceKey { name: key("t", "slice:h0"), of_type: key::SLICE_TYPE };
-    let gone = SliceKey { name: key("t", "slice:h9"), of_type: key::SLICE_TYPE };
+    let late = SliceKey {
+        name: key("t", "slice:h0"),
+        of_type: key::SLICE_TYPE,
+    };
+    let gone = SliceKey {
+        name: key("t", "slice:h9"),
+        of_type: key::SLICE_TYPE,
+    };
     real.redis.set_aside(&[late, gone]).await.unwrap();
     assert_eq!(real.server.keys().await, before);
 }
@@ -208,6 +377,9 @@ async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
     // What an erase would send that has looked at the slices before the append.
     let outdated = Call::erase(&real.redis.keyspace.of(&shard("t")), &[]);
     let before = real.server.keys().await;
-    assert_eq!(real.redis.run_once(&[outdated]).await.unwrap()[0].tag, "again");
+    assert_eq!(
+        real.redis.run_once(&[outdated]).await.unwrap()[0].tag,
+        "again"
+    );
     assert_eq!(real.server.keys().await, before);
 }

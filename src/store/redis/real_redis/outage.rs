@@ -13,7 +13,13 @@ async fn scripts_that_the_server_forgot_are_loaded_again_and_nothing_runs_twice(
         let appends: Vec<Append> = topics.iter().map(|topic| append(topic, offset)).collect();
         assert_eq!(real.redis.append(&appends).await.unwrap(), [DONE; 20]);
     }
-    let state = real.redis.state(&[shard("t19")]).await.unwrap().remove(0).unwrap();
+    let state = real
+        .redis
+        .state(&[shard("t19")])
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap();
     assert_eq!((state.watermark, state.pending), (Watermark(3), 3));
 }
 
@@ -24,11 +30,32 @@ async fn a_full_server_that_forgot_its_scripts_still_delivers() {
     real.redis.append(&[append("t", 0)]).await.unwrap();
     real.server.command("SCRIPT FLUSH").await;
     real.set_full(true).await;
-    assert!(matches!(real.redis.append(&[append("t", 1)]).await, Err(Error::Full)));
-    assert!(matches!(real.redis.acquire(&[lease("t")], Duration::from_secs(9)).await.unwrap()[0], Acquired::Granted { .. }));
-    assert!(matches!(&real.redis.list(&[everything("t")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 1));
-    let advanced = real.redis.advance(&[advance("t", Claim::new(place(0), Watermark(1)))]).await.unwrap();
-    assert_eq!(advanced, [Advanced::Done { watermark: Watermark(1), cancelled: vec![] }]);
+    assert!(matches!(
+        real.redis.append(&[append("t", 1)]).await,
+        Err(Error::Full)
+    ));
+    assert!(matches!(
+        real.redis
+            .acquire(&[lease("t")], Duration::from_secs(9))
+            .await
+            .unwrap()[0],
+        Acquired::Granted { .. }
+    ));
+    assert!(
+        matches!(&real.redis.list(&[everything("t")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 1)
+    );
+    let advanced = real
+        .redis
+        .advance(&[advance("t", Claim::new(place(0), Watermark(1)))])
+        .await
+        .unwrap();
+    assert_eq!(
+        advanced,
+        [Advanced::Done {
+            watermark: Watermark(1),
+            cancelled: vec![]
+        }]
+    );
     real.redis.erase(&[shard("t")]).await.unwrap();
 }
 
@@ -40,10 +67,16 @@ async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged()
     real.server.kill();
     for _ in 0..2 {
         let down = real.redis.append(&[append("t", 1)]).await;
-        assert!(matches!(&down, Err(error @ Error::Unavailable(_)) if error.is_transient()), "{down:?}");
+        assert!(
+            matches!(&down, Err(error @ Error::Unavailable(_)) if error.is_transient()),
+            "{down:?}"
+        );
     }
     real.server.restart();
-    assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [Appended::Elsewhere(Watermark(1))]);
+    assert_eq!(
+        real.redis.append(&[append("t", 0)]).await.unwrap(),
+        [Appended::Elsewhere(Watermark(1))]
+    );
     assert_eq!(real.redis.append(&[append("t", 1)]).await.unwrap(), [DONE]);
 }
 
@@ -56,12 +89,28 @@ async fn a_server_that_hangs_is_given_up_and_used_again_when_it_answers() {
     tokio::time::pause();
     let hung = real.redis.append(&[append("t", 0)]).await;
     tokio::time::resume();
-    assert!(matches!(&hung, Err(Error::Unavailable(text)) if text.contains("did not answer in time")), "{hung:?}");
+    assert!(
+        matches!(&hung, Err(Error::Unavailable(text)) if text.contains("did not answer in time")),
+        "{hung:?}"
+    );
     real.server.signal("CONT");
     // Whether the request that was given up has come to effect is not known; the repeat settles it.
-    let settled = real.redis.append(&[append("t", 0)]).await.unwrap().remove(0);
-    assert!([DONE, Appended::Elsewhere(Watermark(1))].contains(&settled), "{settled:?}");
-    assert_eq!(real.redis.state(&[shard("t")]).await.unwrap()[0].as_ref().map(|state| state.pending), Some(1));
+    let settled = real
+        .redis
+        .append(&[append("t", 0)])
+        .await
+        .unwrap()
+        .remove(0);
+    assert!(
+        [DONE, Appended::Elsewhere(Watermark(1))].contains(&settled),
+        "{settled:?}"
+    );
+    assert_eq!(
+        real.redis.state(&[shard("t")]).await.unwrap()[0]
+            .as_ref()
+            .map(|state| state.pending),
+        Some(1)
+    );
 }
 
 async fn refused(options: &Options) -> String {
@@ -76,31 +125,62 @@ async fn refused(options: &Options) -> String {
 async fn a_login_that_is_refused_says_what_to_set_and_shows_no_secret() {
     let server = Server::start_with(&["--requirepass", "right-word"]);
     let none = server.options();
-    assert!(refused(&none).await.contains("demands a password: set store.redis.password"));
+    assert!(
+        refused(&none)
+            .await
+            .contains("demands a password: set store.redis.password")
+    );
 
-    let wrong = Options { password: Some("wrong-word".to_owned()), ..none.clone() };
-    let in_url = Options { url: format!("redis://someone:wrong-word@127.0.0.1:{}", server.port), ..none.clone() };
+    let wrong = Options {
+        password: Some("wrong-word".to_owned()),
+        ..none.clone()
+    };
+    let in_url = Options {
+        url: format!("redis://someone:wrong-word@127.0.0.1:{}", server.port),
+        ..none.clone()
+    };
     for options in [&wrong, &in_url] {
         let text = refused(options).await;
-        assert!(text.contains("refuses the user or the password: check store.redis.username"), "{text}");
-        assert!(!format!("{text} {options:?}").contains("word@") && !format!("{text} {options:?}").contains("wrong-word"));
+        assert!(
+            text.contains("refuses the user or the password: check store.redis.username"),
+            "{text}"
+        );
+        assert!(
+            !format!("{text} {options:?}").contains("word@")
+                && !format!("{text} {options:?}").contains("wrong-word")
+        );
     }
 
-    let right = Options { password: Some("right-word".to_owned()), ..none.clone() };
+    let right = Options {
+        password: Some("right-word".to_owned()),
+        ..none.clone()
+    };
     Redis::connect(&right).await.unwrap();
-    let right_in_url = Options { url: format!("redis://:right-word@127.0.0.1:{}/3", server.port), ..none };
+    let right_in_url = Options {
+        url: format!("redis://:right-word@127.0.0.1:{}/3", server.port),
+        ..none
+    };
     Redis::connect(&right_in_url).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_user_without_rights_is_told_which_to_grant() {
     let server = Server::start();
-    server.command("ACL SETUSER poor on >secret ~pd:* +info").await;
-    let options = Options { username: Some("poor".to_owned()), password: Some("secret".to_owned()), ..server.options() };
+    server
+        .command("ACL SETUSER poor on >secret ~pd:* +info")
+        .await;
+    let options = Options {
+        username: Some("poor".to_owned()),
+        password: Some("secret".to_owned()),
+        ..server.options()
+    };
     let redis = Redis::connect(&options).await.unwrap();
-    let Err(Error::Unusable(text)) = redis.state(&[shard("t")]).await else { panic!("no rights, yet it answered") };
+    let Err(Error::Unusable(text)) = redis.state(&[shard("t")]).await else {
+        panic!("no rights, yet it answered")
+    };
     assert!(
-        text.contains("grant it what deploy/redis/users.acl has") && text.contains("`~pd:* &pd:* +@read +@write +@scripting"),
+        text.contains("grant it what deploy/redis/users.acl has")
+            && text.contains("`~pd:* &pd:* +@read +@write +@scripting"),
         "{text}"
     );
 }
@@ -109,25 +189,57 @@ async fn a_user_without_rights_is_told_which_to_grant() {
 async fn a_server_that_evicts_is_refused_at_the_start_and_after_a_reconnect() {
     let evicting = Server::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     let text = refused(&evicting.options()).await;
-    assert!(text.contains("maxmemory-policy allkeys-lru") && text.contains("`CONFIG SET maxmemory-policy noeviction`"), "{text}");
-    evicting.command("CONFIG SET maxmemory-policy noeviction").await;
+    assert!(
+        text.contains("maxmemory-policy allkeys-lru")
+            && text.contains("`CONFIG SET maxmemory-policy noeviction`"),
+        "{text}"
+    );
+    evicting
+        .command("CONFIG SET maxmemory-policy noeviction")
+        .await;
     let redis = evicting.redis().await;
 
     redis.open(&[birth("t")]).await.unwrap();
-    evicting.command("CONFIG SET maxmemory-policy volatile-lru").await;
-    assert!(redis.state(&[shard("t")]).await.is_ok(), "it is looked at with each connection, not with each call");
+    evicting
+        .command("CONFIG SET maxmemory-policy volatile-lru")
+        .await;
+    assert!(
+        redis.state(&[shard("t")]).await.is_ok(),
+        "it is looked at with each connection, not with each call"
+    );
     evicting.command("CLIENT KILL TYPE normal").await;
-    assert!(matches!(redis.state(&[shard("t")]).await, Err(Error::Unavailable(_))));
-    assert!(matches!(redis.state(&[shard("t")]).await, Err(Error::Unusable(text)) if text.contains("volatile-lru")));
+    assert!(matches!(
+        redis.state(&[shard("t")]).await,
+        Err(Error::Unavailable(_))
+    ));
+    assert!(
+        matches!(redis.state(&[shard("t")]).await, Err(Error::Unusable(text)) if text.contains("volatile-lru"))
+    );
 }
 
 #[tokio::test]
 async fn a_cluster_node_and_a_wrong_address_are_refused_with_the_reason() {
     let node = Server::start_with(&["--cluster-enabled", "yes"]);
-    assert!(refused(&node.options()).await.contains("is a node of a Redis Cluster"));
-    for url in ["127.0.0.1:6379", "http://127.0.0.1", "redis://user:secret@127.0.0.1:6379/one", ""] {
-        let text = refused(&Options { url: url.to_owned(), ..node.options() }).await;
-        assert!(text.contains("write redis://host:port") && !text.contains("secret"), "{text}");
+    assert!(
+        refused(&node.options())
+            .await
+            .contains("is a node of a Redis Cluster")
+    );
+    for url in [
+        "127.0.0.1:6379",
+        "http://127.0.0.1",
+        "redis://user:secret@127.0.0.1:6379/one",
+        "",
+    ] {
+        let text = refused(&Options {
+            url: url.to_owned(),
+            ..node.options()
+        })
+        .await;
+        assert!(
+            text.contains("write redis://host:port") && !text.contains("secret"),
+            "{text}"
+        );
     }
 }
 
@@ -137,7 +249,10 @@ async fn a_server_that_became_a_replica_is_left_for_the_address_to_point_elsewhe
     real.redis.open(&[birth("t")]).await.unwrap();
     real.server.command("REPLICAOF 127.0.0.1 1").await;
     let refused = real.redis.append(&[append("t", 0)]).await;
-    assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("READONLY")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Error::Unavailable(text)) if text.contains("READONLY")),
+        "{refused:?}"
+    );
     real.server.command("REPLICAOF NO ONE").await;
     assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [DONE]);
 }

@@ -9,31 +9,60 @@ const FILE: &str = include_str!("../../../../deploy/redis/users.acl");
 
 /// The rules of the one user that the file lets in.
 fn rules() -> String {
-    let line = FILE.lines().find_map(|line| line.strip_prefix("user postdate ")).expect("the file has the user");
+    let line = FILE
+        .lines()
+        .find_map(|line| line.strip_prefix("user postdate "))
+        .expect("the file has the user");
     line.replace("PASSWORD", "secret").replace("{prod", "{test")
 }
 
 async fn login(server: &Server) -> Result<Redis, Error> {
-    Redis::connect(&Options { username: Some("postdate".to_owned()), password: Some("secret".to_owned()), ..server.options() }).await
+    Redis::connect(&Options {
+        username: Some("postdate".to_owned()),
+        password: Some("secret".to_owned()),
+        ..server.options()
+    })
+    .await
 }
 
 /// What Redis has denied since it was asked last.
 async fn denied(server: &Server) -> Vec<String> {
-    let log: Vec<BTreeMap<String, redis::Value>> = redis::from_redis_value(server.command("ACL LOG").await).unwrap();
+    let log: Vec<BTreeMap<String, redis::Value>> =
+        redis::from_redis_value(server.command("ACL LOG").await).unwrap();
     server.command("ACL LOG RESET").await;
-    log.into_iter().map(|mut entry| redis::from_redis_value(entry.remove("object").unwrap()).unwrap()).collect()
+    log.into_iter()
+        .map(|mut entry| redis::from_redis_value(entry.remove("object").unwrap()).unwrap())
+        .collect()
 }
 
 /// Every promise of the port, and what asks for more besides: a shard that a version without ledgers stored, and a slice of another type.
 async fn everything_works(real: &RealRedis) {
     real.redis.open(&[birth("old")]).await.unwrap();
-    assert_eq!(real.redis.append(&[append("old", 0)]).await.unwrap(), [DONE]);
-    real.server.command(&format!("HDEL {} ledger", key("old", "meta"))).await;
-    assert_eq!(real.redis.append(&[append("old", 1)]).await.unwrap(), [DONE]);
-    assert_eq!(real.redis.balances(&[shard("old")]).await.unwrap().remove(0).map(|balance| balance.accepted), Some(2));
+    assert_eq!(
+        real.redis.append(&[append("old", 0)]).await.unwrap(),
+        [DONE]
+    );
+    real.server
+        .command(&format!("HDEL {} ledger", key("old", "meta")))
+        .await;
+    assert_eq!(
+        real.redis.append(&[append("old", 1)]).await.unwrap(),
+        [DONE]
+    );
+    assert_eq!(
+        real.redis
+            .balances(&[shard("old")])
+            .await
+            .unwrap()
+            .remove(0)
+            .map(|balance| balance.accepted),
+        Some(2)
+    );
     real.redis.open(&[birth("t")]).await.unwrap();
     assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [DONE]);
-    real.server.command(&format!("SET {} something", key("t", "slice:h0"))).await;
+    real.server
+        .command(&format!("SET {} something", key("t", "slice:h0")))
+        .await;
     real.redis.list(&[everything("t")]).await.unwrap();
     contract::run(real).await;
     a_hint_is_heard(&real.server).await;
@@ -41,10 +70,17 @@ async fn everything_works(real: &RealRedis) {
 
 /// By another process, and not by the one that tells it.
 async fn a_hint_is_heard(server: &Server) {
-    let options = Options { username: Some("postdate".to_owned()), password: Some("secret".to_owned()), ..server.options() };
+    let options = Options {
+        username: Some("postdate".to_owned()),
+        password: Some("secret".to_owned()),
+        ..server.options()
+    };
     let [teller, listener] = [1, 2].map(|process| Hints::new(&options, process).unwrap());
     let (heard, mut hints) = tokio::sync::mpsc::channel(1);
-    let hint = Hint { shard: shard("t"), least_due: Timestamp::from_millis(7) };
+    let hint = Hint {
+        shard: shard("t"),
+        least_due: Timestamp::from_millis(7),
+    };
     let tell_again = async {
         // Nobody says when a subscription has begun.
         loop {
@@ -64,37 +100,61 @@ async fn a_hint_is_heard(server: &Server) {
 #[tokio::test]
 async fn the_users_file_is_enough_for_everything_and_each_command_in_it_is_needed() {
     let server = Server::start_with(&["--appendfsync", "no"]);
-    server.command(&format!("ACL SETUSER postdate {}", rules())).await;
-    let mut real = RealRedis { redis: login(&server).await.unwrap(), server };
+    server
+        .command(&format!("ACL SETUSER postdate {}", rules()))
+        .await;
+    let mut real = RealRedis {
+        redis: login(&server).await.unwrap(),
+        server,
+    };
     everything_works(&real).await;
     assert_eq!(denied(&real.server).await, [""; 0]);
-    let commands: Vec<String> = rules().split(' ').filter_map(|word| word.strip_prefix('+').map(str::to_owned)).collect();
+    let commands: Vec<String> = rules()
+        .split(' ')
+        .filter_map(|word| word.strip_prefix('+').map(str::to_owned))
+        .collect();
     assert!(commands.len() > 20, "{commands:?}");
     for command in commands {
-        for words in ["FLUSHALL", "SCRIPT FLUSH", "CONFIG SET maxmemory 0", &format!("ACL SETUSER postdate -{command}")] {
+        for words in [
+            "FLUSHALL",
+            "SCRIPT FLUSH",
+            "CONFIG SET maxmemory 0",
+            &format!("ACL SETUSER postdate -{command}"),
+        ] {
             real.server.command(words).await;
         }
         let works = match login(&real.server).await {
             Ok(redis) => {
                 real.redis = redis;
-                AssertUnwindSafe(everything_works(&real)).catch_unwind().await.is_ok()
+                AssertUnwindSafe(everything_works(&real))
+                    .catch_unwind()
+                    .await
+                    .is_ok()
             }
             Err(_) => false,
         };
         assert!(!works, "everything works without {command}");
         let denied = denied(&real.server).await;
-        assert!(denied.iter().all(|denied| *denied == command) && !denied.is_empty(), "without {command}, {denied:?} was denied");
-        real.server.command(&format!("ACL SETUSER postdate +{command}")).await;
+        assert!(
+            denied.iter().all(|denied| *denied == command) && !denied.is_empty(),
+            "without {command}, {denied:?} was denied"
+        );
+        real.server
+            .command(&format!("ACL SETUSER postdate +{command}"))
+            .await;
     }
 }
 
 #[tokio::test]
 async fn the_users_file_keeps_other_deployments_keys_and_all_that_administers_out_of_reach() {
     let server = Server::start();
-    server.command(&format!("ACL SETUSER postdate {}", rules())).await;
+    server
+        .command(&format!("ACL SETUSER postdate {}", rules()))
+        .await;
     server.command("SET pd:{testing/r/t/0}:meta x").await;
     server.command("SET other x").await;
-    let client = redis::Client::open(format!("redis://postdate:secret@127.0.0.1:{}", server.port)).unwrap();
+    let client =
+        redis::Client::open(format!("redis://postdate:secret@127.0.0.1:{}", server.port)).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for words in [
         "HGETALL pd:{testing/r/t/0}:meta",
@@ -120,7 +180,16 @@ async fn the_users_file_keeps_other_deployments_keys_and_all_that_administers_ou
     ] {
         let mut command = redis::Cmd::new();
         command.arg(words.split(' ').collect::<Vec<_>>());
-        let said = command.query_async::<redis::Value>(&mut connection).await.unwrap_err().to_string();
-        assert!(said.contains("NOPERM") || said.contains("No permissions") || said.contains("no permissions"), "{words}: {said}");
+        let said = command
+            .query_async::<redis::Value>(&mut connection)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.contains("NOPERM")
+                || said.contains("No permissions")
+                || said.contains("no permissions"),
+            "{words}: {said}"
+        );
     }
 }

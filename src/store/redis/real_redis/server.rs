@@ -27,10 +27,22 @@ impl Server {
 
     /// `arguments` come last, so they win over ours.
     pub(super) fn start_with(arguments: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let directory = tempfile::tempdir().unwrap();
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut server = Self { port, directory, arguments, running: None };
+        let arguments = arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
+        let mut server = Self {
+            port,
+            directory,
+            arguments,
+            running: None,
+        };
         server.restart();
         server
     }
@@ -39,14 +51,36 @@ impl Server {
     pub(super) fn restart(&mut self) {
         self.kill();
         let mut command = Command::new("redis-server");
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--maxmemory-policy", "noeviction"]);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--dir"]).arg(self.directory.path());
-        command.args(&self.arguments).stdout(Stdio::piped()).stdin(Stdio::null());
-        let mut child = command.spawn().expect("these tests need redis-server: install the package of that name");
+        command.args([
+            "--port",
+            &self.port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--maxmemory-policy",
+            "noeviction",
+        ]);
+        command
+            .args(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
+            .arg(self.directory.path());
+        command
+            .args(&self.arguments)
+            .stdout(Stdio::piped())
+            .stdin(Stdio::null());
+        let mut child = command
+            .spawn()
+            .expect("these tests need redis-server: install the package of that name");
         let mut log = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let said: Vec<String> =
-            log.by_ref().map_while(Result::ok).take_while(|line| !line.contains("Ready to accept connections")).collect();
-        assert!(child.try_wait().unwrap().is_none(), "redis-server ended at once: {said:?}");
+        let said: Vec<String> = log
+            .by_ref()
+            .map_while(Result::ok)
+            .take_while(|line| !line.contains("Ready to accept connections"))
+            .collect();
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "redis-server ended at once: {said:?}"
+        );
         self.running = Some(Running { child, _log: log });
     }
 
@@ -60,12 +94,21 @@ impl Server {
     /// `STOP` or `CONT`.
     pub(super) fn signal(&self, signal: &str) {
         let running = self.running.as_ref().expect("it runs");
-        let status = Command::new("kill").arg(format!("-{signal}")).arg(running.child.id().to_string()).status().unwrap();
+        let status = Command::new("kill")
+            .arg(format!("-{signal}"))
+            .arg(running.child.id().to_string())
+            .status()
+            .unwrap();
         assert!(status.success());
     }
 
     pub(super) fn options(&self) -> Options {
-        Options { url: format!("redis://127.0.0.1:{}", self.port), username: None, password: None, deployment: "test".to_owned() }
+        Options {
+            url: format!("redis://127.0.0.1:{}", self.port),
+            username: None,
+            password: None,
+            deployment: "test".to_owned(),
+        }
     }
 
     pub(super) async fn redis(&self) -> Redis {
@@ -77,7 +120,10 @@ impl Server {
         let mut command = Cmd::new();
         command.arg(words.split(' ').collect::<Vec<_>>());
         let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
-        command.query_async(&mut client.get_multiplexed_async_connection().await.unwrap()).await.unwrap()
+        command
+            .query_async(&mut client.get_multiplexed_async_connection().await.unwrap())
+            .await
+            .unwrap()
     }
 
     /// All keys, in order.
