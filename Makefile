@@ -56,8 +56,8 @@ $(SERVERS)/tools/bin/cargo-cyclonedx: | packages
 bench: servers ## what the service does beside a plain copy and other ways to do it, in one run; RUNS=3 WORKLOAD=file.toml
 	cargo bench --bench figures -- $(COUNT) $(STAGES) $(if $(WORKLOAD),workload=$(WORKLOAD)) $(if $(WAITING),waiting=$(WAITING)) $(if $(RUNS),runs=$(RUNS))
 
-chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m BROKER=nats MODE=exactly-once
-	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
+chaos: servers ## a fleet of real processes under load while all is killed, frozen and emptied; FOR=30m BROKER=nats BROKERS=3 MODE=exactly-once
+	cargo bench --bench chaos -- $(if $(FOR),for=$(FOR)) $(if $(BROKER),broker=$(BROKER)) $(if $(BROKERS),brokers=$(BROKERS)) $(if $(MODE),mode=$(MODE)) $(if $(SEED),seed=$(SEED)) $(if $(REPORT),report=$(REPORT))
 
 kube: servers ## the Helm chart on a real Kubernetes control plane, which is built first: ten minutes or more, once
 	@integration/deploy/tools.sh cluster

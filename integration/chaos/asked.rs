@@ -38,6 +38,8 @@ impl fmt::Display for Broker {
 pub(crate) struct Asked {
     pub(crate) length: Duration,
     pub(crate) broker: Broker,
+    /// Servers of a Kafka cluster, which replicate each topic.
+    pub(crate) brokers: usize,
     pub(crate) mode: Mode,
     /// Messages a second.
     pub(crate) rate: u32,
@@ -50,6 +52,7 @@ impl Asked {
         let mut asked = Self {
             length: Duration::from_secs(60),
             broker: Broker::Kafka,
+            brokers: 1,
             mode: Mode::AtLeastOnce,
             rate: 500,
             seed: 1,
@@ -59,7 +62,7 @@ impl Asked {
         for word in words.filter(|word| word != "--bench") {
             let wrong = || {
                 format!(
-                    "{word}: write for=30m, broker=kafka or broker=nats, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or \
+                    "{word}: write for=30m, broker=kafka or broker=nats, brokers=1 or brokers=3, mode=at-least-once or mode=exactly-once, rate=500, seed=7, or \
                      report=FILE"
                 )
             };
@@ -68,6 +71,13 @@ impl Asked {
                 "for" => asked.length = length(value).ok_or_else(wrong)?,
                 "broker" if value == "kafka" => asked.broker = Broker::Kafka,
                 "broker" if value == "nats" => asked.broker = Broker::Nats,
+                "brokers" => {
+                    asked.brokers = value
+                        .parse()
+                        .ok()
+                        .filter(|count| [1, 3].contains(count))
+                        .ok_or_else(wrong)?
+                }
                 "mode" if value == "at-least-once" => asked.mode = Mode::AtLeastOnce,
                 "mode" if value == "exactly-once" => asked.mode = Mode::ExactlyOnce,
                 "rate" => {
@@ -81,6 +91,9 @@ impl Asked {
                 "report" => asked.report = Some(value.into()),
                 _ => return Err(wrong()),
             }
+        }
+        if asked.broker == Broker::Nats && asked.brokers > 1 {
+            return Err("brokers=3 is for broker=kafka".to_owned());
         }
         if (asked.broker, asked.mode) == (Broker::Nats, Mode::ExactlyOnce) {
             return Err("mode=exactly-once needs transactions, which NATS has not".to_owned());

@@ -2,7 +2,7 @@
 //! emptied and put back in time, one by one and several at once; then all heals, and what arrived is held against what was sent. It goes on
 //! for as long as it is told, and writes a report.
 //!
-//! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `mode=at-least-once|exactly-once`, `rate=500` messages a second, `seed=7`, `report=FILE`. The exit
+//! Arguments: `for=30m` (also `s`, `h`), `broker=kafka|nats`, `brokers=1|3`, `mode=at-least-once|exactly-once`, `rate=500` messages a second, `seed=7`, `report=FILE`. The exit
 //! code is 1 if a promise was broken. The same seed injects the same faults, though not at the same instants of the processes.
 #![allow(
     clippy::cast_possible_truncation,

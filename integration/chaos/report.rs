@@ -16,11 +16,16 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     let minutes = outcome.took.as_secs_f64() / 60.0;
     let Asked {
         broker,
+        brokers,
         mode,
         rate,
         seed,
         ..
     } = asked;
+    let servers = match brokers {
+        1 => format!("one {broker}"),
+        count => format!("{count} brokers of one {broker} cluster with replicated topics"),
+    };
     let verdict = if outcome.is_kept(asked) {
         "Every promise was kept."
     } else {
@@ -29,7 +34,7 @@ pub(crate) fn page(asked: &Asked, outcome: &Outcome) -> String {
     let _ = write!(
         page,
         "# Chaos: {broker}, {mode}\n\n{verdict}\n\n{minutes:.0} minutes, {rate} messages a second with delays of 0 to 60 s over {PARTITIONS} \
-         partitions, 3 timers and 2 ingresses, one {broker}, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. \
+         partitions, 3 timers and 2 ingresses, {servers}, one Redis\n(`appendfsync everysec`), leases of 5 s, all on one machine; seed {seed}. \
          {}\n\n",
         beside(*broker)
     );

@@ -44,7 +44,7 @@ impl Sender {
         let beside = stop.clone();
         let threads = match server {
             Server::Kafka(kafka) => {
-                let [to, vain] = [kafka.addr().to_owned(), kafka.addr().to_owned()];
+                let [to, vain] = [kafka.addr(), kafka.addr()];
                 vec![
                     std::thread::spawn(move || kafka::load(&to, load)),
                     std::thread::spawn(move || kafka::abort_transactions(&vain, &beside)),

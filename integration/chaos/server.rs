@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::stream::Config;
 
 use crate::asked::{Broker, Mode};
-use crate::env::{Kafka, Nats, Redis};
+use crate::env::{KafkaCluster, Nats, Redis};
 
 pub(crate) const PARTITIONS: i32 = 8;
 pub(crate) const SOURCE: &str = "chaos.delayed";
@@ -24,15 +24,16 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(120);
 
 /// See the module's page.
 pub(crate) enum Server {
-    Kafka(Kafka),
+    Kafka(KafkaCluster),
     Nats(Nats),
 }
 
 impl Server {
-    pub(crate) fn start(broker: Broker) -> Self {
+    pub(crate) fn start(broker: Broker, brokers: usize) -> Self {
         match broker {
             Broker::Kafka => {
-                let kafka = Kafka::start_with(&[("group.min.session.timeout.ms", "500")]);
+                let kafka =
+                    KafkaCluster::start(brokers, &[("group.min.session.timeout.ms", "500")]);
                 kafka.create_topic(SOURCE, PARTITIONS, &[]);
                 kafka.create_topic(
                     TARGET,
@@ -57,37 +58,37 @@ impl Server {
         }
     }
 
-    pub(crate) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self, node: usize) {
         match self {
-            Self::Kafka(kafka) => kafka.kill(),
+            Self::Kafka(kafka) => kafka.nodes[node].kill(),
             Self::Nats(nats) => nats.kill(),
         }
     }
 
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self, node: usize) {
         match self {
-            Self::Kafka(kafka) => kafka.stop(),
+            Self::Kafka(kafka) => kafka.nodes[node].stop(),
             Self::Nats(nats) => nats.stop(),
         }
     }
 
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, node: usize) {
         match self {
-            Self::Kafka(kafka) => kafka.restart(),
+            Self::Kafka(kafka) => kafka.nodes[node].restart(),
             Self::Nats(nats) => nats.restart(),
         }
     }
 
-    pub(crate) fn pause(&self) {
+    pub(crate) fn pause(&self, node: usize) {
         match self {
-            Self::Kafka(kafka) => kafka.pause(),
+            Self::Kafka(kafka) => kafka.nodes[node].pause(),
             Self::Nats(nats) => nats.pause(),
         }
     }
 
-    pub(crate) fn resume(&self) {
+    pub(crate) fn resume(&self, node: usize) {
         match self {
-            Self::Kafka(kafka) => kafka.resume(),
+            Self::Kafka(kafka) => kafka.nodes[node].resume(),
             Self::Nats(nats) => nats.resume(),
         }
     }
@@ -102,14 +103,14 @@ impl Server {
             Self::Kafka(kafka) => format!(
                 r#"
 [kafka.main]
-brokers = ["{}"]
+brokers = [{}]
 properties = {{ "session.timeout.ms" = 6000 }}
 [route.chaos]
 source = {{ kafka = "main", topics = ["{SOURCE}"] }}
 target = {{ kafka = "main", topic = "{TARGET}" }}
 dead_letter = {{ kafka = "main", topic = "{DEAD}" }}
 "#,
-                kafka.addr()
+                brokers(kafka)
             ),
             Self::Nats(nats) => {
                 let subjects: Vec<_> = (0..PARTITIONS)
@@ -136,4 +137,13 @@ dead_letter = {{ nats = "edge", subject = "{DEAD}" }}
 /// What a partition is on NATS.
 pub(crate) fn subject(partition: impl std::fmt::Display) -> String {
     format!("{SOURCE}.{partition}")
+}
+
+/// The brokers as TOML strings.
+fn brokers(kafka: &KafkaCluster) -> String {
+    let addrs = kafka
+        .nodes
+        .iter()
+        .map(|node| format!("\"{}\"", node.addr()));
+    addrs.collect::<Vec<_>>().join(", ")
 }

@@ -173,7 +173,7 @@ pub(crate) struct Storm {
 
 impl Storm {
     pub(crate) fn begin(asked: &Asked) -> Self {
-        let (server, redis) = (Server::start(asked.broker), Redis::start());
+        let (server, redis) = (Server::start(asked.broker, asked.brokers), Redis::start());
         let fleet = Fleet::start(server.config(&redis, asked.mode));
         let (tally, sender) = (
             Tally::start(&server),
@@ -281,6 +281,7 @@ impl Storm {
     fn begin_one(&mut self, fault: Fault) -> usize {
         let timer = self.random.random_range(0..self.fleet.timers.len());
         let ingress = self.random.random_range(0..self.fleet.ingresses.len());
+        let node = self.random.random_range(0..self.asked.brokers);
         match fault {
             Fault::KillTimer => {
                 self.fleet.note(timer);
@@ -311,12 +312,13 @@ impl Storm {
                 None => self.redis.restart(),
             },
             Fault::EmptyRedis => self.redis.flush_all(),
-            Fault::KillBroker => self.server.kill(),
-            Fault::FreezeBroker => self.server.pause(),
-            Fault::StopBroker => self.server.stop(),
+            Fault::KillBroker => self.server.kill(node),
+            Fault::FreezeBroker => self.server.pause(node),
+            Fault::StopBroker => self.server.stop(node),
         }
         match fault {
             Fault::KillIngress | Fault::FreezeIngress | Fault::StopIngress => ingress,
+            Fault::KillBroker | Fault::FreezeBroker | Fault::StopBroker => node,
             _ => timer,
         }
     }
@@ -332,8 +334,8 @@ impl Storm {
             Fault::KillRedis => self.redis.restart(),
             Fault::FreezeRedis => self.redis.resume(),
             Fault::RollBackRedis | Fault::EmptyRedis => {}
-            Fault::KillBroker | Fault::StopBroker => self.server.restart(),
-            Fault::FreezeBroker => self.server.resume(),
+            Fault::KillBroker | Fault::StopBroker => self.server.restart(victim),
+            Fault::FreezeBroker => self.server.resume(victim),
         }
     }
 

@@ -88,7 +88,7 @@ impl Tally {
         let (theirs, theirs_stop) = (count.clone(), stop.clone());
         let thread = match server {
             Server::Kafka(kafka) => {
-                let addr = kafka.addr().to_owned();
+                let addr = kafka.addr();
                 std::thread::spawn(move || kafka::read(&addr, &theirs, &theirs_stop))
             }
             Server::Nats(nats) => {

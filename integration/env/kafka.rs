@@ -1,4 +1,5 @@
-//! A real Apache Kafka of one node, in KRaft combined mode. It keeps its port and its data over a kill, so that clients find it again.
+//! A real Apache Kafka in KRaft combined mode: one node, or a cluster of several. A node keeps its port and its data over a kill, so that clients
+//! find it again.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,6 @@ use super::{PATIENCE, eventually, servers};
 /// A short session, since a broker that was killed may come back only after its old one ran out: 5 seconds instead of 14.
 const PROPERTIES: &str = "
 process.roles=broker,controller
-node.id=1
 controller.listener.names=CONTROLLER
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=300
@@ -78,16 +78,30 @@ impl Kafka {
     }
 
     fn launch(jvm: &'static [&'static str], extra: &Extra<'_>, turn: Option<Turn>) -> Kafka {
+        let place = Place {
+            id: 1,
+            controllers: &[controller()],
+        };
+        let mut kafka = Kafka::spawn(jvm, extra, &place);
+        kafka._turn = turn;
+        kafka.wait();
+        kafka
+    }
+
+    /// Formats the storage and starts the process, without waiting for it.
+    fn spawn(jvm: &'static [&'static str], extra: &Extra<'_>, place: &Place<'_>) -> Kafka {
         let folder = folder("kafka");
         let addr = format!("127.0.0.1:{}", free_port());
-        let controller = format!("127.0.0.1:{}", free_port());
         let second = extra
             .listener
             .map(|listener| format!(",{listener}"))
             .unwrap_or_default();
         let mut text = format!(
-            "{PROPERTIES}listeners=PLAINTEXT://{addr},CONTROLLER://{controller}{second}\nadvertised.listeners=PLAINTEXT://{addr}{second}\n\
-             controller.quorum.voters=1@{controller}\nlog.dirs={}\n",
+            "{PROPERTIES}node.id={}\nlisteners=PLAINTEXT://{addr},CONTROLLER://{}{second}\nadvertised.listeners=PLAINTEXT://{addr}{second}\n\
+             controller.quorum.voters={}\nlog.dirs={}\n",
+            place.id,
+            place.controllers[place.id - 1],
+            place.voters(),
             folder.join("data").display()
         );
         text.extend(
@@ -114,15 +128,13 @@ impl Kafka {
             String::from_utf8_lossy(&format.stderr)
         );
         let process = Process::start("kafka", &folder, &mut broker(jvm, &folder));
-        let mut kafka = Kafka {
+        Kafka {
             jvm,
             addr,
             folder,
             process,
-            _turn: turn,
-        };
-        kafka.wait();
-        kafka
+            _turn: None,
+        }
     }
 
     /// Host and port, as a client's `bootstrap.servers` takes it.
@@ -161,7 +173,11 @@ impl Kafka {
     }
 
     pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        self.create_topic_with(name, partitions, 1, config);
+    }
+
+    fn create_topic_with(&self, name: &str, partitions: i32, copies: i32, config: &[(&str, &str)]) {
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(copies));
         topic.config = config.to_vec();
         settled(block_on(
             self.admin().create_topics([&topic], &AdminOptions::new()),
@@ -250,6 +266,81 @@ impl Kafka {
                 .all(|partition| partition.leader() >= 0);
             (led && !metadata.brokers().is_empty()).then_some(())
         });
+    }
+}
+
+/// Several brokers that replicate each topic: with three, two replicas must be in sync for a write. The group's offsets and
+/// transactions are replicated in the same way.
+pub(crate) struct KafkaCluster {
+    pub(crate) nodes: Vec<Kafka>,
+}
+
+impl KafkaCluster {
+    pub(crate) fn start(count: usize, properties: &[(&str, &str)]) -> KafkaCluster {
+        let controllers: Vec<String> = (0..count).map(|_| controller()).collect();
+        let (copies, in_sync) = (count.to_string(), in_sync(count).to_string());
+        let mut all = vec![
+            ("offsets.topic.replication.factor", copies.as_str()),
+            ("transaction.state.log.replication.factor", &copies),
+            ("transaction.state.log.min.isr", &in_sync),
+            ("min.insync.replicas", &in_sync),
+        ];
+        all.extend(properties);
+        let extra = Extra {
+            properties: &all,
+            ..Extra::default()
+        };
+        let spawn = |id| {
+            let place = Place {
+                id,
+                controllers: &controllers,
+            };
+            Kafka::spawn(QUICK, &extra, &place)
+        };
+        let mut nodes: Vec<Kafka> = (1..=count).map(spawn).collect();
+        nodes.iter_mut().for_each(Kafka::wait);
+        let cluster = KafkaCluster { nodes };
+        eventually("every broker has joined the cluster", PATIENCE, || {
+            let admin = cluster.nodes[0].admin();
+            let metadata = admin.inner().fetch_metadata(None, PATIENCE).ok()?;
+            (metadata.brokers().len() == count).then_some(())
+        });
+        cluster
+    }
+
+    /// All brokers, as a client's `bootstrap.servers` takes them.
+    pub(crate) fn addr(&self) -> String {
+        let addrs: Vec<&str> = self.nodes.iter().map(Kafka::addr).collect();
+        addrs.join(",")
+    }
+
+    pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
+        let copies = i32::try_from(self.nodes.len()).expect("a few brokers");
+        self.nodes[0].create_topic_with(name, partitions, copies, config);
+    }
+}
+
+/// The replicas that must have a record before it is acknowledged.
+fn in_sync(count: usize) -> usize {
+    count.div_ceil(2)
+}
+
+/// The address of a node's controller.
+fn controller() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+/// Which node of the quorum a broker is, counted from 1.
+struct Place<'a> {
+    id: usize,
+    controllers: &'a [String],
+}
+
+impl Place<'_> {
+    fn voters(&self) -> String {
+        let voters = self.controllers.iter().zip(1..);
+        let voters: Vec<String> = voters.map(|(addr, id)| format!("{id}@{addr}")).collect();
+        voters.join(",")
     }
 }
 

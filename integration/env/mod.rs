@@ -33,7 +33,7 @@ pub(crate) use client::{Outgoing, Producer, Receipt, Record, Sink, now_ms};
 pub(crate) use collector::Collector;
 pub(crate) use confined::Confined;
 pub(crate) use guarded::{Guarded, MASTER, TENANT};
-pub(crate) use kafka::Kafka;
+pub(crate) use kafka::{Kafka, KafkaCluster};
 pub(crate) use nats::{Nats, Options, Stored, rfc3339_in};
 pub(crate) use papers::Papers;
 pub(crate) use postdate::{Metrics, Postdate};

@@ -455,7 +455,9 @@ impl Consumer {
             None => return Brought::Failed("its consumer has ended".to_owned()),
         };
         let Ok(info) = message.info() else {
-            return Brought::Failed("its consumer brings what is no message of a stream".to_owned());
+            return Brought::Failed(
+                "its consumer brings what is no message of a stream".to_owned(),
+            );
         };
         if info.consumer_sequence != self.number {
             return Brought::Failed("its consumer has skipped a message".to_owned());
