@@ -1,6 +1,6 @@
 //! The command line: what can be asked for. Does none of it.
 
-use crate::limit::{DEMO_MAX, DEMO_MIN};
+use crate::limit::{DEMO_DURATION_MAX, DEMO_DURATION_MIN};
 use crate::model::{Delay, parse_after};
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -101,7 +101,7 @@ pub enum Command {
     ///
     /// Runs what `roles` names: ingress, which reads the sources and stores messages, and timer, which delivers them when they are due.
     /// More processes with the same configuration share the work. /readyz on the address `admin.listen` says whether all is well.
-    Run(Run),
+    Run(RunArgs),
     /// Shows the whole service at work, without any server
     ///
     /// A Kafka in this process, the service with a store in a temporary folder, and a shop that sends for later: what waits, what arrives and
@@ -114,44 +114,44 @@ pub enum Command {
     ///
     /// q, Ctrl-C or SIGTERM ends the sending and waits for what is still due; a second time it leaves at once. Exit code 0: all that was
     /// sent has arrived, exactly once and not early. 1: it has not, or was not waited for.
-    Demo(Demo),
+    Demo(DemoArgs),
     /// Erases what the store keeps of a source topic that was recreated
     ///
     /// A shard whose source topic was deleted and created again stops, for its positions mean nothing in the new topic. Stop the processes
     /// that serve the route, run this, and start them again: reading begins anew at the first retained record. While messages of the old
     /// topic still wait, nothing is erased unless --discard says so. Where messages arrive on NATS, it ends only when the duplicate windows
     /// of the streams there have passed: until then new messages with the ids of old ones would be dropped.
-    Reset(Reset),
+    Reset(ResetArgs),
     /// Tells what waits, or where one message does
     ///
     /// Totals by route, by shard (a source partition) and by hour of the due times; what waits under routes that the configuration no longer
     /// has; what was set aside. With --id: the message that waits under that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
-    Pending(Pending),
+    Pending(PendingArgs),
     /// Tells what became of the messages that were accepted, and whether it adds up
     ///
     /// The store keeps a ledger of each shard (a source partition) beside its messages, through restarts and takeovers.
     #[command(after_long_help = LEDGER_AFTER)]
-    Ledger(Ledger),
+    Ledger(LedgerArgs),
     /// Sends one delayed message, or cancels one
     ///
     /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
     #[command(after_long_help = SEND_AFTER)]
-    Send(Box<Send>),
+    Send(Box<SendArgs>),
     /// Tells what would work with a configuration, and what would not
     ///
     /// Looks at the Kafka clusters and their topics, at the store, at clocks, and at what waits; each item is ok, warn or fail, with what was
     /// found and what to do.
     #[command(after_long_help = CHECK_AFTER)]
-    Check(Check),
+    Check(CheckArgs),
     /// Prints the completion script of a shell
     #[command(after_long_help = COMPLETION_AFTER)]
-    Completion(Completion),
+    Completion(CompletionArgs),
 }
 
 /// See [`Command::Run`].
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct RunArgs {
     /// The configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -159,10 +159,10 @@ pub struct Run {
 
 /// See [`Command::Demo`].
 #[derive(Debug, Args)]
-pub struct Demo {
+pub struct DemoArgs {
     /// How long to send: 5s to 1h. It ends when the last has arrived
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = demo_length)]
-    pub length: Duration,
+    pub duration: Duration,
     /// A line a second instead of the picture
     #[arg(long)]
     pub plain: bool,
@@ -182,9 +182,9 @@ pub struct Demo {
 
 fn demo_length(text: &str) -> Result<Duration, String> {
     let length = parse_after(text)
-        .map(Delay::length)
+        .map(Delay::as_duration)
         .ok_or("write it with a unit: 30s, 2m")?;
-    if (DEMO_MIN..=DEMO_MAX).contains(&length) {
+    if (DEMO_DURATION_MIN..=DEMO_DURATION_MAX).contains(&length) {
         Ok(length)
     } else {
         Err("it takes 5s to 1h".to_owned())
@@ -193,7 +193,7 @@ fn demo_length(text: &str) -> Result<Duration, String> {
 
 /// See [`Command::Reset`].
 #[derive(Debug, Args)]
-pub struct Reset {
+pub struct ResetArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -216,7 +216,7 @@ pub struct Reset {
 
 /// See [`Command::Pending`].
 #[derive(Debug, Args)]
-pub struct Pending {
+pub struct PendingArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -233,7 +233,7 @@ pub struct Pending {
 
 /// See [`Command::Ledger`].
 #[derive(Debug, Args)]
-pub struct Ledger {
+pub struct LedgerArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -250,7 +250,7 @@ pub struct Ledger {
 #[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
 #[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
 #[command(group = ArgGroup::new("place").multiple(true).args(["key", "partition", "subject"]))]
-pub struct Send {
+pub struct SendArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -299,7 +299,7 @@ pub struct Send {
 
 /// See [`Command::Check`].
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct CheckArgs {
     /// The configuration file (TOML) to be checked
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
@@ -310,12 +310,12 @@ pub struct Check {
 
 /// See [`Command::Completion`].
 #[derive(Debug, Args)]
-pub struct Completion {
+pub struct CompletionArgs {
     /// The shell
     pub shell: Shell,
 }
 
-impl Completion {
+impl CompletionArgs {
     /// The script, for the whole command line.
     pub(crate) fn script(&self) -> String {
         let mut script = Vec::new();
@@ -368,7 +368,7 @@ mod tests {
         let demo = |line: &[&str]| match Cli::try_parse_from([&["postdate", "demo"], line].concat())
             .map(|cli| cli.command)
         {
-            Ok(Command::Demo(demo)) => Some(demo.length),
+            Ok(Command::Demo(demo)) => Some(demo.duration),
             _ => None,
         };
         assert_eq!(demo(&[]), Some(Duration::from_secs(30)));
@@ -450,7 +450,10 @@ mod tests {
     #[test]
     fn every_shell_has_its_completion() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            assert!(Completion { shell }.script().contains("pending"), "{shell}");
+            assert!(
+                CompletionArgs { shell }.script().contains("pending"),
+                "{shell}"
+            );
         }
     }
 

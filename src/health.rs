@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 /// A loop that has beaten once and then not for so long hangs. Loops beat many times a second; the longest calls they wait for have
 /// timeouts well below this.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a part says of itself before it has said anything.
 const STARTING: &str = "starting";
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Complaint {
+pub(crate) struct HealthProblem {
     pub(crate) part: String,
     pub(crate) reason: String,
 }
@@ -35,15 +35,15 @@ struct Registry {
 #[derive(Debug)]
 struct State {
     /// Milliseconds from the registry's start to the last beat, plus one; 0: never.
-    beat: AtomicU64,
+    last_heartbeat: AtomicU64,
     /// `None`: ready.
     reason: Mutex<Option<String>>,
-    note: Mutex<Option<Note>>,
+    degradation: Mutex<Option<Degradation>>,
 }
 
 /// What is amiss, though the part is ready.
 #[derive(Debug)]
-struct Note {
+struct Degradation {
     text: String,
     until: Instant,
 }
@@ -57,15 +57,15 @@ impl Health {
     }
 
     /// Registers a part that is not ready yet. A name used again takes the earlier part's place.
-    pub(crate) fn part(&self, name: impl Into<String>) -> Part {
+    pub(crate) fn register(&self, name: impl Into<String>) -> HealthPart {
         let state = State {
-            beat: AtomicU64::new(0),
+            last_heartbeat: AtomicU64::new(0),
             reason: Mutex::new(Some(STARTING.to_owned())),
-            note: Mutex::default(),
+            degradation: Mutex::default(),
         };
         let (name, state) = (name.into(), Arc::new(state));
-        locked(&self.0.parts).insert(name.clone(), state.clone());
-        Part {
+        lock(&self.0.parts).insert(name.clone(), state.clone());
+        HealthPart {
             name,
             registry: self.0.clone(),
             state,
@@ -73,16 +73,16 @@ impl Health {
     }
 
     /// Why the process is not ready; empty if it is. A process without parts is still starting.
-    pub(crate) fn not_ready(&self) -> Vec<Complaint> {
-        let parts = locked(&self.0.parts);
+    pub(crate) fn not_ready(&self) -> Vec<HealthProblem> {
+        let parts = lock(&self.0.parts);
         if parts.is_empty() {
-            return vec![Complaint {
+            return vec![HealthProblem {
                 part: "process".to_owned(),
                 reason: "starting".to_owned(),
             }];
         }
         let complaint = |(part, state): (&String, &Arc<State>)| {
-            locked(&state.reason).as_ref().map(|reason| Complaint {
+            lock(&state.reason).as_ref().map(|reason| HealthProblem {
                 part: part.clone(),
                 reason: reason.clone(),
             })
@@ -91,31 +91,31 @@ impl Health {
     }
 
     /// What is amiss though the process is ready.
-    pub(crate) fn degraded(&self) -> Vec<Complaint> {
+    pub(crate) fn degraded(&self) -> Vec<HealthProblem> {
         let now = Instant::now();
         let complaint = |(part, state): (&String, &Arc<State>)| {
-            let note = locked(&state.note);
+            let note = lock(&state.degradation);
             let note = note.as_ref().filter(|note| note.until > now)?;
-            Some(Complaint {
+            Some(HealthProblem {
                 part: part.clone(),
                 reason: note.text.clone(),
             })
         };
-        locked(&self.0.parts).iter().filter_map(complaint).collect()
+        lock(&self.0.parts).iter().filter_map(complaint).collect()
     }
 
     /// The parts that hang.
-    pub(crate) fn not_alive(&self) -> Vec<Complaint> {
+    pub(crate) fn not_alive(&self) -> Vec<HealthProblem> {
         let now = self.0.millis();
-        let silent = |state: &State| match state.beat.load(Ordering::Relaxed) {
+        let silent = |state: &State| match state.last_heartbeat.load(Ordering::Relaxed) {
             0 => None,
             beat => Some(Duration::from_millis(now.saturating_sub(beat)))
-                .filter(|silence| *silence > SILENCE_MAX),
+                .filter(|silence| *silence > HEARTBEAT_TIMEOUT),
         };
-        let parts = locked(&self.0.parts);
+        let parts = lock(&self.0.parts);
         let complaint = |(part, state): (&String, &Arc<State>)| {
             let reason = format!("has not moved for {}s", silent(state)?.as_secs());
-            Some(Complaint {
+            Some(HealthProblem {
                 part: part.clone(),
                 reason,
             })
@@ -133,24 +133,24 @@ impl Registry {
 
 /// What one part says of itself. When it is dropped the part is no longer waited for to beat, and is not ready.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct HealthPart {
     name: String,
     registry: Arc<Registry>,
     state: Arc<State>,
 }
 
-impl Part {
-    pub(crate) fn ready(&self) {
-        let before = locked(&self.state.reason).take();
+impl HealthPart {
+    pub(crate) fn set_ready(&self) {
+        let before = lock(&self.state.reason).take();
         if let Some(reason) = before.filter(|reason| reason != STARTING) {
             tracing::info!(part = self.name, "ready again, after: {reason}");
         }
     }
 
     /// `reason` is for a person: what is not there, and what to do.
-    pub(crate) fn not_ready(&self, reason: impl Into<String>) {
+    pub(crate) fn set_not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let mut standing = locked(&self.state.reason);
+        let mut standing = lock(&self.state.reason);
         if standing.as_ref().is_none_or(|before| before == STARTING) {
             tracing::warn!(part = self.name, "not ready: {reason}");
         }
@@ -158,47 +158,47 @@ impl Part {
     }
 
     /// Notes what is amiss beyond the part, until it is noted anew or the instant has come. Who notes it logs it.
-    pub(crate) fn note(&self, text: impl Into<String>, until: Instant) {
-        *locked(&self.state.note) = Some(Note {
+    pub(crate) fn set_degraded(&self, text: impl Into<String>, until: Instant) {
+        *lock(&self.state.degradation) = Some(Degradation {
             text: text.into(),
             until,
         });
     }
 
     /// Nothing is amiss any more.
-    pub(crate) fn clear_note(&self) {
-        *locked(&self.state.note) = None;
+    pub(crate) fn clear_degraded(&self) {
+        *lock(&self.state.degradation) = None;
     }
 
     /// The part has done all it had to do: nothing more is expected of it.
-    pub(crate) fn retire(self) {
+    pub(crate) fn unregister(self) {
         self.registry.forget(&self.state);
     }
 
     /// Shows that the part's loop goes round. From the first beat on it must go on beating.
-    pub(crate) fn beat(&self) {
+    pub(crate) fn heartbeat(&self) {
         self.state
-            .beat
+            .last_heartbeat
             .store(self.registry.millis(), Ordering::Relaxed);
     }
 }
 
 impl Registry {
     fn forget(&self, state: &Arc<State>) {
-        locked(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
+        lock(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
     }
 }
 
-impl Drop for Part {
+impl Drop for HealthPart {
     fn drop(&mut self) {
-        self.state.beat.store(0, Ordering::Relaxed);
-        *locked(&self.state.reason) = Some("ended".to_owned());
-        self.clear_note();
+        self.state.last_heartbeat.store(0, Ordering::Relaxed);
+        *lock(&self.state.reason) = Some("ended".to_owned());
+        self.clear_degraded();
     }
 }
 
 /// The state is whole after each step, so a panic elsewhere does not spoil it.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -206,8 +206,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn complaint(part: &str, reason: &str) -> Complaint {
-        Complaint {
+    fn complaint(part: &str, reason: &str) -> HealthProblem {
+        HealthProblem {
             part: part.to_owned(),
             reason: reason.to_owned(),
         }
@@ -217,12 +217,12 @@ mod tests {
     fn ready_means_that_every_part_is() {
         let health = Health::new();
         assert_eq!(health.not_ready(), [complaint("process", "starting")]);
-        let (store, broker) = (health.part("store"), health.part("broker"));
-        store.ready();
+        let (store, broker) = (health.register("store"), health.register("broker"));
+        store.set_ready();
         assert_eq!(health.not_ready(), [complaint("broker", "starting")]);
-        broker.ready();
+        broker.set_ready();
         assert_eq!(health.not_ready(), []);
-        store.not_ready("does not answer");
+        store.set_not_ready("does not answer");
         assert_eq!(health.not_ready(), [complaint("store", "does not answer")]);
         drop(broker);
         assert_eq!(
@@ -237,9 +237,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_note_leaves_the_part_ready_and_goes_with_its_time() {
         let health = Health::new();
-        let part = health.part("outlets");
-        part.ready();
-        part.note(
+        let part = health.register("outlets");
+        part.set_ready();
+        part.set_degraded(
             "a topic is missing",
             Instant::now() + Duration::from_secs(10),
         );
@@ -249,33 +249,33 @@ mod tests {
         );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(health.degraded(), []);
-        part.note("another one", Instant::now() + Duration::from_secs(10));
-        part.clear_note();
+        part.set_degraded("another one", Instant::now() + Duration::from_secs(10));
+        part.clear_degraded();
         assert_eq!(health.degraded(), []);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_part_that_ceases_to_beat_hangs() {
         let health = Health::new();
-        let (beats, never) = (health.part("timer"), health.part("idle"));
-        tokio::time::advance(SILENCE_MAX * 2).await;
+        let (beats, never) = (health.register("timer"), health.register("idle"));
+        tokio::time::advance(HEARTBEAT_TIMEOUT * 2).await;
         assert_eq!(
             health.not_alive(),
             [],
             "who has not begun to beat is not waited for"
         );
-        beats.beat();
-        tokio::time::advance(SILENCE_MAX).await;
+        beats.heartbeat();
+        tokio::time::advance(HEARTBEAT_TIMEOUT).await;
         assert_eq!(health.not_alive(), []);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(
             health.not_alive(),
             [complaint("timer", "has not moved for 61s")]
         );
-        beats.beat();
+        beats.heartbeat();
         assert_eq!(health.not_alive(), []);
         drop((beats, never));
-        tokio::time::advance(SILENCE_MAX * 2).await;
+        tokio::time::advance(HEARTBEAT_TIMEOUT * 2).await;
         assert_eq!(health.not_alive(), [], "who has ended is not waited for");
     }
 }

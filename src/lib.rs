@@ -81,7 +81,10 @@ mod timer;
 mod trace;
 mod wheel;
 
-pub use cli::{Check, Cli, Command, Completion, Demo, Ledger, Pending, Reset, Run, Send};
+pub use cli::{
+    CheckArgs, Cli, Command, CompletionArgs, DemoArgs, LedgerArgs, PendingArgs, ResetArgs, RunArgs,
+    SendArgs,
+};
 pub use command::{Outcome, Refused};
 pub use config::{Config, Error as ConfigError};
 pub use telemetry::Telemetry;
@@ -92,37 +95,37 @@ pub fn run(config: &Config, telemetry: &Telemetry) -> anyhow::Result<()> {
 }
 
 /// Shows the service at work.
-pub fn demo(demo: &Demo) -> anyhow::Result<()> {
+pub fn demo(demo: &DemoArgs) -> anyhow::Result<()> {
     command::demo(demo)
 }
 
 /// Erases what the store keeps of a source topic that was recreated.
-pub fn reset(config: &Config, reset: &Reset) -> anyhow::Result<()> {
+pub fn reset(config: &Config, reset: &ResetArgs) -> anyhow::Result<()> {
     command::reset(config, reset)
 }
 
 /// Tells what waits, or where one message does.
-pub fn pending(config: &Config, pending: &Pending) -> anyhow::Result<Outcome> {
+pub fn pending(config: &Config, pending: &PendingArgs) -> anyhow::Result<Outcome> {
     command::pending(config, pending)
 }
 
 /// Tells what became of what was accepted, and whether it adds up.
-pub fn ledger(config: &Config, ledger: &Ledger) -> anyhow::Result<Outcome> {
+pub fn ledger(config: &Config, ledger: &LedgerArgs) -> anyhow::Result<Outcome> {
     command::ledger(config, ledger)
 }
 
 /// Sends one delayed message, or cancels one.
-pub fn send(config: &Config, send: &Send) -> anyhow::Result<Outcome> {
+pub fn send(config: &Config, send: &SendArgs) -> anyhow::Result<Outcome> {
     command::send(config, send)
 }
 
 /// Tells what would work, and what would not.
-pub fn check(config: &Config, check: &Check) -> anyhow::Result<Outcome> {
+pub fn check(config: &Config, check: &CheckArgs) -> anyhow::Result<Outcome> {
     command::check(config, check)
 }
 
 /// Prints the completion script of a shell.
-pub fn complete(completion: &Completion) -> anyhow::Result<Outcome> {
+pub fn complete(completion: &CompletionArgs) -> anyhow::Result<Outcome> {
     command::complete(completion)
 }
 

@@ -58,7 +58,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
 
 /// For commands whose answer says it all.
 fn prepare_quietly(file: &Path) -> anyhow::Result<Config> {
-    let config = Config::load(file)?.quiet();
+    let config = Config::load(file)?.log_errors_only();
     Telemetry::install(&config)?;
     Ok(config)
 }

@@ -10,93 +10,93 @@
         reason = "named at the planted lines, which compile to nothing"
     )
 )]
-pub(crate) enum Mutant {
+pub(crate) enum InjectedFault {
     /// Append does not compare its first offset with the watermark.
-    NoCompare,
+    AppendWithoutCompare,
     /// Append accepts a batch that starts after the watermark.
-    BlindWatermark,
+    AppendAcceptsGap,
     /// A run is deleted when it is claimed, not when it is delivered.
-    DeletesEarly,
+    DeleteRunsAtClaim,
     /// A message stored behind the cursor is not delivered.
-    SkipsLate,
+    SkipLateMessages,
     /// After a lost store, reading starts at the committed offset, not at the lowest pending one.
-    RewindsToCommit,
+    RestartAtCommittedOffset,
     /// A new owner's claim may move the store's claim back.
-    ClaimsBack,
+    ClaimMovesBack,
     /// The due time is not looked at again at hand-over.
-    NoLastLook,
+    NoDueCheckAtSend,
     /// Nor when a message is sent again.
-    NoLookAgain,
+    NoDueCheckAtResend,
     /// Runs of as many messages have one name.
-    ReusesNames,
+    ReuseRunNames,
     /// A timer takes every shard for one that nothing was appended to.
-    TakesForQuiet,
+    TimerAssumesIdleShard,
     /// An ingress takes a shard that was quiet for one that still is.
-    TakesForStill,
+    IngressAssumesIdleShard,
     /// A timer does not notice that the store went back.
-    IgnoresRollback,
+    IgnoreRollback,
     /// A timer does not notice that the store went back and was filled again.
-    IgnoresHistory,
+    IgnoreRefilledRollback,
     /// The tail is read by the number of runs, not by offset.
-    TailByNumber,
+    TailByRunCount,
     /// What was told of a shard's messages is told again with the next pair.
-    TalliesTwice,
+    CountOutcomesTwice,
     /// A takeover counts nothing of what it delivers.
-    TalliesNothing,
+    CountNothingAfterTakeover,
     /// A rewrite leaves a message out.
-    RewriteDrops,
+    CompactionDropsMessage,
     /// A rewrite writes messages twice.
-    RewriteDoubles,
+    CompactionDuplicatesMessages,
     /// Runs that are being loaded are rewritten too.
-    RewriteRaces,
+    CompactRunsBeingLoaded,
     /// What is being put in the place of others is loaded meanwhile.
-    LoadsMeanwhile,
+    LoadRunsBeingReplaced,
     /// Another run was put in the place of one that is to be read on, and it is not remembered.
-    ForgetsReplaced,
+    ForgetReplacedRun,
     /// A shard is loaded no further until the rewriter has looked at it.
-    AwaitsRewriter,
+    LoadWaitsForCompactor,
     /// A worker that was frozen, or cut off, does not look whether its lease has run out.
-    IgnoresTerm,
+    IgnoreLeaseExpiry,
     /// A worker hands a shard over before it has finished what it claimed.
-    HandsOverEarly,
+    ReleaseWithClaimInFlight,
     /// A worker places shards by its own list of workers: itself.
-    PlacesByOwnList,
+    AssignByOwnList,
     /// A worker that hands a shard over does not tell the store what it has delivered of it.
-    HandsOverUntold,
+    ReleaseWithoutDelivered,
     /// A worker takes what another is to have.
-    TakesOthers,
+    AcquireUnassignedShards,
     /// Exactly-once: a new owner reads the marker before it has fenced the old one.
-    MarkerBeforeFence,
+    ReadMarkerBeforeFence,
     /// Exactly-once: the marker is not in the transaction of the delivery.
-    SeparateMarker,
+    MarkerOutsideTransaction,
     /// Exactly-once: the marker holds the cursor without the watermark.
-    PlainCursor,
+    MarkerWithoutWatermark,
     /// A timer goes on claiming while the store is behind its own watermark.
-    NoWait,
+    ClaimWhileStoreIsBehind,
     /// Ingress itself sends what need not wait, beside the shard.
-    IngressRelays,
+    IngressSendsDirectly,
     /// Exactly-once: the work goes on from the store's pair, not from the marker.
-    IgnoresMarker,
+    IgnoreMarker,
     /// Exactly-once: what was claimed is handed over again after a commit of unknown end, without a look at the marker.
-    KeepsFlights,
+    ResendAfterUnknownCommit,
     /// Exactly-once: what is stored late, before what is handed over, is taken for handed over with it.
-    PassesLate,
+    TreatLateAsDelivered,
     /// Exactly-once: the store is told what is delivered while a commit is under way that counts from before it.
-    TellsMeanwhile,
+    AcknowledgeDuringCommit,
     /// Exactly-once: what went in a transaction that was undone is not handed over again.
-    ForgetsUndone,
+    ForgetAbortedMessages,
     /// What a reader brings again is stored again.
-    ReadsAgain,
+    StoreRereadRecords,
     /// What is sent bears no id, by which a target could pass over what it has already.
-    NoMessageId,
+    SendWithoutMessageId,
     /// A source that was made again is taken for the old one.
-    TakesForOld,
+    IgnoreSourceRecreation,
     /// What was committed of a source that was made again is taken for the new one's.
-    TakesOldCommit,
+    UseOldCommitAfterRecreation,
 }
 
 #[cfg(not(test))]
-pub(crate) const fn active(_: Mutant) -> bool {
+pub(crate) const fn active(_: InjectedFault) -> bool {
     false
 }
 
@@ -105,19 +105,19 @@ pub(crate) use planted::{active, with};
 
 #[cfg(test)]
 mod planted {
-    use super::Mutant;
+    use super::InjectedFault;
     use std::cell::Cell;
 
     // A bit for each that is planted on this thread.
     thread_local!(static PLANTED: Cell<u64> = const { Cell::new(0) });
 
-    pub(crate) fn active(mutant: Mutant) -> bool {
+    pub(crate) fn active(mutant: InjectedFault) -> bool {
         PLANTED.get() & bit(mutant) != 0
     }
 
     /// Plants `mutants`, all together and no others, on this thread while `body` runs.
     pub(crate) fn with<T>(
-        mutants: impl IntoIterator<Item = Mutant>,
+        mutants: impl IntoIterator<Item = InjectedFault>,
         body: impl FnOnce() -> T,
     ) -> T {
         let before = PLANTED.replace(
@@ -130,7 +130,7 @@ mod planted {
         result
     }
 
-    fn bit(mutant: Mutant) -> u64 {
+    fn bit(mutant: InjectedFault) -> u64 {
         1 << mutant as u32
     }
 }

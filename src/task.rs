@@ -12,22 +12,22 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 /// Tells a task to end: it takes nothing new, finishes what it has, and returns.
-pub(crate) type Token = tokio_util::sync::CancellationToken;
+pub(crate) type StopToken = tokio_util::sync::CancellationToken;
 
 /// From now on the calling thread gets a processor when no other wants one (`nice` 19): for work that can wait, and would make others wait
 /// for milliseconds. Threads that it starts inherit it, and who shares a lock with it may wait for it. Where the system refuses, or counts by
 /// processes, it stays as it is. Calling it again changes nothing.
-pub(crate) fn give_way() {
+pub(crate) fn lower_thread_priority() {
     // Linux sets it for the thread alone, against POSIX.
     if cfg!(target_os = "linux")
-        && let Err(error) = rustix::process::setpriority_process(None, NICEST)
+        && let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY)
     {
         debug!(%error, "this thread cannot give way to others");
     }
 }
 
 /// Of Linux' `nice` values, from -20 to 19.
-const NICEST: i32 = 19;
+const LOWEST_PRIORITY: i32 = 19;
 
 /// Why a group did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +45,9 @@ pub(crate) enum Error {
     #[error("{task} panicked: {text}")]
     Panicked { task: String, text: String },
     #[error("{task} ended though nobody had asked it to")]
-    Ended { task: String },
+    EndedEarly { task: String },
     #[error("not ended {} after the stop, and given up: {}", seconds(*deadline), tasks.join(", "))]
-    Overdue {
+    StillRunning {
         tasks: Vec<String>,
         deadline: Duration,
     },
@@ -58,21 +58,21 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// How one task ended; `None`: well.
-struct End {
+struct TaskEnd {
     id: usize,
-    fault: Option<Error>,
+    error: Option<Error>,
 }
 
 /// Threads that live and end together.
 pub(crate) struct TaskGroup {
-    token: Token,
+    token: StopToken,
     /// Names by the order of starting, of those that have not ended.
     running: BTreeMap<usize, String>,
     /// What made tasks fail, as it was said.
-    causes: BTreeSet<String>,
-    started: usize,
-    ends: mpsc::Receiver<End>,
-    end: mpsc::Sender<End>,
+    logged_causes: BTreeSet<String>,
+    next_id: usize,
+    ends_rx: mpsc::Receiver<TaskEnd>,
+    ends_tx: mpsc::Sender<TaskEnd>,
 }
 
 impl TaskGroup {
@@ -80,25 +80,25 @@ impl TaskGroup {
         // An end waits in its own thread until it is looked at, so one place is enough.
         let (end, ends) = mpsc::channel(1);
         Self {
-            token: Token::new(),
+            token: StopToken::new(),
             running: BTreeMap::new(),
-            causes: BTreeSet::new(),
-            started: 0,
-            ends,
-            end,
+            logged_causes: BTreeSet::new(),
+            next_id: 0,
+            ends_rx: ends,
+            ends_tx: end,
         }
     }
 
     /// Cancelled when the group is to stop: by a signal, or because a task failed.
-    pub(crate) fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> StopToken {
         self.token.clone()
     }
 
     /// Starts a thread called `name` (of which the system shows 15 bytes) with a runtime of its own, and runs there what `body` makes. The
     /// future need not be `Send`. It should end well only after the token was cancelled.
-    pub(crate) fn thread<B, F, E>(&mut self, name: &str, body: B) -> Result<(), Error>
+    pub(crate) fn spawn_thread<B, F, E>(&mut self, name: &str, body: B) -> Result<(), Error>
     where
-        B: FnOnce(Token) -> F + Send + 'static,
+        B: FnOnce(StopToken) -> F + Send + 'static,
         F: Future<Output = Result<(), E>>,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
@@ -111,10 +111,10 @@ impl TaskGroup {
             .build()
             .map_err(failed)?;
         let (id, task, token, end) = (
-            self.started,
+            self.next_id,
             name.to_owned(),
             self.token.clone(),
-            self.end.clone(),
+            self.ends_tx.clone(),
         );
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(|| {
@@ -126,28 +126,28 @@ impl TaskGroup {
             let was_asked = token.is_cancelled();
             let fault = match result {
                 Ok(Ok(())) if was_asked => None,
-                Ok(Ok(())) => Some(Error::Ended { task }),
+                Ok(Ok(())) => Some(Error::EndedEarly { task }),
                 Ok(Err(source)) => Some(Error::Failed {
                     task,
                     source: source.into(),
                 }),
                 Err(panic) => Some(Error::Panicked {
                     task,
-                    text: text_of(panic.as_ref()).to_owned(),
+                    text: panic_message(panic.as_ref()).to_owned(),
                 }),
             };
             if fault.is_some() {
                 token.cancel();
             }
             // Fails only if the group was given up, and then nobody wants to know.
-            let _ = end.blocking_send(End { id, fault });
+            let _ = end.blocking_send(TaskEnd { id, error: fault });
         };
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(run)
             .map_err(failed)?;
         self.running.insert(id, name.to_owned());
-        self.started += 1;
+        self.next_id += 1;
         Ok(())
     }
 
@@ -164,17 +164,17 @@ impl TaskGroup {
             // All three may be dropped and asked again: `recv` keeps what it has not handed out.
             tokio::select! {
                 biased;
-                end = self.ends.recv() => faults.extend(self.ended(end)),
+                end = self.ends_rx.recv() => faults.extend(self.on_end(end)),
                 () = self.token.cancelled() => {}
                 () = &mut stop => self.token.cancel(),
             }
         }
         let until = Instant::now() + deadline;
         while !self.running.is_empty() {
-            match tokio::time::timeout_at(until, self.ends.recv()).await {
-                Ok(end) => faults.extend(self.ended(end)),
+            match tokio::time::timeout_at(until, self.ends_rx.recv()).await {
+                Ok(end) => faults.extend(self.on_end(end)),
                 Err(_) => {
-                    let overdue = Error::Overdue {
+                    let overdue = Error::StillRunning {
                         tasks: self.running.values().cloned().collect(),
                         deadline,
                     };
@@ -184,27 +184,29 @@ impl TaskGroup {
                 }
             }
         }
-        faults.sort_by_key(|fault| matches!(fault, Error::Ended { .. } | Error::Overdue { .. }));
+        faults.sort_by_key(|fault| {
+            matches!(fault, Error::EndedEarly { .. } | Error::StillRunning { .. })
+        });
         faults.into_iter().next().map_or(Ok(()), Err)
     }
 
-    fn ended(&mut self, end: Option<End>) -> Option<Error> {
-        let End { id, fault } = end.expect("the group itself holds a sender");
+    fn on_end(&mut self, end: Option<TaskEnd>) -> Option<Error> {
+        let TaskEnd { id, error: fault } = end.expect("the group itself holds a sender");
         let task = self.running.remove(&id).expect("a task ends once");
         match &fault {
             None => info!(task, "ended"),
             // A store that cannot be used fails each task that uses it: saying it once is enough.
-            Some(fault) if !self.causes.insert(root(fault)) => {
+            Some(fault) if !self.logged_causes.insert(root_cause(fault)) => {
                 info!(task, "ended, for the same reason")
             }
-            Some(fault) => error!(task, error = chain(fault), "stopping: a task failed"),
+            Some(fault) => error!(task, error = error_chain(fault), "stopping: a task failed"),
         }
         fault
     }
 }
 
 /// Answers the name of the first SIGTERM or SIGINT from here on.
-pub(crate) async fn signal() -> std::io::Result<&'static str> {
+pub(crate) async fn stop_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
@@ -219,20 +221,20 @@ pub(crate) async fn signal() -> std::io::Result<&'static str> {
 }
 
 /// An error with its causes.
-fn chain(error: &dyn StdError) -> String {
+fn error_chain(error: &dyn StdError) -> String {
     let causes = std::iter::successors(error.source(), |cause: &&dyn StdError| (*cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The first cause of an error.
-fn root(error: &dyn StdError) -> String {
+fn root_cause(error: &dyn StdError) -> String {
     std::iter::successors(Some(error), |cause: &&dyn StdError| (*cause).source())
         .last()
         .map_or_else(String::new, ToString::to_string)
 }
 
 /// What a panic said.
-fn text_of(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a value that is not text")
@@ -255,13 +257,13 @@ mod tests {
     }
 
     /// A task that ends when asked to.
-    async fn obedient(token: Token) -> Result<(), std::io::Error> {
+    async fn obedient(token: StopToken) -> Result<(), std::io::Error> {
         token.cancelled().await;
         Ok(())
     }
 
     fn shown(result: Result<(), Error>) -> String {
-        result.map_or_else(|error| chain(&error), |()| "well".to_owned())
+        result.map_or_else(|error| error_chain(&error), |()| "well".to_owned())
     }
 
     #[test]
@@ -271,24 +273,24 @@ mod tests {
         let (before, (tell, told)) = (nice(), sync_channel(1));
         let mut group = TaskGroup::new();
         let body = move |token| {
-            give_way();
-            give_way();
+            lower_thread_priority();
+            lower_thread_priority();
             tell.send(nice()).unwrap();
             obedient(token)
         };
-        group.thread("gives way", body).unwrap();
-        assert_eq!((told.recv(), nice()), (Ok(NICEST), before));
+        group.spawn_thread("gives way", body).unwrap();
+        assert_eq!((told.recv(), nice()), (Ok(LOWEST_PRIORITY), before));
         assert_eq!(shown(run(group.join(async {}, LONG))), "well");
     }
 
     #[test]
     fn the_first_error_stops_all() {
         let mut group = TaskGroup::new();
-        group.thread("first", obedient).unwrap();
+        group.spawn_thread("first", obedient).unwrap();
         group
-            .thread("second", |_| async { Err("no more") })
+            .spawn_thread("second", |_| async { Err("no more") })
             .unwrap();
-        group.thread("third", obedient).unwrap();
+        group.spawn_thread("third", obedient).unwrap();
         let token = group.token();
         assert_eq!(
             shown(run(group.join(pending(), LONG))),
@@ -300,9 +302,9 @@ mod tests {
     #[test]
     fn a_panic_is_reported_with_its_tasks_name() {
         let mut group = TaskGroup::new();
-        group.thread("other", obedient).unwrap();
+        group.spawn_thread("other", obedient).unwrap();
         group
-            .thread("shaky", |_| async {
+            .spawn_thread("shaky", |_| async {
                 if LONG.is_zero() {
                     Err("never")
                 } else {
@@ -320,9 +322,9 @@ mod tests {
     fn the_deadline_names_who_did_not_end() {
         let (release, hold) = sync_channel::<()>(0);
         let mut group = TaskGroup::new();
-        group.thread("good", obedient).unwrap();
+        group.spawn_thread("good", obedient).unwrap();
         group
-            .thread(
+            .spawn_thread(
                 "laggard",
                 move |_| async move { Err(hold.recv().unwrap_err()) },
             )
@@ -338,17 +340,17 @@ mod tests {
     #[test]
     fn a_stop_ends_all_and_is_no_error() {
         let mut group = TaskGroup::new();
-        group.thread("one", obedient).unwrap();
-        group.thread("two", obedient).unwrap();
+        group.spawn_thread("one", obedient).unwrap();
+        group.spawn_thread("two", obedient).unwrap();
         assert_eq!(shown(run(group.join(async {}, LONG))), "well");
     }
 
     #[test]
     fn a_task_that_ends_unasked_stops_all() {
         let mut group = TaskGroup::new();
-        group.thread("other", obedient).unwrap();
+        group.spawn_thread("other", obedient).unwrap();
         group
-            .thread("brief", |_| async { Ok::<_, std::io::Error>(()) })
+            .spawn_thread("brief", |_| async { Ok::<_, std::io::Error>(()) })
             .unwrap();
         assert_eq!(
             shown(run(group.join(pending(), LONG))),
@@ -361,13 +363,13 @@ mod tests {
         let mut group = TaskGroup::new();
         // Its channel was closed by the task that fails, and its end is known first.
         group
-            .thread("downstream", |_| async { Ok::<_, std::io::Error>(()) })
+            .spawn_thread("downstream", |_| async { Ok::<_, std::io::Error>(()) })
             .unwrap();
-        let cause = |token: Token| async move {
+        let cause = |token: StopToken| async move {
             token.cancelled().await;
             Err("the cause")
         };
-        group.thread("upstream", cause).unwrap();
+        group.spawn_thread("upstream", cause).unwrap();
         assert_eq!(
             shown(run(group.join(pending(), LONG))),
             "upstream failed: the cause"
@@ -378,7 +380,7 @@ mod tests {
     fn a_task_need_not_be_send() {
         let mut group = TaskGroup::new();
         group
-            .thread("local", |token| async move {
+            .spawn_thread("local", |token| async move {
                 let local = std::rc::Rc::new(());
                 token.cancelled().await;
                 drop(local);

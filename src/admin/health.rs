@@ -1,6 +1,6 @@
 //! `/healthz` and `/readyz`: what the process' parts say of themselves, as a status and a JSON body. Judges nothing itself.
 
-use crate::health::{Complaint, Health};
+use crate::health::{Health, HealthProblem};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -22,7 +22,7 @@ pub(super) fn router(health: Health) -> Router {
 }
 
 /// `degraded` is there only if anything is: it changes nothing about the answer.
-fn answer(word: &str, complaints: &[Complaint], degraded: &[Complaint]) -> Response {
+fn answer(word: &str, complaints: &[HealthProblem], degraded: &[HealthProblem]) -> Response {
     let status = if complaints.is_empty() {
         StatusCode::OK
     } else {

@@ -1,24 +1,24 @@
 //! The admin endpoint: `/healthz`, `/readyz`, `/metrics`, `/pending` and `/ledger` over HTTP, for probes, scrapers and commands. Reads only.
 //! With a token or with certificates, all but the two probes ask for them.
 
-mod guard;
+mod auth;
 mod health;
-pub(crate) mod pending;
+pub(crate) mod queries;
 mod tls;
 
 use crate::health::Health;
-use crate::task::Token;
+use crate::task::StopToken;
+pub(crate) use auth::Auth;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-pub(crate) use guard::Guard;
-use pending::Question;
+use queries::QueryCall;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::Caller;
+use tls::ClientInfo;
 pub(crate) use tls::Tls;
 use tokio::sync::mpsc;
 
@@ -26,11 +26,11 @@ use tokio::sync::mpsc;
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Gives the metrics as Prometheus reads them.
-pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot listen on {listen} (admin.listen): {}", reason(cause))]
+    #[error("cannot listen on {listen} (admin.listen): {}", bind_error(cause))]
     Listen {
         listen: SocketAddr,
         cause: std::io::Error,
@@ -39,7 +39,7 @@ pub(crate) enum Error {
     Serve(#[source] std::io::Error),
 }
 
-fn reason(error: &std::io::Error) -> String {
+fn bind_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             "another process has the port; end it, or choose another address".to_owned()
@@ -62,30 +62,30 @@ pub(crate) fn bind(listen: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// What the endpoint answers from, and whom.
-pub(crate) struct Desk {
-    pub(crate) guard: Guard,
+pub(crate) struct Endpoint {
+    pub(crate) auth: Auth,
     /// `None`: in plain text.
     pub(crate) tls: Option<Tls>,
     pub(crate) health: Health,
-    pub(crate) render: Render,
+    pub(crate) render_metrics: RenderMetrics,
     /// What waits is asked of whoever takes these.
-    pub(crate) questions: mpsc::Sender<Question>,
+    pub(crate) queries: mpsc::Sender<QueryCall>,
 }
 
-impl Desk {
+impl Endpoint {
     fn router(self) -> Router {
-        let render = self.render;
+        let render = self.render_metrics;
         let metrics = move || async move {
             (
                 [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
                 render(),
             )
         };
-        let guarded = pending::router(self.questions)
+        let guarded = queries::router(self.queries)
             .route("/metrics", get(metrics))
             .fallback(|| async { StatusCode::NOT_FOUND });
-        self.guard
-            .before(guarded)
+        self.auth
+            .protect(guarded)
             .merge(health::router(self.health))
     }
 }
@@ -93,8 +93,8 @@ impl Desk {
 /// Answers until `token` is cancelled.
 pub(crate) async fn serve(
     listener: TcpListener,
-    mut desk: Desk,
-    token: Token,
+    mut desk: Endpoint,
+    token: StopToken,
 ) -> Result<(), Error> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Serve)?;
     if let Ok(address) = listener.local_addr() {
@@ -111,9 +111,9 @@ pub(crate) async fn serve(
                 .into_future(),
         ),
         Some(tls) => {
-            let router = router.into_make_service_with_connect_info::<Caller>();
+            let router = router.into_make_service_with_connect_info::<ClientInfo>();
             Box::pin(
-                axum::serve(tls.door(listener), router)
+                axum::serve(tls.listener(listener), router)
                     .with_graceful_shutdown(stopped)
                     .into_future(),
             )
@@ -154,19 +154,19 @@ mod tests {
         runtime.block_on(async {
             let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
-            let token = Token::new();
-            let render: Render = Arc::new(|| "postdate_up 1\n".to_owned());
+            let token = StopToken::new();
+            let render: RenderMetrics = Arc::new(|| "postdate_up 1\n".to_owned());
             let test = async {
                 test(address).await;
                 token.cancel();
             };
-            let (questions, _never_answered) = pending::questions();
-            let desk = Desk {
-                guard: Guard::new(guard, false),
+            let (questions, _never_answered) = queries::channel();
+            let desk = Endpoint {
+                auth: Auth::new(guard, false),
                 tls: None,
                 health: health.clone(),
-                render,
-                questions,
+                render_metrics: render,
+                queries: questions,
             };
             let (served, ()) = tokio::join!(serve(listener, desk, token.clone()), test);
             served.unwrap();
@@ -199,16 +199,16 @@ mod tests {
     #[test]
     fn readiness_says_which_part_and_why_not() {
         let health = Health::new();
-        let (store, timer) = (health.part("store"), health.part("timer"));
+        let (store, timer) = (health.register("store"), health.register("timer"));
         with_endpoint(&health, async |address| {
-            store.not_ready("redis does not answer");
+            store.set_not_ready("redis does not answer");
             let body = r#"{"ready":false,"reasons":[{"part":"store","reason":"redis does not answer"},{"part":"timer","reason":"starting"}]}"#;
             assert_eq!(
                 get(address, "/readyz").await,
                 ("503 Service Unavailable".to_owned(), body.to_owned())
             );
-            store.ready();
-            timer.ready();
+            store.set_ready();
+            timer.set_ready();
             assert_eq!(
                 get(address, "/readyz").await,
                 (
@@ -216,7 +216,7 @@ mod tests {
                     r#"{"ready":true,"reasons":[]}"#.to_owned()
                 )
             );
-            timer.note(
+            timer.set_degraded(
                 "a topic is missing",
                 tokio::time::Instant::now() + Duration::from_secs(60),
             );
@@ -310,7 +310,7 @@ mod tests {
     fn a_survey_that_does_not_answer_holds_no_probe_back_and_is_not_asked_without_end() {
         with_endpoint(&Health::new(), async |address| {
             let mut asked = Vec::new();
-            for _ in 0..crate::limit::SURVEY_QUESTIONS_MAX {
+            for _ in 0..crate::limit::ADMIN_QUERIES_MAX {
                 let mut stream = TcpStream::connect(address).await.unwrap();
                 stream
                     .write_all(b"GET /pending HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -1,7 +1,7 @@
 //! The endpoint by TLS. Who connects may bring a certificate: one that is not of the operator's authority ends the connection, and what is
 //! answered without any is the guard's affair, for probes have none.
 
-use crate::limit::{ADMIN_HANDSHAKE_MAX, ADMIN_HANDSHAKES_MAX};
+use crate::limit::{ADMIN_HANDSHAKE_TIMEOUT, ADMIN_HANDSHAKES_MAX};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use futures_util::StreamExt;
@@ -27,7 +27,7 @@ pub(crate) struct Tls(TlsAcceptor);
 /// Which option is wrong, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("admin.{key}: {what}")]
-pub(crate) struct Fault {
+pub(crate) struct TlsError {
     pub(crate) key: &'static str,
     pub(crate) what: String,
 }
@@ -38,19 +38,19 @@ impl Tls {
         certificate: &Path,
         certificate_key: &Path,
         client_ca: Option<&Path>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, TlsError> {
         let chain = certificates("certificate", certificate)?;
         let key = PrivateKeyDer::from_pem_file(certificate_key)
-            .map_err(|error| unread("certificate_key", certificate_key, &error))?;
+            .map_err(|error| unusable_file("certificate_key", certificate_key, &error))?;
         let verifier = match client_ca {
             Some(path) => verifier(certificates("client_ca", path)?)
-                .map_err(|error| unread("client_ca", path, &error))?,
+                .map_err(|error| unusable_file("client_ca", path, &error))?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
         let config = ServerConfig::builder()
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key);
-        let unfit = |error| Fault {
+        let unfit = |error| TlsError {
             key: "certificate_key",
             what: format!("certificate and certificate_key make no pair: {error}"),
         };
@@ -59,8 +59,8 @@ impl Tls {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub(super) fn door(self, listener: TcpListener) -> Door {
-        Door {
+    pub(super) fn listener(self, listener: TcpListener) -> TlsListener {
+        TlsListener {
             listener,
             acceptor: self.0,
             arriving: FuturesUnordered::new(),
@@ -68,12 +68,12 @@ impl Tls {
     }
 }
 
-fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Fault> {
+fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read =
         CertificateDer::pem_file_iter(path).and_then(|found| found.collect::<Result<Vec<_>, _>>());
-    let certificates = read.map_err(|error| unread(key, path, &error))?;
+    let certificates = read.map_err(|error| unusable_file(key, path, &error))?;
     if certificates.is_empty() {
-        Err(unread(key, path, &"it holds no certificate in PEM"))
+        Err(unusable_file(key, path, &"it holds no certificate in PEM"))
     } else {
         Ok(certificates)
     }
@@ -92,23 +92,24 @@ fn verifier(
     verifier.map_err(|error| rustls::Error::General(error.to_string()))
 }
 
-fn unread(key: &'static str, path: &Path, error: &dyn Display) -> Fault {
-    Fault {
+fn unusable_file(key: &'static str, path: &Path, error: &dyn Display) -> TlsError {
+    TlsError {
         key,
         what: format!("the file {} cannot be used: {error}", path.display()),
     }
 }
 
-type Arrival = Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
+type PendingHandshake =
+    Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>, SocketAddr)>> + Send>>;
 
 /// Lets connections in whose handshake is done. One that takes its time holds no other up, and few may be under way.
-pub(super) struct Door {
+pub(super) struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    arriving: FuturesUnordered<Arrival>,
+    arriving: FuturesUnordered<PendingHandshake>,
 }
 
-impl Listener for Door {
+impl Listener for TlsListener {
     type Io = TlsStream<TcpStream>;
     type Addr = SocketAddr;
 
@@ -124,7 +125,7 @@ impl Listener for Door {
                     }
                 }
                 (stream, address) = Listener::accept(&mut self.listener), if has_room => {
-                    self.arriving.push(Box::pin(arrive(self.acceptor.accept(stream), address)));
+                    self.arriving.push(Box::pin(finish_handshake(self.acceptor.accept(stream), address)));
                 }
             }
         }
@@ -136,11 +137,11 @@ impl Listener for Door {
 }
 
 /// `None`: it is no TLS, its certificate is nobody's that is known, or it takes too long. No log line: strangers could fill the log.
-async fn arrive(
+async fn finish_handshake(
     handshake: Accept<TcpStream>,
     address: SocketAddr,
 ) -> Option<(TlsStream<TcpStream>, SocketAddr)> {
-    let done = tokio::time::timeout(ADMIN_HANDSHAKE_MAX, handshake)
+    let done = tokio::time::timeout(ADMIN_HANDSHAKE_TIMEOUT, handshake)
         .await
         .ok()?;
     Some((done.ok()?, address))
@@ -148,12 +149,12 @@ async fn arrive(
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy)]
-pub(super) struct Caller {
+pub(super) struct ClientInfo {
     pub(super) has_certificate: bool,
 }
 
-impl Connected<IncomingStream<'_, Door>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+impl Connected<IncomingStream<'_, TlsListener>> for ClientInfo {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         // The handshake would have failed with one that does not hold.
         Self {
             has_certificate: stream.io().get_ref().1.peer_certificates().is_some(),

@@ -3,23 +3,23 @@
 //! Blocking client calls live in the adapters, on threads of their own; every `async` method here is safe to drop at any await, and what it
 //! would have answered comes with the next call.
 
+mod client_thread;
 #[cfg(any(test, feature = "test-support"))]
 mod contract;
-pub(crate) mod inspection;
+mod delivery_reports;
+pub(crate) mod describe;
 pub(crate) mod kafka;
 #[cfg(test)]
 pub(crate) mod memory;
 pub(crate) mod nats;
-mod reports;
-mod thread;
-mod transact;
+mod transactions;
 
-pub(crate) use transact::{Happened, Marker, Transactional, Transactors};
+pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProducers, TxnOffset};
 
 use crate::model::header::{Header, push_header};
-use crate::model::header_name::{Control, ERROR, ORIGIN};
-use crate::model::{Headers, Identity, Offset, Partition, Reason, Record, Timestamp};
-use crate::mutant::{self, Mutant};
+use crate::model::header_name::{ControlHeader, ERROR, ORIGIN};
+use crate::model::{Headers, Offset, Partition, Reason, Record, SourceIdentity, Timestamp};
+use crate::mutant::{self, InjectedFault};
 use async_trait::async_trait;
 
 /// Reads the partitions that a consumer group gives to this process. Partitions are gained and lost by the group's doing; reading starts
@@ -27,13 +27,16 @@ use async_trait::async_trait;
 #[async_trait(?Send)]
 pub(crate) trait Source {
     /// What happened next, in order; waits until something has. Bounded: a reader that does not call this makes the client stop fetching.
-    async fn next(&mut self) -> Result<Event, Error>;
+    async fn next_event(&mut self) -> Result<Event, Error>;
 
     /// Identity and retained range of partitions, from the broker.
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error>;
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error>;
 
     /// The metadata last committed for each partition; `None`: none.
-    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error>;
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error>;
 
     /// Begins (or begins anew) to read a gained partition at `from`. Everything of the partition that [`Source::next`] hands out from here on
     /// bears `epoch`; what bears another epoch was under way and is to be dropped.
@@ -44,12 +47,12 @@ pub(crate) trait Source {
 
     /// The end of a partition that is read, as the client last heard of it: no call, so it may lag behind. `None`: nothing was heard, as by
     /// a client that is told of records only.
-    fn end(&self, _partition: &Partition) -> Option<Offset> {
+    fn known_end(&self, _partition: &Partition) -> Option<Offset> {
         None
     }
 
     /// Commits positions with metadata for the group (I1). Safe to repeat.
-    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error>;
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error>;
 
     /// Leaves the group; the next owner need not wait for a timeout. Nothing may be called after it.
     async fn close(&mut self);
@@ -59,20 +62,20 @@ pub(crate) trait Source {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// None: the group has shared out its partitions, and there is none (or no more than before) for this one.
-    Gained(Vec<Partition>),
+    Assigned(Vec<Partition>),
     /// Must not be read or committed any longer; a commit that is under way may fail.
-    Lost(Vec<Partition>),
-    Records(Batch),
+    Revoked(Vec<Partition>),
+    Records(RecordBatch),
     /// The reader stands at the partition's end: all before `at` was handed out or is not readable (compacted away, an aborted
     /// transaction).
-    End {
+    EndReached {
         partition: Partition,
         epoch: u64,
         at: Offset,
     },
     /// Records were removed before the reader came to them, behind the position asked for: at most so many, from `from` on. Reading goes on
     /// behind them.
-    Removed {
+    RecordsRemoved {
         partition: Partition,
         epoch: u64,
         from: Offset,
@@ -87,16 +90,16 @@ pub(crate) enum Event {
 
 /// Records of one partition in offset order, in one flat buffer.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct RecordBatch {
     pub(crate) partition: Partition,
     pub(crate) epoch: u64,
     buffer: Vec<u8>,
-    records: Vec<Entry>,
+    records: Vec<RecordSpan>,
 }
 
 /// Where one record lies in a batch's buffer: key, payload and headers one after the other.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RecordSpan {
     offset: Offset,
     timestamp: Option<Timestamp>,
     start: usize,
@@ -105,7 +108,7 @@ struct Entry {
     headers: usize,
 }
 
-impl Batch {
+impl RecordBatch {
     pub(crate) fn new(partition: Partition, epoch: u64) -> Self {
         Self {
             partition,
@@ -137,7 +140,7 @@ impl Batch {
             push_header(&mut self.buffer, name, value);
         }
         let headers = self.buffer.len() - before;
-        self.records.push(Entry {
+        self.records.push(RecordSpan {
             offset,
             timestamp,
             start,
@@ -176,18 +179,18 @@ impl Batch {
 
 /// A partition as the broker knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Described {
+pub(crate) struct PartitionInfo {
     /// `None`: the broker has no identities (older than Kafka 2.8), so a recreated topic shows only by its offsets.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<SourceIdentity>,
     /// The first offset that is still retained.
-    pub(crate) first: Offset,
+    pub(crate) first_offset: Offset,
     /// One past the last offset.
-    pub(crate) end: Offset,
+    pub(crate) end_offset: Offset,
 }
 
 /// One position to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Commit {
+pub(crate) struct OffsetCommit {
     pub(crate) partition: Partition,
     pub(crate) offset: Offset,
     pub(crate) metadata: String,
@@ -201,7 +204,7 @@ pub(crate) trait Catalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error>;
 
     /// As [`Source::committed`], for `group`.
-    async fn committed(
+    async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],
@@ -215,10 +218,10 @@ pub(crate) trait Catalog {
 #[async_trait(?Send)]
 pub(crate) trait Target {
     /// Takes a record over, copying it; never waits. `ticket` comes back with the report.
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent;
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult;
 
     /// What became of records taken over, each once; waits until there is at least one.
-    async fn reports(&mut self) -> Vec<Report>;
+    async fn next_reports(&mut self) -> Vec<DeliveryReport>;
 
     /// Nothing will be sent any more: gives up what is under way and ends the client.
     async fn close(&mut self);
@@ -226,45 +229,48 @@ pub(crate) trait Target {
 
 /// A record on its way out. Its headers are those of `headers` that `stays` keeps, then `extra`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingRecord<'a> {
     pub(crate) topic: &'a str,
     /// `None`: the partitioner decides, by Kafka's murmur2 for any key that is not null.
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
     pub(crate) headers: Headers<'a>,
-    pub(crate) stays: fn(&[u8]) -> bool,
-    pub(crate) extra: &'a [(&'a str, &'a [u8])],
+    pub(crate) keep_header: fn(&[u8]) -> bool,
+    pub(crate) extra_headers: &'a [(&'a str, &'a [u8])],
 }
 
-impl<'a> Outgoing<'a> {
+impl<'a> OutgoingRecord<'a> {
     /// The headers as they go out.
-    pub(crate) fn out_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
-        let stays = self.stays;
+    pub(crate) fn all_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
+        let stays = self.keep_header;
         let kept = self.headers.iter().filter(move |(name, _)| stays(name));
         kept.chain(
-            self.extra
+            self.extra_headers
                 .iter()
                 .map(|(name, value)| (name.as_bytes(), Some(*value))),
         )
     }
 
     /// The text of a header that this service adds.
-    pub(crate) fn label(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.extra.iter().find(|(extra, _)| *extra == name)?;
+    pub(crate) fn extra_header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self
+            .extra_headers
+            .iter()
+            .find(|(extra, _)| *extra == name)?;
         std::str::from_utf8(value).ok()
     }
 
     /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
     /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
     pub(crate) fn message_id(&self) -> Option<String> {
-        if mutant::active(Mutant::NoMessageId) {
+        if mutant::active(InjectedFault::SendWithoutMessageId) {
             return None;
         }
         match (
-            self.label(ORIGIN),
-            self.label(ERROR),
-            self.label(Control::Retry.name()),
+            self.extra_header(ORIGIN),
+            self.extra_header(ERROR),
+            self.extra_header(ControlHeader::Retry.name()),
         ) {
             (Some(origin), None, _) => Some(origin.to_owned()),
             (Some(origin), Some(_), _) => Some(format!("{origin}/dead")),
@@ -275,27 +281,27 @@ impl<'a> Outgoing<'a> {
 
 /// Whether a target took a record over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendResult {
     /// A report will follow.
-    Taken,
+    Accepted,
     /// The client's buffer is full; try again after the next reports.
-    Full,
+    QueueFull,
     /// No report will follow.
-    Failed(Failure),
+    Failed(DeliveryFailure),
 }
 
 /// What became of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct DeliveryReport {
     pub(crate) ticket: u64,
     /// Where it lies in its topic, if it was delivered and that is known.
-    pub(crate) place: Option<(i32, Offset)>,
-    pub(crate) outcome: Result<(), Failure>,
+    pub(crate) position: Option<(i32, Offset)>,
+    pub(crate) outcome: Result<(), DeliveryFailure>,
 }
 
 /// Why a record was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct DeliveryFailure {
     pub(crate) kind: FailureKind,
     pub(crate) reason: Reason,
     /// The broker's own words.
@@ -305,13 +311,13 @@ pub(crate) struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// The same record will be refused again: too large, invalid, not allowed.
-    Refused,
+    Rejected,
     /// Not taken, but may be later: the topic does not exist.
-    NotNow,
+    NotDelivered,
     /// It may have arrived: the client gave up waiting.
-    Unknown,
+    MaybeDelivered,
     /// The client was closed, or has failed as a whole: nothing is known, and nothing else can be sent by it.
-    Closed,
+    ClientFailed,
 }
 
 /// Why a source or a catalog did not answer.
@@ -321,7 +327,7 @@ pub(crate) enum Error {
     Unavailable(String),
     /// A person must act: access denied, wrong credentials, a topic that does not exist.
     #[error("the broker refuses: {0}")]
-    Refused(String),
+    Rejected(String),
     #[error("the broker's client has failed for good: {0}")]
     Fatal(String),
 }

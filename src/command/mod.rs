@@ -16,7 +16,7 @@ pub(crate) use pending::pending;
 pub(crate) use reset::reset;
 pub(crate) use send::send;
 
-use crate::cli::Completion;
+use crate::cli::CompletionArgs;
 use anyhow::Result;
 use std::future::Future;
 
@@ -36,7 +36,7 @@ pub enum Outcome {
 pub struct Refused(String);
 
 /// Prints the completion script of a shell.
-pub(crate) fn complete(completion: &Completion) -> Result<Outcome> {
+pub(crate) fn complete(completion: &CompletionArgs) -> Result<Outcome> {
     page::print(&completion.script())?;
     Ok(Outcome::Done)
 }

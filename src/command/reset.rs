@@ -4,29 +4,29 @@
 use super::page::print;
 use crate::broker::Error;
 use crate::broker::nats::NatsCatalog;
-use crate::cli::Reset;
+use crate::cli::ResetArgs;
 use crate::clock::{Clock as _, WallClock};
-use crate::config::{Config, Kind, Route};
+use crate::config::{BrokerKind, Config, Route};
 use crate::health::Health;
 use crate::limit::CLOCK_SKEW_MAX;
 use crate::model::{Partition, ShardId, Timestamp};
-use crate::role::{Storage, catalog, nats_cluster};
-use crate::store::State;
+use crate::role::{StoreFactory, catalog, nats_cluster};
+use crate::store::StoredShard;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 
 /// Erases what the store keeps of a topic's shards, so that the topic as it is now is read from its start.
-pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
+pub(crate) fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = Storage::of(config)?.connect().await.context("store.redis")?;
+        let store = StoreFactory::open(config)?.connect().await.context("store.redis")?;
         let partitions = match reset.partition {
             // Whether or not the topic has it now: it may have been created again with fewer.
             Some(index) => vec![Partition::new(reset.topic.as_str(), index)],
             None => {
-                let mut catalog = catalog(config, &reset.route, Health::new().part("reset"))?;
+                let mut catalog = catalog(config, &reset.route, Health::new().register("reset"))?;
                 catalog.partitions(std::slice::from_ref(&reset.topic)).await?
             }
         };
@@ -50,7 +50,7 @@ pub(crate) fn reset(config: &Config, reset: &Reset) -> Result<()> {
 }
 
 /// The shards of which an erasure would lose messages, with their number.
-fn still_waiting(shards: &[ShardId], states: Vec<Option<State>>) -> Vec<String> {
+fn still_waiting(shards: &[ShardId], states: Vec<Option<StoredShard>>) -> Vec<String> {
     let pending = states
         .into_iter()
         .map(|state| state.map_or(0, |state| state.pending + state.quarantined));
@@ -72,14 +72,19 @@ struct Memory {
 async fn memories(config: &Config, route: &Route) -> Result<Vec<Memory>, Error> {
     let mut memories = Vec::new();
     for (cluster, filter) in arrivals(route) {
-        let catalog = NatsCatalog::new(&nats_cluster(config, cluster), Health::new().part("reset"));
-        for facts in catalog.all_behind(&filter).await? {
+        let catalog = NatsCatalog::new(
+            &nats_cluster(config, cluster),
+            Health::new().register("reset"),
+        );
+        for facts in catalog.streams_for_subject(&filter).await? {
             // A target cannot be where the server keeps its own.
             let is_theirs = facts
                 .subjects
                 .iter()
                 .all(|subject| subject.starts_with('$'));
-            let until = facts.last.plus(facts.window + CLOCK_SKEW_MAX);
+            let until = facts
+                .last_message_at
+                .plus(facts.duplicate_window + CLOCK_SKEW_MAX);
             memories.extend((!is_theirs).then_some(Memory {
                 stream: facts.name,
                 until,
@@ -95,11 +100,11 @@ fn arrivals(route: &Route) -> BTreeSet<(&str, String)> {
         .target
         .iter()
         .chain([&route.dead_letter])
-        .filter(|topic| topic.kind == Kind::Nats);
+        .filter(|topic| topic.kind == BrokerKind::Nats);
     let mut arrivals: BTreeSet<_> = named
-        .map(|topic| (topic.cluster.as_str(), whatever(&topic.topic)))
+        .map(|topic| (topic.cluster.as_str(), whatever(&topic.name)))
         .collect();
-    if route.target_kind() == Kind::Nats {
+    if route.target_kind() == BrokerKind::Nats {
         arrivals.extend(
             route
                 .allow

@@ -6,19 +6,21 @@ use super::pending::{Source, json};
 use super::{Outcome, Refused, run, subject};
 use crate::broker::kafka::KafkaTarget;
 use crate::broker::nats::NatsTarget;
-use crate::broker::{Failure, FailureKind, Outgoing, Report, Sent, Target};
+use crate::broker::{
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
+};
 use crate::cli;
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, Config, Kind};
-use crate::health::{Health, Part};
-use crate::limit::{COMMAND_REPORT_MAX, COMMAND_SEND_MAX, PAYLOAD_BYTES_MAX};
+use crate::config::{self, BrokerKind, Config};
+use crate::health::{Health, HealthPart};
+use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_REPORT_TIMEOUT};
 use crate::model::header::push_header;
-use crate::model::header_name::{Control, SUBJECT};
+use crate::model::header_name::{ControlHeader, SUBJECT};
 use crate::model::{
-    Admission, CameBy, Headers, Offset, Origins, Partition, Reason, Record, Rules, ShardId,
-    Timestamp, Warning, admit,
+    Headers, Offset, OriginFormat, ParsedRecord, Partition, Reason, Record, RoutingRules, ShardId,
+    TemplateInput, Timestamp, Warning, parse_record,
 };
-use crate::role::{cluster, nats_cluster, rules};
+use crate::role::{cluster, nats_cluster, routing_rules};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -52,7 +54,7 @@ struct Draft {
 }
 
 /// Sends what the command line says, and tells where it went.
-pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
+pub(crate) fn send(config: &Config, send: &cli::SendArgs) -> Result<Outcome> {
     let source = config.routes.get(&send.route).map(|route| &route.source);
     let (by_subject, subject) = source
         .map(|source| subject::of(source, send))
@@ -65,12 +67,15 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
         .or(first.cloned())
         .unwrap_or_default();
     config.check_source(&send.route, &topic)?;
-    let rules = rules(config, &send.route);
+    let rules = routing_rules(config, &send.route);
     let shard = ShardId::new(
         send.route.as_str(),
         Partition::new(topic.as_str(), send.partition.unwrap_or(0)),
     );
-    let (origins, now) = (Origins::new(&config.deployment, &shard), WallClock.now());
+    let (origins, now) = (
+        OriginFormat::new(&config.deployment, &shard),
+        WallClock.now(),
+    );
     let payload = payload(send)?;
     let draft = draft(
         (send, subject.as_deref()),
@@ -117,23 +122,23 @@ pub(crate) fn send(config: &Config, send: &cli::Send) -> Result<Outcome> {
 
 /// Where the service will deliver it.
 fn target_of(
-    send: &cli::Send,
+    send: &cli::SendArgs,
     draft: &Draft,
-    (origins, rules): (&Origins, &Rules),
+    (origins, rules): (&OriginFormat, &RoutingRules),
 ) -> Option<String> {
-    let came_by = CameBy {
+    let came_by = TemplateInput {
         topic: origins.topic(),
         headers: Headers::from_block(&draft.headers),
     };
     rules
-        .target(send.to.as_deref(), came_by)
+        .resolve_target(send.to.as_deref(), came_by)
         .ok()
         .map(Cow::into_owned)
 }
 
 /// The partition to send to, if not where the key leads. A cancel and a replacement work only on the partition on which the message waits, and
 /// who sent that may have another partitioner. Answers also what a person should know of it.
-async fn lead(config: &Config, send: &cli::Send, topic: &str) -> (Option<i32>, Option<String>) {
+async fn lead(config: &Config, send: &cli::SendArgs, topic: &str) -> (Option<i32>, Option<String>) {
     let Some(id) = send.id.as_ref().filter(|_| send.partition.is_none()) else {
         return (send.partition, None);
     };
@@ -143,7 +148,7 @@ async fn lead(config: &Config, send: &cli::Send, topic: &str) -> (Option<i32>, O
             .found(id, Some(&send.route))
             .await
     };
-    let search = match tokio::time::timeout(COMMAND_SEND_MAX, found).await {
+    let search = match tokio::time::timeout(COMMAND_DELIVERY_TIMEOUT, found).await {
         Ok(Ok(search)) => search,
         Ok(Err(error)) => return (None, Some(unled(id, &format!("{error:#}")))),
         Err(_) => return (None, Some(unled(id, "the store does not answer"))),
@@ -178,13 +183,15 @@ fn unled(id: &str, why: &str) -> String {
     )
 }
 
-fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
+fn payload(send: &cli::SendArgs) -> Result<Option<Vec<u8>>> {
     let read = |reader: &mut dyn Read| -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        reader.take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > PAYLOAD_BYTES_MAX {
+        reader
+            .take(COMMAND_PAYLOAD_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > COMMAND_PAYLOAD_BYTES_MAX {
             return Err(Refused(format!(
-                "the payload has more than {PAYLOAD_BYTES_MAX} bytes"
+                "the payload has more than {COMMAND_PAYLOAD_BYTES_MAX} bytes"
             ))
             .into());
         }
@@ -205,20 +212,23 @@ fn payload(send: &cli::Send) -> Result<Option<Vec<u8>>> {
 
 /// The record, as the service would admit it now.
 fn draft(
-    (send, subject): (&cli::Send, Option<&str>),
-    (origins, rules): (&Origins, &Rules),
+    (send, subject): (&cli::SendArgs, Option<&str>),
+    (origins, rules): (&OriginFormat, &RoutingRules),
     payload: Option<&[u8]>,
     now: Timestamp,
 ) -> std::result::Result<Draft, Refused> {
     let mut own = own_headers(send)?;
     // As it will come by.
     own.extend(subject.map(|subject| (SUBJECT, subject)));
-    let when = [(Control::After, &send.delay), (Control::At, &send.at)];
+    let when = [
+        (ControlHeader::After, &send.delay),
+        (ControlHeader::At, &send.at),
+    ];
     let when: Vec<_> = when
         .into_iter()
         .filter_map(|(control, value)| Some((control, value.clone()?)))
         .collect();
-    let admitted = |when: &[(Control, String)]| -> std::result::Result<Draft, Refused> {
+    let admitted = |when: &[(ControlHeader, String)]| -> std::result::Result<Draft, Refused> {
         let headers = block(send, &own, when);
         let key = send.key.as_deref().map(str::as_bytes);
         let record = Record {
@@ -228,10 +238,10 @@ fn draft(
             payload,
             headers: Headers::from_block(&headers),
         };
-        let (due, warning) = match admit(&record, origins, rules) {
-            Admission::Message { due, warning, .. } => (Some(due), warning),
-            Admission::Cancel { .. } => (None, None),
-            Admission::Refused(refusal) => {
+        let (due, warning) = match parse_record(&record, origins, rules) {
+            ParsedRecord::Message { due, warning, .. } => (Some(due), warning),
+            ParsedRecord::Cancel { .. } => (None, None),
+            ParsedRecord::Rejected(refusal) => {
                 return Err(Refused(format!(
                     "not sent, for the service would make a dead letter of it ({}): {}",
                     refusal.reason.code(),
@@ -249,13 +259,13 @@ fn draft(
     // A delay would be counted from the moment of sending, by whoever stamps the record: what is told here is to hold.
     match draft.due {
         Some(due) if send.delay.is_some() => {
-            admitted(&[(Control::At, due.as_millis().to_string())])
+            admitted(&[(ControlHeader::At, due.as_millis().to_string())])
         }
         _ => Ok(draft),
     }
 }
 
-fn own_headers(send: &cli::Send) -> std::result::Result<Vec<(&str, &str)>, Refused> {
+fn own_headers(send: &cli::SendArgs) -> std::result::Result<Vec<(&str, &str)>, Refused> {
     let pairs = send.headers.iter().map(|header| {
         let pair = header.split_once('=').filter(|(name, _)| !name.is_empty());
         pair.ok_or_else(|| Refused(format!("--header {header:?}: write NAME=VALUE")))
@@ -264,7 +274,7 @@ fn own_headers(send: &cli::Send) -> std::result::Result<Vec<(&str, &str)>, Refus
 }
 
 /// The headers as they are written to the record: the message's own, then the control headers.
-fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> Vec<u8> {
+fn block(send: &cli::SendArgs, own: &[(&str, &str)], when: &[(ControlHeader, String)]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut push =
         |name: &str, value: &str| push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
@@ -273,63 +283,66 @@ fn block(send: &cli::Send, own: &[(&str, &str)], when: &[(Control, String)]) -> 
         .for_each(|(control, value)| push(control.name(), value));
     send.to
         .iter()
-        .for_each(|target| push(Control::To.name(), target));
-    send.id.iter().for_each(|id| push(Control::Id.name(), id));
+        .for_each(|target| push(ControlHeader::To.name(), target));
+    send.id
+        .iter()
+        .for_each(|id| push(ControlHeader::Id.name(), id));
     if send.cancel {
-        push(Control::Op.name(), "cancel");
+        push(ControlHeader::Op.name(), "cancel");
     }
     block
 }
 
 async fn deliver(
     config: &Config,
-    (send, partition, subject): (&cli::Send, Option<i32>, Option<&str>),
+    (send, partition, subject): (&cli::SendArgs, Option<i32>, Option<&str>),
     (draft, payload): (&Draft, Option<&[u8]>),
     receipt: Receipt,
 ) -> Result<Receipt> {
     let source = &config.routes[&send.route].source;
     let name = &format!("{}.{}", source.kind.key(), source.cluster);
     let health = Health::new();
-    let mut target = target(config, source, health.part("send")).with_context(|| name.clone())?;
-    let record = Outgoing {
+    let mut target =
+        target(config, source, health.register("send")).with_context(|| name.clone())?;
+    let record = OutgoingRecord {
         topic: subject.unwrap_or(&receipt.topic),
         partition: partition.filter(|_| subject.is_none()),
         key: send.key.as_deref().map(str::as_bytes),
         payload,
         headers: Headers::from_block(&draft.headers),
-        stays: |name| name != SUBJECT.as_bytes(),
-        extra: &[],
+        keep_header: |name| name != SUBJECT.as_bytes(),
+        extra_headers: &[],
     };
     let report = match target.send(&record, 0) {
-        Sent::Taken => reported(&mut *target, &health).await?,
-        Sent::Full => bail!("not sent: the client takes nothing"),
-        Sent::Failed(failure) => Report {
+        SendResult::Accepted => reported(&mut *target, &health).await?,
+        SendResult::QueueFull => bail!("not sent: the client takes nothing"),
+        SendResult::Failed(failure) => DeliveryReport {
             ticket: 0,
-            place: None,
+            position: None,
             outcome: Err(failure),
         },
     };
     target.close().await;
     match report.outcome {
-        Ok(()) => Ok(placed(config, receipt, report.place)),
+        Ok(()) => Ok(placed(config, receipt, report.position)),
         Err(failure) => {
             let (topic, detail) = (&receipt.topic, &failure.detail);
             match failure.kind {
-                FailureKind::Refused => bail!("not sent: {name} refuses it for {topic}: {detail}"),
-                FailureKind::NotNow => {
+                FailureKind::Rejected => bail!("not sent: {name} refuses it for {topic}: {detail}"),
+                FailureKind::NotDelivered => {
                     bail!("not sent: {name} does not take it for {topic} now: {detail}")
                 }
-                FailureKind::Unknown | FailureKind::Closed => bail!(
+                FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
                     "{name} has not confirmed it within {} s: {detail}. It may have arrived all the same: look before you send it again",
-                    COMMAND_SEND_MAX.as_secs()
+                    COMMAND_DELIVERY_TIMEOUT.as_secs()
                 ),
             }
         }
     }
 }
 
-fn target(config: &Config, source: &config::Source, part: Part) -> Result<Box<dyn Target>> {
-    if source.kind == Kind::Nats {
+fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<Box<dyn Target>> {
+    if source.kind == BrokerKind::Nats {
         // Two sent by one command in one millisecond are two: it sends one.
         let name = format!(
             "send/{}/{}",
@@ -348,25 +361,27 @@ fn target(config: &Config, source: &config::Source, part: Part) -> Result<Box<dy
     cluster.properties.remove("delivery.timeout.ms");
     cluster.properties.insert(
         "message.timeout.ms".to_owned(),
-        COMMAND_SEND_MAX.as_millis().to_string(),
+        COMMAND_DELIVERY_TIMEOUT.as_millis().to_string(),
     );
     Ok(Box::new(KafkaTarget::new(&cluster, 1, part)?))
 }
 
 /// A client that reports nothing, since nobody is there, is not waited for.
-async fn reported(target: &mut dyn Target, health: &Health) -> Result<Report> {
-    if let Ok(mut reports) = tokio::time::timeout(COMMAND_REPORT_MAX, target.reports()).await {
+async fn reported(target: &mut dyn Target, health: &Health) -> Result<DeliveryReport> {
+    if let Ok(mut reports) =
+        tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await
+    {
         return reports.pop().context("the client reports on every record");
     }
     let detail = health
         .not_ready()
         .pop()
         .map_or_else(|| "no answer".to_owned(), |complaint| complaint.reason);
-    Ok(Report {
+    Ok(DeliveryReport {
         ticket: 0,
-        place: None,
-        outcome: Err(Failure {
-            kind: FailureKind::Unknown,
+        position: None,
+        outcome: Err(DeliveryFailure {
+            kind: FailureKind::MaybeDelivered,
             reason: Reason::TimedOut,
             detail,
         }),
@@ -382,7 +397,7 @@ fn placed(config: &Config, receipt: Receipt, place: Option<(i32, Offset)>) -> Re
         Partition::new(receipt.topic.as_str(), partition),
     );
     let mut origin = String::new();
-    Origins::new(&config.deployment, &shard).write(offset, &mut origin);
+    OriginFormat::new(&config.deployment, &shard).append_origin(offset, &mut origin);
     let origin = Some(origin).filter(|_| !receipt.cancel);
     Receipt {
         partition: Some(partition),
@@ -465,7 +480,7 @@ mod tests {
 
     const NOW: i64 = 1_795_302_005_000;
 
-    fn parsed(line: &[&str]) -> cli::Send {
+    fn parsed(line: &[&str]) -> cli::SendArgs {
         let all = ["postdate", "send", "--config", "c", "--route", "orders"]
             .iter()
             .chain(line);
@@ -476,17 +491,17 @@ mod tests {
     }
 
     fn drafted(line: &[&str]) -> std::result::Result<Draft, String> {
-        let rules = Rules {
-            naming: Naming::Topic,
+        let rules = RoutingRules {
+            target_naming: Naming::Topic,
             default_target: Some("orders".into()),
-            allow: AllowList::new(["billing.*"]),
+            allowed_targets: AllowList::new(["billing.*"]),
             sources: BTreeSet::from(["orders.delayed".to_owned()]),
             max_delay: Duration::from_secs(3_600),
-            retry_max: Duration::from_secs(60),
+            max_retry_wait: Duration::from_secs(60),
             without_delay: WithoutDelay::Relay,
             dialects: Dialects::default(),
         };
-        let origins = Origins::new(
+        let origins = OriginFormat::new(
             "prod",
             &ShardId::new("orders", Partition::new("orders.delayed", 0)),
         );

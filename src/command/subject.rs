@@ -2,12 +2,15 @@
 
 use super::Refused;
 use crate::cli;
-use crate::config::{Kind, Source};
-use crate::model::{is_subject, lets_through, split_topic};
+use crate::config::{BrokerKind, Source};
+use crate::model::{filter_matches, is_subject, split_source_topic};
 
 /// The partition's topic, and the subject. `None`: the route reads Kafka.
-pub(super) fn of(source: &Source, send: &cli::Send) -> Result<Option<(String, String)>, Refused> {
-    if source.kind == Kind::Kafka {
+pub(super) fn of(
+    source: &Source,
+    send: &cli::SendArgs,
+) -> Result<Option<(String, String)>, Refused> {
+    if source.kind == BrokerKind::Kafka {
         let fault = || {
             Err(Refused(
                 "--subject is for a route that reads NATS; this one reads topics".to_owned(),
@@ -18,7 +21,7 @@ pub(super) fn of(source: &Source, send: &cli::Send) -> Result<Option<(String, St
     let filters: Vec<&str> = source
         .topics
         .iter()
-        .filter_map(|topic| Some(split_topic(topic)?.1))
+        .filter_map(|topic| Some(split_source_topic(topic)?.1))
         .collect();
     let known = filters.join(", ");
     let subject = match (&send.subject, filters.as_slice()) {
@@ -31,8 +34,8 @@ pub(super) fn of(source: &Source, send: &cli::Send) -> Result<Option<(String, St
         }
     };
     let lets = |topic: &&String| {
-        split_topic(topic)
-            .is_some_and(|(_, filter)| is_subject(subject) && lets_through(filter, subject))
+        split_source_topic(topic)
+            .is_some_and(|(_, filter)| is_subject(subject) && filter_matches(filter, subject))
     };
     let topic = source.topics.iter().find(lets);
     let unread = || {

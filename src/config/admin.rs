@@ -14,12 +14,12 @@ pub(crate) struct Admin {
     /// What a request has to bring, but for the probes.
     pub(crate) token: Option<Secret>,
     /// With it, nothing but TLS is spoken.
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<TlsFiles>,
 }
 
 /// PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tls {
+pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
     /// Whose certificates a request has to come by, but for the probes.
@@ -82,7 +82,7 @@ fn token(table: &Table<'_>) -> Option<Secret> {
     Some(token)
 }
 
-fn tls(table: &Table<'_>) -> Option<Tls> {
+fn tls(table: &Table<'_>) -> Option<TlsFiles> {
     let path = |key: &str| {
         table
             .field(key)
@@ -116,7 +116,7 @@ fn tls(table: &Table<'_>) -> Option<Tls> {
             "give the path of a file in PEM that this user can read",
         );
     }
-    Some(Tls {
+    Some(TlsFiles {
         certificate,
         key,
         client_ca,

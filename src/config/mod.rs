@@ -26,11 +26,13 @@ pub use problem::Error;
     reason = "the options' types, for those who read the configuration"
 )]
 pub(crate) use {
-    admin::{Admin, Tls},
+    admin::{Admin, TlsFiles},
     kafka::Kafka,
     nats::{Login, Nats},
     redis::Redis,
-    route::{Delivery, Kind, OnSourceGap, Overdue, Retry, Route, Source, Topic, WithoutDelay},
+    route::{
+        BrokerKind, Delivery, Destination, OnSourceGap, Overdue, Retry, Route, Source, WithoutDelay,
+    },
     secret::Secret,
     store::{Embedded, Store},
     traces::Traces,
@@ -119,12 +121,12 @@ impl Config {
     }
 
     /// Reads what Postdate wrote itself; the environment lies over nothing of it.
-    pub(crate) fn of(text: &str) -> Result<Self, Error> {
+    pub(crate) fn parse_builtin(text: &str) -> Result<Self, Error> {
         Self::parse(Path::new("built in"), text, [])
     }
 
     /// The route of that name, or the only one, as a command said.
-    pub(crate) fn choose_route(&self, name: Option<&str>) -> Result<&str, Error> {
+    pub(crate) fn route_named_or_only(&self, name: Option<&str>) -> Result<&str, Error> {
         let known: Vec<&str> = self.routes.keys().map(String::as_str).collect();
         let found = match name {
             Some(name) => known.iter().find(|known| **known == name),
@@ -136,7 +138,7 @@ impl Config {
                 |name| format!("there is no route {name:?}"),
             );
             let fix = format!("choose from: {}", known.join(", "));
-            Error::of_option("--route", what, fix)
+            Error::for_option("--route", what, fix)
         })
     }
 
@@ -160,7 +162,7 @@ impl Config {
 
     /// Logs errors only: for commands that end by themselves, and whose answer says the rest.
     #[must_use]
-    pub fn quiet(mut self) -> Self {
+    pub fn log_errors_only(mut self) -> Self {
         "error".clone_into(&mut self.log.level);
         self
     }

@@ -25,7 +25,7 @@ pub(crate) struct Nats {
 pub(crate) enum Login {
     /// Not at all, or as the address says.
     #[default]
-    Nobody,
+    Anonymous,
     User {
         name: String,
         password: Secret,
@@ -45,7 +45,7 @@ impl Nats {
     }
 
     /// Host and port of its servers, which are no secret.
-    pub(crate) fn servers(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn host_ports(&self) -> impl Iterator<Item = String> {
         self.addresses().map(|url| server(&url))
     }
 

@@ -59,7 +59,7 @@ impl Error {
     }
 
     /// An option of the command line that does not go with the configuration.
-    pub(crate) fn of_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
+    pub(crate) fn for_option(option: &'static str, what: String, fix: impl Into<String>) -> Self {
         Self(vec![Problem {
             place: Place::Option(option),
             key: None,

@@ -2,10 +2,10 @@
 
 use super::key::nearest;
 use super::read::Reader;
-use super::route::{BACKOFF, BACKOFF_MAX, Delivery, Kind, Overdue, Route, Topic};
+use super::route::{BACKOFF, BACKOFF_MAX, BrokerKind, Delivery, Destination, Overdue, Route};
 use super::unit::Quantity;
 use super::{Config, Roles, Store};
-use crate::model::{fault_of_template, is_filter, is_template, overlap, split_topic};
+use crate::model::{filters_overlap, is_filter, is_template, split_source_topic, template_error};
 use std::collections::BTreeSet;
 
 pub(super) fn check(config: &Config, reader: &Reader) {
@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config, reader: &Reader) {
             ("dead_letter", Some(&route.dead_letter)),
         ] {
             if let Some((topic, reader)) = topic
-                .and_then(|topic| Some((topic, config.reader_of(&topic.cluster, &topic.topic)?)))
+                .and_then(|topic| Some((topic, config.reader_of(&topic.cluster, &topic.name)?)))
             {
                 let name = topic.kind.name_key();
                 let what = format!(
@@ -99,14 +99,14 @@ fn check_template(name: &str, route: &Route, reader: &Reader) {
     let Some(target) = route
         .target
         .as_ref()
-        .filter(|target| target.kind == Kind::Nats && is_template(&target.topic))
+        .filter(|target| target.kind == BrokerKind::Nats && is_template(&target.name))
     else {
         return;
     };
     let Some(field) = reader.find(&["route", name, "target", "subject"]) else {
         return;
     };
-    if route.source.kind == Kind::Kafka {
+    if route.source.kind == BrokerKind::Kafka {
         field.refuse(
             "a message from Kafka came by no subject from which this could be made",
             "write the subject without $",
@@ -116,9 +116,9 @@ fn check_template(name: &str, route: &Route, reader: &Reader) {
         .source
         .topics
         .iter()
-        .filter_map(|topic| split_topic(topic));
+        .filter_map(|topic| split_source_topic(topic));
     if let Some(fault) = filters
-        .filter_map(|(_, filter)| fault_of_template(&target.topic, filter))
+        .filter_map(|(_, filter)| template_error(&target.name, filter))
         .next()
     {
         field.refuse(fault, "write $1 for what the first wildcard of each of the source's subjects stands for, $2 for the second");
@@ -202,7 +202,7 @@ fn check_delivery(name: &str, config: &Config, reader: &Reader) {
     let route = &config.routes[name];
     let source = &route.source.cluster;
     if let Some((key, ..)) = clusters(route)
-        .find(|(_, kind, _)| *kind == Kind::Nats)
+        .find(|(_, kind, _)| *kind == BrokerKind::Nats)
         .filter(|_| route.delivery == Delivery::ExactlyOnce)
     {
         let what = format!(
@@ -233,7 +233,7 @@ fn check_delivery(name: &str, config: &Config, reader: &Reader) {
 }
 
 /// The clusters that a route names, with the table that names them.
-fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, Kind, &str)> {
+fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, BrokerKind, &str)> {
     let target = route
         .target
         .as_ref()
@@ -250,18 +250,18 @@ fn clusters(route: &Route) -> impl Iterator<Item = (&'static str, Kind, &str)> {
         .filter(|(.., cluster)| !cluster.is_empty())
 }
 
-fn names(config: &Config, kind: Kind) -> Vec<&str> {
+fn names(config: &Config, kind: BrokerKind) -> Vec<&str> {
     match kind {
-        Kind::Kafka => config.kafka.keys().map(String::as_str).collect(),
-        Kind::Nats => config.nats.keys().map(String::as_str).collect(),
+        BrokerKind::Kafka => config.kafka.keys().map(String::as_str).collect(),
+        BrokerKind::Nats => config.nats.keys().map(String::as_str).collect(),
     }
 }
 
-fn known_clusters(config: &Config, kind: Kind, cluster: &str) -> String {
+fn known_clusters(config: &Config, kind: BrokerKind, cluster: &str) -> String {
     let (known, key) = (names(config, kind), kind.key());
     let (servers, example) = match kind {
-        Kind::Kafka => ("brokers", "brokers = [\"127.0.0.1:9092\"]"),
-        Kind::Nats => ("url", "url = \"nats://127.0.0.1:4222\""),
+        BrokerKind::Kafka => ("brokers", "brokers = [\"127.0.0.1:9092\"]"),
+        BrokerKind::Nats => ("url", "url = \"nats://127.0.0.1:4222\""),
     };
     match (nearest(cluster, known.iter().copied()), known.as_slice()) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
@@ -275,14 +275,14 @@ fn known_clusters(config: &Config, kind: Kind, cluster: &str) -> String {
 
 impl Config {
     /// The topics, or filter subjects, of `cluster` that some route reads.
-    pub(crate) fn source_topics(&self, cluster: &str) -> BTreeSet<String> {
+    pub(crate) fn source_topics_of(&self, cluster: &str) -> BTreeSet<String> {
         let sources = self
             .routes
             .values()
             .map(|route| &route.source)
             .filter(|source| self.is_same_cluster(&source.cluster, cluster));
         let name = |topic: &String| {
-            split_topic(topic).map_or_else(|| topic.clone(), |(_, filter)| filter.to_owned())
+            split_source_topic(topic).map_or_else(|| topic.clone(), |(_, filter)| filter.to_owned())
         };
         sources
             .flat_map(|source| source.topics.iter().map(name))
@@ -291,10 +291,10 @@ impl Config {
 
     /// The route that reads `topic`, or a subject that `topic` could be.
     fn reader_of(&self, cluster: &str, topic: &str) -> Option<&str> {
-        let is_read = |read: &str| match split_topic(read) {
+        let is_read = |read: &str| match split_source_topic(read) {
             None => read == topic,
             // What stands in a template's place is not known here; the rules look at the subject that is made.
-            Some((_, filter)) => is_filter(topic) && overlap(filter, topic),
+            Some((_, filter)) => is_filter(topic) && filters_overlap(filter, topic),
         };
         let reads = |route: &Route| {
             route.source.topics.iter().any(|read| is_read(read))
@@ -306,8 +306,8 @@ impl Config {
             .map(|(name, _)| name.as_str())
     }
 
-    fn is_same_topic(&self, a: &Topic, b: &Topic) -> bool {
-        !a.topic.is_empty() && a.topic == b.topic && self.is_same_cluster(&a.cluster, &b.cluster)
+    fn is_same_topic(&self, a: &Destination, b: &Destination) -> bool {
+        !a.name.is_empty() && a.name == b.name && self.is_same_cluster(&a.cluster, &b.cluster)
     }
 
     /// Two names may stand for one cluster, with a login of their own each: then they have a broker in common.
@@ -320,9 +320,11 @@ impl Config {
                     .map(|b| b.to_lowercase())
                     .collect::<BTreeSet<_>>(),
             ),
-            (None, nats) => {
-                nats.map(|nats| nats.servers().map(|server| server.to_lowercase()).collect())
-            }
+            (None, nats) => nats.map(|nats| {
+                nats.host_ports()
+                    .map(|server| server.to_lowercase())
+                    .collect()
+            }),
         };
         a == b || brokers(a).is_some_and(|a| brokers(b).is_some_and(|b| !a.is_disjoint(&b)))
     }

@@ -4,7 +4,7 @@
 use super::field::Field;
 use super::name;
 use super::read::{Range, Table};
-use crate::model::{Dialect, Dialects, is_filter, is_subject, overlap, source_topic};
+use crate::model::{Dialect, Dialects, filters_overlap, is_filter, is_subject, source_topic};
 use std::time::Duration;
 
 /// One route, checked.
@@ -12,10 +12,10 @@ use std::time::Duration;
 pub(crate) struct Route {
     pub(crate) source: Source,
     /// The default target; without it each message names its own.
-    pub(crate) target: Option<Topic>,
+    pub(crate) target: Option<Destination>,
     /// What `postdate-to` may name, `*` for any characters; `None`: only the default target.
     pub(crate) allow: Option<Vec<String>>,
-    pub(crate) dead_letter: Topic,
+    pub(crate) dead_letter: Destination,
     pub(crate) delivery: Delivery,
     pub(crate) max_delay: Duration,
     pub(crate) without_delay: WithoutDelay,
@@ -38,7 +38,7 @@ impl Route {
     }
 
     /// What that cluster is.
-    pub(crate) fn target_kind(&self) -> Kind {
+    pub(crate) fn target_kind(&self) -> BrokerKind {
         self.target
             .as_ref()
             .map_or(self.source.kind, |target| target.kind)
@@ -47,13 +47,13 @@ impl Route {
 
 /// What a cluster is. No two clusters have one name, whatever they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BrokerKind {
     #[default]
     Kafka,
     Nats,
 }
 
-impl Kind {
+impl BrokerKind {
     /// The key that names a cluster of the kind.
     pub(crate) const fn key(self) -> &'static str {
         match self {
@@ -74,17 +74,17 @@ impl Kind {
 /// Topics of one cluster that are read; of NATS, as [`source_topic`] writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Source {
-    pub(crate) kind: Kind,
+    pub(crate) kind: BrokerKind,
     pub(crate) cluster: String,
     pub(crate) topics: Vec<String>,
 }
 
 /// A topic, or a subject, that is written to. A subject may be a template of the one that a message came by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Topic {
-    pub(crate) kind: Kind,
+pub(crate) struct Destination {
+    pub(crate) kind: BrokerKind,
     pub(crate) cluster: String,
-    pub(crate) topic: String,
+    pub(crate) name: String,
 }
 
 /// What consumers may count on.
@@ -170,7 +170,7 @@ pub(super) fn read(table: &Table<'_>) -> Route {
         allow: table.field("allow").and_then(|field| allow(&field, kind)),
         dead_letter: topic(table, "dead_letter").unwrap_or_else(|| {
             table.missing("dead_letter", "say where refused messages go: dead_letter = { kafka = \"main\", topic = \"orders.dead\" }");
-            Topic::default()
+            Destination::default()
         }),
         max_delay: table.quantity("max_delay", &MAX_DELAY),
         without_delay: table.choice("without_delay", &[("relay", WithoutDelay::Relay), ("dead-letter", WithoutDelay::DeadLetter)]),
@@ -194,7 +194,7 @@ fn source(route: &Table<'_>) -> Source {
     }
     let kind = kind(&table, &["topics"], &["stream", "subjects"]);
     let topics = match kind {
-        Kind::Kafka => {
+        BrokerKind::Kafka => {
             let topics = table.required("topics", "add topics = [\"orders.delayed\"]");
             let topics = topics
                 .map(|field| field.texts("[\"orders.delayed\"]"))
@@ -207,7 +207,7 @@ fn source(route: &Table<'_>) -> Source {
                 .map(|(_, name)| name.to_owned())
                 .collect()
         }
-        Kind::Nats => filters(&table),
+        BrokerKind::Nats => filters(&table),
     };
     Source {
         kind,
@@ -242,7 +242,7 @@ fn filters(table: &Table<'_>) -> Vec<String> {
             );
         } else if let Some((_, other)) = subjects[..place]
             .iter()
-            .find(|(_, other)| overlap(other, filter))
+            .find(|(_, other)| filters_overlap(other, filter))
         {
             let what =
                 format!("{other} lets through what this does, which would be delivered twice");
@@ -256,17 +256,17 @@ fn filters(table: &Table<'_>) -> Vec<String> {
 }
 
 /// What the cluster is that a table names, by the key that names it; what belongs to the other kind is refused.
-fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> Kind {
+fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> BrokerKind {
     let kind = if table.field("nats").is_some() && table.field("kafka").is_none() {
-        Kind::Nats
+        BrokerKind::Nats
     } else {
-        Kind::Kafka
+        BrokerKind::Kafka
     };
     let strange = match kind {
-        Kind::Kafka => of_nats,
-        Kind::Nats => of_kafka,
+        BrokerKind::Kafka => of_nats,
+        BrokerKind::Nats => of_kafka,
     };
-    let both = table.field("nats").filter(|_| kind == Kind::Kafka);
+    let both = table.field("nats").filter(|_| kind == BrokerKind::Kafka);
     if let Some(field) = both {
         field.refuse("kafka and nats stand in one table", "keep one of the two");
     }
@@ -282,7 +282,7 @@ fn kind(table: &Table<'_>, of_kafka: &[&str], of_nats: &[&str]) -> Kind {
     kind
 }
 
-fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
+fn topic(route: &Table<'_>, key: &str) -> Option<Destination> {
     let table = route.table(key);
     if !table.is_there() {
         return None;
@@ -294,24 +294,24 @@ fn topic(route: &Table<'_>, key: &str) -> Option<Topic> {
     );
     let name = field.and_then(|field| {
         field.text().inspect(|name| match kind {
-            Kind::Kafka => check_topic(&field, name),
-            Kind::Nats => check_subject(&field, name, key == "target"),
+            BrokerKind::Kafka => check_topic(&field, name),
+            BrokerKind::Nats => check_subject(&field, name, key == "target"),
         })
     });
-    Some(Topic {
+    Some(Destination {
         kind,
         cluster: cluster(&table, kind),
-        topic: name.unwrap_or_default().to_owned(),
+        name: name.unwrap_or_default().to_owned(),
     })
 }
 
-fn cluster(table: &Table<'_>, kind: Kind) -> String {
+fn cluster(table: &Table<'_>, kind: BrokerKind) -> String {
     let key = kind.key();
     let fix = match kind {
-        Kind::Kafka => {
+        BrokerKind::Kafka => {
             "add kafka = \"<name>\" with the name of a [kafka.<name>], or nats = \"<name>\" with that of a [nats.<name>]"
         }
-        Kind::Nats => "add nats = \"<name>\" with the name of a [nats.<name>]",
+        BrokerKind::Nats => "add nats = \"<name>\" with the name of a [nats.<name>]",
     };
     table
         .required(key, fix)
@@ -341,12 +341,12 @@ fn check_topic(field: &Field<'_>, topic: &str) {
     }
 }
 
-fn allow(field: &Field<'_>, kind: Kind) -> Option<Vec<String>> {
+fn allow(field: &Field<'_>, kind: BrokerKind) -> Option<Vec<String>> {
     let entries = field.list("[\"orders\", \"billing.*\"]")?;
     let checked = entries.iter().filter_map(|entry| {
         let pattern = entry.text()?;
         match kind {
-            Kind::Kafka if !name::is_pattern(pattern) => {
+            BrokerKind::Kafka if !name::is_pattern(pattern) => {
                 entry.refuse(
                     format!(
                         "{:?} matches no topic that could be a target",
@@ -355,7 +355,7 @@ fn allow(field: &Field<'_>, kind: Kind) -> Option<Vec<String>> {
                     name::PATTERN,
                 );
             }
-            Kind::Nats if !is_filter(pattern) => {
+            BrokerKind::Nats if !is_filter(pattern) => {
                 entry.refuse(
                     format!(
                         "{:?} matches no subject that could be a target",

@@ -42,11 +42,11 @@ fn the_examples_with_nats_are_good() {
         ["DELAYED:delayed.orders.*"]
     );
     assert_eq!(
-        nats.nats["edge"].servers().collect::<Vec<_>>(),
+        nats.nats["edge"].host_ports().collect::<Vec<_>>(),
         ["127.0.0.1:4222"]
     );
-    assert_eq!(bridge.routes["to_nats"].target_kind(), Kind::Nats);
-    assert_eq!(bridge.routes["to_kafka"].target_kind(), Kind::Kafka);
+    assert_eq!(bridge.routes["to_nats"].target_kind(), BrokerKind::Nats);
+    assert_eq!(bridge.routes["to_kafka"].target_kind(), BrokerKind::Kafka);
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn collect(table: &dyn TableLike, path: &key::Path, shown: &mut BTreeSet<&'stati
 
 #[test]
 fn the_smallest_file_gives_the_documented_defaults() {
-    let topic = |topic: &str| Topic {
-        kind: Kind::Kafka,
+    let topic = |topic: &str| Destination {
+        kind: BrokerKind::Kafka,
         cluster: "main".to_owned(),
-        topic: topic.to_owned(),
+        name: topic.to_owned(),
     };
     let route = Route {
         source: Source {
-            kind: Kind::Kafka,
+            kind: BrokerKind::Kafka,
             cluster: "main".to_owned(),
             topics: vec!["orders.delayed".to_owned()],
         },
@@ -246,20 +246,20 @@ fn every_option_reaches_its_place_from_the_environment() {
             "orders".to_owned(),
             Route {
                 source: Source {
-                    kind: Kind::Kafka,
+                    kind: BrokerKind::Kafka,
                     cluster: "main".to_owned(),
                     topics: vec!["x".to_owned(), "y".to_owned()],
                 },
-                target: Some(Topic {
-                    kind: Kind::Kafka,
+                target: Some(Destination {
+                    kind: BrokerKind::Kafka,
                     cluster: "other".to_owned(),
-                    topic: "z".to_owned(),
+                    name: "z".to_owned(),
                 }),
                 allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
-                dead_letter: Topic {
-                    kind: Kind::Kafka,
+                dead_letter: Destination {
+                    kind: BrokerKind::Kafka,
                     cluster: "main".to_owned(),
-                    topic: "dead".to_owned(),
+                    name: "dead".to_owned(),
                 },
                 max_delay: Duration::from_secs(5400),
                 delivery: Delivery::AtLeastOnce,
@@ -417,7 +417,7 @@ fn the_sources_of_a_cluster_are_known_by_all_its_names() {
     let config = good(&SMALLEST.replace("[route.orders]", again), &[]);
     let sources = |cluster| {
         config
-            .source_topics(cluster)
+            .source_topics_of(cluster)
             .into_iter()
             .collect::<Vec<_>>()
     };

@@ -2,15 +2,15 @@
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, Slice};
-use crate::run::{Far, Placed, Run, Sealer, record};
-use crate::store::Change;
+use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
+use crate::store::IdChange;
 
 /// See the module's page. Its buffers are reused from seal to seal, as long as they are no larger than a batch.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct AppendBatch {
     bodies: Vec<u8>,
     entries: Vec<Entry>,
-    changes: Vec<Change>,
+    changes: Vec<IdChange>,
 }
 
 struct Entry {
@@ -20,7 +20,7 @@ struct Entry {
     end: usize,
 }
 
-impl Batch {
+impl AppendBatch {
     pub(crate) fn add(&mut self, slice: Slice, place: Cursor, body: &Body<'_>) {
         let start = self.bodies.len();
         record::encode(body, &mut self.bodies);
@@ -32,15 +32,15 @@ impl Batch {
         });
     }
 
-    pub(crate) fn change(&mut self, change: Change) {
+    pub(crate) fn add_change(&mut self, change: IdChange) {
         self.changes.push(change);
     }
 
     /// Memory that it takes, full or empty.
-    pub(crate) fn bytes_held(&self) -> usize {
+    pub(crate) fn allocated_bytes(&self) -> usize {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
-            + self.changes.capacity() * size_of::<Change>()
+            + self.changes.capacity() * size_of::<IdChange>()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -57,21 +57,25 @@ impl Batch {
     }
 
     /// An empty one gives its buffers back; they grow again with the next batch.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn free_if_empty(&mut self) {
         if self.entries.is_empty() && self.changes.is_empty() {
             *self = Self::default();
         }
     }
 
     /// Empties the batch into runs.
-    pub(crate) fn seal(&mut self, sealer: &mut Sealer, far: Far) -> (Vec<Run>, Vec<Change>) {
+    pub(crate) fn build_runs(
+        &mut self,
+        sealer: &mut RunBuilder,
+        far: FarTarget,
+    ) -> (Vec<Run>, Vec<IdChange>) {
         let bodies = &self.bodies;
-        let placed = |entry: &Entry| Placed {
+        let placed = |entry: &Entry| EncodedMessage {
             slice: entry.slice,
             place: entry.place,
             record: &bodies[entry.start..entry.end],
         };
-        let runs = sealer.seal(
+        let runs = sealer.build(
             &mut self.entries.iter().map(placed).collect::<Vec<_>>(),
             Some(far),
         );
@@ -85,9 +89,9 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::model::{Disposition, Headers, Offset, Timestamp};
-    use crate::run::Thin;
+    use crate::run::ThinHours;
 
-    fn add(batch: &mut Batch, offset: u64, payload: &[u8]) {
+    fn add(batch: &mut AppendBatch, offset: u64, payload: &[u8]) {
         let (due, headers) = (Timestamp::from_millis(1), Headers::from_block(&[]));
         let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
         let body = Body {
@@ -102,11 +106,11 @@ mod tests {
         batch.add(Slice::of(due, due), Cursor::new(due, Offset(offset)), &body);
     }
 
-    fn seal(batch: &mut Batch) -> usize {
+    fn seal(batch: &mut AppendBatch) -> usize {
         batch
-            .seal(
-                &mut Sealer::new(1),
-                Far::at(Timestamp::from_millis(1), Thin::DEFAULT),
+            .build_runs(
+                &mut RunBuilder::new(1),
+                FarTarget::at(Timestamp::from_millis(1), ThinHours::DEFAULT),
             )
             .0
             .len()
@@ -114,24 +118,24 @@ mod tests {
 
     #[test]
     fn a_giant_record_does_not_keep_its_memory_and_a_usual_batch_does() {
-        let mut batch = Batch::default();
+        let mut batch = AppendBatch::default();
         add(&mut batch, 1, &vec![0; 3 * BATCH_BYTES_MAX]);
-        assert!(batch.bytes_held() > 3 * BATCH_BYTES_MAX);
+        assert!(batch.allocated_bytes() > 3 * BATCH_BYTES_MAX);
         assert_eq!(seal(&mut batch), 1);
         assert!(batch.bodies.capacity() <= 2 * BATCH_BYTES_MAX);
         (0..1_000).for_each(|offset| add(&mut batch, offset, b"a"));
-        let held = batch.bytes_held();
-        assert_eq!((seal(&mut batch), batch.bytes_held()), (1, held));
+        let held = batch.allocated_bytes();
+        assert_eq!((seal(&mut batch), batch.allocated_bytes()), (1, held));
     }
 
     #[test]
     fn what_rests_holds_nothing_and_what_has_messages_does_not_rest() {
-        let mut batch = Batch::default();
+        let mut batch = AppendBatch::default();
         add(&mut batch, 1, &[0; 1_000]);
-        batch.rest();
+        batch.free_if_empty();
         assert_eq!(seal(&mut batch), 1);
-        assert!(batch.bytes_held() > 1_000);
-        batch.rest();
-        assert_eq!(batch.bytes_held(), 0);
+        assert!(batch.allocated_bytes() > 1_000);
+        batch.free_if_empty();
+        assert_eq!(batch.allocated_bytes(), 0);
     }
 }

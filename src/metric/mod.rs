@@ -3,16 +3,16 @@
 //!
 //! Labels have closed lists of values or come from the configuration and the brokers' partitions; never from messages (I6).
 
-mod arrivals;
+mod delivery_counts;
 mod shard;
 mod store;
 
 use crate::model::{Reason, Timestamp};
-pub(crate) use arrivals::Arrivals;
+pub(crate) use delivery_counts::DeliveryCounts;
 use metrics::Label;
 pub(crate) use metrics::{Counter, Gauge, Histogram};
-pub(crate) use shard::{LeaseHeld, Waiting};
-pub(crate) use store::{Operation, Store};
+pub(crate) use shard::{LeaseHeld, ShardGauges};
+pub(crate) use store::{Operation, StoreMetrics};
 
 /// What is measured, and what to do about it. `docs/metrics.md` is this list.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +122,7 @@ instruments! {
     PENDING "postdate_pending_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages in a shard's runs, as the process that reads its partition knows; a run goes with its last message; 0 from other processes"
         "Grows without end: more is scheduled than delivered. Redis' memory grows with it."
-    DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
+    DUE_SOON_WITHIN "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
         "messages of a shard that are due within five minutes or behind their due, about: told from counts by minute and hour; 0 from processes that do not read the partition"
         "Rises ahead of a peak: what one timer can deliver in five minutes says how many are needed, see the page on scaling."
     INGRESS_LAG "postdate_ingress_lag_messages" Kind::Gauge, ["route", "topic", "partition"]
@@ -219,7 +219,7 @@ impl Instrument {
         }
     }
 
-    fn labelled(&self, values: &[&str]) -> Vec<Label> {
+    fn label_values(&self, values: &[&str]) -> Vec<Label> {
         assert_eq!(
             self.labels.len(),
             values.len(),
@@ -234,15 +234,15 @@ impl Instrument {
     }
 
     fn counter(&self, values: &[&str]) -> Counter {
-        metrics::counter!(self.name, self.labelled(values))
+        metrics::counter!(self.name, self.label_values(values))
     }
 
     fn gauge(&self, values: &[&str]) -> Gauge {
-        metrics::gauge!(self.name, self.labelled(values))
+        metrics::gauge!(self.name, self.label_values(values))
     }
 
     fn histogram(&self, values: &[&str]) -> Histogram {
-        metrics::histogram!(self.name, self.labelled(values))
+        metrics::histogram!(self.name, self.label_values(values))
     }
 }
 
@@ -259,55 +259,55 @@ pub(crate) fn describe() {
 
 /// What is counted of one route. Handles of the same route share their numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Route {
+pub(crate) struct RouteMetrics {
     pub(crate) accepted: Counter,
     pub(crate) stored: Counter,
     pub(crate) delivered: Counter,
     /// In seconds.
-    pub(crate) lateness: Histogram,
+    pub(crate) lateness_seconds: Histogram,
     pub(crate) early: Counter,
     pub(crate) late: Counter,
     /// In seconds.
-    pub(crate) stalled: Gauge,
-    pub(crate) dead_lettered: ByReason,
-    pub(crate) retried: ByReason,
+    pub(crate) stalled_seconds: Gauge,
+    pub(crate) dead_lettered: ReasonCounters,
+    pub(crate) retried: ReasonCounters,
     pub(crate) cancelled: Counter,
     pub(crate) cancel_missed: Counter,
     pub(crate) possible_duplicates: Counter,
     pub(crate) transactions_committed: Counter,
     pub(crate) transactions_aborted: Counter,
     /// In seconds.
-    pub(crate) commit_time: Histogram,
-    pub(crate) transactors_fenced: Counter,
+    pub(crate) commit_seconds: Histogram,
+    pub(crate) producers_fenced: Counter,
     pub(crate) quarantined_runs: Counter,
-    pub(crate) rewritten_runs: Counter,
+    pub(crate) compacted_runs: Counter,
     pub(crate) source_gap_messages: Counter,
     pub(crate) suspicious_due: Counter,
     pub(crate) timestamp_ahead: Counter,
 }
 
-impl Route {
+impl RouteMetrics {
     pub(crate) fn new(route: &str) -> Self {
         let counter = |instrument: Instrument| instrument.counter(&[route]);
         Self {
             accepted: counter(ACCEPTED),
             stored: counter(STORED),
             delivered: counter(DELIVERED),
-            lateness: LATENESS_SECONDS.histogram(&[route]),
+            lateness_seconds: LATENESS_SECONDS.histogram(&[route]),
             early: counter(EARLY),
             late: counter(LATE),
-            stalled: STALLED.gauge(&[route]),
-            dead_lettered: ByReason::new(DEAD_LETTERED, route),
-            retried: ByReason::new(RETRIED, route),
+            stalled_seconds: STALLED.gauge(&[route]),
+            dead_lettered: ReasonCounters::new(DEAD_LETTERED, route),
+            retried: ReasonCounters::new(RETRIED, route),
             cancelled: counter(CANCELLED),
             cancel_missed: counter(CANCEL_MISSED),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
             transactions_committed: counter(TRANSACTIONS_COMMITTED),
             transactions_aborted: counter(TRANSACTIONS_ABORTED),
-            commit_time: COMMIT_SECONDS.histogram(&[route]),
-            transactors_fenced: counter(TRANSACTORS_FENCED),
+            commit_seconds: COMMIT_SECONDS.histogram(&[route]),
+            producers_fenced: counter(TRANSACTORS_FENCED),
             quarantined_runs: counter(QUARANTINED_RUNS),
-            rewritten_runs: counter(REWRITTEN_RUNS),
+            compacted_runs: counter(REWRITTEN_RUNS),
             source_gap_messages: counter(SOURCE_GAP_MESSAGES),
             suspicious_due: counter(SUSPICIOUS_DUE),
             timestamp_ahead: counter(TIMESTAMP_AHEAD),
@@ -317,12 +317,12 @@ impl Route {
 
 /// What became of spans.
 #[derive(Clone, Debug)]
-pub(crate) struct Traces {
+pub(crate) struct TraceMetrics {
     pub(crate) exported: Counter,
     pub(crate) dropped: Counter,
 }
 
-impl Traces {
+impl TraceMetrics {
     pub(crate) fn new() -> Self {
         Self {
             exported: SPANS_EXPORTED.counter(&[]),
@@ -333,9 +333,9 @@ impl Traces {
 
 /// One counter a reason. All exist from the start, so that the first of a kind shows as a rise from 0.
 #[derive(Clone, Debug)]
-pub(crate) struct ByReason(Vec<Counter>);
+pub(crate) struct ReasonCounters(Vec<Counter>);
 
-impl ByReason {
+impl ReasonCounters {
     fn new(instrument: Instrument, route: &str) -> Self {
         Self(
             Reason::ALL
@@ -353,12 +353,12 @@ impl ByReason {
 
 /// What is known of the process as a whole.
 #[derive(Clone, Debug)]
-pub(crate) struct Process {
+pub(crate) struct ProcessMetrics {
     ready: Gauge,
     degraded: Gauge,
 }
 
-impl Process {
+impl ProcessMetrics {
     pub(crate) fn new(started: Timestamp) -> Self {
         START_TIME
             .gauge(&[])
@@ -377,37 +377,37 @@ impl Process {
 
 /// What is known of this process' timers.
 #[derive(Clone, Debug)]
-pub(crate) struct Timer {
+pub(crate) struct TimerMetrics {
     pub(crate) workers: Gauge,
-    pub(crate) leases_taken: Counter,
+    pub(crate) leases_acquired: Counter,
     pub(crate) leases_handed_over: Counter,
-    pub(crate) hand_overs_put_off: Counter,
+    pub(crate) handovers_postponed: Counter,
     pub(crate) leases_lost: Counter,
-    pub(crate) leases_run_out: Counter,
+    pub(crate) leases_expired: Counter,
     pub(crate) leases_held: Gauge,
     pub(crate) loaded_messages: Gauge,
     pub(crate) in_flight_messages: Gauge,
     pub(crate) memory_used: Gauge,
     pub(crate) memory_budget: Gauge,
     /// In seconds, positive if this process is ahead of the store.
-    pub(crate) clock_skew: Gauge,
+    pub(crate) clock_skew_seconds: Gauge,
 }
 
-impl Timer {
+impl TimerMetrics {
     pub(crate) fn new() -> Self {
         Self {
             workers: WORKERS.gauge(&[]),
-            leases_taken: LEASES_TAKEN.counter(&[]),
+            leases_acquired: LEASES_TAKEN.counter(&[]),
             leases_handed_over: LEASES_HANDED_OVER.counter(&[]),
-            hand_overs_put_off: HAND_OVERS_PUT_OFF.counter(&[]),
+            handovers_postponed: HAND_OVERS_PUT_OFF.counter(&[]),
             leases_lost: LEASES_LOST.counter(&[]),
-            leases_run_out: LEASES_RUN_OUT.counter(&[]),
+            leases_expired: LEASES_RUN_OUT.counter(&[]),
             leases_held: LEASES_HELD.gauge(&[]),
             loaded_messages: LOADED_MESSAGES.gauge(&[]),
             in_flight_messages: IN_FLIGHT_MESSAGES.gauge(&[]),
             memory_used: MEMORY_USED.gauge(&[]),
             memory_budget: MEMORY_BUDGET.gauge(&[]),
-            clock_skew: CLOCK_SKEW.gauge(&[]),
+            clock_skew_seconds: CLOCK_SKEW.gauge(&[]),
         }
     }
 }
@@ -421,13 +421,13 @@ mod tests {
 
     /// What a scraper reads after `body`, comments included.
     fn scraped(body: impl FnOnce()) -> BTreeSet<String> {
-        let recorder = crate::telemetry::Recorder::new();
+        let recorder = crate::telemetry::MetricsRecorder::new();
         metrics::with_local_recorder(&recorder, || {
             describe();
             body();
         });
         recorder
-            .reading()
+            .handle()
             .render()
             .lines()
             .map(str::to_owned)
@@ -442,15 +442,15 @@ mod tests {
     fn every_instrument_is_registered_with_its_type_and_its_meaning() {
         let lines = scraped(|| {
             let (_route, _timer, _traces, store) = (
-                Route::new("orders"),
-                Timer::new(),
-                Traces::new(),
-                Store::new(),
+                RouteMetrics::new("orders"),
+                TimerMetrics::new(),
+                TraceMetrics::new(),
+                StoreMetrics::new(),
             );
-            let _process = Process::new(Timestamp::from_millis(0));
-            let (_waiting, _held) = (Waiting::new(&shard()), LeaseHeld::new(&shard()));
-            Route::new("orders").lateness.record(0.5);
-            store.called(
+            let _process = ProcessMetrics::new(Timestamp::from_millis(0));
+            let (_waiting, _held) = (ShardGauges::new(&shard()), LeaseHeld::new(&shard()));
+            RouteMetrics::new("orders").lateness_seconds.record(0.5);
+            store.record_call(
                 Operation::Append,
                 Duration::from_millis(3),
                 &Ok::<_, ()>(()),
@@ -477,13 +477,13 @@ mod tests {
     #[test]
     fn counts_go_to_the_series_of_their_route_reason_and_shard() {
         let lines = scraped(|| {
-            let route = Route::new("orders");
+            let route = RouteMetrics::new("orders");
             route.delivered.increment(5);
             route.dead_lettered.of(Reason::TooLarge).increment(2);
-            let waiting = Waiting::new(&shard());
+            let waiting = ShardGauges::new(&shard());
             waiting.set([7, 3, 2, 512], [9, 1, 0, 0, 2, 0, 7], Some(-1));
-            waiting.lags(4);
-            Store::new().called(
+            waiting.set_ingress_lag(4);
+            StoreMetrics::new().record_call(
                 Operation::Advance,
                 Duration::from_millis(3),
                 &Err::<(), _>(()),
@@ -513,8 +513,9 @@ mod tests {
 
     #[test]
     fn a_process_that_gave_a_shard_up_no_longer_speaks_for_it() {
-        let lines =
-            scraped(|| Waiting::new(&shard()).set([7, 3, 2, 512], [9, 0, 0, 0, 2, 0, 7], Some(0)));
+        let lines = scraped(|| {
+            ShardGauges::new(&shard()).set([7, 3, 2, 512], [9, 0, 0, 0, 2, 0, 7], Some(0))
+        });
         assert!(lines.contains("postdate_pending_messages{route=\"orders\",topic=\"orders.delayed\",partition=\"3\"} 0"), "{lines:#?}");
     }
 

@@ -1,25 +1,25 @@
 //! What is shown of one shard, by the process that reads it and by the one that delivers it.
 
 use super::{
-    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
-    PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
+    DUE_SOON_WITHIN, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE,
+    LEDGER_UNSURE, PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
 /// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
 /// one for each shard.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ShardGauges {
     /// Messages in runs, those that are due soon, those in quarantine, the bytes of the runs, the ledger's difference, and whether it is unsure.
     gauges: [Gauge; 6],
     ingress_lag: Gauge,
     assigned: Gauge,
-    /// By [`COUNTS`].
-    ledger: [Gauge; COUNTS.len()],
+    /// By [`LEDGER_COUNTS`].
+    ledger: [Gauge; LEDGER_COUNTS.len()],
 }
 
 /// What a ledger counts, as the label says it.
-const COUNTS: [&str; 7] = [
+const LEDGER_COUNTS: [&str; 7] = [
     "accepted",
     "delivered",
     "cancelled",
@@ -29,12 +29,12 @@ const COUNTS: [&str; 7] = [
     "pending",
 ];
 
-impl Waiting {
+impl ShardGauges {
     pub(crate) fn new(shard: &ShardId) -> Self {
         let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
         let gauges = [
             PENDING,
-            DUE_SOON,
+            DUE_SOON_WITHIN,
             QUARANTINED,
             STORED_BYTES,
             LEDGER_DIFFERENCE,
@@ -50,16 +50,16 @@ impl Waiting {
             gauges,
             ingress_lag,
             assigned,
-            ledger: COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])),
+            ledger: LEDGER_COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])),
         }
     }
 
-    /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`COUNTS`], and the
+    /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`LEDGER_COUNTS`], and the
     /// difference, if it says anything.
     pub(crate) fn set(
         &self,
         [pending, due_soon, quarantined, bytes]: [u64; 4],
-        ledger: [u64; COUNTS.len()],
+        ledger: [u64; LEDGER_COUNTS.len()],
         difference: Option<i64>,
     ) {
         let unsure = if difference.is_none() { 1.0 } else { 0.0 };
@@ -82,15 +82,15 @@ impl Waiting {
     }
 
     /// Records that are not on their way to the store.
-    pub(crate) fn lags(&self, records: u64) {
+    pub(crate) fn set_ingress_lag(&self, records: u64) {
         self.ingress_lag.set(records as f64);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ShardGauges {
     fn drop(&mut self) {
-        self.set([0; 4], [0; COUNTS.len()], Some(0));
-        self.lags(0);
+        self.set([0; 4], [0; LEDGER_COUNTS.len()], Some(0));
+        self.set_ingress_lag(0);
         self.assigned.set(0);
     }
 }

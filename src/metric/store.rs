@@ -47,9 +47,9 @@ impl Operation {
 
 /// What is counted of the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Store(Vec<(Histogram, Counter)>);
+pub(crate) struct StoreMetrics(Vec<(Histogram, Counter)>);
 
-impl Store {
+impl StoreMetrics {
     pub(crate) fn new() -> Self {
         Self(
             Operation::ALL
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// A call was answered, or not, after `latency`.
-    pub(crate) fn called<T, E>(
+    pub(crate) fn record_call<T, E>(
         &self,
         operation: Operation,
         latency: Duration,

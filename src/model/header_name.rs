@@ -3,7 +3,7 @@
 
 /// A header by which a producer (or, for `Retry`, Postdate itself) says what is to become of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
+pub(crate) enum ControlHeader {
     /// The due time.
     At,
     /// The delay from the record's own timestamp.
@@ -18,7 +18,7 @@ pub(crate) enum Control {
     Retry,
 }
 
-impl Control {
+impl ControlHeader {
     pub(crate) const ALL: [Self; 6] = [
         Self::At,
         Self::After,
@@ -63,29 +63,29 @@ pub(crate) const SUBJECT: &str = "postdate-subject";
 const OUTPUT: [&str; 4] = [DUE, ORIGIN, ERROR, ERROR_DETAIL];
 
 pub(crate) fn is_control(name: &[u8]) -> bool {
-    Control::from_name(name).is_some()
+    ControlHeader::from_name(name).is_some()
 }
 
 /// Whether Postdate writes this header on what it hands on. One that a record brought along is forged or left over: it is replaced.
-pub(crate) fn is_output(name: &[u8]) -> bool {
+pub(crate) fn is_written_by_postdate(name: &[u8]) -> bool {
     OUTPUT.iter().any(|output| output.as_bytes() == name)
 }
 
 /// Whether a record's header is still on it at its target, if it spoke no [`super::Dialect`]. The control headers are used up, and one that
 /// stayed would work again if the target's reader sent the record on through a source.
 pub(crate) fn stays_on_delivery(name: &[u8]) -> bool {
-    !is_control(name) && !is_output(name)
+    !is_control(name) && !is_written_by_postdate(name)
 }
 
 /// Whether a record's header is still on it among the dead letters: what the producer wrote is there to be read, and to be sent again.
 /// `postdate-retry` is not the producer's.
 pub(crate) fn stays_on_dead_letter(name: &[u8]) -> bool {
-    !is_output(name) && stays_on_retry(name)
+    !is_written_by_postdate(name) && stays_on_retry(name)
 }
 
 /// Whether a record's header is still on it when it goes back through the source: all but an older `postdate-retry`.
 pub(crate) fn stays_on_retry(name: &[u8]) -> bool {
-    Control::from_name(name) != Some(Control::Retry)
+    ControlHeader::from_name(name) != Some(ControlHeader::Retry)
 }
 
 #[cfg(test)]
@@ -129,14 +129,16 @@ mod tests {
     #[test]
     fn every_header_of_the_contract_is_either_control_or_output() {
         assert!(
-            Control::ALL
+            ControlHeader::ALL
                 .iter()
-                .all(|control| Control::from_name(control.name().as_bytes()) == Some(*control))
+                .all(
+                    |control| ControlHeader::from_name(control.name().as_bytes()) == Some(*control)
+                )
         );
         assert!(
-            Control::ALL
+            ControlHeader::ALL
                 .iter()
-                .all(|control| !is_output(control.name().as_bytes()))
+                .all(|control| !is_written_by_postdate(control.name().as_bytes()))
         );
         assert!(OUTPUT.iter().all(|name| !is_control(name.as_bytes())));
     }

@@ -1,10 +1,10 @@
 //! The message: a record and what Postdate knows of it. All of it is borrowed from one decoded buffer: a message is a view, never an
 //! allocation.
 
-use super::claim::Cursor;
+use super::dead_letter_reason::Reason;
 use super::dialect::Dialect;
 use super::header::Headers;
-use super::reason::Reason;
+use super::progress::Cursor;
 use super::shard::Offset;
 use super::time::Timestamp;
 
@@ -24,7 +24,7 @@ pub(crate) struct Record<'a> {
 /// What waits in a shard: where it goes in order, and its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
-    pub(crate) place: Cursor,
+    pub(crate) position: Cursor,
     pub(crate) body: Body<'a>,
 }
 
@@ -54,12 +54,12 @@ pub(crate) enum Disposition<'a> {
     /// Refused on reading; goes to the dead letters.
     DeadLetter { reason: Reason, detail: &'a str },
     /// Came back through the source after a delivery that failed for now.
-    Retry(Retry<'a>),
+    Retry(RetryState<'a>),
 }
 
 /// What the `postdate-retry` header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Retry<'a> {
+pub(crate) struct RetryState<'a> {
     /// How often delivery failed so far, from 1.
     pub(crate) attempt: u32,
     /// The first record's `postdate-origin`.

@@ -2,20 +2,20 @@
 //! and so the consumer's idempotency key.
 
 use super::shard::{Offset, ShardId};
-use super::subject::split_topic;
+use super::subject::split_source_topic;
 use std::sync::Arc;
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
 /// deployments and routes are `[a-z0-9_]+`, Kafka topics know no slash, and of NATS a source's stream and filter
 /// may not have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origins {
+pub(crate) struct OriginFormat {
     /// All but the offset.
     prefix: String,
     topic: Arc<str>,
 }
 
-impl Origins {
+impl OriginFormat {
     pub(crate) fn new(deployment: &str, shard: &ShardId) -> Self {
         Self {
             prefix: format!("{deployment}/{shard}/"),
@@ -29,14 +29,14 @@ impl Origins {
     }
 
     /// Appends the origin of the record at `offset`.
-    pub(crate) fn write(&self, offset: Offset, text: &mut String) {
+    pub(crate) fn append_origin(&self, offset: Offset, text: &mut String) {
         text.push_str(&self.prefix);
         text.push_str(itoa::Buffer::new().format(offset.0));
     }
 
     /// The offset in an origin of this very shard, written just as [`Origins::write`] does: another spelling would be another
     /// idempotency key.
-    pub(crate) fn offset(&self, text: &str) -> Option<Offset> {
+    pub(crate) fn parse_offset(&self, text: &str) -> Option<Offset> {
         let digits = text.strip_prefix(self.prefix.as_str())?;
         let offset = Offset(digits.parse().ok()?);
         (offset.to_string() == digits).then_some(offset)
@@ -44,11 +44,11 @@ impl Origins {
 }
 
 /// Whether the record of this origin came by a subject. A topic of Kafka has no colon, and no stream and filter are without.
-pub(crate) fn is_of_subject(origin: &str) -> bool {
+pub(crate) fn is_from_subject(origin: &str) -> bool {
     origin
         .split('/')
         .nth(2)
-        .is_some_and(|topic| split_topic(topic).is_some())
+        .is_some_and(|topic| split_source_topic(topic).is_some())
 }
 
 #[cfg(test)]
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn origins() -> Origins {
-        Origins::new(
+    fn origins() -> OriginFormat {
+        OriginFormat::new(
             "prod",
             &ShardId::new("orders", Partition::new("orders.delayed", 0)),
         )
@@ -68,15 +68,15 @@ mod tests {
         #[test]
         fn an_origin_reads_back(offset: u64) {
             let mut text = String::new();
-            origins().write(Offset(offset), &mut text);
-            prop_assert_eq!(origins().offset(&text), Some(Offset(offset)));
+            origins().append_origin(Offset(offset), &mut text);
+            prop_assert_eq!(origins().parse_offset(&text), Some(Offset(offset)));
         }
     }
 
     #[test]
     fn an_origin_is_deployment_route_topic_partition_and_offset() {
         let mut text = String::from("kept:");
-        origins().write(Offset(42), &mut text);
+        origins().append_origin(Offset(42), &mut text);
         assert_eq!(text, "kept:prod/orders/orders.delayed/0/42");
     }
 
@@ -88,11 +88,11 @@ mod tests {
             ("ORDERS:delayed.>", true),
         ] {
             let mut text = String::new();
-            Origins::new("prod", &ShardId::new("orders", Partition::new(topic, 0)))
-                .write(Offset(42), &mut text);
-            assert_eq!(is_of_subject(&text), is, "{text}");
+            OriginFormat::new("prod", &ShardId::new("orders", Partition::new(topic, 0)))
+                .append_origin(Offset(42), &mut text);
+            assert_eq!(is_from_subject(&text), is, "{text}");
         }
-        assert!(!is_of_subject("prod/orders"));
+        assert!(!is_from_subject("prod/orders"));
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             "test/orders/orders.delayed/0/42",
             "PROD/orders/orders.delayed/0/42",
         ] {
-            assert_eq!(origins().offset(text), None, "{text}");
+            assert_eq!(origins().parse_offset(text), None, "{text}");
         }
     }
 }

@@ -17,9 +17,9 @@
 //!
 //! Whether a value may be believed is not decided here, for that takes the record around it.
 
+use super::dead_letter_reason::Reason;
 use super::dialect::Dialect;
-use super::message::Retry;
-use super::reason::Reason;
+use super::message::RetryState;
 use super::time::Timestamp;
 use std::fmt;
 
@@ -28,14 +28,14 @@ pub(crate) const ATTEMPT_MAX: u32 = 10_000;
 
 /// See the module's own page. `Display` writes the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Value<'a> {
-    pub(crate) retry: Retry<'a>,
+pub(crate) struct RetryHeader<'a> {
+    pub(crate) retry: RetryState<'a>,
     pub(crate) target: Option<&'a str>,
     pub(crate) dialect: Option<Dialect>,
     pub(crate) at: Timestamp,
 }
 
-impl<'a> Value<'a> {
+impl<'a> RetryHeader<'a> {
     /// Takes exactly what `Display` writes: the line must come out again as it went in, so that no second spelling exists.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split(' ');
@@ -54,7 +54,7 @@ impl<'a> Value<'a> {
             None => None,
         };
         let value = Self {
-            retry: Retry {
+            retry: RetryState {
                 attempt,
                 origin,
                 due,
@@ -76,9 +76,9 @@ fn parse_instant(text: &str) -> Option<Timestamp> {
         .filter(|instant| !instant.is_at_once())
 }
 
-impl fmt::Display for Value<'_> {
+impl fmt::Display for RetryHeader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Retry {
+        let RetryState {
             attempt,
             origin,
             due,
@@ -105,9 +105,9 @@ mod tests {
 
     const LINE: &str = "attempt=2 origin=prod/orders/orders.delayed/0/42 due=1700000000000 target=orders error=unknown_target at=1700000001000";
 
-    fn value() -> Value<'static> {
-        Value {
-            retry: Retry {
+    fn value() -> RetryHeader<'static> {
+        RetryHeader {
+            retry: RetryState {
                 attempt: 2,
                 origin: "prod/orders/orders.delayed/0/42",
                 due: Timestamp::from_millis(1_700_000_000_000),
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn a_value_is_one_line_of_text() {
         assert_eq!(value().to_string(), LINE);
-        assert_eq!(Value::parse(LINE), Some(value()));
-        let to_default = Value {
+        assert_eq!(RetryHeader::parse(LINE), Some(value()));
+        let to_default = RetryHeader {
             target: None,
             ..value()
         };
@@ -131,8 +131,11 @@ mod tests {
             to_default.to_string(),
             LINE.replace("target=orders", "target=")
         );
-        assert_eq!(Value::parse(&to_default.to_string()), Some(to_default));
-        let of_dialect = Value {
+        assert_eq!(
+            RetryHeader::parse(&to_default.to_string()),
+            Some(to_default)
+        );
+        let of_dialect = RetryHeader {
             dialect: Some(Dialect::Etf1),
             ..value()
         };
@@ -149,16 +152,16 @@ mod tests {
             error in proptest::sample::select(Reason::ALL),
             dialect in proptest::option::of(proptest::sample::select(&Dialect::ALL)),
         ) {
-            let retry = Retry { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = Value { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at) };
+            let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
+            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at) };
             let line = value.to_string();
-            prop_assert_eq!(Value::parse(&line), Some(value));
+            prop_assert_eq!(RetryHeader::parse(&line), Some(value));
         }
 
         #[test]
         fn what_is_read_has_one_spelling_and_foreign_text_never_panics(at in 0..LINE.len(), with in "[ =+0-9a-z-]{0,2}", cut in 0..4usize) {
             let text = format!("{}{with}{}", &LINE[..at], &LINE[(at + cut).min(LINE.len())..]);
-            if let Some(value) = Value::parse(&text) {
+            if let Some(value) = RetryHeader::parse(&text) {
                 prop_assert_eq!(value.to_string(), text);
             }
         }
@@ -212,7 +215,7 @@ mod tests {
         for (from, to) in changes {
             let text = LINE.replacen(from, to, 1);
             assert_ne!(text, LINE, "{from} -> {to}");
-            assert_eq!(Value::parse(&text), None, "{text}");
+            assert_eq!(RetryHeader::parse(&text), None, "{text}");
         }
     }
 }

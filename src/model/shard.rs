@@ -98,9 +98,9 @@ pub(crate) struct Hint {
 
 /// What tells one incarnation of a source partition from the next of the same name (Kafka: the topic id).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(pub(crate) Arc<str>);
+pub(crate) struct SourceIdentity(pub(crate) Arc<str>);
 
-impl fmt::Display for Identity {
+impl fmt::Display for SourceIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

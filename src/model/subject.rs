@@ -14,7 +14,7 @@ pub(crate) fn source_topic(stream: &str, filter: &str) -> String {
 }
 
 /// Stream and filter subject of a partition's topic; `None`: it is not of NATS.
-pub(crate) fn split_topic(topic: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_source_topic(topic: &str) -> Option<(&str, &str)> {
     topic
         .split_once(BETWEEN)
         .filter(|(stream, filter)| !stream.is_empty() && is_filter(filter))
@@ -48,12 +48,12 @@ pub(crate) fn is_filter(filter: &str) -> bool {
 }
 
 /// Whether a filter lets a subject through.
-pub(crate) fn lets_through(filter: &str, subject: &str) -> bool {
-    wildcards(filter, subject).is_some()
+pub(crate) fn filter_matches(filter: &str, subject: &str) -> bool {
+    wildcard_values(filter, subject).is_some()
 }
 
 /// Whether a filter lets through all that another does.
-pub(crate) fn covers(filter: &str, other: &str) -> bool {
+pub(crate) fn filter_covers(filter: &str, other: &str) -> bool {
     let (mut filter, mut other) = (filter.split('.'), other.split('.'));
     loop {
         match (filter.next(), other.next()) {
@@ -66,7 +66,7 @@ pub(crate) fn covers(filter: &str, other: &str) -> bool {
 }
 
 /// Whether some subject is let through by both.
-pub(crate) fn overlap(one: &str, other: &str) -> bool {
+pub(crate) fn filters_overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
         match (one.next(), other.next()) {
@@ -79,7 +79,7 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
 }
 
 /// What the wildcards of a filter stand for in a subject, in their order; `None`: it does not let it through.
-fn wildcards<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
+fn wildcard_values<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
     let (mut found, mut rest) = (Vec::new(), Some(subject));
     for token in filter.split('.') {
         let subject = rest?;
@@ -101,7 +101,7 @@ fn wildcards<'s>(filter: &str, subject: &'s str) -> Option<Vec<&'s str>> {
 }
 
 /// What is wrong with a template for messages that such a filter lets through.
-pub(crate) fn fault_of_template(template: &str, filter: &str) -> Option<String> {
+pub(crate) fn template_error(template: &str, filter: &str) -> Option<String> {
     let count = filter
         .split('.')
         .filter(|token| matches!(*token, "*" | ">"))
@@ -132,8 +132,8 @@ pub(crate) fn is_template(target: &str) -> bool {
 }
 
 /// A template with each `$n` replaced by what the n-th wildcard of the filter stands for in the subject. `None`: there is none.
-pub(crate) fn fill(template: &str, filter: &str, subject: &str) -> Option<String> {
-    let found = wildcards(filter, subject)?;
+pub(crate) fn fill_template(template: &str, filter: &str, subject: &str) -> Option<String> {
+    let found = wildcard_values(filter, subject)?;
     let mut target = String::with_capacity(template.len() + subject.len());
     for (place, token) in template.split('.').enumerate() {
         if place > 0 {
@@ -201,7 +201,7 @@ mod tests {
             (">", "a", true),
             ("*.b.*", "x.b.y", true),
         ] {
-            assert_eq!(lets_through(filter, subject), lets, "{filter} {subject}");
+            assert_eq!(filter_matches(filter, subject), lets, "{filter} {subject}");
         }
         for filter in ["a.b", "a.*.c", "a.>", ">", "*"] {
             assert!(is_filter(filter), "{filter}");
@@ -209,9 +209,15 @@ mod tests {
         for filter in ["", "a.", "a.>.b", "a b", "a*", "a/b", "a:b", "ü"] {
             assert!(!is_filter(filter), "{filter}");
         }
-        assert_eq!(split_topic(&source_topic("S", "a.>")), Some(("S", "a.>")));
         assert_eq!(
-            (split_topic("orders.delayed"), split_topic("S:a b")),
+            split_source_topic(&source_topic("S", "a.>")),
+            Some(("S", "a.>"))
+        );
+        assert_eq!(
+            (
+                split_source_topic("orders.delayed"),
+                split_source_topic("S:a b")
+            ),
             (None, None)
         );
     }
@@ -231,7 +237,7 @@ mod tests {
             ("a", "a.b", false),
             ("*", ">", false),
         ] {
-            assert_eq!(covers(filter, other), is, "{filter} {other}");
+            assert_eq!(filter_covers(filter, other), is, "{filter} {other}");
         }
     }
 
@@ -246,7 +252,7 @@ mod tests {
             ("a.>", "a", false),
         ] {
             assert_eq!(
-                (overlap(one, other), overlap(other, one)),
+                (filters_overlap(one, other), filters_overlap(other, one)),
                 (is, is),
                 "{one} {other}"
             );
@@ -256,17 +262,17 @@ mod tests {
     #[test]
     fn a_target_is_made_of_what_the_wildcards_stand_for() {
         assert_eq!(
-            fill("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(),
+            fill_template("orders.$1", "delayed.orders.*", "delayed.orders.eu").as_deref(),
             Some("orders.eu")
         );
         assert_eq!(
-            fill("$2.x.$1", "*.d.>", "a.d.b.c").as_deref(),
+            fill_template("$2.x.$1", "*.d.>", "a.d.b.c").as_deref(),
             Some("b.c.x.a")
         );
-        assert_eq!(fill("orders.$1", "delayed.*", "other.eu"), None);
-        assert_eq!(fault_of_template("orders.$1", "delayed.*"), None);
-        assert!(fault_of_template("orders.$2", "delayed.*").is_some());
-        assert!(fault_of_template("orders.$x", "delayed.*").is_some());
+        assert_eq!(fill_template("orders.$1", "delayed.*", "other.eu"), None);
+        assert_eq!(template_error("orders.$1", "delayed.*"), None);
+        assert!(template_error("orders.$2", "delayed.*").is_some());
+        assert!(template_error("orders.$x", "delayed.*").is_some());
         assert!(is_template("a.$1") && !is_template("a.b$1"));
     }
 }

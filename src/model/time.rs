@@ -120,7 +120,7 @@ impl Level {
     }
 
     /// `None`: not a level that this version knows.
-    pub(crate) fn of_letter(letter: u8) -> Option<Self> {
+    pub(crate) fn from_letter(letter: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.letter() == letter)
     }
 
@@ -188,7 +188,7 @@ impl Slice {
 
     /// `None`: not a slice that this version knows.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let level = Level::of_letter(*text.as_bytes().first()?)?;
+        let level = Level::from_letter(*text.as_bytes().first()?)?;
         Some(Self {
             level,
             start: text.get(1..)?.parse().ok()?,

@@ -4,9 +4,9 @@ use std::fmt;
 
 /// Random, and another one after a restart: what a process held before it ended is no longer its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Worker(pub(crate) u128);
+pub(crate) struct WorkerId(pub(crate) u128);
 
-impl Worker {
+impl WorkerId {
     /// Reads what `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -16,13 +16,13 @@ impl Worker {
     }
 }
 
-impl fmt::Display for Worker {
+impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-impl fmt::Debug for Worker {
+impl fmt::Debug for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -36,8 +36,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_worker_comes_back_from_its_text_and_foreign_text_does_not_pass(id: u128, text: String) {
-            prop_assert_eq!(Worker::parse(&Worker(id).to_string()), Some(Worker(id)));
-            prop_assert!(Worker::parse(&text).is_none_or(|worker| worker.to_string().eq_ignore_ascii_case(&text)));
+            prop_assert_eq!(WorkerId::parse(&WorkerId(id).to_string()), Some(WorkerId(id)));
+            prop_assert!(WorkerId::parse(&text).is_none_or(|worker| worker.to_string().eq_ignore_ascii_case(&text)));
         }
     }
 }

@@ -2,38 +2,39 @@
 //! the only place that knows every concrete type.
 
 mod hints;
-mod plan;
-mod storage;
+mod store_factory;
+mod wiring;
 
-use crate::admin::{self, Desk, Guard, Tls};
+use crate::admin::{self, Auth, Endpoint, Tls};
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Config, Secret};
-use crate::health::{Health, Part};
-use crate::ingress::{self, Ingress, Writer};
+use crate::health::{Health, HealthPart};
+use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
-    CHORES_MAX, DRAIN_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX, REWRITES_MAX,
-    SPANS_FAREWELL, STOP_MAX,
+    COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, DRAIN_TIMEOUT, HINT_QUEUE_MAX,
+    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, SHUTDOWN_TIMEOUT,
+    SPANS_FLUSH_TIMEOUT,
 };
 use crate::metric;
 use crate::model::Hint;
-use crate::task::{self, TaskGroup, Token};
-use crate::telemetry::{Exporter, Scribe, Systems, Telemetry};
-use crate::timer::{self, Dispatcher, Loader, Rewriter, Shape};
+use crate::task::{self, StopToken, TaskGroup};
+use crate::telemetry::{Exporter, MessagingSystems, SpanConverter, Telemetry};
+use crate::timer::{self, CompactionPolicy, Compactor, Dispatcher, Loader};
 use crate::trace::Tracer;
 use anyhow::{Context, Result};
-use plan::Plan;
-pub(crate) use plan::{catalog, cluster, nats_cluster, rules};
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use std::rc::Rc;
 use std::sync::Arc;
-pub(crate) use storage::{Storage, known, redis_options};
+pub(crate) use store_factory::{StoreFactory, redis_options, survey_scope};
 use tokio::sync::mpsc;
+use wiring::Wiring;
+pub(crate) use wiring::{catalog, cluster, nats_cluster, routing_rules};
 
 /// Serves the roles that `config` names until the process is told to stop, or one of its loops fails.
 pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
-    Service::start(config, telemetry)?.until(async {
-        match task::signal().await {
+    Service::start(config, telemetry)?.run_until(async {
+        match task::stop_signal().await {
             Ok(name) => tracing::info!(signal = name, "stopping"),
             Err(error) => tracing::error!(%error, "signals cannot be waited for: stopping"),
         }
@@ -44,7 +45,7 @@ pub(crate) fn serve(config: &Config, telemetry: &Telemetry) -> Result<()> {
 pub(crate) struct Service {
     group: TaskGroup,
     health: Health,
-    give_up: Token,
+    give_up: StopToken,
 }
 
 impl Service {
@@ -53,13 +54,13 @@ impl Service {
         let mut random =
             StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
         let listener = admin::bind(config.admin.listen)?;
-        let (health, give_up) = (Health::new(), Token::new());
-        let starting = health.part("process");
-        let store = Storage::of(config)?;
+        let (health, give_up) = (Health::new(), StopToken::new());
+        let starting = health.register("process");
+        let store = StoreFactory::open(config)?;
         let timers_done = give_up.child_token();
         let mut group = TaskGroup::new();
         let tracer = start_traces(&mut group, config, StdRng::seed_from_u64(random.random()))?;
-        let plan = Plan {
+        let plan = Wiring {
             config: config.clone(),
             store,
             health: health.clone(),
@@ -69,28 +70,28 @@ impl Service {
         };
         let plan = Arc::new(plan);
         let (render, served) = (telemetry.clone(), health.clone());
-        let (guard, tls) = door(&config.admin)?;
-        let (questions, asked) = admin::pending::questions();
-        let (process, judged) = (metric::Process::new(WallClock.now()), health.clone());
+        let (guard, tls) = admin_auth(&config.admin)?;
+        let (questions, asked) = admin::queries::channel();
+        let (process, judged) = (metric::ProcessMetrics::new(WallClock.now()), health.clone());
         let render = move || {
             process.set(judged.not_ready().is_empty(), !judged.degraded().is_empty());
             render.render()
         };
-        group.thread("admin", move |stop| async move {
-            let desk = Desk {
-                guard,
+        group.spawn_thread("admin", move |stop| async move {
+            let desk = Endpoint {
+                auth: guard,
                 tls,
                 health: served,
-                render: Arc::new(render),
-                questions,
+                render_metrics: Arc::new(render),
+                queries: questions,
             };
             admin::serve(listener, desk, stop).await
         })?;
         let here = plan.clone();
-        group.thread("survey", move |stop| async move {
-            admin::pending::serve(
+        group.spawn_thread("survey", move |stop| async move {
+            admin::queries::serve(
                 asked,
-                known(&here.config),
+                survey_scope(&here.config),
                 WallClock,
                 async || here.store.survey().await,
                 stop.clone(),
@@ -100,7 +101,7 @@ impl Service {
             stop.cancelled().await;
             anyhow::Ok(())
         })?;
-        let (hint, hints) = mpsc::channel(HINTS_MAX);
+        let (hint, hints) = mpsc::channel(HINT_QUEUE_MAX);
         let mut to_tell = start_hints(&mut group, &plan, &hint, random.random())?;
         if config.roles.ingress {
             to_tell.extend(config.roles.timer.then(|| hint.clone()));
@@ -113,7 +114,7 @@ impl Service {
         } else {
             plan.timers_done.cancel();
         }
-        starting.retire();
+        starting.unregister();
         Ok(Self {
             group,
             health,
@@ -131,7 +132,7 @@ impl Service {
     }
 
     /// Waits until `stop` is ready or a loop fails; then all drain, and who has not after [`DRAIN_MAX`] gives up what it has.
-    pub(crate) fn until(self, stop: impl Future<Output = ()>) -> Result<()> {
+    pub(crate) fn run_until(self, stop: impl Future<Output = ()>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -139,14 +140,14 @@ impl Service {
             let (token, give_up) = (self.group.token(), self.give_up);
             let limit = async {
                 token.cancelled().await;
-                tokio::time::sleep(DRAIN_MAX).await;
+                tokio::time::sleep(DRAIN_TIMEOUT).await;
                 give_up.cancel();
                 std::future::pending::<()>().await;
             };
             // The limit never ends by itself; dropping it when all has ended is the point.
             tokio::select! {
                 biased;
-                result = self.group.join(stop, STOP_MAX) => Ok(result?),
+                result = self.group.join(stop, SHUTDOWN_TIMEOUT) => Ok(result?),
                 () = limit => unreachable!("it waits for ever"),
             }
         })
@@ -154,7 +155,7 @@ impl Service {
 }
 
 /// Who is let in by the admin endpoint, and how.
-fn door(admin: &config::Admin) -> Result<(Guard, Option<Tls>)> {
+fn admin_auth(admin: &config::Admin) -> Result<(Auth, Option<Tls>)> {
     let tls = admin
         .tls
         .as_ref()
@@ -165,19 +166,19 @@ fn door(admin: &config::Admin) -> Result<(Guard, Option<Tls>)> {
         .as_ref()
         .is_some_and(|tls| tls.client_ca.is_some());
     Ok((
-        Guard::new(admin.token.as_ref().map(Secret::expose), by_certificate),
+        Auth::new(admin.token.as_ref().map(Secret::expose), by_certificate),
         tls,
     ))
 }
 
 /// The tracer of all roles; the thread that sends what it takes ends after them, unless the collector keeps it waiting.
 fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Result<Tracer> {
-    let (traces, metric) = (&config.traces, metric::Traces::new());
+    let (traces, metric) = (&config.traces, metric::TraceMetrics::new());
     let Some(endpoint) = &traces.endpoint else {
         return Ok(Tracer::default());
     };
     let authorization = traces.authorization.as_ref().map(Secret::expose);
-    let systems = |route: &config::Route| Systems {
+    let systems = |route: &config::Route| MessagingSystems {
         source: route.source.kind.key(),
         target: route.target_kind().key(),
     };
@@ -186,17 +187,17 @@ fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Resul
         .iter()
         .map(|(name, route)| (name.clone(), systems(route)))
         .collect();
-    let scribe = Scribe {
+    let scribe = SpanConverter {
         deployment: config.deployment.clone(),
         systems,
         random,
     };
     let exporter = Exporter::new(endpoint, authorization, scribe).context("traces.endpoint")?;
     let (tracer, spans) = Tracer::new(traces.one_in, metric.dropped);
-    group.thread("traces", move |stop| async move {
+    group.spawn_thread("traces", move |stop| async move {
         let farewell = async {
             stop.cancelled().await;
-            tokio::time::sleep(SPANS_FAREWELL).await;
+            tokio::time::sleep(SPANS_FLUSH_TIMEOUT).await;
         };
         // What is not sent by then is lost, and no harm.
         tokio::select! {
@@ -212,16 +213,16 @@ fn start_traces(group: &mut TaskGroup, config: &Config, random: StdRng) -> Resul
 /// The loop that carries hints from and to other processes, if there can be any. Answers where an ingress tells it.
 fn start_hints(
     group: &mut TaskGroup,
-    plan: &Arc<Plan>,
+    plan: &Arc<Wiring>,
     heard: &mpsc::Sender<Hint>,
     me: u64,
 ) -> Result<Vec<mpsc::Sender<Hint>>> {
     let Some(hints) = plan.store.hints(me)? else {
         return Ok(Vec::new());
     };
-    let (tell, told) = mpsc::channel(HINTS_MAX);
+    let (tell, told) = mpsc::channel(HINT_QUEUE_MAX);
     let heard = plan.config.roles.timer.then(|| heard.clone());
-    group.thread("hints", move |stop| async move {
+    group.spawn_thread("hints", move |stop| async move {
         hints::serve(hints, told, heard, stop).await;
         anyhow::Ok(())
     })?;
@@ -230,32 +231,32 @@ fn start_hints(
 
 fn start_ingress(
     group: &mut TaskGroup,
-    plan: &Arc<Plan>,
+    plan: &Arc<Wiring>,
     route: &str,
     (hints, writer): (Vec<mpsc::Sender<Hint>>, u64),
 ) -> Result<()> {
-    let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
+    let ((jobs, settled), (jobs_in, settled_out)) = ingress::appender_channels();
     let (here, name, starting) = (
         plan.clone(),
         route.to_owned(),
-        plan.starting(&format!("ingress of {route}")),
+        plan.startup_part(&format!("ingress of {route}")),
     );
-    group.thread(&format!("ingress-{route}"), move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else {
+    group.spawn_thread(&format!("ingress-{route}"), move |stop| async move {
+        let Some(store) = here.connect_store(&starting, &stop).await? else {
             return anyhow::Ok(());
         };
         let ports = ingress::Ports {
             source: here.source(&name, writer)?,
             store,
             clock: Rc::new(WallClock),
-            health: ingress::Parts::new(&here.health, &name),
-            metric: metric::Route::new(&name),
+            health: ingress::HealthParts::new(&here.health, &name),
+            metric: metric::RouteMetrics::new(&name),
             tracer: here.tracer.clone(),
-            jobs,
-            settled,
+            append_jobs: jobs,
+            append_results: settled,
             timers_done: here.timers_done.clone(),
         };
-        begun(starting);
+        mark_started(starting);
         Ok(Ingress::new(here.ingress_options(&name), ports, writer)
             .serve(stop)
             .await?)
@@ -263,18 +264,18 @@ fn start_ingress(
     let (here, name, starting) = (
         plan.clone(),
         route.to_owned(),
-        plan.starting(&format!("writer of {route}")),
+        plan.startup_part(&format!("writer of {route}")),
     );
-    group.thread(&format!("writer-{route}"), move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else {
+    group.spawn_thread(&format!("writer-{route}"), move |stop| async move {
+        let Some(store) = here.connect_store(&starting, &stop).await? else {
             return anyhow::Ok(());
         };
         let health = here.ready_part(&format!("route {name} writer"));
-        begun(starting);
-        let writer = Writer {
+        mark_started(starting);
+        let writer = Appender {
             store,
             jobs: jobs_in,
-            settled: settled_out,
+            results: settled_out,
             hints,
             health,
         };
@@ -285,50 +286,51 @@ fn start_ingress(
 
 fn start_timer(
     group: &mut TaskGroup,
-    plan: &Arc<Plan>,
+    plan: &Arc<Wiring>,
     (hint, hints): (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
     seed: u64,
 ) -> Result<()> {
     let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
-    let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
-    let (chores, chores_in) = mpsc::channel(CHORES_MAX);
-    let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
+    let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
+    let (chores, chores_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
+    let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
     let mut random = StdRng::seed_from_u64(seed);
     let (writer, worker) = (random.random(), random.random());
-    let (here, starting) = (plan.clone(), plan.starting("timer"));
-    group.thread("timer", move |stop| async move {
+    let (here, starting) = (plan.clone(), plan.startup_part("timer"));
+    group.spawn_thread("timer", move |stop| async move {
         let _done = here.timers_done.clone().drop_guard();
         // Held, so that the hints do not end with the last ingress.
         let _hint = hint;
-        let Some(store) = here.store(&starting, &stop).await? else {
+        let Some(store) = here.connect_store(&starting, &stop).await? else {
             return anyhow::Ok(());
         };
-        let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
-        let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
-        let claimer = here.claimer(store.clone(), seed, (holdings_out, gave_up_in))?;
+        let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let claimer = here.lease_keeper(store.clone(), seed, (holdings_out, gave_up_in))?;
         let ports = timer::Ports {
             store,
             clock: Rc::new(WallClock),
-            claims: Rc::new(here.ready_part("claims")),
-            clock_ahead: here.ready_part("clock ahead"),
-            metric: metric::Timer::new(),
-            outlets: here.outlets(worker)?,
-            holdings,
-            gave_up,
+            claims_health: Rc::new(here.ready_part("claims")),
+            clock_health: here.ready_part("clock ahead"),
+            metric: metric::TimerMetrics::new(),
+            producers: here.producers(worker)?,
+            lease_events: holdings,
+            release_results: gave_up,
             requests,
             replies,
             hints,
-            chores,
-            looked,
+            compaction_jobs: chores,
+            compaction_results: looked,
         };
         let dispatcher = Dispatcher::new(here.timer_options(), ports);
-        begun(starting);
-        let stops = timer::Stops::new(stop, here.give_up.clone(), here.timers_done.clone());
+        mark_started(starting);
+        let stops =
+            timer::ShutdownSignals::new(stop, here.give_up.clone(), here.timers_done.clone());
         Ok(timer::serve(claimer, dispatcher, stops).await?)
     })?;
-    let (here, starting) = (plan.clone(), plan.starting("loader"));
-    group.thread("loader", move |stop| async move {
-        let Some(store) = here.store(&starting, &stop).await? else {
+    let (here, starting) = (plan.clone(), plan.startup_part("loader"));
+    group.spawn_thread("loader", move |stop| async move {
+        let Some(store) = here.connect_store(&starting, &stop).await? else {
             return anyhow::Ok(());
         };
         let loader = Loader {
@@ -337,31 +339,31 @@ fn start_timer(
             replies: replies_out,
             health: here.ready_part("loader"),
         };
-        begun(starting);
+        mark_started(starting);
         // A timer that ends serves on while it hands its shards over, and ends the requests when it has.
         Ok(loader.serve(here.give_up.clone()).await?)
     })?;
-    let (here, starting) = (plan.clone(), plan.starting("rewriter"));
-    group.thread("rewriter", move |stop| async move {
-        task::give_way();
-        let Some(store) = here.store(&starting, &stop).await? else {
+    let (here, starting) = (plan.clone(), plan.startup_part("rewriter"));
+    group.spawn_thread("rewriter", move |stop| async move {
+        task::lower_thread_priority();
+        let Some(store) = here.connect_store(&starting, &stop).await? else {
             return anyhow::Ok(());
         };
-        let rewriter = Rewriter {
+        let rewriter = Compactor {
             store,
-            chores: chores_in,
-            done: looked_out,
-            shape: Shape::DEFAULT,
+            tasks: chores_in,
+            replies: looked_out,
+            policy: CompactionPolicy::DEFAULT,
             writer,
         };
-        begun(starting);
+        mark_started(starting);
         Ok(rewriter.serve(stop).await?)
     })?;
     Ok(())
 }
 
 /// The loop has made its parts; see [`Plan::starting`].
-fn begun(starting: Part) {
-    starting.ready();
-    starting.retire();
+fn mark_started(starting: HealthPart) {
+    starting.set_ready();
+    starting.unregister();
 }

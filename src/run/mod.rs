@@ -4,18 +4,18 @@
 //! `frame` is the byte layout, `record` one message's body in it; `Sealer` decides which messages make a run, `Encoder` and
 //! `Namer` make it, `Decoder` reads it into `Loaded`.
 
-mod frame;
+mod builder;
+mod header;
 mod reader;
 pub(crate) mod record;
 #[cfg(test)]
-mod sample;
-mod sealer;
+mod test_messages;
 mod writer;
 
-pub(crate) use frame::Corrupt;
-pub(crate) use reader::{Decoder, Loaded, bytes_decoded};
-pub(crate) use sealer::{Far, Placed, Sealer, Thin};
-pub(crate) use writer::{Encoder, Namer};
+pub(crate) use builder::{EncodedMessage, FarTarget, RunBuilder, ThinHours};
+pub(crate) use header::CorruptRun;
+pub(crate) use reader::{LoadedRun, RunDecoder, decoded_size};
+pub(crate) use writer::{RunEncoder, RunNamer};
 
 use crate::model::{Cursor, Offset, Slice, Timestamp};
 use bytes::Bytes;
@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// never used twice. Count and least offset are in it for a run whose bytes turn out unreadable, and so that a store can keep count of what
 /// it deletes by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name(Arc<str>);
+pub(crate) struct RunName(Arc<str>);
 
-impl Name {
+impl RunName {
     pub(crate) fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -58,7 +58,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for RunName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Name {
 
 /// What a run's header says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub(crate) struct RunSummary {
     pub(crate) count: u32,
     /// Place of the first message; its due is the run's least.
     pub(crate) first: Cursor,
@@ -76,7 +76,7 @@ pub(crate) struct Summary {
     pub(crate) greatest_offset: Offset,
 }
 
-impl Summary {
+impl RunSummary {
     pub(crate) fn least_due(&self) -> Timestamp {
         self.first.due
     }
@@ -85,9 +85,9 @@ impl Summary {
 /// A run as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    pub(crate) name: Name,
+    pub(crate) name: RunName,
     pub(crate) slice: Slice,
-    pub(crate) summary: Summary,
+    pub(crate) summary: RunSummary,
     /// Header and compressed content.
     pub(crate) bytes: Bytes,
 }

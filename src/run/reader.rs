@@ -1,9 +1,9 @@
 //! Reads runs: bytes to messages that are views of one buffer. Nothing found in the bytes makes it panic, or allocate more than a run may
 //! have. What becomes of a run that cannot be read is the caller's affair.
 
-use super::frame::{self, Codec, Corrupt, Header};
-use super::record::{self, Traits};
-use super::{Name, Summary};
+use super::header::{self, Codec, CorruptRun, RunHeader};
+use super::record::{self, RecordFlags};
+use super::{RunName, RunSummary};
 use crate::model::{Cursor, Message, Offset, Slice, Timestamp};
 use integer_encoding::VarInt;
 use zstd::bulk::Decompressor;
@@ -12,11 +12,11 @@ use zstd::bulk::Decompressor;
 const NAME_BYTES_MAX: usize = 60;
 
 /// Decodes runs. Owns the decompressor's context, which costs more to make than a small run to read.
-pub(crate) struct Decoder {
+pub(crate) struct RunDecoder {
     decompressor: Decompressor<'static>,
 }
 
-impl Decoder {
+impl RunDecoder {
     pub(crate) fn new() -> Self {
         Self {
             decompressor: Decompressor::new().expect("no dictionary is set that could be refused"),
@@ -27,55 +27,55 @@ impl Decoder {
     /// looked at before they are asked for.
     pub(crate) fn decode(
         &mut self,
-        name: Name,
+        name: RunName,
         slice: Slice,
         bytes: &[u8],
-    ) -> Result<Loaded, Corrupt> {
-        let (header, packed) = frame::parse(bytes)?;
-        let mut content = self.unpack(&header, packed)?;
+    ) -> Result<LoadedRun, CorruptRun> {
+        let (header, packed) = header::parse(bytes)?;
+        let mut content = self.decompress(&header, packed)?;
         let (places, ends) = read_columns(&header, &content)?;
         content.truncate(header.records_size as usize);
         let each = ends
             .windows(2)
-            .map(|ends| Traits::of(&content[ends[0] as usize..ends[1] as usize]));
-        let traits = each.fold(Traits::default(), Traits::or);
-        Ok(Loaded {
+            .map(|ends| RecordFlags::of(&content[ends[0] as usize..ends[1] as usize]));
+        let traits = each.fold(RecordFlags::default(), RecordFlags::union);
+        Ok(LoadedRun {
             name,
             slice,
             summary: header.summary,
             records: content,
-            traits,
+            flags: traits,
             places,
             ends,
-            next_after: None,
+            first_dropped_due: None,
         })
     }
 
     /// Never takes more memory than the header's raw size, whatever the content would unpack to.
-    fn unpack(&mut self, header: &Header, packed: &[u8]) -> Result<Vec<u8>, Corrupt> {
+    fn decompress(&mut self, header: &RunHeader, packed: &[u8]) -> Result<Vec<u8>, CorruptRun> {
         let size = header.raw_size as usize;
         let content = match header.codec {
             Codec::None => packed.to_vec(),
             Codec::Zstd => self
                 .decompressor
                 .decompress(packed, size)
-                .map_err(|_| Corrupt::Unpack)?,
+                .map_err(|_| CorruptRun::Decompress)?,
         };
         if content.len() == size {
             Ok(content)
         } else {
-            Err(Corrupt::Unpack)
+            Err(CorruptRun::Decompress)
         }
     }
 }
 
 /// What a run takes in memory once it is decoded, or a little less than this: told by its header, so that it can be known before. 0 where the
 /// bytes are none of a run.
-pub(crate) fn bytes_decoded(bytes: &[u8]) -> usize {
-    let Some((count, raw_size)) = frame::sizes(bytes) else {
+pub(crate) fn decoded_size(bytes: &[u8]) -> usize {
+    let Some((count, raw_size)) = header::peek_sizes(bytes) else {
         return 0;
     };
-    size_of::<Loaded>()
+    size_of::<LoadedRun>()
         + NAME_BYTES_MAX
         + raw_size
         + count * size_of::<Cursor>()
@@ -84,21 +84,21 @@ pub(crate) fn bytes_decoded(bytes: &[u8]) -> usize {
 
 /// A run in memory, whole or up to a horizon. Its messages go by index, from 0, in order of (due, offset).
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    name: Name,
+pub(crate) struct LoadedRun {
+    name: RunName,
     slice: Slice,
-    summary: Summary,
+    summary: RunSummary,
     records: Vec<u8>,
     /// Of all records that were read: who asks for one of a run in which none has a trait need not look at it, which lies somewhere in memory.
-    traits: Traits,
+    flags: RecordFlags,
     places: Vec<Cursor>,
     /// Where each record ends, after a 0 so that each begins where the element before it says.
     ends: Vec<u32>,
-    next_after: Option<Timestamp>,
+    first_dropped_due: Option<Timestamp>,
 }
 
-impl Loaded {
-    pub(crate) fn name(&self) -> &Name {
+impl LoadedRun {
+    pub(crate) fn name(&self) -> &RunName {
         &self.name
     }
 
@@ -107,7 +107,7 @@ impl Loaded {
     }
 
     /// Of the run as it is stored, whatever was dropped from memory.
-    pub(crate) fn summary(&self) -> &Summary {
+    pub(crate) fn summary(&self) -> &RunSummary {
         &self.summary
     }
 
@@ -129,7 +129,10 @@ impl Loaded {
     pub(crate) fn message(&self, index: usize) -> Option<Message<'_>> {
         let place = self.places[index];
         let body = record::decode(self.record(index))?;
-        Some(Message { place, body })
+        Some(Message {
+            position: place,
+            body,
+        })
     }
 
     /// Whether the message has an id; cheap beside [`Loaded::message`].
@@ -137,15 +140,15 @@ impl Loaded {
     /// # Panics
     /// If `index` is not below [`Loaded::len`].
     pub(crate) fn has_id(&self, index: usize) -> bool {
-        self.traits.has_id() && Traits::of(self.record(index)).has_id()
+        self.flags.has_id() && RecordFlags::of(self.record(index)).has_id()
     }
 
     /// Whether the message is simply to be delivered; as cheap.
     ///
     /// # Panics
     /// If `index` is not below [`Loaded::len`].
-    pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
-        self.traits.is_to_deliver() || Traits::of(self.record(index)).is_to_deliver()
+    pub(crate) fn is_plain_delivery(&self, index: usize) -> bool {
+        self.flags.is_plain_delivery() || RecordFlags::of(self.record(index)).is_plain_delivery()
     }
 
     /// A message's body as it is stored.
@@ -157,14 +160,14 @@ impl Loaded {
     }
 
     /// Memory that the run takes, for the loader's budget.
-    pub(crate) fn bytes_held(&self) -> usize {
+    pub(crate) fn memory_size(&self) -> usize {
         let columns =
             self.places.capacity() * size_of::<Cursor>() + self.ends.capacity() * size_of::<u32>();
         size_of::<Self>() + self.name.as_str().len() + self.records.capacity() + columns
     }
 
     /// Drops those messages at the head that are done, up to the first that is not, and gives their memory back. Indices begin anew.
-    pub(crate) fn drop_head(&mut self, is_done: impl Fn(Cursor) -> bool) {
+    pub(crate) fn drop_leading(&mut self, is_done: impl Fn(Cursor) -> bool) {
         let done = self
             .places
             .iter()
@@ -184,12 +187,12 @@ impl Loaded {
     }
 
     /// Drops the messages that are due later than `horizon`, and gives their memory back.
-    pub(crate) fn keep_until(&mut self, horizon: Timestamp) {
+    pub(crate) fn drop_after(&mut self, horizon: Timestamp) {
         let kept = self.places.partition_point(|place| place.due <= horizon);
         let Some(dropped) = self.places.get(kept) else {
             return;
         };
-        self.next_after = Some(dropped.due);
+        self.first_dropped_due = Some(dropped.due);
         self.records.truncate(self.ends[kept] as usize);
         self.places.truncate(kept);
         self.ends.truncate(kept + 1);
@@ -199,50 +202,50 @@ impl Loaded {
     }
 
     /// The due of the first message that was dropped: by then the run is to be read again. `None`: all of it is here.
-    pub(crate) fn next_after(&self) -> Option<Timestamp> {
-        self.next_after
+    pub(crate) fn first_dropped_due(&self) -> Option<Timestamp> {
+        self.first_dropped_due
     }
 }
 
 /// Places, and ends of records. `frame::parse` saw to it that the content has room for as many as its header says.
-fn read_columns(header: &Header, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), Corrupt> {
+fn read_columns(header: &RunHeader, content: &[u8]) -> Result<(Vec<Cursor>, Vec<u32>), CorruptRun> {
     let summary = &header.summary;
     let mut column = Column(&content[header.records_size as usize..]);
     let mut places = read_dues(summary, &mut column)?;
     read_offsets(summary, &mut column, &mut places)?;
     let ends = read_ends(summary, &mut column)?;
     if !column.0.is_empty() {
-        return Err(Corrupt::Columns);
+        return Err(CorruptRun::Columns);
     }
     if ends.last() != Some(&header.records_size) {
-        return Err(Corrupt::Records);
+        return Err(CorruptRun::Records);
     }
     if !places.is_sorted_by(|a, b| a < b) {
-        return Err(Corrupt::Unsorted);
+        return Err(CorruptRun::Unsorted);
     }
     if places.first() != Some(&summary.first) || places.last() != Some(&summary.last) {
-        return Err(Corrupt::Range);
+        return Err(CorruptRun::Range);
     }
     Ok((places, ends))
 }
 
-fn read_dues(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<Cursor>, Corrupt> {
+fn read_dues(summary: &RunSummary, column: &mut Column<'_>) -> Result<Vec<Cursor>, CorruptRun> {
     let mut due = summary.first.due.as_millis();
     let mut places = Vec::with_capacity(summary.count as usize);
     for _ in 0..summary.count {
         due = due
             .checked_add_unsigned(column.next()?)
-            .ok_or(Corrupt::Columns)?;
+            .ok_or(CorruptRun::Columns)?;
         places.push(Cursor::new(Timestamp::from_millis(due), Offset(0)));
     }
     Ok(places)
 }
 
 fn read_offsets(
-    summary: &Summary,
+    summary: &RunSummary,
     column: &mut Column<'_>,
     places: &mut [Cursor],
-) -> Result<(), Corrupt> {
+) -> Result<(), CorruptRun> {
     let mut offset = summary.first.offset.0;
     let (mut least, mut greatest) = (u64::MAX, 0);
     for place in places {
@@ -253,16 +256,16 @@ fn read_offsets(
     if (Offset(least), Offset(greatest)) == (summary.least_offset, summary.greatest_offset) {
         Ok(())
     } else {
-        Err(Corrupt::Range)
+        Err(CorruptRun::Range)
     }
 }
 
-fn read_ends(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<u32>, Corrupt> {
+fn read_ends(summary: &RunSummary, column: &mut Column<'_>) -> Result<Vec<u32>, CorruptRun> {
     let mut ends = Vec::with_capacity(summary.count as usize + 1);
     let mut end = 0u32;
     ends.push(end);
     for _ in 0..summary.count {
-        end = end.checked_add(column.next()?).ok_or(Corrupt::Records)?;
+        end = end.checked_add(column.next()?).ok_or(CorruptRun::Records)?;
         ends.push(end);
     }
     Ok(ends)
@@ -272,8 +275,8 @@ fn read_ends(summary: &Summary, column: &mut Column<'_>) -> Result<Vec<u32>, Cor
 struct Column<'a>(&'a [u8]);
 
 impl Column<'_> {
-    fn next<V: VarInt>(&mut self) -> Result<V, Corrupt> {
-        let (value, length) = V::decode_var(self.0).ok_or(Corrupt::Columns)?;
+    fn next<V: VarInt>(&mut self) -> Result<V, CorruptRun> {
+        let (value, length) = V::decode_var(self.0).ok_or(CorruptRun::Columns)?;
         self.0 = &self.0[length..];
         Ok(value)
     }
@@ -281,16 +284,16 @@ impl Column<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::{Sample, at, placed, run_of};
-    use super::super::{Encoder, frame::write};
+    use super::super::test_messages::{TestMessage, at, encode_run, messages_by_place};
+    use super::super::{RunEncoder, header::write};
     use super::*;
     use crate::model::{Disposition, Level};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn decode(bytes: &[u8]) -> Result<Loaded, Corrupt> {
-        Decoder::new().decode(
-            Name::new("1-1-1-0"),
+    fn decode(bytes: &[u8]) -> Result<LoadedRun, CorruptRun> {
+        RunDecoder::new().decode(
+            RunName::new("1-1-1-0"),
             Slice {
                 level: Level::Hour,
                 start: 1,
@@ -299,20 +302,20 @@ mod tests {
         )
     }
 
-    fn assert_holds(loaded: &Loaded, messages: &BTreeMap<Cursor, Sample>) {
+    fn assert_holds(loaded: &LoadedRun, messages: &BTreeMap<Cursor, TestMessage>) {
         assert_eq!(loaded.len(), messages.len());
         for (index, (place, sample)) in messages.iter().enumerate() {
             assert_eq!(loaded.place(index), *place);
             let body = sample.body();
             assert_eq!(loaded.has_id(index), body.id.is_some());
             assert_eq!(
-                loaded.is_to_deliver(index),
+                loaded.is_plain_delivery(index),
                 body.disposition == Disposition::Deliver
             );
             assert_eq!(
                 loaded.message(index),
                 Some(Message {
-                    place: *place,
+                    position: *place,
                     body
                 })
             );
@@ -321,56 +324,56 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_message_reads_back_as_it_was_and_in_order(messages in placed(20)) {
-            let (summary, bytes) = run_of(&messages);
+        fn every_message_reads_back_as_it_was_and_in_order(messages in messages_by_place(20)) {
+            let (summary, bytes) = encode_run(&messages);
             let loaded = decode(&bytes).unwrap();
             assert_holds(&loaded, &messages);
             prop_assert_eq!(*loaded.summary(), summary);
-            prop_assert_eq!(loaded.next_after(), None);
-            prop_assert!((loaded.bytes_held()..loaded.bytes_held() + 100).contains(&bytes_decoded(&bytes)));
+            prop_assert_eq!(loaded.first_dropped_due(), None);
+            prop_assert!((loaded.memory_size()..loaded.memory_size() + 100).contains(&decoded_size(&bytes)));
         }
 
         #[test]
-        fn what_was_decoded_before_leaves_no_trace(messages in placed(6), before in placed(6), damage: u8) {
-            let (mut decoder, slice) = (Decoder::new(), Slice { level: Level::Now, start: -1 });
-            let mut damaged = run_of(&before).1.to_vec();
+        fn what_was_decoded_before_leaves_no_trace(messages in messages_by_place(6), before in messages_by_place(6), damage: u8) {
+            let (mut decoder, slice) = (RunDecoder::new(), Slice { level: Level::Now, start: -1 });
+            let mut damaged = encode_run(&before).1.to_vec();
             *damaged.last_mut().unwrap() ^= damage;
-            let _ = decoder.decode(Name::new("1-1-1-1"), slice, &damaged);
-            let loaded = decoder.decode(Name::new("1-2-1-1"), slice, &run_of(&messages).1).unwrap();
+            let _ = decoder.decode(RunName::new("1-1-1-1"), slice, &damaged);
+            let loaded = decoder.decode(RunName::new("1-2-1-1"), slice, &encode_run(&messages).1).unwrap();
             assert_holds(&loaded, &messages);
         }
 
         #[test]
-        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in placed(20), horizons in horizons()) {
-            let mut loaded = decode(&run_of(&messages).1).unwrap();
+        fn a_horizon_keeps_what_is_due_by_it_and_nothing_else(messages in messages_by_place(20), horizons in horizons()) {
+            let mut loaded = decode(&encode_run(&messages).1).unwrap();
             let mut least = i64::MAX;
             for horizon in horizons {
-                loaded.keep_until(Timestamp::from_millis(horizon));
+                loaded.drop_after(Timestamp::from_millis(horizon));
                 least = least.min(horizon);
                 let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
                     messages.clone().into_iter().partition(|(place, _)| place.due.as_millis() <= least);
                 assert_holds(&loaded, &kept);
-                prop_assert_eq!(loaded.next_after(), dropped.keys().next().map(|place| place.due));
+                prop_assert_eq!(loaded.first_dropped_due(), dropped.keys().next().map(|place| place.due));
             }
         }
 
         #[test]
-        fn what_is_done_at_the_head_is_dropped_and_nothing_else(messages in placed(20), watermarks in prop::collection::vec(0..60u64, 1..4)) {
-            let mut loaded = decode(&run_of(&messages).1).unwrap();
-            let whole = loaded.bytes_held();
+        fn what_is_done_at_the_head_is_dropped_and_nothing_else(messages in messages_by_place(20), watermarks in prop::collection::vec(0..60u64, 1..4)) {
+            let mut loaded = decode(&encode_run(&messages).1).unwrap();
+            let whole = loaded.memory_size();
             let mut kept = messages;
             for watermark in watermarks {
                 let is_done = |place: Cursor| place.offset < Offset(watermark);
-                loaded.drop_head(is_done);
+                loaded.drop_leading(is_done);
                 kept = kept.into_iter().skip_while(|(place, _)| is_done(*place)).collect();
                 assert_holds(&loaded, &kept);
-                prop_assert!(loaded.bytes_held() <= whole, "its memory is given back");
+                prop_assert!(loaded.memory_size() <= whole, "its memory is given back");
             }
         }
 
         #[test]
-        fn a_changed_byte_is_noticed_wherever_it_is(messages in placed(6), places: [prop::sample::Index; 8], change in 1u8..) {
-            let bytes = run_of(&messages).1;
+        fn a_changed_byte_is_noticed_wherever_it_is(messages in messages_by_place(6), places: [prop::sample::Index; 8], change in 1u8..) {
+            let bytes = encode_run(&messages).1;
             for at in places.map(|place| place.index(bytes.len())) {
                 let mut changed = bytes.to_vec();
                 changed[at] ^= change;
@@ -379,8 +382,8 @@ mod tests {
         }
 
         #[test]
-        fn bytes_missing_or_added_are_noticed(messages in placed(6), places: [prop::sample::Index; 8], extra in prop::collection::vec(any::<u8>(), 1..9)) {
-            let bytes = run_of(&messages).1;
+        fn bytes_missing_or_added_are_noticed(messages in messages_by_place(6), places: [prop::sample::Index; 8], extra in prop::collection::vec(any::<u8>(), 1..9)) {
+            let bytes = encode_run(&messages).1;
             for at in places.map(|place| place.index(bytes.len())) {
                 prop_assert!(decode(&bytes[..at]).is_err(), "cut to {at}");
                 prop_assert!(decode(&bytes[at + 1..]).is_err(), "begun after {at}");
@@ -390,8 +393,8 @@ mod tests {
         }
 
         #[test]
-        fn a_change_under_a_checksum_that_fits_never_panics(messages in placed(6), changes: Vec<(prop::sample::Index, u8)>) {
-            let mut bytes = run_of(&messages).1.to_vec();
+        fn a_change_under_a_checksum_that_fits_never_panics(messages in messages_by_place(6), changes: Vec<(prop::sample::Index, u8)>) {
+            let mut bytes = encode_run(&messages).1.to_vec();
             for (at, to) in changes {
                 let at = 13 + at.index(bytes.len() - 13);
                 bytes[at] = to;
@@ -403,7 +406,7 @@ mod tests {
         fn content_of_any_kind_never_panics(header in header(), content: Vec<u8>) {
             read_all(&write(&header, &content));
             let size = content.len() as u32;
-            read_all(&write(&Header { raw_size: size, records_size: header.records_size.min(size), ..header }, &content));
+            read_all(&write(&RunHeader { raw_size: size, records_size: header.records_size.min(size), ..header }, &content));
         }
 
         #[test]
@@ -419,7 +422,7 @@ mod tests {
         )
     }
 
-    fn header() -> impl Strategy<Value = Header> {
+    fn header() -> impl Strategy<Value = RunHeader> {
         let place = || (any::<i64>(), any::<u64>()).prop_map(|(due, offset)| at(due, offset));
         let sizes = (
             prop_oneof![0..9u32, any::<u32>()],
@@ -429,9 +432,9 @@ mod tests {
         let offsets = (any::<u64>(), any::<u64>())
             .prop_map(|(least, greatest)| (Offset(least), Offset(greatest)));
         (any::<bool>(), sizes, place(), place(), offsets).prop_map(
-            |(packed, (count, raw_size, records_size), first, last, offsets)| Header {
+            |(packed, (count, raw_size, records_size), first, last, offsets)| RunHeader {
                 codec: if packed { Codec::Zstd } else { Codec::None },
-                summary: Summary {
+                summary: RunSummary {
                     count,
                     first,
                     last,
@@ -452,9 +455,9 @@ mod tests {
     }
 
     fn read_all(bytes: &[u8]) {
-        let expected = bytes_decoded(bytes);
+        let expected = decoded_size(bytes);
         if let Ok(loaded) = decode(bytes) {
-            assert!(loaded.bytes_held() <= expected);
+            assert!(loaded.memory_size() <= expected);
             for index in 0..loaded.len() {
                 let _ = loaded.message(index);
             }
@@ -462,15 +465,15 @@ mod tests {
     }
 
     /// A run of two messages, due at 10 and 20 with offsets 7 and 5, and records `a` and `bc`; `change` makes something of it.
-    fn forged(change: impl FnOnce(&mut Header, &mut Vec<u8>)) -> Option<Corrupt> {
-        let summary = Summary {
+    fn forged(change: impl FnOnce(&mut RunHeader, &mut Vec<u8>)) -> Option<CorruptRun> {
+        let summary = RunSummary {
             count: 2,
             first: at(10, 7),
             last: at(20, 5),
             least_offset: Offset(5),
             greatest_offset: Offset(7),
         };
-        let mut header = Header {
+        let mut header = RunHeader {
             codec: Codec::None,
             summary,
             raw_size: 9,
@@ -486,54 +489,60 @@ mod tests {
         assert_eq!(forged(|_, _| {}), None);
         assert_eq!(
             forged(|header, _| header.summary.count = 0),
-            Some(Corrupt::Count(0))
+            Some(CorruptRun::Count(0))
         );
         assert_eq!(
             forged(|header, _| header.summary.count = 3),
-            Some(Corrupt::Count(3))
+            Some(CorruptRun::Count(3))
         );
         assert_eq!(
             forged(|header, _| header.summary.count = 1),
-            Some(Corrupt::Range)
+            Some(CorruptRun::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.first = at(9, 7)),
-            Some(Corrupt::Range)
+            Some(CorruptRun::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.last = at(20, 6)),
-            Some(Corrupt::Range)
+            Some(CorruptRun::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.least_offset = Offset(4)),
-            Some(Corrupt::Range)
+            Some(CorruptRun::Range)
         );
         assert_eq!(
             forged(|header, _| header.summary.greatest_offset = Offset(8)),
-            Some(Corrupt::Range)
+            Some(CorruptRun::Range)
         );
         assert_eq!(
             forged(|header, _| header.raw_size = u32::MAX),
-            Some(Corrupt::TooLarge(u32::MAX))
+            Some(CorruptRun::TooLarge(u32::MAX))
         );
         assert_eq!(
             forged(|header, _| header.raw_size = 10),
-            Some(Corrupt::Unpack)
+            Some(CorruptRun::Decompress)
         );
         assert_eq!(
             forged(|header, _| header.codec = Codec::Zstd),
-            Some(Corrupt::Unpack)
+            Some(CorruptRun::Decompress)
         );
         assert_eq!(
             forged(|header, _| header.records_size = 10),
-            Some(Corrupt::Records)
+            Some(CorruptRun::Records)
         );
-        assert_eq!(forged(|_, content| content[8] = 3), Some(Corrupt::Records));
+        assert_eq!(
+            forged(|_, content| content[8] = 3),
+            Some(CorruptRun::Records)
+        );
         assert_eq!(
             forged(|_, content| content[8] = 0x80),
-            Some(Corrupt::Columns)
+            Some(CorruptRun::Columns)
         );
-        assert_eq!(forged(|_, content| content[4] = 0), Some(Corrupt::Unsorted));
+        assert_eq!(
+            forged(|_, content| content[4] = 0),
+            Some(CorruptRun::Unsorted)
+        );
     }
 
     #[test]
@@ -542,7 +551,7 @@ mod tests {
             header.summary.first.due = Timestamp::MAX;
             content[4] = 1;
         });
-        assert_eq!(corrupt, Some(Corrupt::Columns));
+        assert_eq!(corrupt, Some(CorruptRun::Columns));
     }
 
     #[test]
@@ -551,7 +560,7 @@ mod tests {
             header.raw_size += 4;
             content.splice(7..9, [0xff, 0xff, 0xff, 0xff, 0x0f, 4]);
         });
-        assert_eq!(corrupt, Some(Corrupt::Records));
+        assert_eq!(corrupt, Some(CorruptRun::Records));
     }
 
     #[test]
@@ -560,25 +569,25 @@ mod tests {
             header.raw_size += 1;
             content.push(0);
         });
-        assert_eq!(corrupt, Some(Corrupt::Columns));
+        assert_eq!(corrupt, Some(CorruptRun::Columns));
     }
 
     #[test]
     fn a_newer_writers_version_or_codec_is_told_apart_from_damage() {
-        let mut bytes = run_of(&BTreeMap::from([(at(1, 1), Sample::default())]))
+        let mut bytes = encode_run(&BTreeMap::from([(at(1, 1), TestMessage::default())]))
             .1
             .to_vec();
         bytes[13] = 2;
         assert_eq!(
             decode(&signed(bytes.clone())).err(),
-            Some(Corrupt::UnknownCodec(2))
+            Some(CorruptRun::UnknownCodec(2))
         );
         bytes[4] = 2;
-        assert_eq!(decode(&bytes).err(), Some(Corrupt::UnknownVersion(2)));
+        assert_eq!(decode(&bytes).err(), Some(CorruptRun::UnknownVersion(2)));
         bytes[0] = b'x';
-        assert_eq!(decode(&bytes).err(), Some(Corrupt::BadMagic));
-        assert_eq!(decode(b"PDRN\x01").err(), Some(Corrupt::Truncated(5)));
-        assert_eq!(decode(b"").err(), Some(Corrupt::Truncated(0)));
+        assert_eq!(decode(&bytes).err(), Some(CorruptRun::BadMagic));
+        assert_eq!(decode(b"PDRN\x01").err(), Some(CorruptRun::Truncated(5)));
+        assert_eq!(decode(b"").err(), Some(CorruptRun::Truncated(0)));
     }
 
     #[test]
@@ -588,20 +597,20 @@ mod tests {
             header.codec = Codec::Zstd;
             *content = packed;
         });
-        assert_eq!(corrupt, Some(Corrupt::Unpack));
+        assert_eq!(corrupt, Some(CorruptRun::Decompress));
     }
 
     #[test]
     fn one_malformed_body_leaves_the_others_readable() {
-        let good = Sample::default().record();
+        let good = TestMessage::default().record();
         let records = [
             (at(1, 1), &good[..]),
             (at(2, 2), b"\xff"),
             (at(3, 3), &good[..]),
         ];
-        let loaded = decode(&Encoder::new().encode(records.into_iter()).1).unwrap();
+        let loaded = decode(&RunEncoder::new().encode(records.into_iter()).1).unwrap();
         let readable: Vec<_> = (0..3)
-            .map(|index| loaded.message(index).map(|message| message.place))
+            .map(|index| loaded.message(index).map(|message| message.position))
             .collect();
         assert_eq!(readable, [Some(at(1, 1)), None, Some(at(3, 3))]);
         assert_eq!(loaded.place(1), at(2, 2));
@@ -614,21 +623,21 @@ mod tests {
             .map(|n| {
                 (
                     at(n, n as u64),
-                    Sample {
+                    TestMessage {
                         payload: payload.clone(),
-                        ..Sample::default()
+                        ..TestMessage::default()
                     },
                 )
             })
             .collect();
-        let mut loaded = decode(&run_of(&messages).1).unwrap();
-        let before = loaded.bytes_held();
-        loaded.keep_until(Timestamp::from_millis(9));
+        let mut loaded = decode(&encode_run(&messages).1).unwrap();
+        let before = loaded.memory_size();
+        loaded.drop_after(Timestamp::from_millis(9));
         assert!(before > 1000 * 120, "{before}");
         assert!(
-            loaded.bytes_held() < 10 * 130 + size_of::<Loaded>() + 10,
+            loaded.memory_size() < 10 * 130 + size_of::<LoadedRun>() + 10,
             "{}",
-            loaded.bytes_held()
+            loaded.memory_size()
         );
     }
 }

@@ -22,7 +22,7 @@
 //! field. Flags, dialects and dispositions that are not listed belong to a newer writer: such a record is not guessed at.
 
 use crate::model::header::push_varint;
-use crate::model::{Body, Dialect, Disposition, Headers, Reason, Retry, Timestamp};
+use crate::model::{Body, Dialect, Disposition, Headers, Reason, RetryState, Timestamp};
 use integer_encoding::VarInt;
 
 const NULL_KEY: u8 = 1;
@@ -40,7 +40,7 @@ const RETRY: u8 = 3;
 /// Appends `body` to `out`, without anything that says how long it is: the run's column does.
 pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
     debug_assert!(
-        is_whole(body.headers),
+        is_complete(body.headers),
         "a block of headers that ends in the middle could not be read back"
     );
     out.push(flags(body));
@@ -60,7 +60,7 @@ pub(crate) fn encode(body: &Body<'_>, out: &mut Vec<u8>) {
 
 /// `None`: malformed, or written by a newer version. Never panics and never reads past the end.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
-    let mut rest = Rest(bytes);
+    let mut rest = RecordReader(bytes);
     let flags = rest.byte()?;
     if flags & !KNOWN != 0 {
         return None;
@@ -99,20 +99,20 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
             Disposition::Deliver
         },
     };
-    (rest.0.is_empty() && is_whole(body.headers)).then_some(body)
+    (rest.0.is_empty() && is_complete(body.headers)).then_some(body)
 }
 
 /// What a record's first byte tells, at a fraction of what decoding costs; or those of several records, each taken for what it may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traits(u8);
+pub(super) struct RecordFlags(u8);
 
-impl Traits {
+impl RecordFlags {
     pub(super) fn of(record: &[u8]) -> Self {
         // One without a first byte is none that could be delivered.
         Self(record.first().map_or(HAS_DISPOSITION, |flags| *flags))
     }
 
-    pub(super) fn or(self, other: Self) -> Self {
+    pub(super) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -122,7 +122,7 @@ impl Traits {
     }
 
     /// Whether the message is simply to be delivered.
-    pub(super) fn is_to_deliver(self) -> bool {
+    pub(super) fn is_plain_delivery(self) -> bool {
         self.0 & HAS_DISPOSITION == 0
     }
 }
@@ -155,7 +155,7 @@ fn push_disposition(out: &mut Vec<u8>, disposition: &Disposition<'_>) {
             push_bytes(out, reason.code().as_bytes());
             push_bytes(out, detail.as_bytes());
         }
-        Disposition::Retry(Retry {
+        Disposition::Retry(RetryState {
             attempt,
             origin,
             due,
@@ -187,7 +187,7 @@ pub(super) fn push_signed(out: &mut Vec<u8>, value: i64) {
 }
 
 /// Reading a block of headers ends silently at its first bad byte; here that would deliver a message with some of its headers missing.
-fn is_whole(headers: Headers<'_>) -> bool {
+fn is_complete(headers: Headers<'_>) -> bool {
     let spaces = headers.iter().map(|(name, value)| {
         let value_space = value.map_or(1, |value| (value.len() + 1).required_space() + value.len());
         name.len().required_space() + name.len() + value_space
@@ -196,9 +196,9 @@ fn is_whole(headers: Headers<'_>) -> bool {
 }
 
 /// What is left of a record.
-struct Rest<'a>(&'a [u8]);
+struct RecordReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> RecordReader<'a> {
     fn byte(&mut self) -> Option<u8> {
         let (byte, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -239,7 +239,7 @@ impl<'a> Rest<'a> {
                 reason: self.reason()?,
                 detail: self.text()?,
             },
-            RETRY => Disposition::Retry(Retry {
+            RETRY => Disposition::Retry(RetryState {
                 attempt: self.varint()?,
                 origin: self.text()?,
                 due: self.instant()?,
@@ -253,7 +253,7 @@ impl<'a> Rest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::sample::{Sample, samples};
+    use crate::run::test_messages::{TestMessage, any_messages};
     use proptest::prelude::*;
 
     fn encoded(body: &Body<'_>) -> Vec<u8> {
@@ -262,17 +262,17 @@ mod tests {
         bytes
     }
 
-    fn plain() -> Sample {
-        Sample {
+    fn plain() -> TestMessage {
+        TestMessage {
             key: Some(b"k".to_vec()),
             payload: Some(b"v".to_vec()),
-            ..Sample::default()
+            ..TestMessage::default()
         }
     }
 
     proptest! {
         #[test]
-        fn every_body_reads_back_as_it_was(samples in samples(8)) {
+        fn every_body_reads_back_as_it_was(samples in any_messages(8)) {
             for sample in &samples {
                 let bytes = sample.record();
                 prop_assert_eq!(decode(&bytes), Some(sample.body()));
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn a_body_with_a_byte_too_many_or_too_few_is_malformed(samples in samples(2), extra: u8) {
+        fn a_body_with_a_byte_too_many_or_too_few_is_malformed(samples in any_messages(2), extra: u8) {
             for sample in &samples {
                 let mut bytes = sample.record();
                 for end in 0..bytes.len() {
@@ -298,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_never_panics(samples in samples(2), at: prop::sample::Index, to: u8) {
+        fn a_changed_byte_never_panics(samples in any_messages(2), at: prop::sample::Index, to: u8) {
             let mut bytes = samples[0].record();
             let at = at.index(bytes.len());
             bytes[at] = to;
@@ -308,12 +308,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_first_byte_tells_is_what_the_body_says(samples in samples(8)) {
+        fn what_the_first_byte_tells_is_what_the_body_says(samples in any_messages(8)) {
             for sample in &samples {
                 let (bytes, body) = (sample.record(), sample.body());
-                let traits = Traits::of(&bytes);
+                let traits = RecordFlags::of(&bytes);
                 prop_assert_eq!(traits.has_id(), body.id.is_some());
-                prop_assert_eq!(traits.is_to_deliver(), body.disposition == Disposition::Deliver);
+                prop_assert_eq!(traits.is_plain_delivery(), body.disposition == Disposition::Deliver);
             }
         }
     }
@@ -322,10 +322,10 @@ mod tests {
     fn null_and_empty_stay_apart() {
         for key in [None, Some(Vec::new())] {
             for payload in [None, Some(Vec::new())] {
-                let sample = Sample {
+                let sample = TestMessage {
                     key: key.clone(),
                     payload,
-                    ..Sample::default()
+                    ..TestMessage::default()
                 };
                 assert_eq!(decode(&sample.record()), Some(sample.body()));
             }
@@ -391,7 +391,7 @@ mod tests {
             id: Some("id-1"),
             target: Some("to"),
             dialect: Some(Dialect::Etf1),
-            disposition: Disposition::Retry(Retry {
+            disposition: Disposition::Retry(RetryState {
                 attempt: 300,
                 origin: "o",
                 due: Timestamp::from_millis(-1),

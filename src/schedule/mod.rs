@@ -12,14 +12,14 @@
 //! What it does not do: read, decode, claim, deliver. It has no clock: `now` is an argument, and a `now` that steps back takes less, never
 //! something twice.
 
-mod flight;
-mod inventory;
+mod in_flight_claims;
+mod run_index;
 
-pub(crate) use flight::Flights;
-pub(crate) use inventory::Inventory;
+pub(crate) use in_flight_claims::InFlightClaims;
+pub(crate) use run_index::RunIndex;
 
-use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
-use crate::mutant::{self, Mutant};
+use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
+use crate::mutant::{self, InjectedFault};
 use crate::wheel::Wheel;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,47 +34,47 @@ pub(crate) trait Places {
 
 /// See the module's page.
 pub(crate) struct Schedule<R> {
-    taken: Claim,
+    taken: Progress,
     /// Everything that was stored before it, with a place before `loaded`, is in here (or was taken).
     seen: Watermark,
     loaded: Cursor,
     /// As long as `loaded` is not past the cursor: every late message below it is in here.
     late_loaded: Offset,
     wheel: Wheel,
-    ready: BinaryHeap<Reverse<Head>>,
-    late: BinaryHeap<Late<R>>,
-    runs: Vec<Option<Standing<R>>>,
+    ready: BinaryHeap<Reverse<ReadyEntry>>,
+    late: BinaryHeap<LateMessage<R>>,
+    runs: Vec<Option<QueuedRun<R>>>,
     free: Vec<u32>,
     /// Reused by every advance of the wheel.
-    risen: Vec<(Timestamp, u32)>,
+    promoted: Vec<(Timestamp, u32)>,
 }
 
 /// A standing run in the heap, by the place of its next message.
-type Head = (Cursor, u32);
+type ReadyEntry = (Cursor, u32);
 
 /// A run of which the messages `next..end` are still to come. The run may since have been trimmed to fewer. If that left none it is gone, but
 /// its handle may be used again only when the wheel or the heap has come by it.
-struct Standing<R> {
+struct QueuedRun<R> {
     run: Rc<R>,
     next: u32,
     end: u32,
 }
 
-impl<R: Places> Standing<R> {
+impl<R: Places> QueuedRun<R> {
     fn next_place(&self) -> Option<Cursor> {
         let there = self.next < self.end && (self.next as usize) < self.run.len();
         there.then(|| self.run.place(self.next as usize))
     }
 }
 
-struct Late<R> {
+struct LateMessage<R> {
     place: Cursor,
     run: Rc<R>,
     index: u32,
 }
 
 /// By offset, the least first out of the heap.
-impl<R> Ord for Late<R> {
+impl<R> Ord for LateMessage<R> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other
             .place
@@ -84,31 +84,31 @@ impl<R> Ord for Late<R> {
     }
 }
 
-impl<R> PartialOrd for Late<R> {
+impl<R> PartialOrd for LateMessage<R> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<R> PartialEq for Late<R> {
+impl<R> PartialEq for LateMessage<R> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<R> Eq for Late<R> {}
+impl<R> Eq for LateMessage<R> {}
 
 /// What was taken in one step: the pair to claim, and the messages, each a run and an index into it.
-pub(crate) struct Take<R> {
-    pub(crate) claim: Claim,
+pub(crate) struct TakenBatch<R> {
+    pub(crate) claim: Progress,
     pub(crate) messages: Vec<(Rc<R>, u32)>,
     /// How many of them were late; they come first.
-    pub(crate) late: usize,
+    pub(crate) late_count: usize,
 }
 
 impl<R: Places> Schedule<R> {
     /// Begins behind `taken`, having seen nothing yet of what is stored before `seen`.
-    pub(crate) fn new(taken: Claim, seen: Watermark) -> Self {
+    pub(crate) fn new(taken: Progress, seen: Watermark) -> Self {
         Self {
             taken,
             seen,
@@ -119,11 +119,11 @@ impl<R: Places> Schedule<R> {
             late: BinaryHeap::new(),
             runs: Vec::new(),
             free: Vec::new(),
-            risen: Vec::new(),
+            promoted: Vec::new(),
         }
     }
 
-    pub(crate) fn taken(&self) -> Claim {
+    pub(crate) fn taken(&self) -> Progress {
         self.taken
     }
 
@@ -137,42 +137,42 @@ impl<R: Places> Schedule<R> {
     }
 
     /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then begin a new schedule behind what was taken, and load again.
-    pub(crate) fn went_back(&self, watermark: Watermark) -> bool {
-        watermark < self.seen && !mutant::active(Mutant::IgnoresRollback)
+    pub(crate) fn is_rolled_back(&self, watermark: Watermark) -> bool {
+        watermark < self.seen && !mutant::active(InjectedFault::IgnoreRollback)
     }
 
     /// All that was stored before `watermark` was merged.
-    pub(crate) fn see(&mut self, watermark: Watermark) {
+    pub(crate) fn advance_seen(&mut self, watermark: Watermark) {
         self.seen = self.seen.max(watermark);
     }
 
     /// All places before `loaded` were merged.
-    pub(crate) fn load_reached(&mut self, loaded: Cursor) {
+    pub(crate) fn set_loaded(&mut self, loaded: Cursor) {
         self.loaded = loaded;
     }
 
     /// All late messages below `bound` were merged, though not everything up to the cursor yet: these may go, so that a backlog of late
     /// messages need not be in memory as a whole.
-    pub(crate) fn late_reached(&mut self, bound: Offset) {
+    pub(crate) fn advance_late_loaded(&mut self, bound: Offset) {
         self.late_loaded = self.late_loaded.max(bound);
     }
 
     /// Some message at or past `bound` is not in memory after all.
-    pub(crate) fn load_reaches_only(&mut self, bound: Cursor) {
+    pub(crate) fn lower_loaded(&mut self, bound: Cursor) {
         self.loaded = self.loaded.min(bound);
-        if !self.is_loaded() {
+        if !self.is_cursor_loaded() {
             self.late_loaded = Offset(0);
         }
     }
 
     /// Whether everything up to the cursor is in memory.
-    fn is_loaded(&self) -> bool {
+    fn is_cursor_loaded(&self) -> bool {
         self.loaded > self.taken.cursor
     }
 
     /// The end of the late messages that may be taken.
     fn late_end(&self) -> Watermark {
-        if self.is_loaded() {
+        if self.is_cursor_loaded() {
             self.seen
         } else {
             self.seen.min(Watermark(self.late_loaded.0))
@@ -180,7 +180,7 @@ impl<R: Places> Schedule<R> {
     }
 
     /// The due of the late message that would be taken next.
-    pub(crate) fn late_due(&self) -> Option<Timestamp> {
+    pub(crate) fn next_late_due(&self) -> Option<Timestamp> {
         self.late
             .peek()
             .filter(|late| self.late_end().covers(late.place.offset))
@@ -188,12 +188,12 @@ impl<R: Places> Schedule<R> {
     }
 
     /// Late messages that are held.
-    pub(crate) fn late(&self) -> usize {
+    pub(crate) fn late_count(&self) -> usize {
         self.late.len()
     }
 
     /// Whether there are (or, ahead of now, may be) messages in memory that nothing but time keeps from being taken.
-    pub(crate) fn holds_loaded(&self) -> bool {
+    pub(crate) fn has_loaded_messages(&self) -> bool {
         let late = self
             .late
             .peek()
@@ -202,17 +202,21 @@ impl<R: Places> Schedule<R> {
             .ready
             .peek()
             .is_some_and(|Reverse((place, _))| *place < self.loaded);
-        late || self.is_loaded()
-            && (ready || self.wheel.next().is_some_and(|due| due < self.loaded.due))
+        late || self.is_cursor_loaded()
+            && (ready
+                || self
+                    .wheel
+                    .next_wakeup()
+                    .is_some_and(|due| due < self.loaded.due))
     }
 
     /// Takes a run in. Merging the same messages twice, under one name or another, is harmless: equal places are one message.
-    pub(crate) fn merge(&mut self, run: Rc<R>) {
+    pub(crate) fn add_run(&mut self, run: Rc<R>) {
         let mut next = 0;
         while next < run.len() && run.place(next) <= self.taken.cursor {
             let place = run.place(next);
             if !self.taken.covers(place) {
-                self.late.push(Late {
+                self.late.push(LateMessage {
                     place,
                     run: run.clone(),
                     index: index(next),
@@ -222,16 +226,16 @@ impl<R: Places> Schedule<R> {
         }
         if next < run.len() {
             let end = index(run.len());
-            let handle = self.add(Standing {
+            let handle = self.allocate(QueuedRun {
                 run,
                 next: index(next),
                 end,
             });
-            self.stand(handle);
+            self.requeue(handle);
         }
     }
 
-    fn add(&mut self, standing: Standing<R>) -> u32 {
+    fn allocate(&mut self, standing: QueuedRun<R>) -> u32 {
         if let Some(handle) = self.free.pop() {
             self.runs[handle as usize] = Some(standing);
             return handle;
@@ -241,10 +245,10 @@ impl<R: Places> Schedule<R> {
     }
 
     /// Puts a run into the wheel at its next message, or lets it go after its last.
-    fn stand(&mut self, handle: u32) {
+    fn requeue(&mut self, handle: u32) {
         match self.runs[handle as usize]
             .as_ref()
-            .and_then(Standing::next_place)
+            .and_then(QueuedRun::next_place)
         {
             Some(place) => self.wheel.insert(place.due, handle),
             None => {
@@ -256,7 +260,7 @@ impl<R: Places> Schedule<R> {
 
     /// Lets `trim` shorten each run that nobody else holds; what it cuts must lie at or past `loaded`, which becomes the bound.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
-        self.load_reaches_only(loaded);
+        self.lower_loaded(loaded);
         for slot in &mut self.runs {
             slot.as_mut()
                 .and_then(|standing| Rc::get_mut(&mut standing.run))
@@ -271,14 +275,16 @@ impl<R: Places> Schedule<R> {
     /// `None`: nothing to take, and the pair stays.
     ///
     /// Nothing is taken while the store is behind the pair's own watermark, and nothing fresh before everything up to the cursor is in memory.
-    pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<Take<R>> {
-        if self.late_end() < self.taken.watermark && !mutant::active(Mutant::NoWait) {
+    pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<TakenBatch<R>> {
+        if self.late_end() < self.taken.watermark
+            && !mutant::active(InjectedFault::ClaimWhileStoreIsBehind)
+        {
             return None;
         }
         let mut messages = Vec::new();
         let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
         let late = messages.len();
-        let cursor = if self.is_loaded() {
+        let cursor = if self.is_cursor_loaded() {
             self.take_fresh(now, limit, watermark, &mut messages)
         } else {
             self.taken.cursor
@@ -287,12 +293,12 @@ impl<R: Places> Schedule<R> {
             // W could move alone, but nothing needs it to: it moves with the next message.
             return None;
         }
-        let claim = Claim::new(cursor, watermark);
+        let claim = Progress::new(cursor, watermark);
         self.taken = claim;
-        Some(Take {
+        Some(TakenBatch {
             claim,
             messages,
-            late,
+            late_count: late,
         })
     }
 
@@ -316,7 +322,7 @@ impl<R: Places> Schedule<R> {
                 }
             }
             let Some(late) = self.late.pop() else { break };
-            if !again && !mutant::active(Mutant::SkipsLate) {
+            if !again && !mutant::active(InjectedFault::SkipLateMessages) {
                 messages.push((late.run, late.index));
             }
             last = Some(place.offset);
@@ -334,27 +340,27 @@ impl<R: Places> Schedule<R> {
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Cursor {
         let mut cursor = self.taken.cursor;
-        let mut ahead: Vec<Late<R>> = Vec::new();
+        let mut ahead: Vec<LateMessage<R>> = Vec::new();
         while messages.len() < limit && ahead.len() < limit {
-            let Some((place, run, index)) = self.pop_before(now) else {
+            let Some((place, run, index)) = self.pop_due(now) else {
                 break;
             };
             if place <= cursor {
                 if !watermark.covers(place.offset) {
-                    self.late.push(Late { place, run, index });
+                    self.late.push(LateMessage { place, run, index });
                 }
             } else if watermark.covers(place.offset) {
                 cursor = place;
                 messages.push((run, index));
             } else {
-                ahead.push(Late { place, run, index });
+                ahead.push(LateMessage { place, run, index });
             }
         }
-        for Late { place, run, index } in ahead {
+        for LateMessage { place, run, index } in ahead {
             if place <= cursor {
-                self.late.push(Late { place, run, index });
+                self.late.push(LateMessage { place, run, index });
             } else {
-                let handle = self.add(Standing {
+                let handle = self.allocate(QueuedRun {
                     run,
                     next: index,
                     end: index + 1,
@@ -366,8 +372,8 @@ impl<R: Places> Schedule<R> {
     }
 
     /// The least due of what waits to be taken at `now`, but for what is due at once; of late messages only the first is looked at.
-    pub(crate) fn least_due(&mut self, now: Timestamp) -> Option<Timestamp> {
-        self.rise(now);
+    pub(crate) fn earliest_due(&mut self, now: Timestamp) -> Option<Timestamp> {
+        self.promote_due(now);
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
         let late = self
             .late
@@ -382,12 +388,12 @@ impl<R: Places> Schedule<R> {
     }
 
     /// Runs whose next message is due leave the wheel.
-    fn rise(&mut self, now: Timestamp) {
-        self.wheel.advance(now, &mut self.risen);
-        for (_, handle) in self.risen.drain(..) {
+    fn promote_due(&mut self, now: Timestamp) {
+        self.wheel.advance(now, &mut self.promoted);
+        for (_, handle) in self.promoted.drain(..) {
             match self.runs[handle as usize]
                 .as_ref()
-                .and_then(Standing::next_place)
+                .and_then(QueuedRun::next_place)
             {
                 Some(place) => self.ready.push(Reverse((place, handle))),
                 None => {
@@ -399,8 +405,8 @@ impl<R: Places> Schedule<R> {
     }
 
     /// The next message in order that is due and loaded; its run stands again at the message after it.
-    fn pop_before(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
-        self.rise(now);
+    fn pop_due(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
+        self.promote_due(now);
         loop {
             let mut head = self.ready.peek_mut()?;
             let Reverse((place, handle)) = *head;
@@ -412,7 +418,7 @@ impl<R: Places> Schedule<R> {
             else {
                 // Trimmed away beneath its head.
                 PeekMut::pop(head);
-                self.stand(handle);
+                self.requeue(handle);
                 continue;
             };
             let (run, index) = (standing.run.clone(), standing.next);
@@ -421,7 +427,7 @@ impl<R: Places> Schedule<R> {
                 Some(after) if after.due <= now => *head = Reverse((after, handle)),
                 _ => {
                     PeekMut::pop(head);
-                    self.stand(handle);
+                    self.requeue(handle);
                 }
             }
             return Some((place, run, index));
@@ -432,7 +438,7 @@ impl<R: Places> Schedule<R> {
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
         let late = self.late.peek().map(|late| late.place.due);
-        [ready, late, self.wheel.next()]
+        [ready, late, self.wheel.next_wakeup()]
             .into_iter()
             .flatten()
             .filter(|due| *due > now)
@@ -523,7 +529,7 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let schedule = Schedule::new(Claim::START, Watermark(0));
+            let schedule = Schedule::new(Progress::START, Watermark(0));
             Self {
                 now: 1_000,
                 dues: Vec::new(),
@@ -540,7 +546,7 @@ mod tests {
         fn merge(&mut self, mut run: Vec<Cursor>) {
             run.sort_unstable();
             self.runs.push(run.clone());
-            self.schedule.merge(Rc::new(run));
+            self.schedule.add_run(Rc::new(run));
         }
 
         /// As the loader does it: what is stored but was dropped or cut comes again before the bound rises.
@@ -552,7 +558,7 @@ mod tests {
                     .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
                 let run: Vec<_> = all.filter(|place| *place < bound).collect();
                 self.merge(run);
-                self.schedule.load_reached(bound);
+                self.schedule.set_loaded(bound);
             }
         }
 
@@ -573,7 +579,9 @@ mod tests {
                     }
                     self.merge(run);
                 }
-                Step::See => self.schedule.see(Watermark(self.dues.len() as u64)),
+                Step::See => self
+                    .schedule
+                    .advance_seen(Watermark(self.dues.len() as u64)),
                 Step::Load(distance) => self.load(self.at(distance)),
                 Step::LoadLate(ahead) => {
                     let taken = self.schedule.taken();
@@ -585,7 +593,7 @@ mod tests {
                         .filter(|place| *place <= taken.cursor && place.offset < end)
                         .collect();
                     self.merge(run);
-                    self.schedule.late_reached(end);
+                    self.schedule.advance_late_loaded(end);
                 }
                 Step::Again(index) if !self.runs.is_empty() => {
                     self.merge(index.get(&self.runs).clone())
@@ -595,7 +603,7 @@ mod tests {
                 Step::Time(distance) => self.now += distance,
                 Step::WentBack(by) => {
                     let watermark = Watermark(self.schedule.seen().0.saturating_sub(by));
-                    if self.schedule.went_back(watermark) {
+                    if self.schedule.is_rolled_back(watermark) {
                         self.schedule = Schedule::new(self.schedule.taken(), watermark);
                     }
                 }
@@ -623,7 +631,7 @@ mod tests {
                 .iter()
                 .map(|(run, index)| run.place(*index as usize))
                 .collect();
-            let (late, fresh) = places.split_at(take.late);
+            let (late, fresh) = places.split_at(take.late_count);
             prop_assert!(
                 !places.is_empty() && places.len() <= limit && late.len() <= limit.div_ceil(2)
             );
@@ -662,17 +670,20 @@ mod tests {
     #[test]
     fn a_run_of_which_a_trim_leaves_nothing_is_gone_and_its_handle_is_used_again_when_the_wheel_came_by()
      {
-        let mut schedule = Schedule::new(Claim::START, Watermark(9));
+        let mut schedule = Schedule::new(Progress::START, Watermark(9));
         let (now, run) = (Timestamp::from_millis(1_000), |due, offset| {
             Rc::new(vec![place(due, offset)])
         });
-        schedule.merge(run(2_000, 1));
-        schedule.merge(run(500, 2));
-        schedule.load_reached(place(9_000, 0));
-        assert_eq!(schedule.least_due(now), Some(Timestamp::from_millis(500)));
+        schedule.add_run(run(2_000, 1));
+        schedule.add_run(run(500, 2));
+        schedule.set_loaded(place(9_000, 0));
+        assert_eq!(
+            schedule.earliest_due(now),
+            Some(Timestamp::from_millis(500))
+        );
         schedule.trim(place(400, 0), |run| run.retain(|at| *at < place(400, 0)));
         assert_eq!(schedule.runs.iter().flatten().count(), 0);
-        schedule.load_reached(place(9_000, 0));
+        schedule.set_loaded(place(9_000, 0));
         assert!(schedule.take(Timestamp::from_millis(3_000), 9).is_none());
         assert_eq!(schedule.free.len(), 2);
     }
@@ -698,60 +709,60 @@ mod tests {
 
     #[test]
     fn late_messages_that_are_loaded_go_before_the_rest_is() {
-        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(90));
-        schedule.merge(Rc::new(vec![place(40, 7), place(45, 20), place(60, 8)]));
-        schedule.late_reached(Offset(20));
+        let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(90));
+        schedule.add_run(Rc::new(vec![place(40, 7), place(45, 20), place(60, 8)]));
+        schedule.advance_late_loaded(Offset(20));
         let take = schedule
             .take(Timestamp::from_millis(100), 10)
             .expect("the late one below the bound");
         assert_eq!(
-            (take.messages.len(), take.late, take.claim),
-            (1, 1, Claim::new(place(50, 5), Watermark(20)))
+            (take.messages.len(), take.late_count, take.claim),
+            (1, 1, Progress::new(place(50, 5), Watermark(20)))
         );
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
     }
 
     #[test]
     fn nothing_is_taken_before_everything_up_to_the_cursor_is_loaded() {
-        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(9));
-        schedule.merge(Rc::new(vec![place(40, 7), place(60, 8)]));
-        schedule.load_reached(place(50, 5));
+        let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(9));
+        schedule.add_run(Rc::new(vec![place(40, 7), place(60, 8)]));
+        schedule.set_loaded(place(50, 5));
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
-        schedule.load_reached(place(101, 0));
+        schedule.set_loaded(place(101, 0));
         let take = schedule
             .take(Timestamp::from_millis(100), 10)
             .expect("two messages");
         assert_eq!(
-            (take.messages.len(), take.late, take.claim),
-            (2, 1, Claim::new(place(60, 8), Watermark(9)))
+            (take.messages.len(), take.late_count, take.claim),
+            (2, 1, Progress::new(place(60, 8), Watermark(9)))
         );
     }
 
     #[test]
     fn nothing_is_taken_while_the_store_is_behind_the_pair() {
-        let mut schedule = Schedule::new(Claim::new(place(50, 5), Watermark(6)), Watermark(5));
-        schedule.load_reached(place(1_000, 0));
-        schedule.merge(Rc::new(vec![place(60, 4)]));
+        let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(5));
+        schedule.set_loaded(place(1_000, 0));
+        schedule.add_run(Rc::new(vec![place(60, 4)]));
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_none());
-        schedule.see(Watermark(6));
+        schedule.advance_seen(Watermark(6));
         assert!(schedule.take(Timestamp::from_millis(100), 10).is_some());
     }
 
     #[test]
     fn a_backlog_of_late_messages_leaves_room_for_fresh_ones() {
-        let mut schedule = Schedule::new(Claim::new(place(50, 0), Watermark(1)), Watermark(100));
-        schedule.load_reached(place(1_000, 0));
-        schedule.merge(Rc::new(
+        let mut schedule = Schedule::new(Progress::new(place(50, 0), Watermark(1)), Watermark(100));
+        schedule.set_loaded(place(1_000, 0));
+        schedule.add_run(Rc::new(
             (10..100)
                 .map(|offset| place(40, offset))
                 .collect::<Vec<_>>(),
         ));
-        schedule.merge(Rc::new(
+        schedule.add_run(Rc::new(
             (1..10).map(|offset| place(60, offset)).collect::<Vec<_>>(),
         ));
         let take = schedule
             .take(Timestamp::from_millis(100), 8)
             .expect("messages");
-        assert_eq!((take.late, take.messages.len()), (4, 8));
+        assert_eq!((take.late_count, take.messages.len()), (4, 8));
     }
 }

@@ -1,9 +1,9 @@
 //! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults, and everywhere in exactly-once). It sees
 //! what a reader of committed records does.
 
-use super::workload::{Kind, Sent};
-use super::world::{ABORTED, Arrival, Handed, World};
-use crate::store::{Balance, Tally};
+use super::workload::{Sent, SentKind};
+use super::world::{ABORTED, Arrival, SimDelivery, World};
+use crate::store::{Balance, OutcomeCounts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     }
     // What would come twice comes soon after.
     tokio::time::sleep(Duration::from_secs(15)).await;
-    let arrivals = by_uid(world);
+    let arrivals = arrivals_by_uid(world);
     let mut broken = missing(world, sent);
-    world.audit();
+    world.check_ledgers();
     if !world.store_lost_writes() {
         broken.extend(ledgers(world, sent));
     }
-    broken.extend(world.take_accusations());
+    broken.extend(world.take_violations());
     broken.extend(early(world, sent));
     broken.extend(
         arrivals
@@ -35,7 +35,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
         let came = arrivals
             .get(message.uid.as_str())
             .map_or(&[][..], Vec::as_slice);
-        broken.extend(wrong(world, message, came));
+        broken.extend(violations(world, message, came));
     }
     broken
 }
@@ -43,18 +43,19 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
 /// When all is settled nothing is pending, and the ledgers say what arrived.
 pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
     let balances = world.balances();
-    let is_closed =
-        |balance: &Balance| balance.difference == 0 && balance.pending == 0 && !balance.is_unsure;
+    let is_closed = |balance: &Balance| {
+        balance.difference == 0 && balance.pending == 0 && !balance.is_uncertain
+    };
     let mut wrong: Vec<_> = balances
         .iter()
         .filter(|balance| !is_closed(balance))
         .map(|balance| format!("a ledger is open: {balance:?}"))
         .collect();
-    if !world.was_disturbed() {
-        let mut told = Tally::default();
+    if !world.may_have_duplicates() {
+        let mut told = OutcomeCounts::default();
         balances
             .iter()
-            .for_each(|balance| told.add(balance.settled));
+            .for_each(|balance| told.add(balance.outcomes));
         let accepted: u64 = balances.iter().map(|balance| balance.accepted).sum();
         let (dead, delivered): (Vec<_>, Vec<_>) = world
             .arrivals()
@@ -62,14 +63,14 @@ pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
             .partition(|arrival| arrival.is_dead);
         let messages = sent
             .iter()
-            .filter(|sent| !matches!(sent.kind, Kind::Cancel { .. }))
+            .filter(|sent| !matches!(sent.kind, SentKind::Cancel { .. }))
             .count();
         let cancelled = sent.iter().filter(|sent| world.was_cancelled(sent)).count();
         let ledger = [
             told.delivered,
             told.dead_lettered,
             told.cancelled,
-            accepted - told.sent_back,
+            accepted - told.retried,
         ];
         let seen = [delivered.len(), dead.len(), cancelled, messages].map(|count| count as u64);
         if ledger != seen {
@@ -79,7 +80,7 @@ pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
     wrong
 }
 
-fn by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
+fn arrivals_by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
     let mut arrivals: BTreeMap<String, Vec<Arrival>> = BTreeMap::new();
     for arrival in world.arrivals() {
         arrivals
@@ -98,11 +99,11 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
         .map(|arrival| arrival.uid)
         .collect();
     let is_missing = |message: &&Sent| {
-        let is_expected = !matches!(message.kind, Kind::Cancel { .. });
+        let is_expected = !matches!(message.kind, SentKind::Cancel { .. });
         is_expected
             && !arrived.contains(&message.uid)
             && !world.was_cancelled(message)
-            && !world.streams().took_away(&message.uid)
+            && !world.streams().was_purged(&message.uid)
     };
     sent.iter()
         .filter(is_missing)
@@ -113,47 +114,47 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
 /// What was handed over before its due by the clock of the process that did so.
 fn early(world: &World, sent: &[Sent]) -> Vec<String> {
     let due = |sent: &Sent| match sent.kind {
-        Kind::Delayed { due, .. } | Kind::Large { due } => Some((sent.uid.clone(), due)),
+        SentKind::Delayed { due, .. } | SentKind::Large { due } => Some((sent.uid.clone(), due)),
         _ => None,
     };
     let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
-    let is_early = |handed: &&Handed| {
+    let is_early = |handed: &&SimDelivery| {
         dues.get(&handed.uid)
             .is_some_and(|due| *due > handed.own_at)
     };
     world
-        .handed()
+        .deliveries()
         .iter()
         .filter(is_early)
         .map(|handed| format!("early by its own clock: {handed:?}"))
         .collect()
 }
 
-fn wrong(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
+fn violations(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
     let mut wrong = Vec::new();
     match &message.kind {
-        Kind::Delayed { .. } | Kind::Relay => {
+        SentKind::Delayed { .. } | SentKind::Relay => {
             wrong.extend(
                 came.iter()
                     .filter(|arrival| arrival.is_dead)
                     .map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")),
             );
         }
-        Kind::Large { .. } | Kind::Refused => {
+        SentKind::Large { .. } | SentKind::Refused => {
             wrong.extend(
                 came.iter()
                     .filter(|arrival| !arrival.is_dead)
                     .map(|arrival| format!("delivered: {message:?} {arrival:?}")),
             );
         }
-        Kind::Cancel { .. } => wrong.extend(
+        SentKind::Cancel { .. } => wrong.extend(
             came.iter()
                 .map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}")),
         ),
     }
-    if !world.was_disturbed() && came.len() > 1 {
+    if !world.may_have_duplicates() && came.len() > 1 {
         wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
-    } else if (world.is_exactly_once() || world.streams().drop_repetitions()) && came.len() > 1 {
+    } else if (world.is_exactly_once() || world.streams().forbid_duplicates()) && came.len() > 1 {
         wrong.push(format!("twice: {message:?} {came:?}"));
     }
     if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {

@@ -1,12 +1,12 @@
 //! Producers at the near end of a link: what is sent while that is cut waits here, and goes out when it heals; what the brokers tell is not
 //! heard before. When producers fail, nobody knows what became of what was under way.
 
-use super::link::Link;
+use super::link::Network;
 use super::world::World;
 use crate::broker::memory::{MemoryTarget, MemoryTransactors};
 use crate::broker::{
-    Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Target, Transactional,
-    Transactors,
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
+    SendResult, Target, TransactionalProducers, TxnOffset,
 };
 use crate::model::{Headers, Reason};
 use async_trait::async_trait;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 const IN_CLIENT_MAX: usize = 1_000;
 
 /// What a record is, as long as it waits.
-struct Record {
+struct WaitingRecord {
     topic: String,
     partition: Option<i32>,
     key: Option<Vec<u8>>,
@@ -27,72 +27,72 @@ struct Record {
     extra: Vec<(String, Vec<u8>)>,
 }
 
-impl Record {
-    fn new(record: &Outgoing<'_>) -> Self {
+impl WaitingRecord {
+    fn new(record: &OutgoingRecord<'_>) -> Self {
         Self {
             topic: record.topic.to_owned(),
             partition: record.partition,
             key: record.key.map(<[u8]>::to_vec),
             payload: record.payload.map(<[u8]>::to_vec),
             headers: record.headers.as_block().to_vec(),
-            stays: record.stays,
+            stays: record.keep_header,
             extra: record
-                .extra
+                .extra_headers
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), value.to_vec()))
                 .collect(),
         }
     }
 
-    fn send(&self, send: impl FnOnce(&Outgoing<'_>) -> Sent) -> Sent {
+    fn send(&self, send: impl FnOnce(&OutgoingRecord<'_>) -> SendResult) -> SendResult {
         let extra: Vec<(&str, &[u8])> = self
             .extra
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_slice()))
             .collect();
-        send(&Outgoing {
+        send(&OutgoingRecord {
             topic: &self.topic,
             partition: self.partition,
             key: self.key.as_deref(),
             payload: self.payload.as_deref(),
             headers: Headers::from_block(&self.headers),
-            stays: self.stays,
-            extra: &extra,
+            keep_header: self.stays,
+            extra_headers: &extra,
         })
     }
 }
 
-fn closed() -> Failure {
-    Failure {
-        kind: FailureKind::Closed,
+fn closed() -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::ClientFailed,
         reason: Reason::TimedOut,
         detail: "the producer has failed for good".to_owned(),
     }
 }
 
-fn failed(ticket: u64, failure: Failure) -> Report {
-    Report {
+fn failed(ticket: u64, failure: DeliveryFailure) -> DeliveryReport {
+    DeliveryReport {
         ticket,
-        place: None,
+        position: None,
         outcome: Err(failure),
     }
 }
 
 /// A target.
-pub(super) struct Producer {
+pub(super) struct NetworkProducer {
     world: World,
-    link: Rc<Link>,
+    link: Rc<Network>,
     target: MemoryTarget,
     /// Of the link, when the target was made.
     failures: u64,
-    waiting: VecDeque<(Record, u64)>,
+    waiting: VecDeque<(WaitingRecord, u64)>,
     /// Tickets of what went out and was not reported on.
     sent: BTreeSet<u64>,
-    told: Vec<Report>,
+    reports: Vec<DeliveryReport>,
 }
 
-impl Producer {
-    pub(super) fn new(world: &World, link: &Rc<Link>) -> Self {
+impl NetworkProducer {
+    pub(super) fn new(world: &World, link: &Rc<Network>) -> Self {
         Self {
             world: world.clone(),
             link: link.clone(),
@@ -100,66 +100,66 @@ impl Producer {
             failures: link.failures(),
             waiting: VecDeque::new(),
             sent: BTreeSet::new(),
-            told: Vec::new(),
+            reports: Vec::new(),
         }
     }
 
     /// What has failed is replaced, and what waits goes out, if that can be.
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         if self.failures != self.link.failures() {
             self.failures = self.link.failures();
             self.target = self.world.cluster().target(IN_CLIENT_MAX);
             let lost = std::mem::take(&mut self.sent)
                 .into_iter()
                 .chain(self.waiting.drain(..).map(|(_, ticket)| ticket));
-            self.told
+            self.reports
                 .extend(lost.map(|ticket| failed(ticket, closed())));
         }
         while !self.link.is_cut()
             && let Some((record, ticket)) = self.waiting.pop_front()
         {
             match record.send(|record| self.target.send(record, ticket)) {
-                Sent::Taken => _ = self.sent.insert(ticket),
-                Sent::Failed(failure) => self.told.push(failed(ticket, failure)),
-                Sent::Full => unreachable!("it holds no more than its target takes"),
+                SendResult::Accepted => _ = self.sent.insert(ticket),
+                SendResult::Failed(failure) => self.reports.push(failed(ticket, failure)),
+                SendResult::QueueFull => unreachable!("it holds no more than its target takes"),
             }
         }
     }
 }
 
 #[async_trait(?Send)]
-impl Target for Producer {
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        self.go_on();
+impl Target for NetworkProducer {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        self.resume();
         if self.link.have_producers_failed() {
-            return Sent::Failed(closed());
+            return SendResult::Failed(closed());
         }
         if self.waiting.len() + self.sent.len() >= IN_CLIENT_MAX {
-            return Sent::Full;
+            return SendResult::QueueFull;
         }
         if self.link.is_cut() {
-            self.waiting.push_back((Record::new(record), ticket));
-            return Sent::Taken;
+            self.waiting.push_back((WaitingRecord::new(record), ticket));
+            return SendResult::Accepted;
         }
         let sent = self.target.send(record, ticket);
-        if sent == Sent::Taken {
+        if sent == SendResult::Accepted {
             self.sent.insert(ticket);
         }
         sent
     }
 
     /// Dropping it loses nothing: reports leave only with the answer.
-    async fn reports(&mut self) -> Vec<Report> {
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         loop {
-            self.go_on();
-            if !self.told.is_empty() {
-                return std::mem::take(&mut self.told);
+            self.resume();
+            if !self.reports.is_empty() {
+                return std::mem::take(&mut self.reports);
             }
             let is_cut = self.link.is_cut();
             tokio::select! {
                 biased;
                 () = self.link.changed() => {}
-                reports = self.target.reports(), if !is_cut => {
+                reports = self.target.next_reports(), if !is_cut => {
                     reports.iter().for_each(|report| _ = self.sent.remove(&report.ticket));
                     return reports;
                 }
@@ -172,148 +172,152 @@ impl Target for Producer {
     }
 }
 
-enum Asked {
-    Open(Transactional),
-    Send(Record, u64),
-    Commit(Marker),
+enum QueuedRequest {
+    Open(ProducerIdentity),
+    Send(WaitingRecord, u64),
+    Commit(TxnOffset),
     Abort,
 }
 
 /// Transactors.
-pub(super) struct Exchange {
-    link: Rc<Link>,
+pub(super) struct NetworkTransactions {
+    link: Rc<Network>,
     transactors: MemoryTransactors,
     failures: u64,
-    waiting: VecDeque<(u64, Asked)>,
+    waiting: VecDeque<(u64, QueuedRequest)>,
     /// Those that were opened and are neither lost nor given up.
     open: BTreeSet<u64>,
-    told: Vec<(u64, Happened)>,
+    events: Vec<(u64, ProducerEvent)>,
 }
 
-impl Exchange {
-    pub(super) fn new(world: &World, link: &Rc<Link>) -> Self {
+impl NetworkTransactions {
+    pub(super) fn new(world: &World, link: &Rc<Network>) -> Self {
         Self {
             link: link.clone(),
             transactors: world.cluster().transactors(),
             failures: link.failures(),
             waiting: VecDeque::new(),
             open: BTreeSet::new(),
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
-    fn lose(&mut self, number: u64) {
-        self.transactors.end(number);
-        self.told.push((
+    fn fail(&mut self, number: u64) {
+        self.transactors.discard(number);
+        self.events.push((
             number,
-            Happened::Lost {
+            ProducerEvent::Failed {
                 is_fenced: false,
                 reason: closed().detail,
             },
         ));
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         if self.failures != self.link.failures() {
             self.failures = self.link.failures();
             self.waiting.clear();
             std::mem::take(&mut self.open)
                 .into_iter()
-                .for_each(|number| self.lose(number));
+                .for_each(|number| self.fail(number));
         }
         while !self.link.is_cut()
             && let Some((number, asked)) = self.waiting.pop_front()
         {
-            self.pass_on(number, asked);
+            self.forward(number, asked);
         }
     }
 
-    fn pass_on(&mut self, number: u64, asked: Asked) {
+    fn forward(&mut self, number: u64, asked: QueuedRequest) {
         match asked {
-            Asked::Open(name) => self.transactors.open(number, &name),
-            Asked::Send(record, ticket) => {
-                if let Sent::Failed(failure) =
+            QueuedRequest::Open(name) => self.transactors.open(number, &name),
+            QueuedRequest::Send(record, ticket) => {
+                if let SendResult::Failed(failure) =
                     record.send(|record| self.transactors.send(number, record, ticket))
                 {
-                    self.told
-                        .push((number, Happened::Reports(vec![failed(ticket, failure)])));
+                    self.events.push((
+                        number,
+                        ProducerEvent::Reports(vec![failed(ticket, failure)]),
+                    ));
                 }
             }
-            Asked::Commit(marker) => self.transactors.commit(number, marker),
-            Asked::Abort => self.transactors.abort(number),
+            QueuedRequest::Commit(marker) => self.transactors.commit(number, marker),
+            QueuedRequest::Abort => self.transactors.abort(number),
         }
     }
 
-    fn ask(&mut self, number: u64, asked: Asked) {
-        self.go_on();
+    fn request(&mut self, number: u64, asked: QueuedRequest) {
+        self.resume();
         if !self.open.contains(&number) {
             return;
         }
         if self.link.is_cut() {
             self.waiting.push_back((number, asked))
         } else {
-            self.pass_on(number, asked)
+            self.forward(number, asked)
         }
     }
 }
 
 #[async_trait(?Send)]
-impl Transactors for Exchange {
-    fn expect(&mut self, name: &Transactional) {
-        self.transactors.expect(name);
+impl TransactionalProducers for NetworkTransactions {
+    fn preconnect(&mut self, name: &ProducerIdentity) {
+        self.transactors.preconnect(name);
     }
 
-    fn open(&mut self, number: u64, name: &Transactional) {
-        self.go_on();
+    fn open(&mut self, number: u64, name: &ProducerIdentity) {
+        self.resume();
         if self.link.have_producers_failed() {
-            return self.lose(number);
+            return self.fail(number);
         }
         self.open.insert(number);
-        self.ask(number, Asked::Open(name.clone()));
+        self.request(number, QueuedRequest::Open(name.clone()));
     }
 
-    fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        self.go_on();
+    fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        self.resume();
         if !self.open.contains(&number) {
-            return Sent::Failed(closed());
+            return SendResult::Failed(closed());
         }
         if !self.link.is_cut() {
             return self.transactors.send(number, record, ticket);
         }
-        self.waiting
-            .push_back((number, Asked::Send(Record::new(record), ticket)));
-        Sent::Taken
+        self.waiting.push_back((
+            number,
+            QueuedRequest::Send(WaitingRecord::new(record), ticket),
+        ));
+        SendResult::Accepted
     }
 
-    fn commit(&mut self, number: u64, marker: Marker) {
-        self.ask(number, Asked::Commit(marker));
+    fn commit(&mut self, number: u64, marker: TxnOffset) {
+        self.request(number, QueuedRequest::Commit(marker));
     }
 
     fn abort(&mut self, number: u64) {
-        self.ask(number, Asked::Abort);
+        self.request(number, QueuedRequest::Abort);
     }
 
     /// What was in it stays open at the brokers until the next of its name.
-    fn end(&mut self, number: u64) {
+    fn discard(&mut self, number: u64) {
         self.open.remove(&number);
         self.waiting.retain(|(of, _)| *of != number);
-        self.told.retain(|(of, _)| *of != number);
-        self.transactors.end(number);
+        self.events.retain(|(of, _)| *of != number);
+        self.transactors.discard(number);
     }
 
     /// Dropping it loses nothing: what happened leaves only with the answer.
-    async fn happened(&mut self) -> Vec<(u64, Happened)> {
+    async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         loop {
-            self.go_on();
-            if !self.told.is_empty() {
-                return std::mem::take(&mut self.told);
+            self.resume();
+            if !self.events.is_empty() {
+                return std::mem::take(&mut self.events);
             }
             let is_cut = self.link.is_cut();
             tokio::select! {
                 biased;
                 () = self.link.changed() => {}
-                happened = self.transactors.happened(), if !is_cut => {
-                    for (number, _) in happened.iter().filter(|(_, happened)| matches!(happened, Happened::Lost { .. })) {
+                happened = self.transactors.next_events(), if !is_cut => {
+                    for (number, _) in happened.iter().filter(|(_, happened)| matches!(happened, ProducerEvent::Failed { .. })) {
                         self.open.remove(number);
                     }
                     return happened;

@@ -1,7 +1,7 @@
 //! What goes wrong in a simulation, and when.
 
 use super::process::Process;
-use super::stream::Harm;
+use super::stream::StreamFault;
 use super::world::World;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -15,7 +15,7 @@ pub(crate) struct Faults {
     pub(crate) clock_steps: bool,
     pub(crate) outages: bool,
     /// What happens to streams.
-    pub(crate) streams: Harm,
+    pub(crate) streams: StreamFault,
 }
 
 impl Faults {
@@ -24,7 +24,7 @@ impl Faults {
         store_loses: false,
         clock_steps: false,
         outages: false,
-        streams: Harm::None,
+        streams: StreamFault::None,
     };
     pub(crate) const ALL: Self = Self {
         kills: true,
@@ -56,7 +56,7 @@ pub(crate) async fn inject(
     let end = tokio::time::Instant::now() + length;
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
-        world.remember();
+        world.take_snapshot();
         match random.random_range(0..faults.streams.kinds()) {
             0 | 1 if faults.kills => {
                 world.note("kill");
@@ -116,7 +116,7 @@ pub(crate) async fn inject(
                 }
                 world.hold_sends(false);
             }
-            10.. => faults.streams.strike(world, process, random).await,
+            10.. => faults.streams.inject(world, process, random).await,
             _ => {}
         }
     }

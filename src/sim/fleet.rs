@@ -2,14 +2,14 @@
 //! with a clock of its own (`trouble`). At the end all heals, and besides what holds for one process (`checker`) this must: every shard has one
 //! holder, the holders' parts differ by one at most, nobody handed over what another held, and only what was in flight at a fault came twice.
 
-use super::TAKEN_OVER;
+use super::TAKEOVER_TIME;
 use super::checker;
-use super::member::Member;
+use super::member::ProcessControl;
 use super::process::{LEASE, Process};
 use super::stream::LONG;
-use super::trouble::Trouble;
+use super::trouble::FleetFaults;
 use super::workload::{SOON, Sender};
-use super::world::{Handed, World};
+use super::world::{SimDelivery, World};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ const PARTITIONS: i32 = 7;
 const SETTLING: Duration = Duration::from_secs(30);
 
 /// What was delivered, and not told to the store, when a process was killed or cut off: what is told is told within so long.
-const UNTOLD: i64 = 1_000;
+const ACKNOWLEDGE_DELAY: i64 = 1_000;
 
 /// Something that was done to a process, after which what it had in flight may come again.
-struct Fault {
+struct ProcessFault {
     process: usize,
     from: i64,
     until: i64,
@@ -35,7 +35,7 @@ pub(super) struct Fleet {
     pub(super) world: World,
     /// In the order in which they joined.
     pub(super) processes: Vec<Process>,
-    faults: Vec<Fault>,
+    faults: Vec<ProcessFault>,
     joined: usize,
     pub(super) random: StdRng,
 }
@@ -54,7 +54,7 @@ impl Fleet {
     }
 
     pub(super) fn join(&mut self) {
-        let member = Member::timed(&self.world, self.joined);
+        let member = ProcessControl::with_own_clock(&self.world, self.joined);
         self.world.note(format!("process {} joins", self.joined));
         self.joined += 1;
         self.processes
@@ -62,9 +62,9 @@ impl Fleet {
     }
 
     /// From a moment until now what a process has in flight may come again.
-    pub(super) fn blame(&mut self, process: usize, from: i64) {
-        self.world.disturb();
-        self.faults.push(Fault {
+    pub(super) fn allow_duplicates(&mut self, process: usize, from: i64) {
+        self.world.allow_duplicates();
+        self.faults.push(ProcessFault {
             process,
             from,
             until: self.world.elapsed(),
@@ -78,7 +78,7 @@ impl Fleet {
             if !process.stop().await {
                 late.push(format!(
                     "process {} did not stop in time",
-                    process.member.number
+                    process.control.number
                 ));
             }
         }
@@ -86,11 +86,11 @@ impl Fleet {
     }
 
     /// How many shards each process holds, and how many nobody.
-    fn parts(&self) -> (BTreeMap<usize, usize>, usize) {
+    fn shard_counts(&self) -> (BTreeMap<usize, usize>, usize) {
         let mut parts: BTreeMap<usize, usize> = self
             .processes
             .iter()
-            .map(|process| (process.member.number, 0))
+            .map(|process| (process.control.number, 0))
             .collect();
         let mut free = 0;
         for partition in 0..PARTITIONS {
@@ -106,8 +106,8 @@ impl Fleet {
         (parts, free)
     }
 
-    fn is_even(&self) -> bool {
-        let (parts, free) = self.parts();
+    fn is_balanced(&self) -> bool {
+        let (parts, free) = self.shard_counts();
         free == 0
             && parts
                 .values()
@@ -117,12 +117,12 @@ impl Fleet {
     }
 
     /// Waits until the shards are shared evenly, and stay so.
-    async fn becomes_even(&self) -> Option<String> {
+    async fn wait_for_balance(&self) -> Option<String> {
         let end = Instant::now() + SETTLING;
         let mut even_since = None;
         while Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            even_since = if self.is_even() {
+            even_since = if self.is_balanced() {
                 even_since.or(Some(Instant::now()))
             } else {
                 None
@@ -133,22 +133,22 @@ impl Fleet {
         }
         Some(format!(
             "the shards are not shared evenly: {:?}",
-            self.parts()
+            self.shard_counts()
         ))
     }
 
     /// What came more than once, though nothing of it can have been in flight when something happened to the process.
-    fn repeated(&self, handed: &[Handed]) -> Vec<String> {
-        let mut first: BTreeMap<&str, &Handed> = BTreeMap::new();
+    fn unexpected_duplicates(&self, handed: &[SimDelivery]) -> Vec<String> {
+        let mut first: BTreeMap<&str, &SimDelivery> = BTreeMap::new();
         let mut repeated = Vec::new();
         for handed in handed {
             let Some(before) = first.insert(&handed.uid, handed) else {
                 continue;
             };
-            let was_in_flight = |fault: &Fault| {
+            let was_in_flight = |fault: &ProcessFault| {
                 let until = fault.until + i64::try_from(LEASE.as_millis()).expect("a second");
                 fault.process == before.process
-                    && (fault.from - UNTOLD..=until).contains(&before.at)
+                    && (fault.from - ACKNOWLEDGE_DELAY..=until).contains(&before.at)
             };
             if !self.faults.iter().any(was_in_flight) {
                 repeated.push(format!(
@@ -161,7 +161,7 @@ impl Fleet {
 }
 
 /// Runs one fleet in a runtime of its own; answers what happened and which promises were broken.
-pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outcome {
+pub(crate) fn run(seed: u64, length: Duration, trouble: FleetFaults) -> super::Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -169,10 +169,10 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
     let runtime = runtime.expect("a runtime without I/O can always be built");
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let world = World::of(PARTITIONS);
+        let world = World::with_partitions(PARTITIONS);
         let world = match trouble {
-            Trouble::Streams => world.on_streams(LONG),
-            _ if trouble.is_exactly_once() => world.delivering_exactly_once(),
+            FleetFaults::Streams => world.on_streams(LONG),
+            _ if trouble.is_exactly_once() => world.with_exactly_once(),
             _ => world,
         };
         let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
@@ -187,20 +187,20 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
         fleet
             .processes
             .iter()
-            .for_each(|process| process.member.clock.set_off(0));
-        let uneven = fleet.becomes_even().await;
+            .for_each(|process| process.control.clock.set_offset(0));
+        let uneven = fleet.wait_for_balance().await;
         let mut broken = checker::check(&world, &sent).await;
         broken.extend(uneven);
         if !world.is_exactly_once() && !world.store_lost_writes() {
-            broken.extend(fleet.repeated(&world.handed()));
+            broken.extend(fleet.unexpected_duplicates(&world.deliveries()));
         }
         broken.extend(fleet.stop().await);
         if world.store_lost_writes() {
             // As in a single process: who takes over finds what the store may hold again.
             fleet.join();
-            tokio::time::sleep(TAKEN_OVER).await;
-            world.audit();
-            broken.extend(world.take_accusations());
+            tokio::time::sleep(TAKEOVER_TIME).await;
+            world.check_ledgers();
+            broken.extend(world.take_violations());
             broken.extend(checker::ledgers(&world, &sent));
             broken.extend(fleet.stop().await);
         }
@@ -213,9 +213,9 @@ pub(crate) fn run(seed: u64, length: Duration, trouble: Trouble) -> super::Outco
 
 #[cfg(test)]
 mod tests {
-    use super::super::seeds::{assert_kept, is_broken_by};
+    use super::super::seeds::{assert_promises_kept, breaks_promises};
     use super::*;
-    use crate::mutant::{self, Mutant};
+    use crate::mutant::{self, InjectedFault};
 
     const LENGTH: Duration = Duration::from_secs(20);
 
@@ -225,11 +225,11 @@ mod tests {
     #[test]
     fn a_seed_repeats_a_fleet_to_the_letter() {
         for trouble in [
-            Trouble::None,
-            Trouble::All,
-            Trouble::StoreLoses,
-            Trouble::Streams,
-            Trouble::ExactlyOnceStoreLoses,
+            FleetFaults::None,
+            FleetFaults::All,
+            FleetFaults::StoreLoses,
+            FleetFaults::Streams,
+            FleetFaults::ExactlyOnceStoreLoses,
         ] {
             let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
             assert!(first.trace.len() > 50);
@@ -239,61 +239,70 @@ mod tests {
 
     #[test]
     fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
-        assert_kept(0..10, |seed| run(seed, LENGTH, Trouble::None));
-        assert_kept(10_000..10_100, |seed| run(seed, SHORT, Trouble::None));
+        assert_promises_kept(0..10, |seed| run(seed, LENGTH, FleetFaults::None));
+        assert_promises_kept(10_000..10_100, |seed| run(seed, SHORT, FleetFaults::None));
     }
 
     #[test]
     fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it()
      {
-        assert_kept(1_000..1_020, |seed| run(seed, LENGTH, Trouble::All));
-        assert_kept(20_000..20_220, |seed| run(seed, SHORT, Trouble::All));
+        assert_promises_kept(1_000..1_020, |seed| run(seed, LENGTH, FleetFaults::All));
+        assert_promises_kept(20_000..20_220, |seed| run(seed, SHORT, FleetFaults::All));
     }
 
     #[test]
     fn a_fleet_whose_store_forgets_loses_nothing_and_its_ledgers_close() {
-        assert_kept(5_000..5_010, |seed| run(seed, LENGTH, Trouble::StoreLoses));
-        assert_kept(60_000..60_150, |seed| run(seed, SHORT, Trouble::StoreLoses));
+        assert_promises_kept(5_000..5_010, |seed| {
+            run(seed, LENGTH, FleetFaults::StoreLoses)
+        });
+        assert_promises_kept(60_000..60_150, |seed| {
+            run(seed, SHORT, FleetFaults::StoreLoses)
+        });
     }
 
     #[test]
     fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice()
      {
-        assert_kept(3_000..3_010, |seed| run(seed, LENGTH, Trouble::Streams));
-        assert_kept(30_000..30_100, |seed| run(seed, SHORT, Trouble::Streams));
+        assert_promises_kept(3_000..3_010, |seed| run(seed, LENGTH, FleetFaults::Streams));
+        assert_promises_kept(30_000..30_100, |seed| {
+            run(seed, SHORT, FleetFaults::Streams)
+        });
     }
 
     #[test]
     fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake() {
-        assert_kept(70_000..70_150, |seed| {
-            run(seed, SHORT, Trouble::ExactlyOnce)
+        assert_promises_kept(70_000..70_150, |seed| {
+            run(seed, SHORT, FleetFaults::ExactlyOnce)
         });
     }
 
     #[test]
     fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
-        assert_kept(4_000..4_010, |seed| {
-            run(seed, LENGTH, Trouble::ExactlyOnceStoreLoses)
+        assert_promises_kept(4_000..4_010, |seed| {
+            run(seed, LENGTH, FleetFaults::ExactlyOnceStoreLoses)
         });
-        assert_kept(40_000..40_150, |seed| {
-            run(seed, SHORT, Trouble::ExactlyOnceStoreLoses)
+        assert_promises_kept(40_000..40_150, |seed| {
+            run(seed, SHORT, FleetFaults::ExactlyOnceStoreLoses)
         });
     }
 
     #[test]
     fn every_fault_planted_in_a_fleet_is_caught() {
         let planted = [
-            (Mutant::IgnoresTerm, Trouble::All),
-            (Mutant::NoLookAgain, Trouble::All),
-            (Mutant::HandsOverEarly, Trouble::None),
-            (Mutant::HandsOverUntold, Trouble::None),
-            (Mutant::PlacesByOwnList, Trouble::None),
-            (Mutant::TakesOthers, Trouble::None),
-            (Mutant::RewindsToCommit, Trouble::StoreLoses),
-            (Mutant::TalliesNothing, Trouble::All),
+            (InjectedFault::IgnoreLeaseExpiry, FleetFaults::All),
+            (InjectedFault::NoDueCheckAtResend, FleetFaults::All),
+            (InjectedFault::ReleaseWithClaimInFlight, FleetFaults::None),
+            (InjectedFault::ReleaseWithoutDelivered, FleetFaults::None),
+            (InjectedFault::AssignByOwnList, FleetFaults::None),
+            (InjectedFault::AcquireUnassignedShards, FleetFaults::None),
+            (
+                InjectedFault::RestartAtCommittedOffset,
+                FleetFaults::StoreLoses,
+            ),
+            (InjectedFault::CountNothingAfterTakeover, FleetFaults::All),
         ];
         let is_caught = |mutant, trouble| {
-            is_broken_by(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
+            breaks_promises(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
         };
         let missed: Vec<_> = planted
             .into_iter()
@@ -306,11 +315,13 @@ mod tests {
     fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
         let opens = |broken: &String| broken.contains(" opens a transactor of ");
         let is_accused = |seed| {
-            run(seed, LENGTH, Trouble::ExactlyOnce)
+            run(seed, LENGTH, FleetFaults::ExactlyOnce)
                 .broken
                 .iter()
                 .any(opens)
         };
-        assert!(mutant::with([Mutant::IgnoresTerm], || (2_000..2_100).any(is_accused)));
+        assert!(mutant::with([InjectedFault::IgnoreLeaseExpiry], || (2_000
+            ..2_100)
+            .any(is_accused)));
     }
 }

@@ -2,23 +2,24 @@
 //! a message its punctuality.
 
 use super::process::Process;
-use super::standing::{ON_TIME, alone, lateness};
+use super::standing::{ON_TIME, block_on_paused, lateness};
 use super::world::{SOURCE, World};
 use crate::model::Partition;
-use crate::mutant::{self, Mutant};
+use crate::mutant::{self, InjectedFault};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
 
 /// From the loss to the due: longer than it takes an ingress to look and to store again what it has read, shorter than it is content to glance.
-const AHEAD: Duration = Duration::from_secs(5);
+const LOSS_TO_DUE: Duration = Duration::from_secs(5);
 
 /// How late two messages were of which the store forgot the second, `quiet` seconds after anything else had happened.
 fn simulate(quiet: u64) -> Vec<i64> {
-    alone(async {
+    block_on_paused(async {
         let (world, mut random) = (World::new(), StdRng::seed_from_u64(1));
         let mut process = Process::start(&world, &mut random);
-        let due = world.now().as_millis() + 4_000 + 1_000 * quiet as i64 + AHEAD.as_millis() as i64;
+        let due =
+            world.now().as_millis() + 4_000 + 1_000 * quiet as i64 + LOSS_TO_DUE.as_millis() as i64;
         for (number, due) in [due, due + 1].into_iter().enumerate() {
             world.produce(
                 &Partition::new(SOURCE, 0),
@@ -27,12 +28,12 @@ fn simulate(quiet: u64) -> Vec<i64> {
             );
             tokio::time::sleep(Duration::from_secs(2)).await;
             if number == 0 {
-                world.remember();
+                world.take_snapshot();
             }
         }
         tokio::time::sleep(Duration::from_secs(quiet)).await;
         world.roll_back(&mut random);
-        tokio::time::sleep(AHEAD + Duration::from_secs(20)).await;
+        tokio::time::sleep(LOSS_TO_DUE + Duration::from_secs(20)).await;
         assert!(process.stop().await);
         lateness(&world)
     })
@@ -52,5 +53,8 @@ fn a_store_that_goes_back_under_a_shard_that_is_only_glanced_at_makes_no_message
 
 #[test]
 fn an_ingress_that_did_not_see_that_a_shard_moved_would_make_messages_late() {
-    assert!(!mutant::with([Mutant::TakesForStill], are_on_time));
+    assert!(!mutant::with(
+        [InjectedFault::IngressAssumesIdleShard],
+        are_on_time
+    ));
 }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 
 /// See the module's page.
 #[derive(Default)]
-pub(crate) struct Halt {
+pub(crate) struct Freeze {
     is_on: Cell<bool>,
     /// Who was to be polled meanwhile.
     wakers: RefCell<Vec<Waker>>,
 }
 
-impl Halt {
+impl Freeze {
     pub(super) fn set(&self, is_on: bool) {
         self.is_on.set(is_on);
         if !is_on {
@@ -23,23 +23,23 @@ impl Halt {
     }
 
     /// A loop that stands still with it.
-    pub(super) fn over<F: Future>(
+    pub(super) fn wrap<F: Future>(
         self: &Rc<Self>,
         body: F,
     ) -> impl Future<Output = F::Output> + use<F> {
-        Loop {
+        FreezableLoop {
             body: Box::pin(body),
             halt: self.clone(),
         }
     }
 }
 
-struct Loop<F> {
+struct FreezableLoop<F> {
     body: Pin<Box<F>>,
-    halt: Rc<Halt>,
+    halt: Rc<Freeze>,
 }
 
-impl<F: Future> Future for Loop<F> {
+impl<F: Future> Future for FreezableLoop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {

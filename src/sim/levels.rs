@@ -2,27 +2,27 @@
 //! rewrite.
 
 use crate::model::{Cursor, Level, ShardId};
-use crate::run::{Decoder, Run};
+use crate::run::{Run, RunDecoder};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 /// See the module's page.
 #[derive(Default)]
-pub(crate) struct Levels {
-    is_followed: Cell<bool>,
+pub(crate) struct CompactionTrace {
+    is_on: Cell<bool>,
     paths: RefCell<BTreeMap<(ShardId, Cursor), Vec<Level>>>,
 }
 
-impl Levels {
+impl CompactionTrace {
     /// From now on; it takes its time.
-    fn follow(&self) {
-        self.is_followed.set(true);
+    fn start(&self) {
+        self.is_on.set(true);
     }
 
     /// Runs were stored.
-    pub(super) fn saw(&self, shard: &ShardId, runs: &[Run]) {
-        let (mut decoder, mut paths) = (Decoder::new(), self.paths.borrow_mut());
-        for run in runs.iter().filter(|_| self.is_followed.get()) {
+    pub(super) fn record(&self, shard: &ShardId, runs: &[Run]) {
+        let (mut decoder, mut paths) = (RunDecoder::new(), self.paths.borrow_mut());
+        for run in runs.iter().filter(|_| self.is_on.get()) {
             let loaded = decoder
                 .decode(run.name.clone(), run.slice, &run.bytes)
                 .expect("it was just written");
@@ -38,7 +38,7 @@ impl Levels {
     }
 
     /// How many messages took each way.
-    fn ways(&self) -> BTreeMap<Vec<Level>, usize> {
+    fn paths_taken(&self) -> BTreeMap<Vec<Level>, usize> {
         let mut ways = BTreeMap::new();
         self.paths
             .borrow()
@@ -51,7 +51,7 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::super::process::Process;
-    use super::super::standing::{ON_TIME, alone, lateness};
+    use super::super::standing::{ON_TIME, block_on_paused, lateness};
     use super::super::world::{SOURCE, World};
     use crate::model::{Level, Partition};
     use rand::SeedableRng;
@@ -66,11 +66,11 @@ mod tests {
     /// What came of messages for three hours of the next day, in which they are thin when they are stored, and together more than can be loaded
     /// at once: the ways they took. All of them are on time.
     fn to_the_next_day(is_rewritten: bool) -> BTreeMap<Vec<Level>, usize> {
-        alone(async {
-            let world = World::of(1).true_to_scale();
-            world.levels().follow();
+        block_on_paused(async {
+            let world = World::with_partitions(1).with_real_levels();
+            world.compaction_trace().start();
             let mut process = Process::start(&world, &mut StdRng::seed_from_u64(1));
-            process.member.rewriter.set(!is_rewritten);
+            process.control.compactor.set(!is_rewritten);
             let (partition, start) = (Partition::new(SOURCE, 0), world.now().as_millis());
             // What is relayed shows how large messages are.
             (0..20).for_each(|_| _ = world.produce(&partition, "relayed", &[]));
@@ -89,7 +89,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_secs(30 * 3_600)).await;
             let late = lateness(&world);
-            process.member.rewriter.set(false);
+            process.control.compactor.set(false);
             assert!(process.stop().await);
             assert_eq!(late.len(), 960);
             assert!(
@@ -97,7 +97,7 @@ mod tests {
                 "{:?} ms late",
                 late.iter().max()
             );
-            world.levels().ways()
+            world.compaction_trace().paths_taken()
         })
     }
 

@@ -1,7 +1,7 @@
 //! What leads from one process of a simulated fleet to the brokers: it can be cut, and its producers can fail. While it is cut, what is asked
 //! fails or is not answered, nothing is read, and what is sent waits in its client (`client`).
 
-use crate::broker::{Catalog, Commit, Described, Error, Event, Source};
+use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::cell::Cell;
@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 /// See the module's page.
 #[derive(Default)]
-pub(crate) struct Link {
-    cut: Cell<Option<Cut>>,
+pub(crate) struct Network {
+    cut: Cell<Option<CutMode>>,
     have_producers_failed: Cell<bool>,
     /// How often they did.
     failures: Cell<u64>,
@@ -20,13 +20,13 @@ pub(crate) struct Link {
 
 /// What becomes of questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum CutMode {
     Fails,
     Hangs,
 }
 
-impl Link {
-    pub(crate) fn cut(&self, cut: Cut) {
+impl Network {
+    pub(crate) fn cut(&self, cut: CutMode) {
         self.cut.set(Some(cut));
         self.changed.notify_waiters();
     }
@@ -61,49 +61,54 @@ impl Link {
         self.changed.notified().await;
     }
 
-    async fn whole(&self) {
+    async fn until_healed(&self) {
         while self.is_cut() {
             self.changed().await;
         }
     }
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        if self.cut.get() == Some(Cut::Fails) {
+        if self.cut.get() == Some(CutMode::Fails) {
             return Err(Error::Unavailable(
                 "the process is cut off from the brokers".to_owned(),
             ));
         }
-        self.whole().await;
+        self.until_healed().await;
         call.await
     }
 }
 
 /// A source or a catalog at the near end of a link.
-pub(crate) struct Linked<T: ?Sized> {
-    pub(crate) link: Rc<Link>,
+pub(crate) struct OverNetwork<T: ?Sized> {
+    pub(crate) link: Rc<Network>,
     pub(crate) port: Box<T>,
 }
 
 #[async_trait(?Send)]
-impl Source for Linked<dyn Source> {
-    async fn next(&mut self) -> Result<Event, Error> {
+impl Source for OverNetwork<dyn Source> {
+    async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            self.link.whole().await;
+            self.link.until_healed().await;
             // Both arms are safe to drop: what a source answers is taken only with the answer.
             tokio::select! {
                 biased;
                 () = self.link.changed() => {}
-                event = self.port.next() => return event,
+                event = self.port.next_event() => return event,
             }
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         self.link.ask(self.port.describe(partitions)).await
     }
 
-    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
-        self.link.ask(self.port.committed(partitions)).await
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.link
+            .ask(self.port.committed_metadata(partitions))
+            .await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
@@ -114,11 +119,11 @@ impl Source for Linked<dyn Source> {
         self.port.stop(partition);
     }
 
-    fn end(&self, partition: &Partition) -> Option<Offset> {
-        self.port.end(partition)
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.port.known_end(partition)
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
         self.link.ask(self.port.commit(commits)).await
     }
 
@@ -128,17 +133,19 @@ impl Source for Linked<dyn Source> {
 }
 
 #[async_trait(?Send)]
-impl Catalog for Linked<dyn Catalog> {
+impl Catalog for OverNetwork<dyn Catalog> {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
         self.link.ask(self.port.partitions(topics)).await
     }
 
-    async fn committed(
+    async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        self.link.ask(self.port.committed(group, partitions)).await
+        self.link
+            .ask(self.port.committed_metadata(group, partitions))
+            .await
     }
 
     async fn close(&mut self) {

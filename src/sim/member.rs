@@ -1,11 +1,14 @@
 //! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store or from the brokers, and
 //! have a clock that is off. And a witness of what it hands over.
 
-use super::halt::Halt;
-use super::link::Link;
-use super::terms::Terms;
+use super::halt::Freeze;
+use super::link::Network;
+use super::terms::LeaseAudit;
 use super::world::{ROUTE, SimClock, World};
-use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
+use crate::broker::{
+    DeliveryReport, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, Target,
+    TransactionalProducers, TxnOffset,
+};
 use crate::clock::Clock;
 use crate::model::ShardId;
 use crate::model::header_name::ORIGIN;
@@ -17,77 +20,77 @@ use std::rc::Rc;
 
 /// A handle; clones are the same process.
 #[derive(Clone)]
-pub(crate) struct Member {
+pub(crate) struct ProcessControl {
     pub(crate) number: usize,
     pub(crate) clock: Rc<SimClock>,
     /// From the store.
-    pub(crate) is_cut_off: Rc<Cell<bool>>,
-    pub(crate) link: Rc<Link>,
-    pub(crate) terms: Rc<Terms>,
+    pub(crate) is_cut_from_store: Rc<Cell<bool>>,
+    pub(crate) network: Rc<Network>,
+    pub(crate) leases: Rc<LeaseAudit>,
     /// Of its rewriter alone.
-    pub(crate) rewriter: Rc<Halt>,
-    frozen: Rc<Halt>,
+    pub(crate) compactor: Rc<Freeze>,
+    frozen: Rc<Freeze>,
 }
 
-impl Member {
+impl ProcessControl {
     pub(crate) fn new(world: &World, number: usize) -> Self {
         let clock = world.clock();
         Self {
             number,
             clock,
-            is_cut_off: Rc::default(),
-            link: Rc::default(),
-            terms: Rc::default(),
-            rewriter: Rc::default(),
+            is_cut_from_store: Rc::default(),
+            network: Rc::default(),
+            leases: Rc::default(),
+            compactor: Rc::default(),
             frozen: Rc::default(),
         }
     }
 
     /// With a clock of its own.
-    pub(crate) fn timed(world: &World, number: usize) -> Self {
+    pub(crate) fn with_own_clock(world: &World, number: usize) -> Self {
         Self {
-            clock: world.another_clock(),
+            clock: world.new_clock(),
             ..Self::new(world, number)
         }
     }
 
     pub(crate) fn freeze(&self, is_frozen: bool) {
         if !is_frozen {
-            self.terms.woke();
+            self.leases.on_wake();
         }
         self.frozen.set(is_frozen);
     }
 
     /// A loop of the process: it is not polled while that is frozen.
-    pub(crate) fn run<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
-        self.frozen.over(body)
+    pub(crate) fn freezable<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
+        self.frozen.wrap(body)
     }
 }
 
 /// A target, or transactors, that note what they are handed by whom, and whether they may be.
-pub(crate) struct Witness<T: ?Sized> {
+pub(crate) struct DeliveryObserver<T: ?Sized> {
     world: World,
-    member: Member,
-    target: Box<T>,
+    member: ProcessControl,
+    inner: Box<T>,
     /// What is in transactions under way, by their transactor.
-    under_way: BTreeMap<u64, Vec<String>>,
+    open_transactions: BTreeMap<u64, Vec<String>>,
 }
 
-impl<T: ?Sized> Witness<T> {
-    pub(crate) fn new(world: &World, member: &Member, target: Box<T>) -> Self {
+impl<T: ?Sized> DeliveryObserver<T> {
+    pub(crate) fn new(world: &World, member: &ProcessControl, target: Box<T>) -> Self {
         Self {
             world: world.clone(),
             member: member.clone(),
-            target,
-            under_way: BTreeMap::new(),
+            inner: target,
+            open_transactions: BTreeMap::new(),
         }
     }
 
     /// Answers which message it is of.
-    fn see(&self, record: &Outgoing<'_>) -> String {
+    fn record_send(&self, record: &OutgoingRecord<'_>) -> String {
         let text = |wanted: &str| {
             let value = record
-                .out_headers()
+                .all_headers()
                 .find(|(name, _)| *name == wanted.as_bytes())?
                 .1?;
             std::str::from_utf8(value).ok()
@@ -96,13 +99,13 @@ impl<T: ?Sized> Witness<T> {
         if let Some(partition) =
             text(ORIGIN).and_then(|origin| origin.split('/').nth(3)?.parse().ok())
         {
-            self.world.saw_sent(
+            self.world.record_delivery(
                 uid.clone(),
                 partition,
                 (self.member.number, self.member.clock.now()),
             );
         } else {
-            self.world.tell(
+            self.world.note_message(
                 &uid,
                 format!("process {} sends {uid} back", self.member.number),
             );
@@ -111,9 +114,9 @@ impl<T: ?Sized> Witness<T> {
     }
 
     /// What was in a transaction, when that has ended.
-    fn tell_end(&mut self, number: u64, end: &str) {
-        for uid in self.under_way.remove(&number).unwrap_or_default() {
-            self.world.tell(
+    fn record_end(&mut self, number: u64, end: &str) {
+        for uid in self.open_transactions.remove(&number).unwrap_or_default() {
+            self.world.note_message(
                 &uid,
                 format!("process {}: what {uid} was in {end}", self.member.number),
             );
@@ -122,31 +125,31 @@ impl<T: ?Sized> Witness<T> {
 }
 
 #[async_trait(?Send)]
-impl Target for Witness<dyn Target> {
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        let sent = self.target.send(record, ticket);
-        if sent == Sent::Taken {
-            self.see(record);
+impl Target for DeliveryObserver<dyn Target> {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        let sent = self.inner.send(record, ticket);
+        if sent == SendResult::Accepted {
+            self.record_send(record);
         }
         sent
     }
 
-    async fn reports(&mut self) -> Vec<Report> {
-        self.target.reports().await
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
+        self.inner.next_reports().await
     }
 
     async fn close(&mut self) {
-        self.target.close().await;
+        self.inner.close().await;
     }
 }
 
 #[async_trait(?Send)]
-impl Transactors for Witness<dyn Transactors> {
-    fn expect(&mut self, name: &Transactional) {
-        self.target.expect(name);
+impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
+    fn preconnect(&mut self, name: &ProducerIdentity) {
+        self.inner.preconnect(name);
     }
 
-    fn open(&mut self, number: u64, name: &Transactional) {
+    fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.world.note(format!(
             "process {} opens transactor {number} of {}",
             self.member.number, name.partition
@@ -154,53 +157,53 @@ impl Transactors for Witness<dyn Transactors> {
         // Whoever opens one fences who had the name before, and that one may hold the shard.
         if let Some(objection) = self
             .member
-            .terms
+            .leases
             .objection(&ShardId::new(ROUTE, name.partition.clone()))
         {
             let process = self.member.number;
-            self.world.accuse(format!(
+            self.world.report_violation(format!(
                 "process {process} opens a transactor of {}, {objection}",
                 name.partition
             ));
         }
-        self.target.open(number, name);
+        self.inner.open(number, name);
     }
 
-    fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        let sent = self.target.send(number, record, ticket);
-        if sent == Sent::Taken {
-            let uid = self.see(record);
-            self.under_way.entry(number).or_default().push(uid);
+    fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        let sent = self.inner.send(number, record, ticket);
+        if sent == SendResult::Accepted {
+            let uid = self.record_send(record);
+            self.open_transactions.entry(number).or_default().push(uid);
         }
         sent
     }
 
-    fn commit(&mut self, number: u64, marker: Marker) {
-        self.target.commit(number, marker);
+    fn commit(&mut self, number: u64, marker: TxnOffset) {
+        self.inner.commit(number, marker);
     }
 
     fn abort(&mut self, number: u64) {
-        self.target.abort(number);
+        self.inner.abort(number);
     }
 
-    fn end(&mut self, number: u64) {
-        self.tell_end(number, "is given up");
-        self.target.end(number);
+    fn discard(&mut self, number: u64) {
+        self.record_end(number, "is given up");
+        self.inner.discard(number);
     }
 
-    async fn happened(&mut self) -> Vec<(u64, Happened)> {
-        let happened = self.target.happened().await;
+    async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
+        let happened = self.inner.next_events().await;
         for (number, happened) in &happened {
             match happened {
-                Happened::Opened(_) | Happened::Reports(_) => {}
-                Happened::Committed => self.tell_end(*number, "is committed"),
-                Happened::Aborted => self.tell_end(*number, "is undone"),
-                Happened::Lost { reason, .. } => {
+                ProducerEvent::Opened(_) | ProducerEvent::Reports(_) => {}
+                ProducerEvent::Committed => self.record_end(*number, "is committed"),
+                ProducerEvent::Aborted => self.record_end(*number, "is undone"),
+                ProducerEvent::Failed { reason, .. } => {
                     self.world.note(format!(
                         "process {} has lost transactor {number}: {reason}",
                         self.member.number
                     ));
-                    self.tell_end(*number, "has an unknown end");
+                    self.record_end(*number, "has an unknown end");
                 }
             }
         }
@@ -208,6 +211,6 @@ impl Transactors for Witness<dyn Transactors> {
     }
 
     async fn close(&mut self) {
-        self.target.close().await;
+        self.inner.close().await;
     }
 }

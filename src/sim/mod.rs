@@ -37,7 +37,7 @@ use workload::{FAR, SOON};
 use world::World;
 
 /// So long after a takeover a shard is loaded, and what is done with is told.
-const TAKEN_OVER: Duration = Duration::from_secs(20);
+const TAKEOVER_TIME: Duration = Duration::from_secs(20);
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +48,12 @@ pub(crate) struct Plan {
     pub(crate) faults: Faults,
     /// How long messages wait.
     pub(crate) delays: &'static [i64],
-    pub(crate) manner: Manner,
+    pub(crate) delivery: Delivery,
 }
 
 /// By which broker, and with which promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Delivery {
     AtLeastOnce,
     ExactlyOnce,
     /// On streams of NATS, whose windows last so long.
@@ -64,7 +64,7 @@ pub(crate) enum Manner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// What happened, in the order of time.
-    pub(crate) trace: Vec<trace::Line>,
+    pub(crate) trace: Vec<trace::TraceLine>,
     /// Promises that were broken.
     pub(crate) broken: Vec<String>,
 }
@@ -79,10 +79,10 @@ pub(crate) fn run(plan: Plan) -> Outcome {
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let mut random = StdRng::seed_from_u64(plan.seed);
-        let world = match plan.manner {
-            Manner::AtLeastOnce => World::new(),
-            Manner::ExactlyOnce => World::new().delivering_exactly_once(),
-            Manner::Streams(window) => World::new().on_streams(window),
+        let world = match plan.delivery {
+            Delivery::AtLeastOnce => World::new(),
+            Delivery::ExactlyOnce => World::new().with_exactly_once(),
+            Delivery::Streams(window) => World::new().on_streams(window),
         };
         let mut process = process::Process::start(&world, &mut random);
         let sender =
@@ -100,9 +100,9 @@ pub(crate) fn run(plan: Plan) -> Outcome {
         if world.store_lost_writes() {
             // A store that went back may hold runs again that its timer has done with: who takes over finds them.
             process.ensure_running(&world, &mut random);
-            tokio::time::sleep(TAKEN_OVER).await;
-            world.audit();
-            broken.extend(world.take_accusations());
+            tokio::time::sleep(TAKEOVER_TIME).await;
+            world.check_ledgers();
+            broken.extend(world.take_violations());
             broken.extend(checker::ledgers(&world, &sent));
             process.stop().await;
         }
@@ -115,23 +115,23 @@ pub(crate) fn run(plan: Plan) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::seeds::{assert_kept, is_broken_by};
+    use super::seeds::{assert_promises_kept, breaks_promises};
     use super::*;
     use crate::model::Partition;
-    use crate::mutant::Mutant;
+    use crate::mutant::InjectedFault;
     use std::ops::Range;
 
     /// The tail is read by number, and a store that went back is noticed neither by its watermark nor by its history; and, beside that, numbers are given out again.
-    const TAIL_BY_NUMBER: &[Mutant] = &[
-        Mutant::TailByNumber,
-        Mutant::IgnoresRollback,
-        Mutant::IgnoresHistory,
+    const TAIL_BY_RUN_COUNT: &[InjectedFault] = &[
+        InjectedFault::TailByRunCount,
+        InjectedFault::IgnoreRollback,
+        InjectedFault::IgnoreRefilledRollback,
     ];
-    const AS_FIRST_WRITTEN: &[Mutant] = &[
-        Mutant::TailByNumber,
-        Mutant::IgnoresRollback,
-        Mutant::IgnoresHistory,
-        Mutant::ReusesNames,
+    const TAIL_BY_REUSED_NAMES: &[InjectedFault] = &[
+        InjectedFault::TailByRunCount,
+        InjectedFault::IgnoreRollback,
+        InjectedFault::IgnoreRefilledRollback,
+        InjectedFault::ReuseRunNames,
     ];
 
     fn plan(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
@@ -140,19 +140,19 @@ mod tests {
             length: Duration::from_secs(20),
             faults,
             delays,
-            manner: Manner::AtLeastOnce,
+            delivery: Delivery::AtLeastOnce,
         }
     }
 
     fn exactly_once(seed: u64, faults: Faults, delays: &'static [i64]) -> Plan {
         Plan {
-            manner: Manner::ExactlyOnce,
+            delivery: Delivery::ExactlyOnce,
             ..plan(seed, faults, delays)
         }
     }
 
     /// Few faults each, so that many can be run.
-    fn short(plan: Plan) -> Outcome {
+    fn run_short(plan: Plan) -> Outcome {
         run(Plan {
             length: Duration::from_secs(6),
             ..plan
@@ -161,27 +161,29 @@ mod tests {
 
     #[test]
     fn exactly_once_nothing_is_lost_early_or_twice_through_kills_rollbacks_wipes_and_clock_steps() {
-        assert_kept(0..8, |seed| run(exactly_once(seed, Faults::NONE, SOON)));
-        assert_kept(5_000..5_030, |seed| {
+        assert_promises_kept(0..8, |seed| run(exactly_once(seed, Faults::NONE, SOON)));
+        assert_promises_kept(5_000..5_030, |seed| {
             run(exactly_once(seed, Faults::ALL, SOON))
         });
-        assert_kept(5_200..5_210, |seed| {
+        assert_promises_kept(5_200..5_210, |seed| {
             run(exactly_once(seed, Faults::STORE_KEEPS, SOON))
         });
     }
 
     #[test]
     fn exactly_once_hundreds_of_short_runs_with_a_few_faults_each_keep_every_promise() {
-        assert_kept(50_000..50_550, |seed| {
-            short(exactly_once(seed, Faults::ALL, SOON))
+        assert_promises_kept(50_000..50_550, |seed| {
+            run_short(exactly_once(seed, Faults::ALL, SOON))
         });
     }
 
     #[test]
     fn hundreds_of_short_runs_with_a_few_faults_each_keep_every_promise() {
-        assert_kept(10_000..10_600, |seed| short(plan(seed, Faults::ALL, SOON)));
-        assert_kept(20_000..20_100, |seed| {
-            short(plan(seed, Faults::STORE_KEEPS, SOON))
+        assert_promises_kept(10_000..10_600, |seed| {
+            run_short(plan(seed, Faults::ALL, SOON))
+        });
+        assert_promises_kept(20_000..20_100, |seed| {
+            run_short(plan(seed, Faults::STORE_KEEPS, SOON))
         });
     }
 
@@ -193,28 +195,28 @@ mod tests {
 
     #[test]
     fn every_fault_planted_in_exactly_once_is_caught() {
-        let planted: [&[Mutant]; 18] = [
-            &[Mutant::NoCompare],
-            &[Mutant::BlindWatermark],
-            &[Mutant::DeletesEarly],
-            &[Mutant::SkipsLate],
-            &[Mutant::RewindsToCommit],
-            &[Mutant::NoLastLook],
-            &[Mutant::MarkerBeforeFence],
-            &[Mutant::SeparateMarker],
-            &[Mutant::PlainCursor],
-            &[Mutant::NoWait],
-            &[Mutant::IngressRelays],
-            &[Mutant::IgnoresMarker],
-            &[Mutant::KeepsFlights],
-            &[Mutant::PassesLate],
-            &[Mutant::ForgetsUndone],
-            &[Mutant::ReusesNames],
-            TAIL_BY_NUMBER,
-            AS_FIRST_WRITTEN,
+        let planted: [&[InjectedFault]; 18] = [
+            &[InjectedFault::AppendWithoutCompare],
+            &[InjectedFault::AppendAcceptsGap],
+            &[InjectedFault::DeleteRunsAtClaim],
+            &[InjectedFault::SkipLateMessages],
+            &[InjectedFault::RestartAtCommittedOffset],
+            &[InjectedFault::NoDueCheckAtSend],
+            &[InjectedFault::ReadMarkerBeforeFence],
+            &[InjectedFault::MarkerOutsideTransaction],
+            &[InjectedFault::MarkerWithoutWatermark],
+            &[InjectedFault::ClaimWhileStoreIsBehind],
+            &[InjectedFault::IngressSendsDirectly],
+            &[InjectedFault::IgnoreMarker],
+            &[InjectedFault::ResendAfterUnknownCommit],
+            &[InjectedFault::TreatLateAsDelivered],
+            &[InjectedFault::ForgetAbortedMessages],
+            &[InjectedFault::ReuseRunNames],
+            TAIL_BY_RUN_COUNT,
+            TAIL_BY_REUSED_NAMES,
         ];
         let is_caught = |mutants| {
-            is_broken_by(mutants, 6_000..6_400, |seed| {
+            breaks_promises(mutants, 6_000..6_400, |seed| {
                 run(exactly_once(seed, Faults::ALL, SOON))
             })
         };
@@ -222,11 +224,11 @@ mod tests {
             .into_iter()
             .filter(|mutants| !is_caught(mutants))
             .collect();
-        assert_eq!(missed, [] as [&[Mutant]; 0]);
-        assert!(is_broken_by(
-            &[Mutant::TellsMeanwhile],
+        assert_eq!(missed, [] as [&[InjectedFault]; 0]);
+        assert!(breaks_promises(
+            &[InjectedFault::AcknowledgeDuringCommit],
             50_050..50_150,
-            |seed| short(exactly_once(seed, Faults::ALL, SOON))
+            |seed| run_short(exactly_once(seed, Faults::ALL, SOON))
         ));
     }
 
@@ -248,17 +250,17 @@ mod tests {
 
     #[test]
     fn without_faults_everything_arrives_exactly_once_and_in_order() {
-        assert_kept(0..20, |seed| run(plan(seed, Faults::NONE, SOON)));
+        assert_promises_kept(0..20, |seed| run(plan(seed, Faults::NONE, SOON)));
     }
 
     #[test]
     fn nothing_is_lost_or_early_through_kills_rollbacks_wipes_and_clock_steps() {
-        assert_kept(1_000..1_060, |seed| run(plan(seed, Faults::ALL, SOON)));
+        assert_promises_kept(1_000..1_060, |seed| run(plan(seed, Faults::ALL, SOON)));
     }
 
     #[test]
     fn a_confirmed_cancel_is_never_delivered_while_the_store_keeps_what_it_acknowledged() {
-        assert_kept(2_000..2_030, |seed| {
+        assert_promises_kept(2_000..2_030, |seed| {
             run(plan(seed, Faults::STORE_KEEPS, SOON))
         });
     }
@@ -280,7 +282,7 @@ mod tests {
                 seeds.clone().take(3).any(rewritten),
                 "nothing was rewritten"
             );
-            assert_kept(seeds, |seed| run(plan(seed, faults, FAR)));
+            assert_promises_kept(seeds, |seed| run(plan(seed, faults, FAR)));
         }
     }
 
@@ -288,12 +290,12 @@ mod tests {
     #[test]
     fn a_store_that_went_back_and_was_filled_again_before_anybody_looked_loses_nothing() {
         let seeds = 4_425..4_426;
-        assert!(is_broken_by(
-            &[Mutant::IgnoresHistory],
+        assert!(breaks_promises(
+            &[InjectedFault::IgnoreRefilledRollback],
             seeds.clone(),
             |seed| run(plan(seed, Faults::STORE_LOSES, FAR))
         ));
-        assert_kept(seeds, |seed| run(plan(seed, Faults::STORE_LOSES, FAR)));
+        assert_promises_kept(seeds, |seed| run(plan(seed, Faults::STORE_LOSES, FAR)));
     }
 
     /// A message that cannot be handed over now waits where it stands, and so does what comes after it (G4).
@@ -412,8 +414,8 @@ mod tests {
     #[test]
     fn what_falls_due_between_two_looks_at_the_clock_does_not_wait_for_anything_else() {
         let late = lateness(|world| {
-            world.clock().set_restless();
-            world.set_store_pace(Duration::ZERO);
+            world.clock().set_jittery();
+            world.set_store_delay(Duration::ZERO);
         });
         assert!(
             late.iter().all(|late| ON_TIME.contains(late)),
@@ -424,7 +426,7 @@ mod tests {
 
     #[test]
     fn what_is_claimed_already_does_not_wait_for_the_answer_to_the_next_claim() {
-        let late = lateness(|world| world.set_store_pace(Duration::from_millis(20)));
+        let late = lateness(|world| world.set_store_delay(Duration::from_millis(20)));
         assert!(
             late.iter().all(|late| ON_TIME.contains(late)),
             "{:?} ms late",
@@ -444,7 +446,7 @@ mod tests {
             .unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let world = World::new();
-            world.set_late(overdue_after, catch_up_rate);
+            world.set_overdue(overdue_after, catch_up_rate);
             let mut random = StdRng::seed_from_u64(1);
             let mut process = process::Process::start(&world, &mut random);
             let start = world.now().as_millis();
@@ -470,8 +472,8 @@ mod tests {
             });
             process.ensure_running(&world, &mut random);
             tokio::time::sleep(Duration::from_secs(40)).await;
-            world.audit();
-            assert_eq!(world.take_accusations(), Vec::<String>::new());
+            world.check_ledgers();
+            assert_eq!(world.take_violations(), Vec::<String>::new());
             assert!(world.balances().iter().all(|balance| balance.pending == 0));
             assert!(process.stop().await);
             world.arrivals()
@@ -547,53 +549,56 @@ mod tests {
 
     #[test]
     fn every_planted_fault_is_caught() {
-        let planted: [(&[Mutant], Faults); 12] = [
-            (&[Mutant::NoCompare], Faults::ALL),
-            (&[Mutant::BlindWatermark], Faults::ALL),
-            (&[Mutant::DeletesEarly], Faults::ALL),
-            (&[Mutant::SkipsLate], Faults::ALL),
-            (&[Mutant::RewindsToCommit], Faults::ALL),
-            (&[Mutant::ClaimsBack], Faults::STORE_KEEPS),
-            (&[Mutant::NoLastLook], Faults::ALL),
-            (&[Mutant::ReusesNames], Faults::ALL),
-            (&[Mutant::TakesForQuiet], Faults::NONE),
-            (&[Mutant::IgnoresRollback], Faults::STORE_LOSES),
-            (TAIL_BY_NUMBER, Faults::STORE_LOSES),
-            (AS_FIRST_WRITTEN, Faults::STORE_LOSES),
+        let planted: [(&[InjectedFault], Faults); 12] = [
+            (&[InjectedFault::AppendWithoutCompare], Faults::ALL),
+            (&[InjectedFault::AppendAcceptsGap], Faults::ALL),
+            (&[InjectedFault::DeleteRunsAtClaim], Faults::ALL),
+            (&[InjectedFault::SkipLateMessages], Faults::ALL),
+            (&[InjectedFault::RestartAtCommittedOffset], Faults::ALL),
+            (&[InjectedFault::ClaimMovesBack], Faults::STORE_KEEPS),
+            (&[InjectedFault::NoDueCheckAtSend], Faults::ALL),
+            (&[InjectedFault::ReuseRunNames], Faults::ALL),
+            (&[InjectedFault::TimerAssumesIdleShard], Faults::NONE),
+            (&[InjectedFault::IgnoreRollback], Faults::STORE_LOSES),
+            (TAIL_BY_RUN_COUNT, Faults::STORE_LOSES),
+            (TAIL_BY_REUSED_NAMES, Faults::STORE_LOSES),
         ];
-        assert_eq!(missed(planted, SOON), [] as [&[Mutant]; 0]);
+        assert_eq!(uncaught(planted, SOON), [] as [&[InjectedFault]; 0]);
     }
 
     #[test]
     fn every_fault_planted_in_the_ledger_is_caught() {
-        let planted: [(&[Mutant], Faults); 2] = [
-            (&[Mutant::TalliesTwice], Faults::NONE),
-            (&[Mutant::TalliesNothing], Faults::STORE_KEEPS),
+        let planted: [(&[InjectedFault], Faults); 2] = [
+            (&[InjectedFault::CountOutcomesTwice], Faults::NONE),
+            (
+                &[InjectedFault::CountNothingAfterTakeover],
+                Faults::STORE_KEEPS,
+            ),
         ];
-        assert_eq!(missed(planted, SOON), [] as [&[Mutant]; 0]);
+        assert_eq!(uncaught(planted, SOON), [] as [&[InjectedFault]; 0]);
     }
 
     #[test]
     fn every_fault_planted_in_the_rewriting_is_caught() {
-        let planted: [&[Mutant]; 4] = [
-            &[Mutant::RewriteDrops],
-            &[Mutant::RewriteDoubles],
-            &[Mutant::RewriteRaces],
-            &[Mutant::LoadsMeanwhile],
+        let planted: [&[InjectedFault]; 4] = [
+            &[InjectedFault::CompactionDropsMessage],
+            &[InjectedFault::CompactionDuplicatesMessages],
+            &[InjectedFault::CompactRunsBeingLoaded],
+            &[InjectedFault::LoadRunsBeingReplaced],
         ];
         assert_eq!(
-            missed(planted.map(|mutants| (mutants, Faults::NONE)), FAR),
-            [] as [&[Mutant]; 0]
+            uncaught(planted.map(|mutants| (mutants, Faults::NONE)), FAR),
+            [] as [&[InjectedFault]; 0]
         );
     }
 
     /// The faults that no seed shows.
-    fn missed<'m>(
-        planted: impl IntoIterator<Item = (&'m [Mutant], Faults)>,
+    fn uncaught<'m>(
+        planted: impl IntoIterator<Item = (&'m [InjectedFault], Faults)>,
         delays: &'static [i64],
-    ) -> Vec<&'m [Mutant]> {
+    ) -> Vec<&'m [InjectedFault]> {
         let caught = |mutants, faults| {
-            is_broken_by(mutants, 3_000..3_400, |seed| {
+            breaks_promises(mutants, 3_000..3_400, |seed| {
                 run(plan(seed, faults, delays))
             })
         };

@@ -2,19 +2,19 @@
 //! shard was appended since, whatever the watermark says.
 
 use crate::model::{ShardId, Timestamp, Watermark};
-use crate::run::Name;
-use crate::store::memory::Memory;
-use crate::store::{Error, Fetch, History, List, Listed, Listing, Store, Tail, TailRun, Tailed};
+use crate::run::RunName;
+use crate::store::memory::MemoryStore;
+use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, Store, Tail, TailRun, Tailed};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module's page. Names take the place of numbers: like these they are never used twice.
 #[derive(Default)]
-pub(super) struct Numbering(RefCell<BTreeMap<ShardId, BTreeSet<Name>>>);
+pub(super) struct TailByRunCount(RefCell<BTreeMap<ShardId, BTreeSet<RunName>>>);
 
-impl Numbering {
+impl TailByRunCount {
     /// The shard is about to be taken: its runs so far are listed, not read as its tail.
-    pub(super) async fn begin(&self, store: &Memory, shard: &ShardId) -> Result<(), Error> {
+    pub(super) async fn begin(&self, store: &MemoryStore, shard: &ShardId) -> Result<(), Error> {
         let read = all(store, shard)
             .await?
             .map(|(.., runs)| runs.into_iter().map(|run| run.name).collect());
@@ -24,7 +24,7 @@ impl Numbering {
         Ok(())
     }
 
-    pub(super) async fn tail(&self, store: &Memory, request: &Tail) -> Result<Tailed, Error> {
+    pub(super) async fn tail(&self, store: &MemoryStore, request: &Tail) -> Result<Tailed, Error> {
         let Some((watermark, history, mut listings)) = all(store, &request.shard).await? else {
             return Ok(Tailed::Unknown);
         };
@@ -44,29 +44,29 @@ impl Numbering {
                 .collect(),
         };
         let bytes = store.fetch(&[fetch]).await?.pop().unwrap_or_default();
-        let near = near
-            .into_iter()
-            .zip(bytes)
-            .map(|(listing, bytes)| TailRun { listing, bytes });
+        let near = near.into_iter().zip(bytes).map(|(listing, bytes)| TailRun {
+            entry: listing,
+            bytes,
+        });
         let runs = near
             .chain(far.into_iter().map(|listing| TailRun {
-                listing,
+                entry: listing,
                 bytes: None,
             }))
             .collect();
         Ok(Tailed::Runs {
             watermark,
-            seen: watermark,
-            history,
+            complete_to: watermark,
+            lineage: history,
             runs,
         })
     }
 }
 
 async fn all(
-    store: &Memory,
+    store: &MemoryStore,
     shard: &ShardId,
-) -> Result<Option<(Watermark, History, Vec<Listing>)>, Error> {
+) -> Result<Option<(Watermark, Lineage, Vec<RunEntry>)>, Error> {
     let list = List {
         shard: shard.clone(),
         from: Timestamp::AT_ONCE,
@@ -76,7 +76,7 @@ async fn all(
     Ok(match store.list(&[list]).await?.pop() {
         Some(Listed::Runs {
             watermark,
-            history,
+            lineage: history,
             runs,
             ..
         }) => Some((watermark, history, runs)),

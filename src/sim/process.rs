@@ -1,26 +1,26 @@
 //! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
 
-use super::client::{Exchange, Producer};
-use super::link::Linked;
-use super::member::{Member, Witness};
-use super::relaying::Relaying;
-use super::slow::Slow;
+use super::client::{NetworkProducer, NetworkTransactions};
+use super::link::OverNetwork;
+use super::member::{DeliveryObserver, ProcessControl};
+use super::relaying::IngressSendsDirectly;
+use super::slow::SlowStore;
 use super::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
-use crate::broker::{Catalog, Source, Target, Transactors};
+use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::health::Health;
-use crate::ingress::{self, Ingress, Writer};
+use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
-    CHORES_MAX, CLOCK_SKEW_MAX, HINTS_MAX, HOLDINGS_MAX, LOADER_QUEUE_MAX, REPLIES_MAX,
-    REWRITES_MAX,
+    CLOCK_SKEW_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, HINT_QUEUE_MAX,
+    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
 };
 use crate::metric;
-use crate::model::{AllowList, Dialects, Naming, Rules, WithoutDelay};
-use crate::mutant::{self, Mutant};
-use crate::run::Thin;
+use crate::model::{AllowList, Dialects, Naming, RoutingRules, WithoutDelay};
+use crate::mutant::{self, InjectedFault};
+use crate::run::ThinHours;
 use crate::store::Store;
 use crate::timer::{
-    self, Claimable, Claimer, Clients, Dispatcher, Loader, Outcry, Outlets, Policy, Rewriter,
-    RouteOptions, Shape,
+    self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper,
+    Loader, Producers, RetryPolicy, RouteCatalog, RouteOptions,
 };
 use crate::trace::Tracer;
 use rand::rngs::StdRng;
@@ -42,24 +42,24 @@ const MEMORY: usize = 24 * 1024;
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
 /// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
-const THIN: Thin = Thin {
-    after: Duration::ZERO,
-    below: 4,
+const THIN: ThinHours = ThinHours {
+    ends_after: Duration::ZERO,
+    messages_min: 4,
 };
-const SHAPE: Shape = Shape {
+const SHAPE: CompactionPolicy = CompactionPolicy {
     thin: THIN,
-    fan: 2,
-    full: 16,
-    far_least: Duration::from_secs(5),
-    far_after: Duration::from_secs(10),
-    urgent: Duration::from_secs(2),
-    messages_max: 32,
+    merge_count: 2,
+    full_messages: 16,
+    split_lead: Duration::from_secs(5),
+    own_hour_within: Duration::from_secs(10),
+    urgent_within: Duration::from_secs(2),
+    job_messages_max: 32,
     margin: Duration::from_secs(4),
 };
 
 /// See the module's page.
 pub(crate) struct Process {
-    pub(crate) member: Member,
+    pub(crate) control: ProcessControl,
     tasks: Vec<JoinHandle<()>>,
     stop: CancellationToken,
     health: Health,
@@ -67,13 +67,13 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(world: &World, random: &mut StdRng) -> Self {
-        Self::join(world, Member::new(world, 0), random)
+        Self::join(world, ProcessControl::new(world, 0), random)
     }
 
     /// One more of a fleet.
-    pub(crate) fn join(world: &World, member: Member, random: &mut StdRng) -> Self {
+    pub(crate) fn join(world: &World, member: ProcessControl, random: &mut StdRng) -> Self {
         let mut process = Self {
-            member,
+            control: member,
             tasks: Vec::new(),
             stop: CancellationToken::new(),
             health: Health::new(),
@@ -83,7 +83,7 @@ impl Process {
     }
 
     pub(crate) async fn kill(&mut self, world: &World) {
-        world.disturb();
+        world.allow_duplicates();
         for task in self.tasks.drain(..) {
             task.abort();
             let _cancelled = task.await;
@@ -98,7 +98,7 @@ impl Process {
     }
 
     /// Whether it says so of itself.
-    pub(crate) fn complains(&self, words: &str) -> bool {
+    pub(crate) fn reports_not_ready(&self, words: &str) -> bool {
         self.health
             .not_ready()
             .iter()
@@ -127,57 +127,61 @@ impl Process {
     ) {
         let world = world.clone();
         self.tasks
-            .push(tokio::task::spawn_local(self.member.run(async move {
-                if let Err(error) = body.await {
-                    world.note(format!("{name} failed: {error:?}"));
-                }
-            })));
+            .push(tokio::task::spawn_local(self.control.freezable(
+                async move {
+                    if let Err(error) = body.await {
+                        world.note(format!("{name} failed: {error:?}"));
+                    }
+                },
+            )));
     }
 
     /// What it sends by, each under the eyes of a witness.
-    fn outlets(&self, world: &World) -> Outlets {
+    fn producers(&self, world: &World) -> Producers {
         let client = || -> Box<dyn Target> {
-            let target: Box<dyn Target> = Box::new(Producer::new(world, &self.member.link));
-            Box::new(Witness::new(world, &self.member, target))
+            let target: Box<dyn Target> =
+                Box::new(NetworkProducer::new(world, &self.control.network));
+            Box::new(DeliveryObserver::new(world, &self.control, target))
         };
-        let transactors: Box<dyn Transactors> = Box::new(Exchange::new(world, &self.member.link));
-        let transactors: Box<dyn Transactors> =
-            Box::new(Witness::new(world, &self.member, transactors));
+        let transactors: Box<dyn TransactionalProducers> =
+            Box::new(NetworkTransactions::new(world, &self.control.network));
+        let transactors: Box<dyn TransactionalProducers> =
+            Box::new(DeliveryObserver::new(world, &self.control, transactors));
         let clients = BTreeMap::from([(
             CLUSTER.to_owned(),
-            Clients {
-                short: client(),
-                long: client(),
+            ClusterProducers {
+                fast: client(),
+                bulk: client(),
             },
         )]);
         let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
-        Outlets::new(clients, transactors)
+        Producers::new(clients, transactors)
     }
 
     fn run(&mut self, world: &World, random: &mut StdRng) {
         let health = Health::new();
         self.health = health.clone();
-        let (hint, hints) = mpsc::channel(HINTS_MAX);
+        let (hint, hints) = mpsc::channel(HINT_QUEUE_MAX);
         let (give_up, stop, timers_done) = (
             CancellationToken::new(),
             self.stop.clone(),
             CancellationToken::new(),
         );
-        let ((jobs, settled), (jobs_in, settled_out)) = ingress::channels();
-        let store: Rc<dyn Store> = Rc::new(Slow::new(world, &self.member, random.random()));
+        let ((jobs, settled), (jobs_in, settled_out)) = ingress::appender_channels();
+        let store: Rc<dyn Store> = Rc::new(SlowStore::new(world, &self.control, random.random()));
         let ports = ingress::Ports {
-            source: source(world, &self.member),
+            source: source(world, &self.control),
             store: store.clone(),
-            clock: self.member.clock.clone(),
-            health: ingress::Parts::new(&health, ROUTE),
-            metric: metric::Route::new(ROUTE),
+            clock: self.control.clock.clone(),
+            health: ingress::HealthParts::new(&health, ROUTE),
+            metric: metric::RouteMetrics::new(ROUTE),
             tracer: Tracer::default(),
-            jobs,
-            settled,
+            append_jobs: jobs,
+            append_results: settled,
             timers_done: timers_done.clone(),
         };
-        let shape = if world.is_true_to_scale() {
-            Shape::DEFAULT
+        let shape = if world.has_real_levels() {
+            CompactionPolicy::DEFAULT
         } else {
             SHAPE
         };
@@ -193,54 +197,54 @@ impl Process {
             "ingress",
             Ingress::new(options, ports, random.random()).serve(stop.clone()),
         );
-        let writer = Writer {
+        let writer = Appender {
             store: store.clone(),
             jobs: jobs_in,
-            settled: settled_out,
+            results: settled_out,
             hints: vec![hint],
-            health: health.part("writer"),
+            health: health.register("writer"),
         };
         self.spawn(world, "writer", writer.serve(give_up.clone()));
 
         let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
-        let (replies_out, replies) = mpsc::channel(REPLIES_MAX);
-        let (chores, chores_in) = mpsc::channel(CHORES_MAX);
-        let (looked_out, looked) = mpsc::channel(REWRITES_MAX);
-        let (holdings_out, holdings) = mpsc::channel(HOLDINGS_MAX);
-        let (gave_up, gave_up_in) = mpsc::channel(HOLDINGS_MAX);
-        let claimer = Claimer {
-            routes: vec![claimable(world, &self.member, &health)],
+        let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
+        let (chores, chores_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
+        let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
+        let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let claimer = LeaseKeeper {
+            routes: vec![claimable(world, &self.control, &health)],
             store: store.clone(),
-            clock: self.member.clock.clone(),
-            leases: health.part("leases"),
-            clocks: health.part("clocks"),
-            lease: LEASE,
+            clock: self.control.clock.clone(),
+            lease_health: health.register("leases"),
+            clock_health: health.register("clocks"),
+            lease_length: LEASE,
             skew_max: CLOCK_SKEW_MAX,
             random: StdRng::seed_from_u64(random.random()),
-            metric: metric::Timer::new(),
-            holdings: holdings_out,
-            gave_up: gave_up_in,
+            metric: metric::TimerMetrics::new(),
+            events: holdings_out,
+            release_results: gave_up_in,
         };
         let ports = timer::Ports {
             store: store.clone(),
-            clock: self.member.clock.clone(),
-            claims: Rc::new(health.part("claims")),
-            clock_ahead: health.part("clock ahead"),
-            metric: metric::Timer::new(),
-            outlets: self.outlets(world),
-            holdings,
-            gave_up,
+            clock: self.control.clock.clone(),
+            claims_health: Rc::new(health.register("claims")),
+            clock_health: health.register("clock ahead"),
+            metric: metric::TimerMetrics::new(),
+            producers: self.producers(world),
+            lease_events: holdings,
+            release_results: gave_up,
             requests,
             replies,
             hints,
-            chores,
-            looked,
+            compaction_jobs: chores,
+            compaction_results: looked,
         };
         let dispatcher = Dispatcher::new(timer_options(world, &health), ports);
         let served = timer::serve(
             claimer,
             dispatcher,
-            timer::Stops::new(stop.clone(), give_up.clone(), timers_done.clone()),
+            timer::ShutdownSignals::new(stop.clone(), give_up.clone(), timers_done.clone()),
         );
         self.spawn(world, "timer", async move {
             let _done = timers_done.drop_guard();
@@ -250,42 +254,42 @@ impl Process {
             store: store.clone(),
             requests: requests_in,
             replies: replies_out,
-            health: health.part("loader"),
+            health: health.register("loader"),
         };
         self.spawn(world, "loader", loader.serve(give_up));
-        let rewriter = Rewriter {
+        let rewriter = Compactor {
             store,
-            chores: chores_in,
-            done: looked_out,
-            shape,
+            tasks: chores_in,
+            replies: looked_out,
+            policy: shape,
             writer: random.random(),
         };
-        let rewriter = self.member.rewriter.over(rewriter.serve(stop));
+        let rewriter = self.control.compactor.wrap(rewriter.serve(stop));
         self.spawn(world, "rewriter", rewriter);
     }
 }
 
-fn rules() -> Rules {
-    Rules {
-        naming: Naming::Topic,
+fn rules() -> RoutingRules {
+    RoutingRules {
+        target_naming: Naming::Topic,
         default_target: Some(TARGET.into()),
-        allow: AllowList::new(Vec::<String>::new()),
+        allowed_targets: AllowList::new(Vec::<String>::new()),
         sources: BTreeSet::from([SOURCE.to_owned()]),
         max_delay: Duration::from_secs(7 * 24 * 3_600),
-        retry_max: Duration::from_secs(1),
+        max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: Dialects::default(),
     }
 }
 
-fn source(world: &World, member: &Member) -> Box<dyn Source> {
+fn source(world: &World, member: &ProcessControl) -> Box<dyn Source> {
     let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
-    let source = Box::new(Linked {
-        link: member.link.clone(),
+    let source = Box::new(OverNetwork {
+        link: member.network.clone(),
         port,
     });
-    if mutant::active(Mutant::IngressRelays) {
-        Box::new(Relaying {
+    if mutant::active(InjectedFault::IngressSendsDirectly) {
+        Box::new(IngressSendsDirectly {
             world: world.clone(),
             source,
         })
@@ -294,26 +298,26 @@ fn source(world: &World, member: &Member) -> Box<dyn Source> {
     }
 }
 
-fn claimable(world: &World, member: &Member, health: &Health) -> Claimable {
+fn claimable(world: &World, member: &ProcessControl, health: &Health) -> RouteCatalog {
     let port: Box<dyn Catalog> = Box::new(world.cluster().catalog());
-    Claimable {
+    RouteCatalog {
         route: ROUTE.into(),
         topics: vec![SOURCE.to_owned()],
         group: GROUP.to_owned(),
-        catalog: Box::new(Linked {
-            link: member.link.clone(),
+        catalog: Box::new(OverNetwork {
+            link: member.network.clone(),
             port,
         }),
-        health: health.part("catalog"),
+        health: health.register("catalog"),
     }
 }
 
 fn timer_options(world: &World, health: &Health) -> timer::Options {
-    let (overdue_after, catch_up_rate) = world.late();
+    let (overdue_after, catch_up_rate) = world.overdue();
     let route = RouteOptions {
         rules: rules(),
         dead_letter: DEAD.to_owned(),
-        retry: Policy {
+        retry: RetryPolicy {
             max_attempts: 1_000,
             backoff: Duration::from_millis(200),
             backoff_max: Duration::from_secs(1),
@@ -323,11 +327,11 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
         source_cluster: CLUSTER.to_owned(),
         target_cluster: CLUSTER.to_owned(),
         dead_letter_cluster: CLUSTER.to_owned(),
-        markers: world.is_exactly_once().then(|| MARKERS.to_owned()),
-        reach: std::sync::Arc::default(),
-        metric: metric::Route::new(ROUTE),
+        marker_group: world.is_exactly_once().then(|| MARKERS.to_owned()),
+        known_topics: std::sync::Arc::default(),
+        metric: metric::RouteMetrics::new(ROUTE),
         tracer: Tracer::default(),
-        outcry: Outcry::new(health.part("outlets")),
+        alerts: DeliveryAlerts::new(health.register("outlets")),
     };
     timer::Options {
         deployment: "sim".to_owned(),

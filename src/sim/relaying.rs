@@ -1,20 +1,20 @@
 //! A planted fault as a source: what need not wait is sent to the target as it is read, beside the shard.
 
 use super::world::{TARGET, World};
-use crate::broker::{Batch, Commit, Described, Error, Event, Source};
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 
 /// See the module's page.
-pub(super) struct Relaying {
+pub(super) struct IngressSendsDirectly {
     pub(super) world: World,
     pub(super) source: Box<dyn Source>,
 }
 
-impl Relaying {
+impl IngressSendsDirectly {
     /// The records of a batch that are left.
-    fn relay(&self, batch: &Batch) -> Batch {
-        let mut rest = Batch::new(batch.partition.clone(), batch.epoch);
+    fn relay(&self, batch: &RecordBatch) -> RecordBatch {
+        let mut rest = RecordBatch::new(batch.partition.clone(), batch.epoch);
         for record in batch.iter() {
             if record
                 .headers
@@ -42,10 +42,10 @@ impl Relaying {
 }
 
 #[async_trait(?Send)]
-impl Source for Relaying {
-    async fn next(&mut self) -> Result<Event, Error> {
+impl Source for IngressSendsDirectly {
+    async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            match self.source.next().await? {
+            match self.source.next_event().await? {
                 Event::Records(batch) => {
                     let rest = self.relay(&batch);
                     if rest.len() > 0 {
@@ -57,12 +57,15 @@ impl Source for Relaying {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         self.source.describe(partitions).await
     }
 
-    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
-        self.source.committed(partitions).await
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.source.committed_metadata(partitions).await
     }
 
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
@@ -73,11 +76,11 @@ impl Source for Relaying {
         self.source.stop(partition);
     }
 
-    fn end(&self, partition: &Partition) -> Option<Offset> {
-        self.source.end(partition)
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.source.known_end(partition)
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
         self.source.commit(commits).await
     }
 

@@ -1,7 +1,7 @@
 //! Many seeds of a simulation: the first that breaks a promise is shown, with what happened in it and the command that runs it alone.
 
 use super::{Outcome, trace};
-use crate::mutant::{self, Mutant};
+use crate::mutant::{self, InjectedFault};
 use std::ops::Range;
 
 /// Names the one seed that is run of all that contain it.
@@ -12,7 +12,7 @@ const BROKEN_MAX: usize = 20;
 
 /// Panics with what happened in the first seed that breaks a promise.
 #[track_caller]
-pub(super) fn assert_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
+pub(super) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
     let only: Option<u64> = std::env::var(ONLY).ok().map(|seed| {
         seed.parse()
             .unwrap_or_else(|_| panic!("{ONLY}={seed}: give a number"))
@@ -27,7 +27,7 @@ pub(super) fn assert_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
 fn failure(seed: u64, Outcome { trace, broken }: &Outcome) -> String {
     let more = broken.len().saturating_sub(BROKEN_MAX);
     let listed = broken[..broken.len() - more].join("\n  ");
-    let (command, shown) = (command(seed), trace::shown(trace, broken));
+    let (command, shown) = (command(seed), trace::render(trace, broken));
     format!(
         "seed {seed} breaks {} promises ({more} of them not listed):\n  {listed}\n{shown}\nthis seed alone: {command}",
         broken.len()
@@ -47,8 +47,8 @@ fn command(seed: u64) -> String {
 }
 
 /// Whether one of the seeds shows the faults, planted together.
-pub(super) fn is_broken_by(
-    mutants: &[Mutant],
+pub(super) fn breaks_promises(
+    mutants: &[InjectedFault],
     mut seeds: Range<u64>,
     run: impl Fn(u64) -> Outcome,
 ) -> bool {
@@ -60,14 +60,14 @@ pub(super) fn is_broken_by(
 #[cfg(test)]
 mod tests {
     use super::super::fleet;
-    use super::super::trace::Line;
-    use super::super::trouble::Trouble;
+    use super::super::trace::TraceLine;
+    use super::super::trouble::FleetFaults;
     use super::*;
     use std::time::Duration;
 
     fn outcome(broken: &str) -> Outcome {
         Outcome {
-            trace: vec![Line {
+            trace: vec![TraceLine {
                 at: 5,
                 uid: None,
                 what: "killed".to_owned(),
@@ -81,7 +81,7 @@ mod tests {
         expected = "seed 7 breaks 1 promises (0 of them not listed):\n  lost: a\nwhat happened"
     )]
     fn a_seed_that_breaks_a_promise_is_shown_with_what_happened() {
-        assert_kept(5..9, |seed| {
+        assert_promises_kept(5..9, |seed| {
             if seed == 7 {
                 outcome("lost: a")
             } else {
@@ -115,7 +115,7 @@ mod tests {
         let run = |seed| {
             (
                 seed,
-                fleet::run(seed, Duration::from_secs(20), Trouble::All),
+                fleet::run(seed, Duration::from_secs(20), FleetFaults::All),
             )
         };
         let accused = |broken: &String| {
@@ -128,7 +128,7 @@ mod tests {
                     .to_owned(),
             )
         };
-        let found = mutant::with([Mutant::IgnoresTerm], || {
+        let found = mutant::with([InjectedFault::IgnoreLeaseExpiry], || {
             (2_000..2_100).map(run).find_map(|(seed, outcome)| {
                 Some((
                     failure(seed, &outcome),

@@ -1,14 +1,15 @@
 //! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
 
-use super::member::Member;
-use super::numbering::Numbering;
+use super::member::ProcessControl;
+use super::numbering::TailByRunCount;
 use super::world::World;
-use crate::model::{Lease, ShardId, Worker};
-use crate::mutant::{self, Mutant};
-use crate::store::memory::Memory;
+use crate::model::{Lease, ShardId, WorkerId};
+use crate::mutant::{self, InjectedFault};
+use crate::store::memory::MemoryStore;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed,
-    Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
+    StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,22 +22,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// See the module's page.
-pub(crate) struct Slow {
+pub(crate) struct SlowStore {
     world: World,
-    member: Member,
-    store: Memory,
+    member: ProcessControl,
+    store: MemoryStore,
     random: RefCell<StdRng>,
-    numbering: Numbering,
+    numbering: TailByRunCount,
 }
 
-impl Slow {
-    pub(crate) fn new(world: &World, member: &Member, seed: u64) -> Self {
+impl SlowStore {
+    pub(crate) fn new(world: &World, member: &ProcessControl, seed: u64) -> Self {
         Self {
             world: world.clone(),
             member: member.clone(),
             store: world.store().clone(),
             random: RefCell::new(StdRng::seed_from_u64(seed)),
-            numbering: Numbering::default(),
+            numbering: TailByRunCount::default(),
         }
     }
 
@@ -45,7 +46,7 @@ impl Slow {
             .note(format!("process {} {what}", self.member.number));
     }
 
-    async fn travel(&self) -> Result<(), Error> {
+    async fn delay(&self) -> Result<(), Error> {
         let wait = {
             let mut random = self.random.borrow_mut();
             let wait = if random.random_bool(0.05) {
@@ -54,11 +55,11 @@ impl Slow {
                 random.random_range(0..3)
             };
             self.world
-                .store_pace()
+                .store_delay()
                 .unwrap_or(Duration::from_millis(wait))
         };
         tokio::time::sleep(wait).await;
-        if self.member.is_cut_off.get() {
+        if self.member.is_cut_from_store.get() {
             Err(Error::Unavailable("the process is cut off".to_owned()))
         } else {
             Ok(())
@@ -66,21 +67,21 @@ impl Slow {
     }
 
     async fn slowly<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.travel().await?;
+        self.delay().await?;
         let answer = call.await?;
-        self.travel().await?;
+        self.delay().await?;
         Ok(answer)
     }
 }
 
 #[async_trait(?Send)]
-impl Store for Slow {
-    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+impl Store for SlowStore {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let opened = self.slowly(self.store.open(births)).await?;
         for (birth, _) in births
             .iter()
             .zip(&opened)
-            .filter(|(_, opened)| matches!(opened, Opened::Born(_)))
+            .filter(|(_, opened)| matches!(opened, Opened::Created(_)))
         {
             self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
         }
@@ -88,31 +89,35 @@ impl Store for Slow {
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
-        self.travel().await?;
+        self.delay().await?;
         let answer = self.store.append(appends).await;
         self.world.note_cancelled();
         let done = appends
             .iter()
             .zip(answer.iter().flatten())
             .filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
-        done.for_each(|(append, _)| self.world.levels().saw(&append.shard, &append.runs));
-        self.travel().await?;
+        done.for_each(|(append, _)| {
+            self.world
+                .compaction_trace()
+                .record(&append.shard, &append.runs)
+        });
+        self.delay().await?;
         answer
     }
 
-    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         self.slowly(self.store.state(shards)).await
     }
 
-    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
-        self.slowly(self.store.glance(shards)).await
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.slowly(self.store.positions(shards)).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         leases
             .iter()
-            .for_each(|lease| self.world.saw_token(lease.token, self.member.number));
-        if mutant::active(Mutant::TailByNumber) {
+            .for_each(|lease| self.world.record_token(lease.token, self.member.number));
+        if mutant::active(InjectedFault::TailByRunCount) {
             for lease in leases {
                 self.numbering.begin(&self.store, &lease.shard).await?;
             }
@@ -125,7 +130,7 @@ impl Store for Slow {
             .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
         {
             self.note(&format!("takes {}", lease.shard));
-            self.member.terms.granted(lease, asked + length);
+            self.member.leases.granted(lease, asked + length);
         }
         Ok(acquired)
     }
@@ -135,10 +140,10 @@ impl Store for Slow {
         let renewed = self.slowly(self.store.renew(leases, length)).await?;
         for (lease, renewed) in leases.iter().zip(&renewed) {
             if matches!(renewed, Renewed::Renewed { .. }) {
-                self.member.terms.renewed(lease, asked + length);
+                self.member.leases.renewed(lease, asked + length);
             } else {
                 self.note(&format!("learns that it has lost {}", lease.shard));
-                self.member.terms.lost(lease);
+                self.member.leases.lost(lease);
             }
         }
         Ok(renewed)
@@ -147,7 +152,7 @@ impl Store for Slow {
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         for lease in leases {
             self.note(&format!("gives {} back", lease.shard));
-            self.member.terms.released(lease);
+            self.member.leases.released(lease);
         }
         self.slowly(self.store.release(leases)).await
     }
@@ -161,7 +166,7 @@ impl Store for Slow {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        if mutant::active(Mutant::TailByNumber) {
+        if mutant::active(InjectedFault::TailByRunCount) {
             let tails = requests
                 .iter()
                 .map(|request| self.numbering.tail(&self.store, request));
@@ -177,7 +182,7 @@ impl Store for Slow {
             .zip(&advanced)
             .filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
         {
-            self.member.terms.lost(&request.lease);
+            self.member.leases.lost(&request.lease);
         }
         Ok(advanced)
     }
@@ -186,7 +191,7 @@ impl Store for Slow {
         self.slowly(self.store.quarantine(requests)).await
     }
 
-    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         let long = {
             // Every so often one is long on its way: the shard is loaded on meanwhile.
             let mut random = self.random.borrow_mut();
@@ -195,11 +200,11 @@ impl Store for Slow {
                 .then(|| Duration::from_millis(random.random_range(200..3_000)))
         };
         tokio::time::sleep(long.unwrap_or_default()).await;
-        let outcomes = self.slowly(self.store.rewrite(requests)).await?;
+        let outcomes = self.slowly(self.store.replace_runs(requests)).await?;
         for (request, _) in requests
             .iter()
             .zip(&outcomes)
-            .filter(|(_, outcome)| **outcome == Rewritten::Done)
+            .filter(|(_, outcome)| **outcome == Replaced::Done)
         {
             self.note(&format!(
                 "rewrites: {} runs became {}",
@@ -207,18 +212,23 @@ impl Store for Slow {
                 request.outputs.len()
             ));
             self.world
-                .levels()
-                .saw(&request.lease.shard, &request.outputs);
+                .compaction_trace()
+                .record(&request.lease.shard, &request.outputs);
         }
         Ok(outcomes)
     }
 
-    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.slowly(self.store.enrol(worker, length)).await
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.slowly(self.store.heartbeat_worker(worker, length))
+            .await
     }
 
-    async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.slowly(self.store.resign(worker)).await
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.slowly(self.store.remove_worker(worker)).await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

@@ -1,10 +1,10 @@
 //! A rewriter that stands still for an hour: no message is late for want of it.
 
-use super::member::Member;
+use super::member::ProcessControl;
 use super::process::Process;
 use super::world::{Arrival, SOURCE, World};
 use crate::model::Partition;
-use crate::mutant::{self, Mutant};
+use crate::mutant::{self, InjectedFault};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::future::Future;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const PARTITIONS: i32 = 4;
 
 /// Before it stands still, and after.
-const AROUND: u64 = 120;
+const RUNNING_SECS: u64 = 120;
 
 const HOUR: u64 = 3_600;
 
@@ -29,7 +29,7 @@ const DELAYS: [i64; 6] = [
 ];
 
 /// In a runtime with a clock of its own.
-pub(super) fn alone<T>(body: impl Future<Output = T>) -> T {
+pub(super) fn block_on_paused<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -48,26 +48,35 @@ pub(super) fn lateness(world: &World) -> Vec<i64> {
 }
 
 /// What came of a fleet of two to which a message a second was sent.
-struct Came {
+struct FleetOutcome {
     late: Vec<i64>,
     sent: usize,
     /// Rewrites before the time in which the rewriters may stand still, in it, and after it.
     rewrites: [usize; 3],
 }
 
-fn simulate(seconds: u64, stands: bool) -> Came {
-    alone(async {
-        let (world, mut random) = (World::of(PARTITIONS), StdRng::seed_from_u64(1));
-        let join = |number| Process::join(&world, Member::timed(&world, number), &mut random);
+fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
+    block_on_paused(async {
+        let (world, mut random) = (World::with_partitions(PARTITIONS), StdRng::seed_from_u64(1));
+        let join = |number| {
+            Process::join(
+                &world,
+                ProcessControl::with_own_clock(&world, number),
+                &mut random,
+            )
+        };
         let mut fleet: Vec<_> = (0..2).map(join).collect();
         let start = world.now().as_millis();
-        let end = start + 1_000 * (AROUND + seconds + AROUND) as i64;
+        let end = start + 1_000 * (RUNNING_SECS + seconds + RUNNING_SECS) as i64;
         let mut sent = 0;
-        for second in 0..AROUND + seconds + AROUND {
-            if second == AROUND || second == AROUND + seconds {
-                fleet
-                    .iter()
-                    .for_each(|process| process.member.rewriter.set(stands && second == AROUND));
+        for second in 0..RUNNING_SECS + seconds + RUNNING_SECS {
+            if second == RUNNING_SECS || second == RUNNING_SECS + seconds {
+                fleet.iter().for_each(|process| {
+                    process
+                        .control
+                        .compactor
+                        .set(stands && second == RUNNING_SECS)
+                });
             }
             let due = world.now().as_millis()
                 + DELAYS[second as usize % DELAYS.len()]
@@ -97,11 +106,11 @@ fn simulate(seconds: u64, stands: bool) -> Came {
         };
         // What the rewriters had made already is put in its place in the first seconds.
         let rewrites = [
-            rewrites(0..AROUND),
-            rewrites(AROUND + 10..AROUND + seconds),
-            rewrites(AROUND + seconds..u64::MAX),
+            rewrites(0..RUNNING_SECS),
+            rewrites(RUNNING_SECS + 10..RUNNING_SECS + seconds),
+            rewrites(RUNNING_SECS + seconds..u64::MAX),
         ];
-        Came {
+        FleetOutcome {
             late,
             sent,
             rewrites,
@@ -115,7 +124,7 @@ pub(super) const ON_TIME: Range<i64> = 0..20;
 #[test]
 fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
     for stands in [false, true] {
-        let Came {
+        let FleetOutcome {
             late,
             sent,
             rewrites,
@@ -135,7 +144,12 @@ fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
 
 #[test]
 fn a_timer_that_waited_for_its_rewriter_would_be_late() {
-    let late = |stands| mutant::with([Mutant::AwaitsRewriter], || simulate(60, stands)).late;
+    let late = |stands| {
+        mutant::with([InjectedFault::LoadWaitsForCompactor], || {
+            simulate(60, stands)
+        })
+        .late
+    };
     assert!(late(false).iter().all(|late| ON_TIME.contains(late)));
     assert!(!late(true).iter().all(|late| ON_TIME.contains(late)));
 }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
 /// How long a stream that was made again may go unnoticed, and what waits of the old one.
-const NOTICED: Duration = Duration::from_secs(20);
-const EMPTIED: Duration = Duration::from_secs(60);
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(20);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is known of a world's streams.
 #[derive(Default)]
@@ -26,56 +26,58 @@ pub(crate) struct Streams {
     /// For how long targets know what they have; zero: not at all.
     window: Cell<Duration>,
     /// How often the source was made again, and of which make the store's shards are.
-    make: Cell<u32>,
-    stored_make: Cell<u32>,
+    generation: Cell<u32>,
+    stored_generation: Cell<u32>,
     /// What went with the source before it was stored.
-    taken_away: RefCell<BTreeSet<String>>,
+    purged: RefCell<BTreeSet<String>>,
 }
 
 impl Streams {
-    pub(crate) fn make(&self) -> u32 {
-        self.make.get()
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.get()
     }
 
-    pub(crate) fn stored_make(&self) -> u32 {
-        self.stored_make.get()
+    pub(crate) fn stored_generation(&self) -> u32 {
+        self.stored_generation.get()
     }
 
-    pub(crate) fn took_away(&self, uid: &str) -> bool {
-        self.taken_away.borrow().contains(uid)
+    pub(crate) fn was_purged(&self, uid: &str) -> bool {
+        self.purged.borrow().contains(uid)
     }
 
     /// Whether nothing may arrive twice.
-    pub(crate) fn drop_repetitions(&self) -> bool {
+    pub(crate) fn forbid_duplicates(&self) -> bool {
         self.window.get() >= LONG
     }
 }
 
 /// What happens to the source, besides readers that are made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Harm {
+pub(crate) enum StreamFault {
     /// There is no stream.
     None,
-    Nothing,
+    ReadersOnly,
     Purges,
     /// It is made again, and the store is reset.
-    Renewal,
+    Recreation,
 }
 
-impl Harm {
+impl StreamFault {
     /// Kinds of faults in all.
     pub(super) fn kinds(self) -> u32 {
         match self {
             Self::None => 10,
-            Self::Nothing => 11,
-            Self::Purges | Self::Renewal => 13,
+            Self::ReadersOnly => 11,
+            Self::Purges | Self::Recreation => 13,
         }
     }
 
-    pub(super) async fn strike(self, world: &World, process: &mut Process, random: &mut StdRng) {
+    pub(super) async fn inject(self, world: &World, process: &mut Process, random: &mut StdRng) {
         match self {
             Self::Purges if random.random_bool(0.5) => world.purge(random).await,
-            Self::Renewal if random.random_bool(0.3) => renew(world, process, random).await,
+            Self::Recreation if random.random_bool(0.3) => {
+                recreate_source(world, process, random).await
+            }
             _ => world.remake_consumers(),
         }
     }
@@ -84,28 +86,29 @@ impl Harm {
 impl World {
     /// Its brokers are NATS from here on.
     pub(crate) fn on_streams(self, window: Duration) -> Self {
-        self.cluster().make_stream(SOURCE);
+        self.cluster().turn_into_stream(SOURCE);
         [TARGET, DEAD]
             .iter()
-            .for_each(|topic| self.cluster().set_window(topic, window));
+            .for_each(|topic| self.cluster().set_dedup_window(topic, window));
         self.streams().window.set(window);
         self
     }
 
     pub(super) fn remake_consumers(&self) {
         self.note("the consumers are made anew");
-        self.cluster().remake_consumers();
+        self.cluster().recreate_consumers();
     }
 
     /// A process loses what it reads to others, and learns it later.
-    pub(super) fn lapse(&self, random: &mut StdRng) {
+    pub(super) fn expire_source_lease(&self, random: &mut StdRng) {
         self.note("a lease of the source runs out");
-        self.cluster().lapse(GROUP, random.random_range(0..8));
+        self.cluster()
+            .expire_silently(GROUP, random.random_range(0..8));
     }
 
-    pub(super) fn tell_lapsed(&self) {
+    pub(super) fn notify_expired_lease(&self) {
         self.note("its holder learns it");
-        self.cluster().tell_lapsed();
+        self.cluster().notify_expired();
     }
 
     async fn purge(&self, random: &mut StdRng) {
@@ -115,14 +118,14 @@ impl World {
         };
         let first = random.random_range(last.saturating_sub(40)..=last + 1);
         self.note(format!("the source is purged up to {first}"));
-        self.disturb();
-        self.take_away(|offset| offset < Offset(first)).await;
+        self.allow_duplicates();
+        self.mark_purged(|offset| offset < Offset(first)).await;
         self.cluster()
             .trim_to(&Partition::new(SOURCE, 0), Offset(first));
     }
 
     /// What is about to go before it was stored need not arrive.
-    async fn take_away(&self, goes: impl Fn(Offset) -> bool) {
+    async fn mark_purged(&self, goes: impl Fn(Offset) -> bool) {
         for record in self.cluster().records(SOURCE) {
             let shard = ShardId::new(ROUTE, Partition::new(SOURCE, record.partition));
             let state = self
@@ -134,7 +137,7 @@ impl World {
                 .flatten();
             let is_stored = state.is_some_and(|state| state.watermark.covers(record.offset));
             if goes(record.offset) && !is_stored {
-                self.streams().taken_away.borrow_mut().insert(
+                self.streams().purged.borrow_mut().insert(
                     String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned(),
                 );
             }
@@ -144,24 +147,31 @@ impl World {
 
 /// The source is made again. Whoever runs the service hears of it by what that says of itself, lets what waits be delivered, resets the store,
 /// and begins anew when the targets have forgotten what they had.
-async fn renew(world: &World, process: &mut Process, random: &mut StdRng) {
+async fn recreate_source(world: &World, process: &mut Process, random: &mut StdRng) {
     world.note("the source is made again");
-    world.disturb();
-    world.take_away(|_| true).await;
-    world.cluster().recreate(SOURCE);
-    world.streams().make.set(world.streams().make() + 1);
-    if !within(NOTICED, || process.complains("was recreated")).await {
-        return world.accuse("nobody noticed that the source was made again".to_owned());
+    world.allow_duplicates();
+    world.mark_purged(|_| true).await;
+    world.cluster().recreate_topic(SOURCE);
+    world
+        .streams()
+        .generation
+        .set(world.streams().generation() + 1);
+    if !within(DETECTION_TIMEOUT, || {
+        process.reports_not_ready("was recreated")
+    })
+    .await
+    {
+        return world.report_violation("nobody noticed that the source was made again".to_owned());
     }
-    if !within(EMPTIED, || {
+    if !within(DRAIN_TIMEOUT, || {
         world.balances().iter().all(|balance| balance.pending == 0)
     })
     .await
     {
-        world.accuse("what waited of the old source was not delivered".to_owned());
+        world.report_violation("what waited of the old source was not delivered".to_owned());
     }
     if !process.stop().await {
-        world.accuse("a stopping process did not end".to_owned());
+        world.report_violation("a stopping process did not end".to_owned());
     }
     world.note("the store is reset");
     let shards: Vec<_> = (0..2)
@@ -172,7 +182,10 @@ async fn renew(world: &World, process: &mut Process, random: &mut StdRng) {
         .erase(&shards)
         .await
         .expect("the memory store answers");
-    world.streams().stored_make.set(world.streams().make());
+    world
+        .streams()
+        .stored_generation
+        .set(world.streams().generation());
     tokio::time::sleep(world.streams().window.get()).await;
     process.ensure_running(world, random);
 }
@@ -188,28 +201,28 @@ async fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::fault::Faults;
-    use super::super::seeds::{assert_kept, is_broken_by};
+    use super::super::seeds::{assert_promises_kept, breaks_promises};
     use super::super::workload::SOON;
-    use super::super::{Manner, Outcome, Plan};
+    use super::super::{Delivery, Outcome, Plan};
     use super::*;
-    use crate::mutant::Mutant;
+    use crate::mutant::InjectedFault;
 
     const READ_AGAIN: Faults = Faults {
-        streams: Harm::Nothing,
+        streams: StreamFault::ReadersOnly,
         ..Faults::NONE
     };
     const ALL: Faults = Faults {
-        streams: Harm::Nothing,
+        streams: StreamFault::ReadersOnly,
         ..Faults::ALL
     };
     const PURGED: Faults = Faults {
-        streams: Harm::Purges,
+        streams: StreamFault::Purges,
         ..Faults::STORE_KEEPS
     };
     const RENEWED: Faults = Faults {
         kills: true,
         clock_steps: true,
-        streams: Harm::Renewal,
+        streams: StreamFault::Recreation,
         ..Faults::NONE
     };
 
@@ -218,7 +231,7 @@ mod tests {
 
     fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
         // As short as a reset has the patience for.
-        let window = if faults.streams == Harm::Renewal {
+        let window = if faults.streams == StreamFault::Recreation {
             Duration::from_secs(2)
         } else {
             LONG
@@ -228,7 +241,7 @@ mod tests {
             length,
             faults,
             delays: SOON,
-            manner: Manner::Streams(window),
+            delivery: Delivery::Streams(window),
         })
     }
 
@@ -243,20 +256,20 @@ mod tests {
 
     #[test]
     fn what_a_consumer_of_a_stream_brings_again_is_passed_over() {
-        assert_kept(0..10, |seed| run(seed, READ_AGAIN, LENGTH));
+        assert_promises_kept(0..10, |seed| run(seed, READ_AGAIN, LENGTH));
     }
 
     #[test]
     fn on_streams_nothing_is_lost_or_early_and_nothing_comes_twice_within_the_window_whatever_happens()
      {
-        assert_kept(1_000..1_030, |seed| run(seed, ALL, LENGTH));
-        assert_kept(10_000..10_250, |seed| run(seed, ALL, SHORT));
+        assert_promises_kept(1_000..1_030, |seed| run(seed, ALL, LENGTH));
+        assert_promises_kept(10_000..10_250, |seed| run(seed, ALL, SHORT));
     }
 
     #[test]
     fn what_was_stored_of_a_stream_outlives_its_purge() {
-        assert_kept(2_000..2_020, |seed| run(seed, PURGED, LENGTH));
-        assert_kept(20_000..20_100, |seed| run(seed, PURGED, SHORT));
+        assert_promises_kept(2_000..2_020, |seed| run(seed, PURGED, LENGTH));
+        assert_promises_kept(20_000..20_100, |seed| run(seed, PURGED, SHORT));
     }
 
     #[test]
@@ -268,19 +281,19 @@ mod tests {
                 .iter()
                 .any(|line| line.what == "the store is reset")
         }));
-        assert_kept(seeds, |seed| run(seed, RENEWED, LENGTH));
+        assert_promises_kept(seeds, |seed| run(seed, RENEWED, LENGTH));
     }
 
     #[test]
     fn every_fault_planted_in_the_ways_of_streams_is_caught() {
         let planted = [
-            (Mutant::ReadsAgain, READ_AGAIN),
-            (Mutant::NoMessageId, ALL),
-            (Mutant::TakesForOld, RENEWED),
-            (Mutant::TakesOldCommit, RENEWED),
+            (InjectedFault::StoreRereadRecords, READ_AGAIN),
+            (InjectedFault::SendWithoutMessageId, ALL),
+            (InjectedFault::IgnoreSourceRecreation, RENEWED),
+            (InjectedFault::UseOldCommitAfterRecreation, RENEWED),
         ];
         let is_caught = |mutant, faults| {
-            is_broken_by(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH))
+            breaks_promises(&[mutant], 4_000..4_100, |seed| run(seed, faults, LENGTH))
         };
         let missed: Vec<_> = planted
             .into_iter()

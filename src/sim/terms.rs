@@ -1,30 +1,30 @@
 //! What a process of a simulated fleet knows of its leases: until when each surely holds, by its own monotonic clock, and which it was told to
 //! have lost.
 
-use crate::model::{Lease, ShardId, Token};
+use crate::model::{Lease, LeaseToken, ShardId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// An answer is heard along with those to other questions that were asked at the same time: the slowest decides.
-const HEARING: Duration = Duration::from_millis(300);
+const REPLY_GRACE: Duration = Duration::from_millis(300);
 
 /// See the module's page.
 #[derive(Default)]
-pub(crate) struct Terms(RefCell<BTreeMap<ShardId, Known>>);
+pub(crate) struct LeaseAudit(RefCell<BTreeMap<ShardId, KnownLease>>);
 
-struct Known {
-    token: Token,
+struct KnownLease {
+    token: LeaseToken,
     until: Instant,
     lost: Option<Instant>,
 }
 
-impl Terms {
+impl LeaseAudit {
     pub(super) fn granted(&self, lease: &Lease, until: Instant) {
         self.0.borrow_mut().insert(
             lease.shard.clone(),
-            Known {
+            KnownLease {
                 token: lease.token,
                 until,
                 lost: None,
@@ -33,11 +33,11 @@ impl Terms {
     }
 
     pub(super) fn renewed(&self, lease: &Lease, until: Instant) {
-        self.of(lease, |known| known.until = until);
+        self.update(lease, |known| known.until = until);
     }
 
     pub(super) fn lost(&self, lease: &Lease) {
-        self.of(lease, |known| {
+        self.update(lease, |known| {
             _ = known.lost.get_or_insert_with(Instant::now)
         });
     }
@@ -49,14 +49,14 @@ impl Terms {
     }
 
     /// It was frozen until now: what it was told meanwhile, or just before, it hears now.
-    pub(super) fn woke(&self) {
+    pub(super) fn on_wake(&self) {
         self.0
             .borrow_mut()
             .values_mut()
             .for_each(|known| known.lost = known.lost.map(|_| Instant::now()));
     }
 
-    fn of(&self, lease: &Lease, learn: impl FnOnce(&mut Known)) {
+    fn update(&self, lease: &Lease, learn: impl FnOnce(&mut KnownLease)) {
         if let Some(known) = self
             .0
             .borrow_mut()
@@ -75,7 +75,9 @@ impl Terms {
         };
         match known.lost {
             _ if known.until <= now => Some("though its lease has run out by its own clock"),
-            Some(lost) if lost + HEARING <= now => Some("though it was told that another has it"),
+            Some(lost) if lost + REPLY_GRACE <= now => {
+                Some("though it was told that another has it")
+            }
             _ => None,
         }
     }

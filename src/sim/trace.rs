@@ -9,7 +9,7 @@ const MESSAGES_MAX: usize = 10;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct TraceLine {
     /// In milliseconds since the simulation began: no step of a clock changes it.
     pub(super) at: i64,
     /// The message that it is about, if it is about one.
@@ -19,7 +19,7 @@ pub(crate) struct Line {
 
 /// What is to be read of a trace to understand what was broken: all that is not about messages, and what became of the messages that the
 /// accusations name - of the last few, if they name none.
-pub(super) fn shown(trace: &[Line], broken: &[String]) -> String {
+pub(super) fn render(trace: &[TraceLine], broken: &[String]) -> String {
     let of_trace = || trace.iter().rev().filter_map(|line| line.uid.as_deref());
     let known: BTreeSet<&str> = of_trace().collect();
     let mut uids = first(
@@ -31,7 +31,7 @@ pub(super) fn shown(trace: &[Line], broken: &[String]) -> String {
     if uids.is_empty() {
         uids = first(of_trace());
     }
-    let is_shown = |line: &&Line| line.uid.as_deref().is_none_or(|uid| uids.contains(&uid));
+    let is_shown = |line: &&TraceLine| line.uid.as_deref().is_none_or(|uid| uids.contains(&uid));
     let lines: Vec<_> = trace
         .iter()
         .filter(is_shown)
@@ -61,8 +61,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn line(at: i64, uid: Option<&str>, what: &str) -> Line {
-        Line {
+    fn line(at: i64, uid: Option<&str>, what: &str) -> TraceLine {
+        TraceLine {
             at,
             uid: uid.map(str::to_owned),
             what: what.to_owned(),
@@ -77,7 +77,7 @@ mod tests {
             line(3, Some("u11"), "u11 is sent"),
         ];
         let lines = |broken: &str| {
-            shown(&trace, &[broken.to_owned()])
+            render(&trace, &[broken.to_owned()])
                 .lines()
                 .skip(1)
                 .map(str::trim_start)
@@ -101,7 +101,7 @@ mod tests {
                 ]
             })
             .collect();
-        let text = shown(&trace, &["a ledger is open".to_owned()]);
+        let text = render(&trace, &["a ledger is open".to_owned()]);
         assert_eq!(text.lines().count(), 1 + LINES_MAX);
         assert!(
             text.ends_with("    4999 sent") && text.contains(" lines before it left out"),

@@ -1,7 +1,7 @@
 //! What happens to a simulated fleet, a step after the other: processes come and go, and to one or to all of them something is done.
 
 use super::fleet::Fleet;
-use super::link::Cut;
+use super::link::CutMode;
 use super::world::GROUP;
 use rand::RngExt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const WORKERS_MAX: usize = 4;
 
 /// What happens to a fleet besides processes that come and go as planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum FleetFaults {
     None,
     /// Kills, freezes, cuts, outages, producers that fail, and clocks.
     All,
@@ -60,7 +60,7 @@ const STORE_LOSES: &[Step] = &[Step::RollBack, Step::Wipe];
 const STREAMS: &[Step] = &[Step::Lapse, Step::Lapse, Step::RemakeConsumers];
 const NETWORK: &[Step] = &[Step::HoldSends, Step::FreezeUnheard];
 
-impl Trouble {
+impl FleetFaults {
     pub(super) fn is_exactly_once(self) -> bool {
         matches!(self, Self::ExactlyOnce | Self::ExactlyOnceStoreLoses)
     }
@@ -79,27 +79,27 @@ impl Trouble {
 }
 
 impl Fleet {
-    pub(super) async fn step(&mut self, trouble: Trouble) {
-        self.world.remember();
+    pub(super) async fn step(&mut self, trouble: FleetFaults) {
+        self.world.take_snapshot();
         let steps = trouble.steps();
         match steps[self.random.random_range(0..steps.len())] {
             Step::Rest => {}
             Step::Join if self.processes.len() < WORKERS_MAX => self.join(),
             Step::Leave if self.processes.len() > 1 => self.leave().await,
             Step::Kill if self.processes.len() > 1 => {
-                let at = self.some();
+                let at = self.random_index();
                 self.kill(at, "is killed").await;
             }
             Step::Join | Step::Leave | Step::Kill => {}
             Step::Freeze => {
-                let at = self.some();
+                let at = self.random_index();
                 self.freeze(at, "is frozen").await;
             }
             Step::CutFromStore => self.cut_from_store().await,
             Step::CutFromBrokers => self.cut_from_brokers().await,
             Step::FailProducers => self.fail_producers().await,
             Step::SetClock => {
-                let (at, off) = (self.some(), self.random.random_range(-1_200..1_200));
+                let (at, off) = (self.random_index(), self.random.random_range(-1_200..1_200));
                 self.set_clock(at, off);
             }
             Step::StoreOutage => self.store_outage().await,
@@ -107,16 +107,16 @@ impl Fleet {
             Step::Wipe if self.random.random_bool(0.4) => self.world.wipe(),
             Step::Wipe => {}
             Step::Lapse => {
-                self.world.lapse(&mut self.random);
+                self.world.expire_source_lease(&mut self.random);
                 self.pause(3_000).await;
-                self.world.tell_lapsed();
+                self.world.notify_expired_lease();
             }
             Step::RemakeConsumers => self.world.remake_consumers(),
             Step::HoldSends => self.hold_sends().await,
             Step::FreezeUnheard => {
                 self.world.hold_reports(true);
                 self.pause(1_000).await;
-                let at = self.some();
+                let at = self.random_index();
                 self.freeze(at, "is frozen, with reports under way").await;
             }
         }
@@ -126,13 +126,13 @@ impl Fleet {
         tokio::time::sleep(Duration::from_millis(self.random.random_range(20..most))).await;
     }
 
-    fn some(&mut self) -> usize {
+    fn random_index(&mut self) -> usize {
         self.random.random_range(0..self.processes.len())
     }
 
     /// Answers which process it is, and when.
     fn note(&self, at: usize, what: &str) -> (usize, i64) {
-        let process = self.processes[at].member.number;
+        let process = self.processes[at].control.number;
         self.world.note(format!("process {process} {what}"));
         (process, self.world.elapsed())
     }
@@ -142,22 +142,22 @@ impl Fleet {
             at,
             &format!("has a clock from here on that is {off} ms off"),
         );
-        self.processes[at].member.clock.set_off(off);
+        self.processes[at].control.clock.set_offset(off);
     }
 
     async fn leave(&mut self) {
-        let at = self.some();
+        let at = self.random_index();
         let (process, _) = self.note(at, "is to stop");
         let mut leaving = self.processes.remove(at);
         if !leaving.stop().await {
             self.world
-                .accuse(format!("process {process} did not stop in time"));
+                .report_violation(format!("process {process} did not stop in time"));
         }
     }
 
     async fn kill(&mut self, at: usize, what: &str) {
         let (process, now) = self.note(at, what);
-        self.blame(process, now);
+        self.allow_duplicates(process, now);
         let mut dead = self.processes.remove(at);
         dead.kill(&self.world).await;
     }
@@ -165,46 +165,46 @@ impl Fleet {
     /// For a while. Reports that were held back come before it goes on.
     async fn freeze(&mut self, at: usize, what: &str) {
         let (process, now) = self.note(at, what);
-        self.blame(process, now);
-        self.processes[at].member.freeze(true);
+        self.allow_duplicates(process, now);
+        self.processes[at].control.freeze(true);
         self.pause(3_000).await;
         self.world.hold_reports(false);
         self.note(at, "goes on");
-        self.processes[at].member.freeze(false);
+        self.processes[at].control.freeze(false);
     }
 
     async fn cut_from_store(&mut self) {
-        let at = self.some();
+        let at = self.random_index();
         let (process, from) = self.note(at, "is cut off from the store");
-        self.blame(process, from);
-        self.processes[at].member.is_cut_off.set(true);
+        self.allow_duplicates(process, from);
+        self.processes[at].control.is_cut_from_store.set(true);
         self.pause(3_000).await;
         let (_, until) = self.note(at, "is connected again");
-        self.blame(process, until);
-        self.processes[at].member.is_cut_off.set(false);
+        self.allow_duplicates(process, until);
+        self.processes[at].control.is_cut_from_store.set(false);
     }
 
     /// One process reads nothing, learns nothing of the brokers and sends nothing, and the others go on.
     async fn cut_from_brokers(&mut self) {
         let (at, cut) = (
-            self.some(),
+            self.random_index(),
             if self.random.random_bool(0.5) {
-                Cut::Fails
+                CutMode::Fails
             } else {
-                Cut::Hangs
+                CutMode::Hangs
             },
         );
         let (process, from) = self.note(
             at,
             &format!("is cut off from the brokers, and what it asks {cut:?}"),
         );
-        let link = self.processes[at].member.link.clone();
+        let link = self.processes[at].control.network.clone();
         link.cut(cut);
         self.pause(1_500).await;
         let is_expelled = self.random.random_bool(0.5);
         if is_expelled {
             self.note(at, "has not been heard of for a session");
-            self.world.cluster().lapse(GROUP, at);
+            self.world.cluster().expire_silently(GROUP, at);
         }
         self.pause(1_500).await;
         match self.random.random_range(0..5) {
@@ -218,17 +218,17 @@ impl Fleet {
             .note(format!("process {process} would reach the brokers again"));
         link.heal();
         if is_expelled {
-            self.world.cluster().tell_lapsed();
+            self.world.cluster().notify_expired();
         }
-        self.blame(process, from);
+        self.allow_duplicates(process, from);
     }
 
     /// What is under way from a process is to be sent again, by a clock that has stepped back meanwhile.
     async fn fail_producers(&mut self) {
-        let at = self.some();
+        let at = self.random_index();
         let (process, from) = self.note(at, "is cut off from the brokers, and what it asks hangs");
-        let link = self.processes[at].member.link.clone();
-        link.cut(Cut::Hangs);
+        let link = self.processes[at].control.network.clone();
+        link.cut(CutMode::Hangs);
         self.pause(700).await;
         self.note(at, "has producers that fail for good");
         link.fail_producers();
@@ -237,7 +237,7 @@ impl Fleet {
         self.pause(700).await;
         self.note(at, "has new producers and reaches the brokers again");
         link.heal();
-        self.blame(process, from);
+        self.allow_duplicates(process, from);
     }
 
     async fn store_outage(&mut self) {
@@ -245,27 +245,27 @@ impl Fleet {
             self.world.elapsed(),
             self.processes
                 .iter()
-                .map(|process| process.member.number)
+                .map(|process| process.control.number)
                 .collect(),
         );
         self.world.store_down(true);
         self.pause(3_000).await;
         if self.processes.len() > 1 && self.random.random_bool(0.3) {
-            let at = self.some();
+            let at = self.random_index();
             self.kill(at, "is killed, while the store does not answer")
                 .await;
             self.pause(1_000).await;
         }
         self.world.store_down(false);
         all.into_iter()
-            .for_each(|process| self.blame(process, from));
+            .for_each(|process| self.allow_duplicates(process, from));
     }
 
     async fn hold_sends(&mut self) {
         self.world.hold_sends(true);
         self.pause(1_000).await;
         if self.processes.len() > 1 && self.random.random_bool(0.5) {
-            let at = self.some();
+            let at = self.random_index();
             self.kill(at, "is killed, with sends in the network").await;
             self.pause(2_000).await;
         }

@@ -11,16 +11,16 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     /// Of how many sources of that name, made one after the other, it is.
-    pub(crate) make: u32,
+    pub(crate) generation: u32,
     pub(crate) partition: i32,
     pub(crate) offset: Offset,
     /// What tells it apart, as payload and header.
     pub(crate) uid: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SentKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SentKind {
     /// To be delivered at the instant, not before.
     Delayed {
         due: i64,
@@ -90,21 +90,21 @@ impl Sender {
         let mut partition = self.random.random_range(0..self.partitions);
         if self.world.is_exactly_once() && self.random.random_bool(0.05) {
             self.world
-                .produce_in_vain(&Partition::new(SOURCE, partition));
+                .produce_aborted(&Partition::new(SOURCE, partition));
         }
         let kind = match self.random.random_range(0..20) {
             0 => {
                 headers.push(("postdate-after", "soon".into()));
-                Kind::Refused
+                SentKind::Refused
             }
-            1 | 2 => Kind::Relay,
+            1 | 2 => SentKind::Relay,
             5 if self.world.is_exactly_once() && self.random.random_bool(0.1) => {
                 let due = now + self.delays[self.random.random_range(0..self.delays.len())];
                 headers.extend([
                     ("postdate-at", due.to_string()),
                     ("padding", "x".repeat(160)),
                 ]);
-                Kind::Large { due }
+                SentKind::Large { due }
             }
             3 | 4 if !self.ids.is_empty() => {
                 let (id, of) = self.ids[self
@@ -116,7 +116,7 @@ impl Sender {
                     ("postdate-op", "cancel".into()),
                     ("postdate-id", id.clone()),
                 ]);
-                Kind::Cancel { id }
+                SentKind::Cancel { id }
             }
             _ => {
                 let due = now
@@ -131,20 +131,20 @@ impl Sender {
                     headers.push(("postdate-id", id.clone()));
                     self.ids.push((id.clone(), partition));
                 }
-                Kind::Delayed { due, id }
+                SentKind::Delayed { due, id }
             }
         };
         let offset = self
             .world
             .produce(&Partition::new(SOURCE, partition), &uid, &headers);
         let sent = Sent {
-            make: self.world.streams().make(),
+            generation: self.world.streams().generation(),
             partition,
             offset,
             uid,
             kind,
         };
-        self.world.tell_sent(&sent);
+        self.world.note_sent(&sent);
         sent
     }
 }

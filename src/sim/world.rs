@@ -1,14 +1,16 @@
 //! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
 
-use super::levels::Levels;
+use super::levels::CompactionTrace;
 use super::stream::Streams;
-use super::trace::Line;
-use super::workload::{Kind, Sent};
+use super::trace::TraceLine;
+use super::workload::{Sent, SentKind};
 use crate::broker::memory::MemoryCluster;
-use crate::broker::{Catalog, Failure, FailureKind};
+use crate::broker::{Catalog, DeliveryFailure, FailureKind};
 use crate::clock::Clock;
-use crate::model::{Claim, Committed, Offset, Partition, Reason, ShardId, Timestamp, Token};
-use crate::store::memory::{Memory, Snapshot};
+use crate::model::{
+    CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, Timestamp,
+};
+use crate::store::memory::{MemoryStore, StoreSnapshot};
 use crate::store::{Balance, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -41,35 +43,35 @@ const SNAPSHOTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct SimClock {
     start: Instant,
-    off: Cell<i64>,
+    offset_millis: Cell<i64>,
     /// How often it was looked at since its looks differ.
-    looks: Cell<Option<u64>>,
+    reads: Cell<Option<u64>>,
 }
 
 impl SimClock {
     fn new(start: Instant) -> Rc<Self> {
         Rc::new(Self {
             start,
-            off: Cell::new(0),
-            looks: Cell::new(None),
+            offset_millis: Cell::new(0),
+            reads: Cell::new(None),
         })
     }
 
     /// Sets how far it is off.
-    pub(crate) fn set_off(&self, millis: i64) {
-        self.off.set(millis);
+    pub(crate) fn set_offset(&self, millis: i64) {
+        self.offset_millis.set(millis);
     }
 
     /// From now on every other look or so shows the millisecond before: paused time does not go on between two looks, as it really does.
-    pub(crate) fn set_restless(&self) {
-        self.looks.set(Some(0));
+    pub(crate) fn set_jittery(&self) {
+        self.reads.set(Some(0));
     }
 
-    fn behind(&self) -> i64 {
-        let Some(looks) = self.looks.get() else {
+    fn jitter(&self) -> i64 {
+        let Some(looks) = self.reads.get() else {
             return 0;
         };
-        self.looks.set(Some(looks + 1));
+        self.reads.set(Some(looks + 1));
         // The golden ratio's multiples come in no order.
         i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
     }
@@ -78,7 +80,7 @@ impl SimClock {
 impl Clock for SimClock {
     fn now(&self) -> Timestamp {
         let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);
-        Timestamp::from_millis(EPOCH + elapsed + self.off.get() - self.behind())
+        Timestamp::from_millis(EPOCH + elapsed + self.offset_millis.get() - self.jitter())
     }
 }
 
@@ -91,33 +93,33 @@ struct Inner {
     /// The workers' clock. The brokers' and the store's never step.
     clock: Rc<SimClock>,
     cluster: MemoryCluster,
-    store: Memory,
-    snapshots: RefCell<VecDeque<Snapshot>>,
-    trace: RefCell<Vec<Line>>,
+    store: MemoryStore,
+    snapshots: RefCell<VecDeque<StoreSnapshot>>,
+    trace: RefCell<Vec<TraceLine>>,
     /// What was sent, by its place in the source; and what of it is cancelled.
     sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
     cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
     streams: Streams,
     store_lost: Cell<bool>,
-    disturbed: Cell<bool>,
+    duplicates_allowed: Cell<bool>,
     exactly_once: Cell<bool>,
-    true_to_scale: Cell<bool>,
-    levels: Levels,
+    real_levels: Cell<bool>,
+    compaction_trace: CompactionTrace,
     /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
-    store_pace: Cell<Option<Duration>>,
+    store_delay: Cell<Option<Duration>>,
     /// What the route says of what is late.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
     /// Which process made a lease's token.
     tokens: RefCell<BTreeMap<u128, usize>>,
-    handed: RefCell<Vec<Handed>>,
+    deliveries: RefCell<Vec<SimDelivery>>,
     /// Promises that were seen to be broken.
-    accusations: RefCell<Vec<String>>,
+    violations: RefCell<Vec<String>>,
 }
 
 /// A message that a process handed over.
 #[derive(Clone, Debug)]
-pub(crate) struct Handed {
+pub(crate) struct SimDelivery {
     pub(crate) uid: String,
     pub(crate) process: usize,
     /// In milliseconds since the simulation began, and by the clock of the process.
@@ -136,11 +138,11 @@ pub(crate) struct Arrival {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::of(2)
+        Self::with_partitions(2)
     }
 
     /// With so many partitions of the source.
-    pub(crate) fn of(partitions: i32) -> Self {
+    pub(crate) fn with_partitions(partitions: i32) -> Self {
         let start = Instant::now();
         let (clock, steady) = (SimClock::new(start), SimClock::new(start));
         let cluster = MemoryCluster::new(steady.clone());
@@ -151,30 +153,32 @@ impl World {
             start,
             clock,
             cluster,
-            store: Memory::new(steady),
+            store: MemoryStore::new(steady),
             snapshots: RefCell::default(),
             trace: RefCell::default(),
             sent: RefCell::default(),
             cancelled: RefCell::default(),
             streams: Streams::default(),
             store_lost: Cell::new(false),
-            disturbed: Cell::new(false),
+            duplicates_allowed: Cell::new(false),
             exactly_once: Cell::new(false),
-            true_to_scale: Cell::new(false),
-            levels: Levels::default(),
-            store_pace: Cell::new(None),
+            real_levels: Cell::new(false),
+            compaction_trace: CompactionTrace::default(),
+            store_delay: Cell::new(None),
             overdue_after: Cell::new(None),
             catch_up_rate: Cell::new(None),
             tokens: RefCell::default(),
-            handed: RefCell::default(),
-            accusations: RefCell::default(),
+            deliveries: RefCell::default(),
+            violations: RefCell::default(),
         }))
     }
 
     /// Its processes deliver exactly once from here on.
-    pub(crate) fn delivering_exactly_once(self) -> Self {
+    pub(crate) fn with_exactly_once(self) -> Self {
         self.0.exactly_once.set(true);
-        self.0.cluster.limit_size(TARGET, Some(TARGET_BYTES_MAX));
+        self.0
+            .cluster
+            .limit_record_size(TARGET, Some(TARGET_BYTES_MAX));
         self
     }
 
@@ -183,17 +187,17 @@ impl World {
     }
 
     /// The outer levels of its processes are those of a service, of which each lasts hours, and not ones for half a minute.
-    pub(crate) fn true_to_scale(self) -> Self {
-        self.0.true_to_scale.set(true);
+    pub(crate) fn with_real_levels(self) -> Self {
+        self.0.real_levels.set(true);
         self
     }
 
-    pub(crate) fn is_true_to_scale(&self) -> bool {
-        self.0.true_to_scale.get()
+    pub(crate) fn has_real_levels(&self) -> bool {
+        self.0.real_levels.get()
     }
 
-    pub(crate) fn levels(&self) -> &Levels {
-        &self.0.levels
+    pub(crate) fn compaction_trace(&self) -> &CompactionTrace {
+        &self.0.compaction_trace
     }
 
     pub(crate) fn streams(&self) -> &Streams {
@@ -205,23 +209,23 @@ impl World {
     }
 
     /// Of one process: it may be off by another amount.
-    pub(crate) fn another_clock(&self) -> Rc<SimClock> {
+    pub(crate) fn new_clock(&self) -> Rc<SimClock> {
         SimClock::new(self.0.start)
     }
 
-    pub(crate) fn saw_token(&self, token: Token, process: usize) {
+    pub(crate) fn record_token(&self, token: LeaseToken, process: usize) {
         self.0.tokens.borrow_mut().insert(token.0, process);
     }
 
     /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
-    pub(crate) fn saw_sent(
+    pub(crate) fn record_delivery(
         &self,
         uid: String,
         partition: i32,
         (process, own_at): (usize, Timestamp),
     ) {
         let own_at = own_at.as_millis();
-        self.tell(
+        self.note_message(
             &uid,
             format!(
                 "process {process} hands {uid} over, at {} by its clock",
@@ -233,10 +237,10 @@ impl World {
             let what = format!(
                 "process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"
             );
-            self.tell(&uid, what.clone());
-            self.0.accusations.borrow_mut().push(what);
+            self.note_message(&uid, what.clone());
+            self.0.violations.borrow_mut().push(what);
         }
-        self.0.handed.borrow_mut().push(Handed {
+        self.0.deliveries.borrow_mut().push(SimDelivery {
             uid,
             process,
             at: self.elapsed(),
@@ -244,17 +248,17 @@ impl World {
         });
     }
 
-    pub(crate) fn accuse(&self, what: String) {
+    pub(crate) fn report_violation(&self, what: String) {
         self.note(&what);
-        self.0.accusations.borrow_mut().push(what);
+        self.0.violations.borrow_mut().push(what);
     }
 
-    pub(crate) fn take_accusations(&self) -> Vec<String> {
-        self.0.accusations.take()
+    pub(crate) fn take_violations(&self) -> Vec<String> {
+        self.0.violations.take()
     }
 
-    pub(crate) fn handed(&self) -> Vec<Handed> {
-        self.0.handed.borrow().clone()
+    pub(crate) fn deliveries(&self) -> Vec<SimDelivery> {
+        self.0.deliveries.borrow().clone()
     }
 
     /// The process that holds a partition's shard.
@@ -262,26 +266,26 @@ impl World {
         let token = self
             .0
             .store
-            .holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
+            .lease_holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
         self.0.tokens.borrow().get(&token.0).copied()
     }
 
     /// For processes that start from now on.
-    pub(crate) fn set_late(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
+    pub(crate) fn set_overdue(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
         self.0.overdue_after.set(overdue_after);
         self.0.catch_up_rate.set(catch_up_rate);
     }
 
     /// From now on calls of the store take as long, on the way there and on the way back, instead of a while by chance.
-    pub(crate) fn set_store_pace(&self, way: Duration) {
-        self.0.store_pace.set(Some(way));
+    pub(crate) fn set_store_delay(&self, way: Duration) {
+        self.0.store_delay.set(Some(way));
     }
 
-    pub(crate) fn store_pace(&self) -> Option<Duration> {
-        self.0.store_pace.get()
+    pub(crate) fn store_delay(&self) -> Option<Duration> {
+        self.0.store_delay.get()
     }
 
-    pub(crate) fn late(&self) -> (Option<Duration>, Option<u32>) {
+    pub(crate) fn overdue(&self) -> (Option<Duration>, Option<u32>) {
         (self.0.overdue_after.get(), self.0.catch_up_rate.get())
     }
 
@@ -289,7 +293,7 @@ impl World {
         &self.0.cluster
     }
 
-    pub(crate) fn store(&self) -> &Memory {
+    pub(crate) fn store(&self) -> &MemoryStore {
         &self.0.store
     }
 
@@ -305,7 +309,7 @@ impl World {
     /// A fault, or what a process does as a whole.
     pub(crate) fn note(&self, what: impl AsRef<str>) {
         tracing::info!("{} {}", self.elapsed(), what.as_ref());
-        self.0.trace.borrow_mut().push(Line {
+        self.0.trace.borrow_mut().push(TraceLine {
             at: self.elapsed(),
             uid: None,
             what: what.as_ref().to_owned(),
@@ -313,8 +317,8 @@ impl World {
     }
 
     /// Something became of a message.
-    pub(crate) fn tell(&self, uid: &str, what: String) {
-        self.0.trace.borrow_mut().push(Line {
+    pub(crate) fn note_message(&self, uid: &str, what: String) {
+        self.0.trace.borrow_mut().push(TraceLine {
             at: self.elapsed(),
             uid: Some(uid.to_owned()),
             what,
@@ -336,24 +340,24 @@ impl World {
             .produce(partition, Some(self.now()), parts, headers)
     }
 
-    pub(crate) fn tell_sent(&self, sent: &Sent) {
+    pub(crate) fn note_sent(&self, sent: &Sent) {
         let Sent {
-            make,
+            generation: make,
             partition,
             offset,
             uid,
             kind,
         } = sent;
         let kind = match kind {
-            Kind::Delayed { due, id: Some(id) } => format!("due at {}, as {id}", due - EPOCH),
-            Kind::Delayed { due, id: None } | Kind::Large { due } => {
+            SentKind::Delayed { due, id: Some(id) } => format!("due at {}, as {id}", due - EPOCH),
+            SentKind::Delayed { due, id: None } | SentKind::Large { due } => {
                 format!("due at {}", due - EPOCH)
             }
-            Kind::Relay => "to be relayed".to_owned(),
-            Kind::Refused => "to be refused".to_owned(),
-            Kind::Cancel { id } => format!("cancels {id}"),
+            SentKind::Relay => "to be relayed".to_owned(),
+            SentKind::Refused => "to be refused".to_owned(),
+            SentKind::Cancel { id } => format!("cancels {id}"),
         };
-        self.tell(
+        self.note_message(
             uid,
             format!("{uid} is sent to {partition}, at offset {offset}: {kind}"),
         );
@@ -364,22 +368,22 @@ impl World {
     }
 
     /// Some producer's transaction that is aborted.
-    pub(crate) fn produce_in_vain(&self, partition: &Partition) {
+    pub(crate) fn produce_aborted(&self, partition: &Partition) {
         self.0
             .cluster
-            .produce_in_vain(partition, ABORTED.as_bytes());
+            .produce_aborted(partition, ABORTED.as_bytes());
     }
 
     /// At every moment what was accepted is settled or there, as far as the store can know.
-    pub(crate) fn audit(&self) {
+    pub(crate) fn check_ledgers(&self) {
         for (shard, balance) in self
             .0
             .store
-            .balances_now()
+            .balances_at_once()
             .into_iter()
-            .filter(|(_, balance)| !balance.holds())
+            .filter(|(_, balance)| !balance.is_balanced())
         {
-            self.accuse(format!(
+            self.report_violation(format!(
                 "the ledger of {shard} does not balance: {balance:?}"
             ));
         }
@@ -389,15 +393,15 @@ impl World {
     pub(crate) fn balances(&self) -> Vec<Balance> {
         self.0
             .store
-            .balances_now()
+            .balances_at_once()
             .into_iter()
             .map(|(_, balance)| balance)
             .collect()
     }
 
     /// Keeps the store as it is now for a later rollback.
-    pub(crate) fn remember(&self) {
-        self.audit();
+    pub(crate) fn take_snapshot(&self) {
+        self.check_ledgers();
         let mut snapshots = self.0.snapshots.borrow_mut();
         snapshots.push_back(self.0.store.snapshot());
         if snapshots.len() > SNAPSHOTS_MAX {
@@ -417,30 +421,30 @@ impl World {
         ));
         self.0.store.roll_back_to(&snapshots[to]);
         snapshots.truncate(to + 1);
-        self.lose();
+        self.mark_store_lost();
     }
 
     pub(crate) fn wipe(&self) {
         self.note("the store loses everything");
         self.0.store.wipe();
         self.0.snapshots.borrow_mut().clear();
-        self.lose();
+        self.mark_store_lost();
     }
 
-    fn lose(&self) {
+    fn mark_store_lost(&self) {
         self.0.store_lost.set(true);
-        self.disturb();
+        self.allow_duplicates();
     }
 
     /// Something happened after which duplicates are allowed.
-    pub(crate) fn disturb(&self) {
-        self.0.disturbed.set(true);
+    pub(crate) fn allow_duplicates(&self) {
+        self.0.duplicates_allowed.set(true);
     }
 
     pub(crate) fn step_clock(&self, by: i64) {
-        let off = (self.0.clock.off.get() + by).clamp(-3_000, 3_000);
+        let off = (self.0.clock.offset_millis.get() + by).clamp(-3_000, 3_000);
         self.note(format!("the workers' clock is set to be {off} ms off"));
-        self.0.clock.off.set(off);
+        self.0.clock.offset_millis.set(off);
     }
 
     pub(crate) fn store_down(&self, down: bool) {
@@ -458,12 +462,14 @@ impl World {
         } else {
             "the target is there"
         });
-        let failure = Failure {
-            kind: FailureKind::NotNow,
+        let failure = DeliveryFailure {
+            kind: FailureKind::NotDelivered,
             reason: Reason::UnknownTarget,
             detail: "no such topic".into(),
         };
-        self.0.cluster.refuse(TARGET, missing.then_some(failure));
+        self.0
+            .cluster
+            .refuse_records(TARGET, missing.then_some(failure));
     }
 
     pub(crate) fn hold_reports(&self, hold: bool) {
@@ -496,9 +502,9 @@ impl World {
     /// Ends all standing faults.
     pub(crate) fn heal(&self) {
         self.note("all heals");
-        self.0.clock.off.set(0);
+        self.0.clock.offset_millis.set(0);
         self.0.store.set_down(false);
-        self.0.cluster.refuse(TARGET, None);
+        self.0.cluster.refuse_records(TARGET, None);
         self.0.cluster.hold_reports(false);
         self.0.cluster.hold_sends(false);
         self.0.cluster.fail_producers(false);
@@ -518,12 +524,12 @@ impl World {
 
     /// Notes which messages are cancelled in the store now.
     pub(crate) fn note_cancelled(&self) {
-        let make = self.0.streams.stored_make();
-        for (shard, place) in self.0.store.cancelled() {
+        let make = self.0.streams.stored_generation();
+        for (shard, place) in self.0.store.cancelled_places() {
             let place = (make, shard.partition.index, place.offset);
             let is_new = self.0.cancelled.borrow_mut().insert(place);
             if let Some(uid) = self.0.sent.borrow().get(&place).filter(|_| is_new) {
-                self.tell(uid, format!("{uid} is cancelled"));
+                self.note_message(uid, format!("{uid} is cancelled"));
             }
         }
     }
@@ -532,27 +538,27 @@ impl World {
         self.0
             .cancelled
             .borrow()
-            .contains(&(sent.make, sent.partition, sent.offset))
+            .contains(&(sent.generation, sent.partition, sent.offset))
     }
 
     /// The delivered pair that was last committed of a partition.
-    pub(crate) async fn committed(&self, partition: &Partition) -> Option<Claim> {
+    pub(crate) async fn committed(&self, partition: &Partition) -> Option<Progress> {
         let committed = self
             .0
             .cluster
             .catalog()
-            .committed(GROUP, std::slice::from_ref(partition))
+            .committed_metadata(GROUP, std::slice::from_ref(partition))
             .await;
         let text = committed
             .expect("the memory broker answers")
             .pop()
             .flatten();
-        text.and_then(|text| Committed::parse(&text))
+        text.and_then(|text| CommitMetadata::parse(&text))
             .map(|committed| committed.delivered)
     }
 
     /// The delivered pair that the store knows of a partition's shard.
-    pub(crate) async fn delivered(&self, partition: &Partition) -> Claim {
+    pub(crate) async fn delivered(&self, partition: &Partition) -> Progress {
         let shard = ShardId::new(ROUTE, partition.clone());
         let state = self
             .0
@@ -569,12 +575,12 @@ impl World {
         self.0.store_lost.get()
     }
 
-    pub(crate) fn was_disturbed(&self) -> bool {
-        self.0.disturbed.get()
+    pub(crate) fn may_have_duplicates(&self) -> bool {
+        self.0.duplicates_allowed.get()
     }
 
     /// What happened, in the order of time.
-    pub(crate) fn take_trace(&self) -> Vec<Line> {
+    pub(crate) fn take_trace(&self) -> Vec<TraceLine> {
         let mut trace = self.0.trace.take();
         trace.extend(
             self.arrivals()
@@ -584,7 +590,7 @@ impl World {
                         "{uid} arrives{}",
                         if is_dead { ", as a dead letter" } else { "" }
                     );
-                    Line {
+                    TraceLine {
                         at: at - EPOCH,
                         uid: Some(uid),
                         what,

@@ -17,12 +17,12 @@ impl Forecast {
     /// what is left of it; a slice of what is far ahead counts for nothing, as its messages move to others before they are due.
     pub(crate) fn due_by(&self, until: Timestamp, now: Timestamp) -> u64 {
         self.0.iter().fold(0, |sum, (slice, messages)| {
-            sum.saturating_add(part(*slice, *messages, until, now))
+            sum.saturating_add(due_share(*slice, *messages, until, now))
         })
     }
 }
 
-fn part(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u64 {
+fn due_share(slice: Slice, messages: u64, until: Timestamp, now: Timestamp) -> u64 {
     let Some(end) = slice.end() else {
         return if slice.level == Level::Now {
             messages

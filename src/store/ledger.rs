@@ -16,26 +16,26 @@
 //! All of it is in one place of the store, and changes in the same step as what it counts. So a store that goes back takes its ledger along.
 //! What was settled before that by timers that live on is not counted again, as nobody tells it again: see [`Ledger::moved`] and [`Ledger::right`].
 
-use super::State;
-pub(crate) use crate::model::Tally;
+use super::StoredShard;
+pub(crate) use crate::model::OutcomeCounts;
 
 /// See the module's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
     pub(crate) accepted: u64,
-    pub(crate) settled: Tally,
+    pub(crate) outcomes: OutcomeCounts,
     /// Messages of runs that are there no longer, but for those set aside.
-    pub(crate) gone: u64,
+    pub(crate) removed: u64,
     /// Something was settled that the store was not told, or has forgotten: nothing is claimed of the sum until the shard is empty once.
-    pub(crate) is_unsure: bool,
+    pub(crate) is_uncertain: bool,
 }
 
 impl Ledger {
     /// Of a shard that was filled before there were ledgers: begins with what is there, of which some may be settled.
-    pub(crate) fn of_unknown(stored: u64) -> Self {
+    pub(crate) fn starting_with(stored: u64) -> Self {
         Self {
             accepted: stored,
-            is_unsure: true,
+            is_uncertain: true,
             ..Self::default()
         }
     }
@@ -43,41 +43,41 @@ impl Ledger {
     /// Delivered moves on, and `tally` says what was settled since the pair up to which its timer has told before. `is_known`: the shard
     /// stands there. Else the store has lost something, or a timer its lease before it could tell: what lies in between leaves
     /// the ledger with its runs.
-    pub(crate) fn moved(&mut self, tally: Tally, is_known: bool) {
-        self.is_unsure |= !is_known;
-        self.settled.add(tally);
+    pub(crate) fn add_outcomes(&mut self, tally: OutcomeCounts, is_known: bool) {
+        self.is_uncertain |= !is_known;
+        self.outcomes.add(tally);
     }
 
     /// Something was settled that nobody can place.
-    pub(crate) fn doubt(&mut self) {
-        self.is_unsure = true;
+    pub(crate) fn mark_uncertain(&mut self) {
+        self.is_uncertain = true;
     }
 
     /// Runs with so many messages have left, and others with so many have come in their place.
-    pub(crate) fn replace(&mut self, left: u64, come: u64) {
-        self.gone = (self.gone + left).saturating_sub(come);
+    pub(crate) fn runs_removed(&mut self, left: u64, come: u64) {
+        self.removed = (self.removed + left).saturating_sub(come);
     }
 
     /// While it is unsure: what left without having been settled here was settled before; and in a shard without runs, which stands where it
     /// was delivered to, nothing can be spent but what was set aside. Then it is sure again.
-    pub(crate) fn right(&mut self, is_empty: bool, quarantined: u64) {
-        if !self.is_unsure {
+    pub(crate) fn reconcile(&mut self, is_empty: bool, quarantined: u64) {
+        if !self.is_uncertain {
             return;
         }
-        let settled = self.settled.total();
+        let settled = self.outcomes.total();
         let most = if is_empty {
-            self.gone + quarantined
+            self.removed + quarantined
         } else {
             u64::MAX
         };
-        let gone = if settled < self.gone {
+        let gone = if settled < self.removed {
             settled
         } else {
-            self.gone + settled.saturating_sub(most)
+            self.removed + settled.saturating_sub(most)
         };
-        self.accepted = (self.accepted + gone).saturating_sub(self.gone);
-        self.gone = gone;
-        self.is_unsure = !is_empty;
+        self.accepted = (self.accepted + gone).saturating_sub(self.removed);
+        self.removed = gone;
+        self.is_uncertain = !is_empty;
     }
 }
 
@@ -85,23 +85,23 @@ impl Ledger {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Balance {
     pub(crate) accepted: u64,
-    pub(crate) settled: Tally,
+    pub(crate) outcomes: OutcomeCounts,
     /// Set aside, and not settled before that.
     pub(crate) quarantined: u64,
     pub(crate) pending: u64,
     /// Accepted less all others: above 0 messages are missing, below 0 more were settled than accepted.
     pub(crate) difference: i64,
     /// The difference says nothing yet.
-    pub(crate) is_unsure: bool,
+    pub(crate) is_uncertain: bool,
 }
 
 impl Balance {
-    pub(crate) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &StoredShard) -> Self {
         let Ledger {
             accepted,
-            settled,
-            gone,
-            is_unsure,
+            outcomes: settled,
+            removed: gone,
+            is_uncertain: is_unsure,
         } = state.ledger;
         let spent = settled.total().saturating_sub(gone);
         let pending = state.pending.saturating_sub(spent);
@@ -116,22 +116,22 @@ impl Balance {
         let difference = i64::try_from(i128::from(accepted) - i128::from(all)).unwrap_or(i64::MAX);
         Self {
             accepted,
-            settled,
+            outcomes: settled,
             quarantined,
             pending,
             difference,
-            is_unsure,
+            is_uncertain: is_unsure,
         }
     }
 
     /// All but the difference: accepted, delivered, cancelled, dead-lettered, set aside, sent back, pending.
     pub(crate) fn counts(&self) -> [u64; 7] {
-        let Tally {
+        let OutcomeCounts {
             delivered,
             cancelled,
             dead_lettered,
-            sent_back,
-        } = self.settled;
+            retried: sent_back,
+        } = self.outcomes;
         [
             self.accepted,
             delivered,
@@ -144,7 +144,7 @@ impl Balance {
     }
 
     /// Whether nothing is amiss, as far as can be known.
-    pub(crate) fn holds(&self) -> bool {
-        self.difference == 0 || self.is_unsure
+    pub(crate) fn is_balanced(&self) -> bool {
+        self.difference == 0 || self.is_uncertain
     }
 }

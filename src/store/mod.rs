@@ -11,34 +11,34 @@
 pub(crate) mod contract;
 pub(crate) mod embedded;
 mod forecast;
-mod history;
 mod ledger;
+mod lineage;
+mod live_workers;
 #[cfg(test)]
 pub(crate) mod memory;
-pub(crate) mod metered;
 pub(crate) mod redis;
-mod roll;
 mod shard;
 pub(crate) mod survey;
+pub(crate) mod with_metrics;
 
 use crate::model::{
-    Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Watermark, Worker,
+    Cursor, Lease, Offset, Progress, ShardId, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
 };
-use crate::run::{Name, Run};
+use crate::run::{Run, RunName};
 use async_trait::async_trait;
 use bytes::Bytes;
 pub(crate) use forecast::Forecast;
-pub(crate) use history::{History, Reading};
-pub(crate) use ledger::{Balance, Ledger, Tally};
+pub(crate) use ledger::{Balance, Ledger, OutcomeCounts};
+pub(crate) use lineage::{AppendEpoch, Lineage};
 use std::time::Duration;
-pub(crate) use survey::{Contents, SliceCount, Survey};
+pub(crate) use survey::{ShardContents, SliceCount, StoreQuery};
 
 /// See the module's own page. Implementations are held by one loop on one thread; they need not be `Send`.
 #[async_trait(?Send)]
 pub(crate) trait Store {
     /// Birth: if the shard is absent, writes identity, layout version, W and delivered (claimed becomes the same pair) in one step.
     /// Else changes nothing. Needs free memory. Safe to repeat.
-    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error>;
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error>;
 
     /// Appends a batch if its `from` is the shard's watermark (I2): applies ids and cancels in offset order, adds the runs, moves W to
     /// `to` - all or nothing. Needs free memory ([`Error::Full`] if there is none). Safe to repeat: the repeat of a stored append answers
@@ -46,10 +46,10 @@ pub(crate) trait Store {
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error>;
 
     /// What the store knows of each shard, read in one step a shard. `None`: unborn.
-    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error>;
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
     /// The two positions that move and the history, of each shard, as cheaply as can be: tells whether anything has happened. `None`: unborn.
-    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error>;
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error>;
 
     /// Takes a lease that is free, expired by the store's own time, or already held with this very token.
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
@@ -82,14 +82,18 @@ pub(crate) trait Store {
     /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, that it is known
     /// of every rewrite that there was, and that every input is there; counts it. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
     /// done answers `Done`, or `Changed` if it brought no run.
-    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error>;
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error>;
 
     /// Notes that a worker of the deployment lives until `length` from the store's now, and answers all that live, this one included, in
     /// the order of their names. It concerns no shard. Works on a full store.
-    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error>;
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error>;
 
     /// The worker is to be counted among those that live no longer.
-    async fn resign(&self, worker: Worker) -> Result<(), Error>;
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error>;
 
     /// Deletes all that is kept of the shards, whatever it is.
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
@@ -97,44 +101,44 @@ pub(crate) trait Store {
 
 /// What a birth writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct NewShard {
     pub(crate) shard: ShardId,
-    pub(crate) identity: Identity,
+    pub(crate) identity: SourceIdentity,
     pub(crate) watermark: Watermark,
-    pub(crate) delivered: Claim,
+    pub(crate) delivered: Progress,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// Written by this call.
-    Born(State),
+    Created(StoredShard),
     /// It was there.
-    Found(State),
+    Existing(StoredShard),
     /// What is kept under the shard's name is not ours to touch: another layout version, or foreign bytes. Says what was found.
-    Foreign(String),
+    Incompatible(String),
 }
 
 /// How far a shard is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Glance {
+pub(crate) struct ShardPosition {
     pub(crate) watermark: Watermark,
-    pub(crate) delivered: Claim,
-    pub(crate) history: History,
+    pub(crate) delivered: Progress,
+    pub(crate) lineage: Lineage,
 }
 
 /// One shard as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
-    pub(crate) identity: Identity,
+pub(crate) struct StoredShard {
+    pub(crate) identity: SourceIdentity,
     pub(crate) watermark: Watermark,
-    pub(crate) claimed: Claim,
-    pub(crate) delivered: Claim,
+    pub(crate) claimed: Progress,
+    pub(crate) delivered: Progress,
     /// No message below this offset is pending; may be too low, never too high.
     pub(crate) lowest_pending: Offset,
     /// Messages in runs that are not deleted yet: a run leaves when the last of its messages is delivered.
     pub(crate) pending: u64,
     /// Bytes of these runs, as they are stored.
-    pub(crate) bytes: u64,
+    pub(crate) stored_bytes: u64,
     /// Messages in quarantine.
     pub(crate) quarantined: u64,
     pub(crate) forecast: Forecast,
@@ -146,23 +150,23 @@ pub(crate) struct State {
 pub(crate) struct Append {
     pub(crate) shard: ShardId,
     /// The reading that it is of.
-    pub(crate) reading: Reading,
+    pub(crate) epoch: AppendEpoch,
     pub(crate) from: Watermark,
     pub(crate) to: Watermark,
     pub(crate) runs: Vec<Run>,
     /// In offset order.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<IdChange>,
 }
 
 /// What a record with an id does to the message that waits under that id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct IdChange {
     pub(crate) id: Box<str>,
-    pub(crate) kind: ChangeKind,
+    pub(crate) kind: IdChangeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChangeKind {
+pub(crate) enum IdChangeKind {
     /// The id now names the message at this place (which is in one of the append's runs); one that waited under it is cancelled.
     Schedule(Cursor),
     /// The message that waits under the id is cancelled, if it is outside claimed.
@@ -178,19 +182,19 @@ pub(crate) enum Appended {
         missed: u32,
     },
     /// Nothing written; the watermark is here.
-    Elsewhere(Watermark),
+    WatermarkMismatch(Watermark),
     Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Granted {
-        state: State,
+        state: StoredShard,
         /// The store's time, to measure clocks by.
         now: Timestamp,
     },
     /// Somebody holds it.
-    Held,
+    HeldByOther,
     Unknown,
 }
 
@@ -210,10 +214,10 @@ pub(crate) enum Renewed {
 
 /// A worker that lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
-    pub(crate) worker: Worker,
+pub(crate) struct LiveWorker {
+    pub(crate) worker: WorkerId,
     /// For how long yet, if nothing more is heard of it.
-    pub(crate) left: Duration,
+    pub(crate) expires_in: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -229,26 +233,26 @@ pub(crate) enum Listed {
     Runs {
         watermark: Watermark,
         /// As it was when the names were read, or later.
-        history: History,
-        runs: Vec<Listing>,
+        lineage: Lineage,
+        runs: Vec<RunEntry>,
         /// The limit cut the list: more runs follow at or after the last one's least due.
-        more: bool,
+        has_more: bool,
     },
     Unknown,
 }
 
 /// A run's place in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listing {
+pub(crate) struct RunEntry {
     pub(crate) slice: Slice,
-    pub(crate) name: Name,
+    pub(crate) name: RunName,
     pub(crate) least_due: Timestamp,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Fetch {
     pub(crate) shard: ShardId,
-    pub(crate) runs: Vec<(Slice, Name)>,
+    pub(crate) runs: Vec<(Slice, RunName)>,
 }
 
 #[derive(Clone, Debug)]
@@ -267,12 +271,12 @@ pub(crate) enum Tailed {
         /// The shard's watermark.
         watermark: Watermark,
         /// How far the answer reaches: everything stored in `after..seen` is in `runs`. Equals `watermark` unless the limit cut it.
-        seen: Watermark,
-        history: History,
+        complete_to: Watermark,
+        lineage: Lineage,
         runs: Vec<TailRun>,
     },
     /// The tail no longer reaches back to `after`, or the store went back behind it: load the shard again.
-    Broken {
+    OutOfRange {
         watermark: Watermark,
     },
     Unknown,
@@ -280,7 +284,7 @@ pub(crate) enum Tailed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TailRun {
-    pub(crate) listing: Listing,
+    pub(crate) entry: RunEntry,
     /// `None`: beyond the asked horizon, or gone already.
     pub(crate) bytes: Option<Bytes>,
 }
@@ -289,22 +293,22 @@ pub(crate) struct TailRun {
 #[derive(Clone, Debug)]
 pub(crate) struct Advance {
     pub(crate) lease: Lease,
-    pub(crate) delivered: Option<Claim>,
+    pub(crate) delivered: Option<Progress>,
     /// The pair that was told before, and what was settled between it and `delivered`: for the ledger.
-    pub(crate) since: Claim,
-    pub(crate) tally: Tally,
+    pub(crate) delivered_before: Progress,
+    pub(crate) outcomes: OutcomeCounts,
     /// Runs wholly inside `delivered` (of this or an earlier call).
-    pub(crate) deletes: Vec<(Slice, Name)>,
+    pub(crate) deletes: Vec<(Slice, RunName)>,
     /// Ids of delivered messages; an id goes only if it still names that place.
-    pub(crate) ids: Vec<(Box<str>, Cursor)>,
-    pub(crate) claim: Option<Claim>,
+    pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
+    pub(crate) claim: Option<Progress>,
     /// How far `claim`'s due may lie past the store's time.
-    pub(crate) skew_max: Duration,
+    pub(crate) clock_skew_max: Duration,
 }
 
 impl Advance {
     /// Whether it changes what is known to be done.
-    fn tells(&self) -> bool {
+    fn reports_delivery(&self) -> bool {
         self.delivered.is_some() || !self.deletes.is_empty()
     }
 }
@@ -317,7 +321,7 @@ pub(crate) enum Advanced {
         cancelled: Vec<Cursor>,
     },
     /// The claim lies too far past the store's time and was refused; the rest was done.
-    Ahead {
+    ClockAhead {
         watermark: Watermark,
         now: Timestamp,
     },
@@ -328,30 +332,30 @@ pub(crate) enum Advanced {
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantine {
     pub(crate) lease: Lease,
-    pub(crate) runs: Vec<(Slice, Name)>,
+    pub(crate) runs: Vec<(Slice, RunName)>,
 }
 
 /// Runs of one shard, and those that are to be in their place. Their messages are due after what is loaded.
 #[derive(Clone, Debug)]
-pub(crate) struct Rewrite {
+pub(crate) struct ReplaceRuns {
     pub(crate) lease: Lease,
     /// So many rewrites of the shard are known of.
-    pub(crate) after: u64,
-    pub(crate) inputs: Vec<(Slice, Name)>,
+    pub(crate) known_replacements: u64,
+    pub(crate) inputs: Vec<(Slice, RunName)>,
     pub(crate) outputs: Vec<Run>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rewritten {
+pub(crate) enum Replaced {
     Done,
     /// Some input is not there, or there were more or fewer rewrites than are known of: nothing was written.
-    Changed,
+    Conflict,
     Fenced,
     Unknown,
 }
 
 /// Fills in the bytes of those runs of the tails that are due within the asked horizons.
-async fn fetch_tails(
+async fn fetch_tail_bytes(
     store: &impl Store,
     requests: &[Tail],
     tails: &mut [Tailed],
@@ -364,12 +368,12 @@ async fn fetch_tails(
         };
         let within: Vec<&mut TailRun> = runs
             .iter_mut()
-            .filter(|run| run.listing.least_due <= request.until)
+            .filter(|run| run.entry.least_due <= request.until)
             .collect();
         if !within.is_empty() {
             let names = within
                 .iter()
-                .map(|run| (run.listing.slice, run.listing.name.clone()))
+                .map(|run| (run.entry.slice, run.entry.name.clone()))
                 .collect();
             fetches.push(Fetch {
                 shard: request.shard.clone(),
@@ -411,7 +415,7 @@ impl Error {
 
 /// A lease from its parts.
 #[cfg(test)]
-pub(crate) fn lease(shard: &ShardId, token: crate::model::Token) -> Lease {
+pub(crate) fn lease(shard: &ShardId, token: crate::model::LeaseToken) -> Lease {
     Lease {
         shard: shard.clone(),
         token,

@@ -1,9 +1,9 @@
 //! Takes spans to a collector: OpenTelemetry's own exporter writes and sends them, by OTLP over HTTP; what waits for it, and for how long, is
 //! bounded here. A collector that is slow or away costs spans, which are counted, and nothing else: nobody waits for this loop.
 
-use super::span::Scribe;
-use super::wire::Wire;
-use crate::limit::{SPANS_PATIENCE, SPANS_POST_MAX, SPANS_RETRIES_MAX, SPANS_WAIT};
+use super::otlp_http::OtlpHttpClient;
+use super::span::SpanConverter;
+use crate::limit::{SPANS_LINGER, SPANS_PER_REQUEST_MAX, SPANS_REQUEST_TIMEOUT, SPANS_RETRIES_MAX};
 use crate::metric;
 use crate::trace::Span;
 use anyhow::{Context, Result};
@@ -17,30 +17,34 @@ use url::Url;
 pub(crate) struct Exporter {
     /// Without what may be a secret: the configuration takes no login in the address.
     url: Url,
-    wire: Arc<Wire>,
+    client: Arc<OtlpHttpClient>,
     exporter: SpanExporter,
-    scribe: Scribe,
-    metric: metric::Traces,
+    converter: SpanConverter,
+    metric: metric::TraceMetrics,
     /// The last request was not taken, and somebody was told.
     is_failing: bool,
 }
 
 impl Exporter {
     /// `url` is the collector's, without `/v1/traces`; `authorization` is the whole value of that header.
-    pub(crate) fn new(url: &Url, authorization: Option<&str>, mut scribe: Scribe) -> Result<Self> {
+    pub(crate) fn new(
+        url: &Url,
+        authorization: Option<&str>,
+        mut scribe: SpanConverter,
+    ) -> Result<Self> {
         let mut url = url.clone();
         url.set_path(&format!("{}/v1/traces", url.path().trim_end_matches('/')));
-        let wire = Arc::new(Wire::new(&url, authorization)?);
+        let wire = Arc::new(OtlpHttpClient::new(&url, authorization)?);
         let policy = RetryPolicy::recommended()
             .with_max_retries(SPANS_RETRIES_MAX as usize)
-            .with_initial_delay(SPANS_WAIT);
+            .with_initial_delay(SPANS_LINGER);
         let builder = SpanExporter::builder()
             .with_http()
             .with_shared_http_client(wire.clone())
             .with_endpoint(url.as_str());
         let builder = builder
             .with_protocol(Protocol::HttpBinary)
-            .with_timeout((SPANS_RETRIES_MAX + 1) * SPANS_PATIENCE)
+            .with_timeout((SPANS_RETRIES_MAX + 1) * SPANS_REQUEST_TIMEOUT)
             .with_retry_policy(policy);
         let mut exporter = builder
             .build()
@@ -48,10 +52,10 @@ impl Exporter {
         exporter.set_resource(&scribe.resource());
         Ok(Self {
             url,
-            wire,
+            client: wire,
             exporter,
-            scribe,
-            metric: metric::Traces::new(),
+            converter: scribe,
+            metric: metric::TraceMetrics::new(),
             is_failing: false,
         })
     }
@@ -61,22 +65,25 @@ impl Exporter {
         while let Some(first) = spans.recv().await {
             let mut batch = vec![first];
             let full = async {
-                while batch.len() < SPANS_POST_MAX {
-                    let room = SPANS_POST_MAX - batch.len();
+                while batch.len() < SPANS_PER_REQUEST_MAX {
+                    let room = SPANS_PER_REQUEST_MAX - batch.len();
                     if spans.recv_many(&mut batch, room).await == 0 {
                         break;
                     }
                 }
             };
             // Receiving is safe to drop: what was not handed out stays in the channel.
-            let _not_full = tokio::time::timeout(SPANS_WAIT, full).await;
+            let _not_full = tokio::time::timeout(SPANS_LINGER, full).await;
             self.export(&batch).await;
         }
     }
 
     async fn export(&mut self, batch: &[Span]) {
         let count = batch.len() as u64;
-        let batch = batch.iter().map(|span| self.scribe.write(span)).collect();
+        let batch = batch
+            .iter()
+            .map(|span| self.converter.convert(span))
+            .collect();
         match self.exporter.export(batch).await {
             Ok(()) => {
                 self.metric.exported.increment(count);
@@ -87,7 +94,10 @@ impl Exporter {
             Err(error) => {
                 self.metric.dropped.increment(count);
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    let reason = self.wire.trouble().unwrap_or_else(|| error.to_string());
+                    let reason = self
+                        .client
+                        .take_last_error()
+                        .unwrap_or_else(|| error.to_string());
                     tracing::warn!(endpoint = %self.url, reason, "traces are not taken, and dropped until they are (traces.endpoint)");
                 }
             }

@@ -1,16 +1,16 @@
 //! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
 
 mod exporter;
-mod recorder;
+mod histogram_recorder;
+mod otlp_http;
 mod span;
-mod wire;
 
 use crate::config::{Log, LogFormat};
 use crate::metric;
 pub(crate) use exporter::Exporter;
-use recorder::Reading;
-pub(crate) use recorder::Recorder;
-pub(crate) use span::{Scribe, Systems};
+use histogram_recorder::MetricsHandle;
+pub(crate) use histogram_recorder::MetricsRecorder;
+pub(crate) use span::{MessagingSystems, SpanConverter};
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 use tracing_subscriber::filter::Targets;
@@ -28,7 +28,7 @@ pub(crate) enum Error {
 /// What was installed; gives the metrics out.
 #[derive(Clone)]
 pub struct Telemetry {
-    metrics: Reading,
+    metrics: MetricsHandle,
 }
 
 impl Telemetry {
@@ -51,8 +51,8 @@ impl Telemetry {
             .with(layer)
             .try_init()
             .map_err(|_| Error::Installed)?;
-        let recorder = Recorder::new();
-        let metrics = recorder.reading();
+        let recorder = MetricsRecorder::new();
+        let metrics = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|_| Error::Installed)?;
         metric::describe();
         std::panic::set_hook(Box::new(log_panic));
@@ -190,7 +190,7 @@ authorization = "Bearer planted-authorization"
 
     #[test]
     fn a_panic_that_prints_the_whole_configuration_is_logged_and_tells_no_secret() {
-        let config = crate::Config::of(PLANTED).unwrap();
+        let config = crate::Config::parse_builtin(PLANTED).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let layer = layer(
             &config.log,

@@ -1,7 +1,7 @@
 //! Spans as OpenTelemetry has them, with the names of its semantic conventions for messaging. Sends nothing.
 
 use crate::model::{ShardId, Timestamp};
-use crate::trace::{Context, Deed, Span};
+use crate::trace::{Span, SpanOperation, TraceParent};
 use opentelemetry::trace::{
     Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
@@ -15,20 +15,20 @@ use std::time::{Duration, SystemTime};
 
 /// The brokers of a route, by the names that the conventions have for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Systems {
+pub(crate) struct MessagingSystems {
     pub(crate) source: &'static str,
     pub(crate) target: &'static str,
 }
 
 /// Writes the spans of one process.
-pub(crate) struct Scribe {
+pub(crate) struct SpanConverter {
     pub(crate) deployment: String,
     /// By route.
-    pub(crate) systems: BTreeMap<String, Systems>,
+    pub(crate) systems: BTreeMap<String, MessagingSystems>,
     pub(crate) random: StdRng,
 }
 
-impl Scribe {
+impl SpanConverter {
     /// Whose spans they are: of another process each time.
     pub(super) fn resource(&mut self) -> Resource {
         let about = [
@@ -44,26 +44,26 @@ impl Scribe {
     }
 
     /// Each span begins a trace of its own: one batch belongs to many traces, so it can be the child of none.
-    pub(super) fn write(&mut self, span: &Span) -> SpanData {
-        let context = Context {
-            trace: self.random.random_range(1..=u128::MAX),
-            span: self.random.random_range(1..=u64::MAX),
+    pub(super) fn convert(&mut self, span: &Span) -> SpanData {
+        let context = TraceParent {
+            trace_id: self.random.random_range(1..=u128::MAX),
+            span_id: self.random.random_range(1..=u64::MAX),
         };
-        let (span_kind, name, attributes) = self.described(span);
+        let (span_kind, name, attributes) = self.describe(span);
         let mut links = SpanLinks::default();
         links.links = span
             .links
             .iter()
-            .map(|link| Link::with_context(remote(link, true)))
+            .map(|link| Link::with_context(span_context(link, true)))
             .collect();
         SpanData {
-            span_context: remote(&context, false),
+            span_context: span_context(&context, false),
             parent_span_id: SpanId::INVALID,
             parent_span_is_remote: false,
             span_kind,
             name: name.into(),
-            start_time: instant(span.start),
-            end_time: instant(span.end.max(span.start)),
+            start_time: system_time(span.start),
+            end_time: system_time(span.end.max(span.start)),
             attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -75,17 +75,17 @@ impl Scribe {
         }
     }
 
-    fn described(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
+    fn describe(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
         let ShardId { route, partition } = &span.shard;
         let topic = partition.topic.to_string();
         let systems = self.systems.get(&**route).copied();
         let mut attributes = vec![
-            number("messaging.batch.message_count", span.messages),
+            int_attribute("messaging.batch.message_count", span.messages),
             KeyValue::new("postdate.route", route.to_string()),
         ];
         let (kind, name, system) =
-            match &span.deed {
-                Deed::Stored => {
+            match &span.operation {
+                SpanOperation::Stored => {
                     attributes.extend([
                         KeyValue::new("messaging.operation.name", "ingest"),
                         KeyValue::new("messaging.operation.type", "process"),
@@ -102,7 +102,7 @@ impl Scribe {
                     )
                 }
                 // A client's span, not a producer's: what a message carries is its own producer's context.
-                Deed::Delivered {
+                SpanOperation::Delivered {
                     target,
                     dead_lettered,
                     sent_back,
@@ -111,8 +111,8 @@ impl Scribe {
                         KeyValue::new("messaging.operation.name", "deliver"),
                         KeyValue::new("messaging.operation.type", "send"),
                         KeyValue::new("postdate.source", format!("{topic}/{}", partition.index)),
-                        number("postdate.dead_lettered", *dead_lettered),
-                        number("postdate.sent_back", *sent_back),
+                        int_attribute("postdate.dead_lettered", *dead_lettered),
+                        int_attribute("postdate.sent_back", *sent_back),
                     ]);
                     attributes.extend(target.iter().map(|target| {
                         KeyValue::new("messaging.destination.name", target.to_string())
@@ -133,7 +133,13 @@ impl Scribe {
     }
 }
 
-fn remote(Context { trace, span }: &Context, is_remote: bool) -> SpanContext {
+fn span_context(
+    TraceParent {
+        trace_id: trace,
+        span_id: span,
+    }: &TraceParent,
+    is_remote: bool,
+) -> SpanContext {
     SpanContext::new(
         TraceId::from(*trace),
         SpanId::from(*span),
@@ -143,11 +149,11 @@ fn remote(Context { trace, span }: &Context, is_remote: bool) -> SpanContext {
     )
 }
 
-fn number(key: &'static str, value: u64) -> KeyValue {
+fn int_attribute(key: &'static str, value: u64) -> KeyValue {
     KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-fn instant(timestamp: Timestamp) -> SystemTime {
+fn system_time(timestamp: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH
         + Duration::from_millis(u64::try_from(timestamp.as_millis()).unwrap_or_default())
 }
@@ -160,20 +166,20 @@ mod tests {
 
     #[test]
     fn a_batch_is_a_root_span_with_links_and_each_side_has_its_own_system() {
-        let mut scribe = Scribe {
+        let mut scribe = SpanConverter {
             deployment: "prod".to_owned(),
             systems: BTreeMap::from([(
                 "orders".to_owned(),
-                Systems {
+                MessagingSystems {
                     source: "kafka",
                     target: "nats",
                 },
             )]),
             random: StdRng::seed_from_u64(1),
         };
-        let links = vec![Context {
-            trace: 0xabc,
-            span: 0xd,
+        let links = vec![TraceParent {
+            trace_id: 0xabc,
+            span_id: 0xd,
         }];
         let shard = ShardId::new("orders", Partition::new("orders.delayed", 3));
         let (start, end) = (
@@ -186,18 +192,18 @@ mod tests {
             end,
             links,
             messages: 2,
-            deed: Deed::Stored,
+            operation: SpanOperation::Stored,
         };
-        let deed = Deed::Delivered {
+        let deed = SpanOperation::Delivered {
             target: Some("orders".into()),
             dead_lettered: 1,
             sent_back: 0,
         };
         let delivered = Span {
-            deed,
+            operation: deed,
             ..stored.clone()
         };
-        let (stored, delivered) = (scribe.write(&stored), scribe.write(&delivered));
+        let (stored, delivered) = (scribe.convert(&stored), scribe.convert(&delivered));
         let system = |span: &SpanData| {
             span.attributes
                 .iter()

@@ -2,9 +2,9 @@
 //! longer than leases can go without renewal.
 
 use crate::broker::{Catalog, Error};
-use crate::health::Part;
-use crate::model::{Claim, Committed, Identity, Partition, ShardId};
-use crate::store::State;
+use crate::health::HealthPart;
+use crate::model::{CommitMetadata, Partition, Progress, ShardId, SourceIdentity};
+use crate::store::StoredShard;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// The shards of one route, as far as a claimer cares.
-pub(crate) struct Claimable {
+pub(crate) struct RouteCatalog {
     pub(crate) route: Arc<str>,
     pub(crate) topics: Vec<String>,
     /// Where the ingress of the route commits.
     pub(crate) group: String,
     pub(crate) catalog: Box<dyn Catalog>,
-    pub(crate) health: Part,
+    pub(crate) health: HealthPart,
 }
 
-async fn in_time<T>(
+async fn with_timeout<T>(
     patience: Duration,
     answer: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, String> {
@@ -32,15 +32,18 @@ async fn in_time<T>(
 }
 
 /// The shards that there are now, and whether those of all routes are known.
-pub(super) async fn shards(routes: &mut [Claimable], patience: Duration) -> (Vec<ShardId>, bool) {
+pub(super) async fn list_shards(
+    routes: &mut [RouteCatalog],
+    patience: Duration,
+) -> (Vec<ShardId>, bool) {
     let answers = routes
         .iter_mut()
-        .map(|route| in_time(patience, route.catalog.partitions(&route.topics)));
+        .map(|route| with_timeout(patience, route.catalog.partitions(&route.topics)));
     let (answers, mut shards, mut is_all_known) = (join_all(answers).await, Vec::new(), true);
     for (route, answer) in routes.iter_mut().zip(answers) {
         match answer {
             Ok(partitions) => {
-                route.health.ready();
+                route.health.set_ready();
                 shards.extend(
                     partitions
                         .into_iter()
@@ -51,7 +54,7 @@ pub(super) async fn shards(routes: &mut [Claimable], patience: Duration) -> (Vec
                 is_all_known = false;
                 route
                     .health
-                    .not_ready(format!("the source's partitions are not known: {error}"));
+                    .set_not_ready(format!("the source's partitions are not known: {error}"));
             }
         }
     }
@@ -59,11 +62,11 @@ pub(super) async fn shards(routes: &mut [Claimable], patience: Duration) -> (Vec
 }
 
 /// What was last committed of the shards. It could only save duplicates after a store went back, whose own pairs are true as well.
-pub(super) async fn committed(
-    routes: &mut [Claimable],
+pub(super) async fn read_committed(
+    routes: &mut [RouteCatalog],
     shards: &[&ShardId],
     patience: Duration,
-) -> BTreeMap<ShardId, Committed> {
+) -> BTreeMap<ShardId, CommitMetadata> {
     let mut found = BTreeMap::new();
     for route in routes {
         let of_route = shards.iter().filter(|shard| shard.route == route.route);
@@ -71,12 +74,17 @@ pub(super) async fn committed(
         if partitions.is_empty() {
             continue;
         }
-        match in_time(patience, route.catalog.committed(&route.group, &partitions)).await {
+        match with_timeout(
+            patience,
+            route.catalog.committed_metadata(&route.group, &partitions),
+        )
+        .await
+        {
             Ok(texts) => found.extend(partitions.into_iter().zip(texts).filter_map(
                 |(partition, text)| {
                     Some((
                         ShardId::new(route.route.clone(), partition),
-                        Committed::parse(&text?)?,
+                        CommitMetadata::parse(&text?)?,
                     ))
                 },
             )),
@@ -89,11 +97,11 @@ pub(super) async fn committed(
 }
 
 /// The greatest of the pairs that the store, the last commit and this process itself know to be delivered, of this incarnation of the source.
-pub(super) fn start(
-    state: &State,
-    committed: Option<&Committed>,
-    own: Option<&(Identity, Claim)>,
-) -> Claim {
+pub(super) fn start_position(
+    state: &StoredShard,
+    committed: Option<&CommitMetadata>,
+    own: Option<&(SourceIdentity, Progress)>,
+) -> Progress {
     let committed = committed.filter(|committed| {
         committed
             .identity
@@ -101,9 +109,9 @@ pub(super) fn start(
             .is_none_or(|identity| *identity == state.identity)
     });
     let own = own.filter(|(identity, _)| *identity == state.identity);
-    let committed = committed.map_or(Claim::START, |committed| committed.delivered);
+    let committed = committed.map_or(Progress::START, |committed| committed.delivered);
     state
         .delivered
         .greatest(committed)
-        .greatest(own.map_or(Claim::START, |(_, own)| *own))
+        .greatest(own.map_or(Progress::START, |(_, own)| *own))
 }

@@ -1,17 +1,18 @@
 //! The claimer: says that this worker lives, acquires, renews and gives back leases, and tells the dispatcher which shards are its own. It
 //! does not touch messages.
 
-use super::catalogs::{self, Claimable};
-use super::term::Term;
-use super::wanted::Wanted;
+use super::catalogs::{self, RouteCatalog};
+use super::term::LeaseDeadline;
+use super::wanted::LeaseTable;
 use crate::clock::Clock;
-use crate::health::Part;
+use crate::health::HealthPart;
 use crate::limit::{
-    CATALOG_INTERVAL, DEPART_MAX, DEPART_SPARE, ENROL_PATIENCE, LAST_CALL_MAX, ROLL_INTERVAL,
+    FINAL_STORE_CALL_TIMEOUT, FIRST_DISCOVERY_TIMEOUT, MEMBERSHIP_INTERVAL,
+    PARTITION_DISCOVERY_INTERVAL, SHUTDOWN_ANNOUNCE_MARGIN, SHUTDOWN_HANDOVER_TIMEOUT,
 };
 use crate::metric;
-use crate::model::{Claim, Lease, ShardId, Timestamp, Token, Worker};
-use crate::store::{Acquired, Error, Peer, Renewed, State, Store};
+use crate::model::{Lease, LeaseToken, Progress, ShardId, Timestamp, WorkerId};
+use crate::store::{Acquired, Error, LiveWorker, Renewed, Store, StoredShard};
 use futures_util::future::{join, join_all};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -25,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 /// What the dispatcher is told.
 #[derive(Debug)]
-pub(crate) enum Holding {
+pub(crate) enum LeaseEvent {
     /// So many shards each route has, whoever serves them.
-    Counted(BTreeMap<Arc<str>, usize>),
+    ShardsCounted(BTreeMap<Arc<str>, usize>),
     Granted(Box<Grant>),
     /// They are to be this worker's, and another still holds them.
     Contested(Vec<ShardId>),
@@ -41,24 +42,24 @@ pub(crate) enum Holding {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) lease: Lease,
-    pub(crate) term: Term,
-    pub(crate) state: State,
+    pub(crate) deadline: LeaseDeadline,
+    pub(crate) state: StoredShard,
     /// The greatest pair known to be delivered.
-    pub(crate) start: Claim,
+    pub(crate) start: Progress,
 }
 
 /// What the dispatcher tells of a shard that it was to finish or to drop.
 #[derive(Debug)]
-pub(crate) enum GaveUp {
+pub(crate) enum ReleaseResult {
     /// Its work has ended, having delivered so far.
-    Ended { shard: ShardId, finished: Claim },
+    Ended { shard: ShardId, delivered: Progress },
     /// What is under way takes too long: its work goes on.
-    PutOff(ShardId),
+    Postponed(ShardId),
 }
 
 /// How a timer is told to end, and tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Stops {
+pub(crate) struct ShutdownSignals {
     stop: CancellationToken,
     pub(super) give_up: CancellationToken,
     /// For those who wait for the last that this timer delivers; cancelled sooner if other workers deliver on.
@@ -67,7 +68,7 @@ pub(crate) struct Stops {
     pub(super) finish: CancellationToken,
 }
 
-impl Stops {
+impl ShutdownSignals {
     pub(crate) fn new(
         stop: CancellationToken,
         give_up: CancellationToken,
@@ -83,102 +84,102 @@ impl Stops {
 }
 
 /// See the module's page.
-pub(crate) struct Claimer {
-    pub(crate) routes: Vec<Claimable>,
+pub(crate) struct LeaseKeeper {
+    pub(crate) routes: Vec<RouteCatalog>,
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
     /// Whether leases can be renewed, and whether this machine's clock agrees with the store's.
-    pub(crate) leases: Part,
-    pub(crate) clocks: Part,
-    pub(crate) lease: Duration,
+    pub(crate) lease_health: HealthPart,
+    pub(crate) clock_health: HealthPart,
+    pub(crate) lease_length: Duration,
     pub(crate) skew_max: Duration,
     pub(crate) random: StdRng,
-    pub(crate) metric: metric::Timer,
-    pub(crate) holdings: mpsc::Sender<Holding>,
-    pub(crate) gave_up: mpsc::Receiver<GaveUp>,
+    pub(crate) metric: metric::TimerMetrics,
+    pub(crate) events: mpsc::Sender<LeaseEvent>,
+    pub(crate) release_results: mpsc::Receiver<ReleaseResult>,
 }
 
 /// When what is to be done next that comes by the clock.
-struct Dates {
-    catalog: Instant,
-    roll: Instant,
-    renewal: Instant,
+struct Timetable {
+    discover_at: Instant,
+    heartbeat_at: Instant,
+    renew_at: Instant,
     /// Until then it waits for its sources before it enrols.
-    patience: Option<Instant>,
+    await_sources_until: Option<Instant>,
     /// A worker that departs hands over no more then.
-    end: Option<Instant>,
+    depart_until: Option<Instant>,
 }
 
-impl Dates {
+impl Timetable {
     fn new(now: Instant) -> Self {
         Self {
-            catalog: now,
-            roll: now,
-            renewal: now,
-            patience: Some(now + ENROL_PATIENCE),
-            end: None,
+            discover_at: now,
+            heartbeat_at: now,
+            renew_at: now,
+            await_sources_until: Some(now + FIRST_DISCOVERY_TIMEOUT),
+            depart_until: None,
         }
     }
 
     fn next(&self) -> Instant {
         // Who departs neither looks for shards nor says that it lives.
-        self.end
-            .unwrap_or_else(|| self.catalog.min(self.roll))
-            .min(self.renewal)
+        self.depart_until
+            .unwrap_or_else(|| self.discover_at.min(self.heartbeat_at))
+            .min(self.renew_at)
     }
 }
 
-impl Claimer {
+impl LeaseKeeper {
     /// Serves until the dispatcher has gone, or it is told to give up; then gives all leases back. Told to stop, it first hands over what it
     /// holds, if there is another worker.
-    pub(crate) async fn serve(mut self, stops: Stops) -> Result<(), Error> {
+    pub(crate) async fn serve(mut self, stops: ShutdownSignals) -> Result<(), Error> {
         // Without a claimer the dispatcher has nothing to live for.
         let _finish = stops.finish.clone().drop_guard();
-        let mut dates = Dates::new(Instant::now());
-        let mut wanted = Wanted::new(Worker(self.random.random()), Instant::now());
-        tracing::info!(worker = %wanted.fleet.me, "timer begins");
+        let mut dates = Timetable::new(Instant::now());
+        let mut wanted = LeaseTable::new(WorkerId(self.random.random()), Instant::now());
+        tracing::info!(worker = %wanted.membership.me, "timer begins");
         loop {
-            self.leases.beat();
-            let is_departing = dates.end.is_some();
+            self.lease_health.heartbeat();
+            let is_departing = dates.depart_until.is_some();
             let too_late = async {
                 stops.stop.cancelled().await;
-                tokio::time::sleep(LAST_CALL_MAX).await;
+                tokio::time::sleep(FINAL_STORE_CALL_TIMEOUT).await;
             };
             // Dropped at any await: a lease that was acquired and is not noted yet runs out by itself.
             tokio::select! {
                 biased;
                 () = stops.give_up.cancelled() => break,
                 () = too_late, if !is_departing => {}
-                outcome = self.turn(&mut wanted, &mut dates, &stops) => outcome?,
+                outcome = self.tick(&mut wanted, &mut dates, &stops) => outcome?,
             }
             let wake = wanted
-                .next_at(Instant::now())
+                .next_wakeup(Instant::now())
                 .into_iter()
                 .fold(dates.next(), Instant::min);
             // All arms are safe to drop; a message that was not received stays in the channel.
             tokio::select! {
                 biased;
-                () = stops.stop.cancelled(), if dates.end.is_none() => self.depart(&mut wanted, &mut dates, &stops).await,
-                gave_up = self.gave_up.recv() => match gave_up {
-                    Some(gave_up) => self.part(&mut wanted, gave_up).await?,
+                () = stops.stop.cancelled(), if dates.depart_until.is_none() => self.start_departure(&mut wanted, &mut dates, &stops).await,
+                gave_up = self.release_results.recv() => match gave_up {
+                    Some(gave_up) => self.on_release_results(&mut wanted, gave_up).await?,
                     None => break,
                 },
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
-        self.release(wanted).await
+        self.release_all(wanted).await
     }
 
-    async fn turn(
+    async fn tick(
         &mut self,
-        wanted: &mut Wanted,
-        dates: &mut Dates,
-        stops: &Stops,
+        wanted: &mut LeaseTable,
+        dates: &mut Timetable,
+        stops: &ShutdownSignals,
     ) -> Result<(), Error> {
-        if dates.catalog <= Instant::now() && dates.end.is_none() {
-            self.look_up(wanted, dates).await;
+        if dates.discover_at <= Instant::now() && dates.depart_until.is_none() {
+            self.discover_shards(wanted, dates).await;
         }
-        let outcome = match self.say_and_renew(wanted, dates).await {
+        let outcome = match self.heartbeat_and_renew(wanted, dates).await {
             Ok(has_asked) => self
                 .acquire(wanted)
                 .await
@@ -186,61 +187,69 @@ impl Claimer {
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(true) => self.leases.ready(),
+            Ok(true) => self.lease_health.set_ready(),
             // Nothing was asked, so nothing is known.
             Ok(false) => {}
             Err(error) if error.is_transient() => {
-                self.leases
-                    .not_ready(format!("leases cannot be renewed: {error}"));
-                let soon = Instant::now() + self.lease / 20;
-                (dates.roll, dates.renewal) = (soon, soon);
-                if dates.end.is_some() {
+                self.lease_health
+                    .set_not_ready(format!("leases cannot be renewed: {error}"));
+                let soon = Instant::now() + self.lease_length / 20;
+                (dates.heartbeat_at, dates.renew_at) = (soon, soon);
+                if dates.depart_until.is_some() {
                     // Nothing can be handed over.
                     stops.finish.cancel();
                 }
             }
             Err(error) => return Err(error),
         }
-        self.begin_to_hand_over(wanted).await;
+        self.start_handovers(wanted).await;
         if dates
-            .end
+            .depart_until
             .is_some_and(|end| end <= Instant::now() || wanted.held.is_empty())
         {
             stops.finish.cancel();
-            dates.end = dates.end.map(|_| Instant::now() + DEPART_MAX);
+            dates.depart_until = dates
+                .depart_until
+                .map(|_| Instant::now() + SHUTDOWN_HANDOVER_TIMEOUT);
         }
         self.metric.leases_held.set(wanted.held.len() as f64);
         Ok(())
     }
 
     /// Learns which shards there are now; ones that are gone stay wanted, for messages of theirs may wait.
-    async fn look_up(&mut self, wanted: &mut Wanted, dates: &mut Dates) {
-        let (shards, is_all_known) = catalogs::shards(&mut self.routes, self.lease / 5).await;
+    async fn discover_shards(&mut self, wanted: &mut LeaseTable, dates: &mut Timetable) {
+        let (shards, is_all_known) =
+            catalogs::list_shards(&mut self.routes, self.lease_length / 5).await;
         let now = Instant::now();
-        if wanted.add(shards.into_iter(), now) {
-            let _dispatcher_gone = self.holdings.send(Holding::Counted(wanted.count())).await;
+        if wanted.add_shards(shards.into_iter(), now) {
+            let _dispatcher_gone = self
+                .events
+                .send(LeaseEvent::ShardsCounted(wanted.shard_counts()))
+                .await;
         }
-        if is_all_known || dates.patience.is_some_and(|until| until <= now) {
-            dates.patience = None;
+        if is_all_known || dates.await_sources_until.is_some_and(|until| until <= now) {
+            dates.await_sources_until = None;
         }
-        dates.catalog = now
-            + if dates.patience.is_some() {
-                ROLL_INTERVAL
+        dates.discover_at = now
+            + if dates.await_sources_until.is_some() {
+                MEMBERSHIP_INTERVAL
             } else {
-                CATALOG_INTERVAL
+                PARTITION_DISCOVERY_INTERVAL
             };
     }
 
     /// Says that this worker lives and renews its leases, when it is time for one or the other; both at once if it is for both. Answers
     /// whether the store was asked.
-    async fn say_and_renew(
+    async fn heartbeat_and_renew(
         &mut self,
-        wanted: &mut Wanted,
-        dates: &mut Dates,
+        wanted: &mut LeaseTable,
+        dates: &mut Timetable,
     ) -> Result<bool, Error> {
         let asked = Instant::now();
-        let is_to_say = dates.roll <= asked && dates.end.is_none() && dates.patience.is_none();
-        let is_to_renew = dates.renewal <= asked;
+        let is_to_say = dates.heartbeat_at <= asked
+            && dates.depart_until.is_none()
+            && dates.await_sources_until.is_none();
+        let is_to_renew = dates.renew_at <= asked;
         let leases: Vec<_> = wanted
             .held
             .values()
@@ -251,7 +260,10 @@ impl Claimer {
         let store = self.store.clone();
         let say = async {
             if is_to_say {
-                store.enrol(wanted.fleet.me, self.lease).await.map(Some)
+                store
+                    .heartbeat_worker(wanted.membership.me, self.lease_length)
+                    .await
+                    .map(Some)
             } else {
                 Ok(None)
             }
@@ -260,33 +272,41 @@ impl Claimer {
             if leases.is_empty() {
                 Ok(Vec::new())
             } else {
-                store.renew(&leases, self.lease).await
+                store.renew(&leases, self.lease_length).await
             }
         };
         let (peers, outcomes) = join(say, renew).await;
         for (lease, outcome) in leases.into_iter().zip(outcomes?) {
-            self.renewed(wanted, lease, outcome, asked).await;
+            self.on_renewed(wanted, lease, outcome, asked).await;
         }
         if is_to_renew {
-            dates.renewal = asked + self.lease / 3;
+            dates.renew_at = asked + self.lease_length / 3;
         }
         if let Some(peers) = peers? {
-            dates.roll = self.meet(wanted, &peers, asked);
-        } else if dates.roll <= asked {
-            dates.roll = asked + self.roll_interval();
+            dates.heartbeat_at = self.update_membership(wanted, &peers, asked);
+        } else if dates.heartbeat_at <= asked {
+            dates.heartbeat_at = asked + self.heartbeat_interval();
         }
         Ok(has_asked)
     }
 
-    fn roll_interval(&self) -> Duration {
-        ROLL_INTERVAL.min(self.lease / 5)
+    fn heartbeat_interval(&self) -> Duration {
+        MEMBERSHIP_INTERVAL.min(self.lease_length / 5)
     }
 
     /// Learns who lives; answers when to ask again: at the latest when one of the others would live no longer.
-    fn meet(&mut self, wanted: &mut Wanted, peers: &[Peer], asked: Instant) -> Instant {
+    fn update_membership(
+        &mut self,
+        wanted: &mut LeaseTable,
+        peers: &[LiveWorker],
+        asked: Instant,
+    ) -> Instant {
         let now = Instant::now();
-        if wanted.learn(peers, now) {
-            let (workers, shards) = (wanted.fleet.workers(), wanted.fleet.mine());
+        if wanted.update_workers(peers, now) {
+            let (workers, shards) = (
+                wanted.membership.worker_count(),
+                wanted.membership.assigned_count(),
+            );
             tracing::info!(
                 workers,
                 shards,
@@ -295,43 +315,45 @@ impl Claimer {
             );
             self.metric.workers.set(workers as f64);
         }
-        let others = peers.iter().filter(|peer| peer.worker != wanted.fleet.me);
+        let others = peers
+            .iter()
+            .filter(|peer| peer.worker != wanted.membership.me);
         let first_end = others
-            .map(|peer| now + peer.left + Duration::from_millis(2))
+            .map(|peer| now + peer.expires_in + Duration::from_millis(2))
             .min();
         first_end
             .into_iter()
-            .fold(asked + self.roll_interval(), Instant::min)
+            .fold(asked + self.heartbeat_interval(), Instant::min)
     }
 
-    async fn renewed(
+    async fn on_renewed(
         &mut self,
-        wanted: &mut Wanted,
+        wanted: &mut LeaseTable,
         lease: Lease,
         outcome: Renewed,
         asked: Instant,
     ) {
         match outcome {
             Renewed::Renewed { now } => {
-                self.compare_clocks(now);
+                self.check_clock_skew(now);
                 if let Some(held) = wanted.held.get(&lease.shard) {
-                    held.term.extend(asked, self.lease);
+                    held.deadline.extend(asked, self.lease_length);
                 }
             }
             Renewed::Fenced | Renewed::Unknown => {
                 tracing::warn!(shard = %lease.shard, ?outcome, "lease lost");
                 self.metric.leases_lost.increment(1);
                 wanted.held.remove(&lease.shard);
-                wanted.leaving.insert(lease.shard.clone());
-                let _dispatcher_gone = self.holdings.send(Holding::Lost(lease.shard)).await;
+                wanted.stopping.insert(lease.shard.clone());
+                let _dispatcher_gone = self.events.send(LeaseEvent::Lost(lease.shard)).await;
             }
         }
     }
 
     /// Answers whether there was anything to try.
-    async fn acquire(&mut self, wanted: &mut Wanted) -> Result<bool, Error> {
+    async fn acquire(&mut self, wanted: &mut LeaseTable) -> Result<bool, Error> {
         let asked = Instant::now();
-        let shards = wanted.next_to_take(asked, self.lease / 20);
+        let shards = wanted.next_to_acquire(asked, self.lease_length / 20);
         if shards.is_empty() {
             return Ok(false);
         }
@@ -339,49 +361,57 @@ impl Claimer {
             .into_iter()
             .map(|shard| Lease {
                 shard,
-                token: Token(self.random.random()),
+                token: LeaseToken(self.random.random()),
             })
             .collect();
-        let outcomes = self.store.acquire(&leases, self.lease).await?;
+        let outcomes = self.store.acquire(&leases, self.lease_length).await?;
         let (mut granted, mut contested) = (Vec::new(), Vec::new());
         for (lease, outcome) in leases.into_iter().zip(outcomes) {
-            let is_newly_contested = wanted.tries.tried(&lease.shard, outcome == Acquired::Held);
+            let is_newly_contested = wanted
+                .acquire_schedule
+                .on_attempt(&lease.shard, outcome == Acquired::HeldByOther);
             if let Acquired::Granted { state, now } = outcome {
-                self.compare_clocks(now);
+                self.check_clock_skew(now);
                 granted.push((lease, state));
-            } else if is_newly_contested && wanted.fleet.is_mine(&lease.shard) {
+            } else if is_newly_contested && wanted.membership.is_mine(&lease.shard) {
                 contested.push(lease.shard);
             }
         }
-        self.begin(wanted, granted, asked).await;
+        self.start_shards(wanted, granted, asked).await;
         if !contested.is_empty() {
-            let _dispatcher_gone = self.holdings.send(Holding::Contested(contested)).await;
+            let _dispatcher_gone = self.events.send(LeaseEvent::Contested(contested)).await;
         }
         Ok(true)
     }
 
     /// What was granted becomes the dispatcher's.
-    async fn begin(&mut self, wanted: &mut Wanted, granted: Vec<(Lease, State)>, asked: Instant) {
+    async fn start_shards(
+        &mut self,
+        wanted: &mut LeaseTable,
+        granted: Vec<(Lease, StoredShard)>,
+        asked: Instant,
+    ) {
         let shards: Vec<_> = granted.iter().map(|(lease, _)| &lease.shard).collect();
-        let committed = catalogs::committed(&mut self.routes, &shards, self.lease / 5).await;
+        let committed =
+            catalogs::read_committed(&mut self.routes, &shards, self.lease_length / 5).await;
         for (lease, state) in granted {
-            let term = Term::new(asked, self.lease);
-            let start = catalogs::start(
+            let term = LeaseDeadline::new(asked, self.lease_length);
+            let start = catalogs::start_position(
                 &state,
                 committed.get(&lease.shard),
-                wanted.own.get(&lease.shard),
+                wanted.last_delivered.get(&lease.shard),
             );
             tracing::info!(shard = %lease.shard, watermark = %state.watermark, "lease acquired");
-            self.metric.leases_taken.increment(1);
+            self.metric.leases_acquired.increment(1);
             wanted
-                .own
+                .last_delivered
                 .insert(lease.shard.clone(), (state.identity.clone(), start));
-            wanted.take(lease.clone(), term.clone());
+            wanted.insert_held(lease.clone(), term.clone());
             let _dispatcher_gone = self
-                .holdings
-                .send(Holding::Granted(Box::new(Grant {
+                .events
+                .send(LeaseEvent::Granted(Box::new(Grant {
                     lease,
-                    term,
+                    deadline: term,
                     state,
                     start,
                 })))
@@ -390,38 +420,45 @@ impl Claimer {
     }
 
     /// Lets go of shards that other workers are to have.
-    async fn begin_to_hand_over(&mut self, wanted: &mut Wanted) {
-        for shard in wanted.next_to_hand_over(Instant::now()) {
+    async fn start_handovers(&mut self, wanted: &mut LeaseTable) {
+        for shard in wanted.next_handovers(Instant::now()) {
             tracing::info!(%shard, "shard is to be handed over: what is claimed of it is finished first");
-            let _dispatcher_gone = self.holdings.send(Holding::HandOver(shard)).await;
+            let _dispatcher_gone = self.events.send(LeaseEvent::HandOver(shard)).await;
         }
     }
 
     /// Parts with what the dispatcher gave up: what was to be handed over is another's to take from this moment.
-    async fn part(&mut self, wanted: &mut Wanted, first: GaveUp) -> Result<(), Error> {
+    async fn on_release_results(
+        &mut self,
+        wanted: &mut LeaseTable,
+        first: ReleaseResult,
+    ) -> Result<(), Error> {
         let (mut next, mut leases, now) = (Some(first), Vec::new(), Instant::now());
         while let Some(gave_up) = next {
             match gave_up {
-                GaveUp::Ended { shard, finished } => {
-                    wanted.leaving.remove(&shard);
-                    if let Some((_, own)) = wanted.own.get_mut(&shard) {
+                ReleaseResult::Ended {
+                    shard,
+                    delivered: finished,
+                } => {
+                    wanted.stopping.remove(&shard);
+                    if let Some((_, own)) = wanted.last_delivered.get_mut(&shard) {
                         *own = finished;
                     }
                     if let Some(held) = wanted.held.remove(&shard)
-                        && let Some(since) = held.handing
+                        && let Some(since) = held.handover_since
                     {
                         tracing::info!(%shard, took_ms = now.duration_since(since).as_millis() as u64, "shard handed over");
                         self.metric.leases_handed_over.increment(1);
                         leases.push(held.lease);
                     }
                 }
-                GaveUp::PutOff(shard) => {
+                ReleaseResult::Postponed(shard) => {
                     tracing::info!(%shard, "shard not handed over: what is under way takes too long, so it is served on for now");
-                    self.metric.hand_overs_put_off.increment(1);
-                    wanted.put_off(&shard, now);
+                    self.metric.handovers_postponed.increment(1);
+                    wanted.postpone_handover(&shard, now);
                 }
             }
-            next = self.gave_up.try_recv().ok();
+            next = self.release_results.try_recv().ok();
         }
         if leases.is_empty() {
             return Ok(());
@@ -431,7 +468,7 @@ impl Claimer {
                 tracing::warn!(
                     leases = leases.len(),
                     "leases not released, others can take the shards {:?} from now: {error}",
-                    self.lease
+                    self.lease_length
                 );
                 Ok(())
             }
@@ -440,11 +477,16 @@ impl Claimer {
     }
 
     /// This worker is to end. If there are others they are told, and are handed over to what it holds; else it is finished here.
-    async fn depart(&mut self, wanted: &mut Wanted, dates: &mut Dates, stops: &Stops) {
+    async fn start_departure(
+        &mut self,
+        wanted: &mut LeaseTable,
+        dates: &mut Timetable,
+        stops: &ShutdownSignals,
+    ) {
         let now = Instant::now();
-        dates.end = Some(now + DEPART_MAX);
-        wanted.departs = Some(now + self.roll_interval() + DEPART_SPARE);
-        let is_last = wanted.fleet.is_alone() || wanted.held.is_empty();
+        dates.depart_until = Some(now + SHUTDOWN_HANDOVER_TIMEOUT);
+        wanted.departs_at = Some(now + self.heartbeat_interval() + SHUTDOWN_ANNOUNCE_MARGIN);
+        let is_last = wanted.membership.is_alone() || wanted.held.is_empty();
         if is_last {
             stops.finish.cancel();
         } else {
@@ -455,7 +497,11 @@ impl Claimer {
             stops.timers_done.cancel();
         }
         if !matches!(
-            timeout(LAST_CALL_MAX, self.store.resign(wanted.fleet.me)).await,
+            timeout(
+                FINAL_STORE_CALL_TIMEOUT,
+                self.store.remove_worker(wanted.membership.me)
+            )
+            .await,
             Ok(Ok(()))
         ) {
             // The others learn of it when it is not heard of any more: nobody would take what was handed over before.
@@ -464,9 +510,9 @@ impl Claimer {
     }
 
     /// A store that is away keeps nobody from ending: leases that are not given back run out.
-    async fn release(mut self, wanted: Wanted) -> Result<(), Error> {
+    async fn release_all(mut self, wanted: LeaseTable) -> Result<(), Error> {
         let leases: Vec<_> = wanted.held.into_values().map(|held| held.lease).collect();
-        let released = timeout(LAST_CALL_MAX, self.store.release(&leases)).await;
+        let released = timeout(FINAL_STORE_CALL_TIMEOUT, self.store.release(&leases)).await;
         join_all(self.routes.iter_mut().map(|route| route.catalog.close())).await;
         let kept = match released {
             Ok(Ok(())) => {
@@ -480,25 +526,25 @@ impl Claimer {
         tracing::warn!(
             leases = leases.len(),
             "leases not released, others can take the shards {:?} from now: {kept}",
-            self.lease
+            self.lease_length
         );
         Ok(())
     }
 
     /// Clocks that differ too much make this worker not ready: claims of one that is ahead are refused by the store.
-    fn compare_clocks(&self, store: Timestamp) {
+    fn check_clock_skew(&self, store: Timestamp) {
         let here = self.clock.now();
         let skew = here.as_millis() - store.as_millis();
-        self.metric.clock_skew.set(skew as f64 / 1_000.0);
+        self.metric.clock_skew_seconds.set(skew as f64 / 1_000.0);
         if skew.unsigned_abs() > u64::try_from(self.skew_max.as_millis()).unwrap_or(u64::MAX) {
             let direction = if skew > 0 { "ahead of" } else { "behind" };
             let reason = format!(
                 "this machine's clock is {} ms {direction} the store's: mend the clock synchronisation",
                 skew.unsigned_abs()
             );
-            self.clocks.not_ready(reason);
+            self.clock_health.set_not_ready(reason);
         } else {
-            self.clocks.ready();
+            self.clock_health.set_ready();
         }
     }
 }

@@ -3,29 +3,29 @@
 //! unreadable runs to be set aside.
 
 use super::Options;
-use super::advancing::{Advancing, Answered, Call};
-use super::aside::set_aside;
-use super::claimer::{GaveUp, Holding};
-use super::exactly::{self, Desk};
-use super::flying::{Aloft, Labels};
-use super::loader::{Reply, Request};
-use super::memory::Memory;
-use super::outlet::{Outlets, Told};
-use super::pace::Paces;
-use super::parting;
-use super::rewriter::{Chore, Done};
-use super::rewriting::{self, Swapped, Swapping};
-use super::share::Shares;
-use super::slot::Slots;
+use super::advancing::{ClaimCall, ClaimReply, PendingCall};
+use super::claimer::{LeaseEvent, ReleaseResult};
+use super::exactly_once::{self, TxnDriver};
+use super::flying::{ClaimedBatch, RecordBuilder};
+use super::handover;
+use super::loader::{LoadReply, LoadRequest};
+use super::memory::MemoryBudget;
+use super::outlet::{ProducerEvents, Producers};
+use super::pace::CatchUpRates;
+use super::quarantine::quarantine_unreadable;
+use super::rewriter::{CompactionReply, CompactionTask};
+use super::rewriting::{self, ReplacementCall, ReplacementReply};
+use super::shard_slots::ShardSlots;
+use super::share::InFlightQuota;
 use super::stall;
-use super::waking::Moment;
-use super::work::Work;
+use super::waking::WakeupInput;
+use super::work::ShardState;
 use crate::clock::Clock;
-use crate::health::Part;
-use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MAX, HAND_PACE};
+use crate::health::HealthPart;
+use crate::limit::{CLAIM_AHEAD, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, SEND_INTERVAL};
 use crate::metric;
-use crate::model::{Hint, Origins, ShardId, Timestamp};
-use crate::schedule::Take;
+use crate::model::{Hint, OriginFormat, ShardId, Timestamp};
+use crate::schedule::TakenBatch;
 use crate::store::{Advance, Advanced, Error, Store};
 use futures_util::FutureExt as _;
 use std::cmp::Reverse;
@@ -41,44 +41,44 @@ pub(crate) struct Ports {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) clock: Rc<dyn Clock>,
     /// Whether claims are answered, and whether they are refused because this machine's clock is ahead.
-    pub(crate) claims: Rc<Part>,
-    pub(crate) clock_ahead: Part,
-    pub(crate) metric: metric::Timer,
-    pub(crate) outlets: Outlets,
-    pub(crate) holdings: mpsc::Receiver<Holding>,
-    pub(crate) gave_up: mpsc::Sender<GaveUp>,
-    pub(crate) requests: mpsc::Sender<Vec<Request>>,
-    pub(crate) replies: mpsc::Receiver<Reply>,
+    pub(crate) claims_health: Rc<HealthPart>,
+    pub(crate) clock_health: HealthPart,
+    pub(crate) metric: metric::TimerMetrics,
+    pub(crate) producers: Producers,
+    pub(crate) lease_events: mpsc::Receiver<LeaseEvent>,
+    pub(crate) release_results: mpsc::Sender<ReleaseResult>,
+    pub(crate) requests: mpsc::Sender<Vec<LoadRequest>>,
+    pub(crate) replies: mpsc::Receiver<LoadReply>,
     pub(crate) hints: mpsc::Receiver<Hint>,
-    pub(crate) chores: mpsc::Sender<Chore>,
-    pub(crate) looked: mpsc::Receiver<Done>,
+    pub(crate) compaction_jobs: mpsc::Sender<CompactionTask>,
+    pub(crate) compaction_results: mpsc::Receiver<CompactionReply>,
 }
 
 /// See the module's page.
 pub(crate) struct Dispatcher {
     pub(super) options: Options,
     pub(super) ports: Ports,
-    memory: Rc<Memory>,
-    pub(super) works: BTreeMap<ShardId, Work>,
-    pub(super) slots: Slots,
+    memory: Rc<MemoryBudget>,
+    pub(super) shards: BTreeMap<ShardId, ShardState>,
+    pub(super) slots: ShardSlots,
     /// Who takes first in the next tick, so that all get their turn.
-    turn: usize,
-    paces: Paces,
+    first_shard: usize,
+    catch_up_rates: CatchUpRates,
     /// How far ahead of now messages are claimed: the store allows less if clocks are to agree more closely.
-    ahead: Duration,
+    claim_ahead: Duration,
     /// When the last tick began, by both clocks.
-    ticked: (Timestamp, Instant),
+    last_tick: (Timestamp, Instant),
     /// Records to hand over again, by when.
-    pub(super) again: BinaryHeap<Reverse<(Instant, u64)>>,
-    pub(super) labels: Labels,
-    swapping: Swapping,
-    advancing: Advancing,
+    pub(super) resends: BinaryHeap<Reverse<(Instant, u64)>>,
+    pub(super) record_builder: RecordBuilder,
+    replacement_call: ReplacementCall,
+    claim_call: ClaimCall,
 }
 
 impl Dispatcher {
     pub(crate) fn new(options: Options, ports: Ports) -> Self {
-        let memory = Memory::new(options.memory);
-        let paces = Paces::new(&options.routes, Instant::now());
+        let memory = MemoryBudget::new(options.memory);
+        let paces = CatchUpRates::new(&options.routes, Instant::now());
         let (ahead, ticked) = (
             CLAIM_AHEAD.min(options.skew_max / 2),
             (ports.clock.now(), Instant::now()),
@@ -88,16 +88,16 @@ impl Dispatcher {
             options,
             ports,
             memory,
-            works: BTreeMap::new(),
-            slots: Slots::default(),
-            turn: 0,
-            paces,
-            ahead,
-            ticked,
-            again: BinaryHeap::new(),
-            labels: Labels::default(),
-            swapping: Swapping::default(),
-            advancing: Advancing::default(),
+            shards: BTreeMap::new(),
+            slots: ShardSlots::default(),
+            first_shard: 0,
+            catch_up_rates: paces,
+            claim_ahead: ahead,
+            last_tick: ticked,
+            resends: BinaryHeap::new(),
+            record_builder: RecordBuilder::default(),
+            replacement_call: ReplacementCall::default(),
+            claim_call: ClaimCall::default(),
         }
     }
 
@@ -110,20 +110,26 @@ impl Dispatcher {
     ) -> Result<(), Error> {
         loop {
             let stopping = stop.is_cancelled();
-            if stopping && self.works.values().all(Work::is_finished) || give_up.is_cancelled() {
+            if stopping && self.shards.values().all(ShardState::is_drained)
+                || give_up.is_cancelled()
+            {
                 break;
             }
             self.tick(stopping, &give_up).await?;
             self.wait(&stop, stopping, &give_up).await?;
         }
-        let left: usize = self.works.values().map(|work| work.flights.left()).sum();
+        let left: usize = self
+            .shards
+            .values()
+            .map(|work| work.in_flight.open_messages())
+            .sum();
         if left > 0 {
             tracing::warn!(
                 left,
                 "stopped before all that was claimed was finished: these may be delivered twice"
             );
         }
-        self.ports.outlets.close().await;
+        self.ports.producers.close().await;
         tracing::info!("timer drained");
         Ok(())
     }
@@ -135,186 +141,196 @@ impl Dispatcher {
         stopping: bool,
         give_up: &CancellationToken,
     ) -> Result<(), Error> {
-        let wake = self.next_wake(stopping);
-        // Every arm is safe to drop: receiving, `Outlets::told`, `Swapping::ended` and `Advancing::ended` keep what they did not hand out.
+        let wake = self.next_wakeup(stopping);
+        // Every arm is safe to drop: receiving, `Outlets::told`, `ReplacementCall::ended` and `ClaimCall::ended` keep what they did not hand out.
         tokio::select! {
             biased;
             () = give_up.cancelled() => {}
             () = stop.cancelled(), if !stopping => {}
-            Some(holding) = self.ports.holdings.recv() => self.hold(holding),
-            Told { reports, happened } = self.ports.outlets.told() => {
-                self.land(&reports);
-                let mut desk = Desk::new(&self.options, &mut self.ports.outlets, self.ports.clock.now(), stopping);
-                desk.hear_all(&self.slots, &mut self.works, happened);
+            Some(holding) = self.ports.lease_events.recv() => self.on_lease_event(holding),
+            ProducerEvents { reports, transactions } = self.ports.producers.next_events() => {
+                self.on_delivery_reports(&reports);
+                let mut desk = TxnDriver::new(&self.options, &mut self.ports.producers, self.ports.clock.now(), stopping);
+                desk.on_events(&self.slots, &mut self.shards, transactions);
             }
-            Some(reply) = self.ports.replies.recv() => self.take_in(reply),
-            Some(hint) = self.ports.hints.recv() => self.hint(&hint),
-            Some(done) = self.ports.looked.recv(), if self.swapping.is_free() => self.swapping.add(done),
-            answered = self.advancing.ended() => self.answered(answered?),
-            swapped = self.swapping.ended() => self.swapped(swapped)?,
+            Some(reply) = self.ports.replies.recv() => self.on_load_reply(reply),
+            Some(hint) = self.ports.hints.recv() => self.on_hint(&hint),
+            Some(done) = self.ports.compaction_results.recv(), if self.replacement_call.is_idle() => self.replacement_call.add_result(done),
+            answered = self.claim_call.reply() => self.on_claim_replies(answered?),
+            swapped = self.replacement_call.reply() => self.on_runs_replaced(swapped)?,
             () = tokio::time::sleep_until(wake) => {}
         }
         while let Ok(reply) = self.ports.replies.try_recv() {
-            self.take_in(reply);
+            self.on_load_reply(reply);
         }
         while let Ok(hint) = self.ports.hints.try_recv() {
-            self.hint(&hint);
+            self.on_hint(&hint);
         }
         // A busy time keeps no call of the store from going on: nothing is claimed before the last is answered, and nothing is loaded into what
         // is being swapped.
-        if let Some(answered) = self.advancing.ended().now_or_never() {
-            self.answered(answered?);
+        if let Some(answered) = self.claim_call.reply().now_or_never() {
+            self.on_claim_replies(answered?);
         }
-        if let Some(swapped) = self.swapping.ended().now_or_never() {
-            self.swapped(swapped)?;
+        if let Some(swapped) = self.replacement_call.reply().now_or_never() {
+            self.on_runs_replaced(swapped)?;
         }
         Ok(())
     }
 
-    fn swapped(&mut self, swapped: Swapped) -> Result<(), Error> {
-        let lost = rewriting::swapped(&mut self.works, &self.options.routes, swapped)?;
+    fn on_runs_replaced(&mut self, swapped: ReplacementReply) -> Result<(), Error> {
+        let lost = rewriting::apply_replacement(&mut self.shards, &self.options.routes, swapped)?;
         lost.iter()
-            .for_each(|shard| parting::leave(&mut self.works, shard));
+            .for_each(|shard| handover::drop_shard(&mut self.shards, shard));
         Ok(())
     }
 
     /// As of when the last tick began: what became due while it lasted was not handed over for that, and is to be at once.
-    fn next_wake(&self, stopping: bool) -> Instant {
-        let (wall, now) = self.ticked;
-        let again = self.again.peek().map(|Reverse((at, _))| *at);
-        let moment = Moment {
+    fn next_wakeup(&self, stopping: bool) -> Instant {
+        let (wall, now) = self.last_tick;
+        let again = self.resends.peek().map(|Reverse((at, _))| *at);
+        let moment = WakeupInput {
             wall,
             now,
-            ahead: self.ahead,
+            claim_ahead: self.claim_ahead,
             stopping,
-            may_ask: self.advancing.is_free(),
+            store_is_idle: self.claim_call.is_idle(),
         };
-        let works = self.works.values().map(|work| work.next_wake(&moment));
+        let works = self.shards.values().map(|work| work.next_wakeup(&moment));
         let exact = self
-            .works
+            .shards
             .values()
-            .filter_map(|work| exactly::wake(work, wall, now, stopping));
+            .filter_map(|work| exactly_once::next_wakeup(work, wall, now, stopping));
         let wake = works
             .chain(exact)
             .chain(again)
             .min()
             .unwrap_or(now + Duration::from_secs(1));
-        wake.max(now + HAND_PACE)
+        wake.max(now + SEND_INTERVAL)
     }
 
-    fn hold(&mut self, holding: Holding) {
+    fn on_lease_event(&mut self, holding: LeaseEvent) {
         let now = Instant::now();
         match holding {
-            Holding::Counted(shards) => self.paces.count(&shards),
-            Holding::Granted(grant) => {
+            LeaseEvent::ShardsCounted(shards) => self.catch_up_rates.set_shard_counts(&shards),
+            LeaseEvent::Granted(grant) => {
                 let shard = grant.lease.shard.clone();
-                let slot = self.slots.add(shard.clone());
-                let origins = Origins::new(&self.options.deployment, &shard);
-                let work = Work::new(*grant, slot, origins, self.memory.open(), now);
-                let is_exact = self.options.routes[&shard.route].markers.is_some();
-                self.works.insert(
+                let slot = self.slots.assign(shard.clone());
+                let origins = OriginFormat::new(&self.options.deployment, &shard);
+                let work = ShardState::new(*grant, slot, origins, self.memory.open_account(), now);
+                let is_exact = self.options.routes[&shard.route].marker_group.is_some();
+                self.shards.insert(
                     shard,
                     if is_exact {
-                        work.exactly_once(now)
+                        work.with_transactions(now)
                     } else {
                         work
                     },
                 );
             }
-            Holding::Contested(shards) => {
-                let mut desk = Desk::new(
+            LeaseEvent::Contested(shards) => {
+                let mut desk = TxnDriver::new(
                     &self.options,
-                    &mut self.ports.outlets,
+                    &mut self.ports.producers,
                     self.ports.clock.now(),
                     false,
                 );
-                shards.iter().for_each(|shard| desk.expect(shard));
+                shards.iter().for_each(|shard| desk.preconnect(shard));
             }
-            Holding::HandOver(shard) => parting::hand_over(&mut self.works, &shard, now),
-            Holding::Lost(shard) => parting::leave(&mut self.works, &shard),
+            LeaseEvent::HandOver(shard) => handover::start_handover(&mut self.shards, &shard, now),
+            LeaseEvent::Lost(shard) => handover::drop_shard(&mut self.shards, &shard),
         }
     }
 
-    fn hint(&mut self, hint: &Hint) {
-        if let Some(work) = self.works.get_mut(&hint.shard) {
-            work.hint(hint.least_due, self.ports.clock.now(), Instant::now());
+    fn on_hint(&mut self, hint: &Hint) {
+        if let Some(work) = self.shards.get_mut(&hint.shard) {
+            work.on_hint(hint.least_due, self.ports.clock.now(), Instant::now());
         }
     }
 
-    fn take_in(&mut self, reply: Reply) {
+    fn on_load_reply(&mut self, reply: LoadReply) {
         let Some(work) = self
-            .works
+            .shards
             .get_mut(&reply.shard)
-            .filter(|work| work.tag() == reply.tag)
+            .filter(|work| work.load_generation() == reply.tag)
         else {
             return;
         };
-        if !work.take_in(reply.answer, Instant::now()) {
-            parting::leave(&mut self.works, &reply.shard);
+        if !work.on_load_reply(reply.result, Instant::now()) {
+            handover::drop_shard(&mut self.shards, &reply.shard);
         }
     }
 
     async fn tick(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
-        self.ports.claims.beat();
-        self.ticked = (self.ports.clock.now(), Instant::now());
-        self.resend();
+        self.ports.claims_health.heartbeat();
+        self.last_tick = (self.ports.clock.now(), Instant::now());
+        self.resend_due();
         if !stopping {
-            self.swapping
-                .begin(&self.ports.store, &mut self.works, self.ports.clock.now());
-            self.request();
-            self.hand_out_chores();
+            self.replacement_call.start(
+                &self.ports.store,
+                &mut self.shards,
+                self.ports.clock.now(),
+            );
+            self.request_loads();
+            self.request_compaction();
         }
-        set_aside(&*self.ports.store, &mut self.works, &self.options.routes).await?;
-        self.advance(stopping, give_up).await?;
+        quarantine_unreadable(&*self.ports.store, &mut self.shards, &self.options.routes).await?;
+        self.start_claim_call(stopping, give_up).await?;
         let wall = self.ports.clock.now();
         // The clock may have stepped back.
-        self.ticked.0 = self.ticked.0.min(wall);
-        self.hand_over(wall);
-        let mut desk = Desk::new(
+        self.last_tick.0 = self.last_tick.0.min(wall);
+        self.deliver(wall);
+        let mut desk = TxnDriver::new(
             &self.options,
-            &mut self.ports.outlets,
+            &mut self.ports.producers,
             self.ports.clock.now(),
             stopping,
         );
-        self.works
+        self.shards
             .iter_mut()
-            .for_each(|(shard, work)| desk.serve(shard, work));
-        for ended in parting::part(&mut self.works, &self.options.routes, &self.ports.gave_up) {
-            self.slots.remove(ended.slot);
-            desk.leave(&ended);
+            .for_each(|(shard, work)| desk.drive(shard, work));
+        for ended in handover::finish_shards(
+            &mut self.shards,
+            &self.options.routes,
+            &self.ports.release_results,
+        ) {
+            self.slots.release(ended.slot);
+            desk.on_shard_ended(&ended);
         }
-        stall::tell(&mut self.works, &self.options.routes, wall);
-        self.ports.metric.memory_used.set(self.memory.used() as f64);
+        stall::update_metric(&mut self.shards, &self.options.routes, wall);
+        self.ports
+            .metric
+            .memory_used
+            .set(self.memory.used_bytes() as f64);
         self.ports
             .metric
             .loaded_messages
-            .set(self.memory.messages() as f64);
+            .set(self.memory.loaded_messages() as f64);
         self.ports.metric.in_flight_messages.set(
-            self.works
+            self.shards
                 .values()
-                .map(|work| work.flights.left())
+                .map(|work| work.in_flight.open_messages())
                 .sum::<usize>() as f64,
         );
         Ok(())
     }
 
     /// Asks the loader for what is needed, as far as it has room, each shard in its turn the first: where memory is short, who asks first has it.
-    fn request(&mut self) {
+    fn request_loads(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
         let Ok(room) = self.ports.requests.try_reserve() else {
             return;
         };
         // When one looks for what was appended, those look along that soon would: the store is called once for all of them.
-        let others_poll = self.works.values().any(|work| work.is_polling(now));
-        let next = |work: &mut Work| {
+        let others_poll = self.shards.values().any(|work| work.is_tail_poll_due(now));
+        let next = |work: &mut ShardState| {
             let what = work.next_request(wall, now, others_poll)?;
-            Some(Request {
+            Some(LoadRequest {
                 shard: work.lease.shard.clone(),
-                tag: work.tag(),
-                what,
+                tag: work.load_generation(),
+                load: what,
             })
         };
-        let requests: Vec<_> = in_turn(&mut self.works, self.turn)
+        let requests: Vec<_> = round_robin(&mut self.shards, self.first_shard)
             .filter_map(|(_, work)| next(work))
             .collect();
         if !requests.is_empty() {
@@ -323,32 +339,36 @@ impl Dispatcher {
     }
 
     /// Lets the rewriter look at shards, as far as it has room, each shard in its turn the first.
-    fn hand_out_chores(&mut self) {
+    fn request_compaction(&mut self) {
         let (wall, now) = (self.ports.clock.now(), Instant::now());
-        for (_, work) in in_turn(&mut self.works, self.turn) {
-            let Ok(room) = self.ports.chores.try_reserve() else {
+        for (_, work) in round_robin(&mut self.shards, self.first_shard) {
+            let Ok(room) = self.ports.compaction_jobs.try_reserve() else {
                 return;
             };
-            if let Some(chore) = work.next_chore(wall, now) {
+            if let Some(chore) = work.next_compaction_job(wall, now) {
                 room.send(chore);
             }
         }
     }
 
     /// Asks the store for claims, and tells it what was delivered, unless it has not answered the last time yet.
-    async fn advance(&mut self, stopping: bool, give_up: &CancellationToken) -> Result<(), Error> {
-        let asked = if self.advancing.is_free() {
-            self.plan(stopping)
+    async fn start_claim_call(
+        &mut self,
+        stopping: bool,
+        give_up: &CancellationToken,
+    ) -> Result<(), Error> {
+        let asked = if self.claim_call.is_idle() {
+            self.plan_claims(stopping)
         } else {
             Vec::new()
         };
         if asked.is_empty() {
             return Ok(());
         }
-        self.advancing
-            .begin(&self.ports.store, &self.ports.claims, asked, give_up);
-        if let Some(answered) = self.advancing.ended().now_or_never() {
-            self.answered(answered?);
+        self.claim_call
+            .start(&self.ports.store, &self.ports.claims_health, asked, give_up);
+        if let Some(answered) = self.claim_call.reply().now_or_never() {
+            self.on_claim_replies(answered?);
         } else {
             // The request goes out before anything is handed over, which may take a while.
             tokio::task::yield_now().await;
@@ -357,26 +377,26 @@ impl Dispatcher {
     }
 
     /// What to claim and to tell, a shard at most once, each shard in its turn the first.
-    fn plan(&mut self, stopping: bool) -> Vec<(u16, Advance)> {
-        let (wall, now) = self.ticked;
+    fn plan_claims(&mut self, stopping: bool) -> Vec<(u16, Advance)> {
+        let (wall, now) = self.last_tick;
         let served = |route: &str| {
-            self.works
+            self.shards
                 .iter()
-                .filter(|(shard, work)| &*shard.route == route && work.is_ours(now))
+                .filter(|(shard, work)| &*shard.route == route && work.may_deliver(now))
                 .count()
         };
-        self.paces.serve(served, now);
-        let mut shares = Shares::new(self.options.routes.keys().cloned());
-        self.works
+        self.catch_up_rates.set_served(served, now);
+        let mut shares = InFlightQuota::new(self.options.routes.keys().cloned());
+        self.shards
             .iter()
-            .for_each(|(shard, work)| shares.take(&shard.route, work.flights.left()));
+            .for_each(|(shard, work)| shares.add(&shard.route, work.in_flight.open_messages()));
         // When one shard claims, those claim along that soon would: the store is called once for all of them.
         let is_claiming = self
-            .works
+            .shards
             .values()
-            .any(|work| work.is_claiming(wall, now, self.ahead));
+            .any(|work| work.is_claim_due(wall, now, self.claim_ahead));
         let ahead = (
-            self.ahead,
+            self.claim_ahead,
             if is_claiming {
                 CLAIM_INTERVAL / 2
             } else {
@@ -384,27 +404,32 @@ impl Dispatcher {
             },
         );
         let mut asked = Vec::new();
-        self.turn = self.turn.wrapping_add(1) % self.works.len().max(1);
-        for (shard, work) in in_turn(&mut self.works, self.turn) {
-            let room = work.paced(&mut self.paces, shares.room(&shard.route), wall, now);
+        self.first_shard = self.first_shard.wrapping_add(1) % self.shards.len().max(1);
+        for (shard, work) in round_robin(&mut self.shards, self.first_shard) {
+            let room = work.limit_catch_up(
+                &mut self.catch_up_rates,
+                shares.room(&shard.route),
+                wall,
+                now,
+            );
             let take = if stopping || room == 0 {
                 None
             } else {
-                work.take(wall, now, CLAIM_MAX.min(room), ahead)
+                work.take_due(wall, now, CLAIM_MESSAGES_MAX.min(room), ahead)
             };
-            shares.take(
+            shares.add(
                 &shard.route,
                 take.as_ref().map_or(0, |take| take.messages.len()),
             );
             take.iter()
-                .for_each(|take| work.spend(&mut self.paces, take, wall));
-            if let Some(advance) = work.advance(
+                .for_each(|take| work.spend_catch_up(&mut self.catch_up_rates, take, wall));
+            if let Some(advance) = work.next_advance(
                 take.as_ref().map(|take| take.claim),
                 self.options.skew_max,
                 now,
-                stopping || work.is_to_be_told(),
+                stopping || work.must_report_delivered(),
             ) {
-                work.begin_call(&advance, take);
+                work.start_call(&advance, take);
                 asked.push((work.slot, advance));
             }
         }
@@ -412,28 +437,33 @@ impl Dispatcher {
     }
 
     /// `None`: it is to give up.
-    fn answered(&mut self, answered: Option<Vec<Answered>>) {
+    fn on_claim_replies(&mut self, answered: Option<Vec<ClaimReply>>) {
         answered
             .into_iter()
             .flatten()
-            .for_each(|answered| self.apply(answered));
+            .for_each(|answered| self.on_claim_reply(answered));
     }
 
-    fn apply(
+    fn on_claim_reply(
         &mut self,
-        Answered {
+        ClaimReply {
             slot,
             advance,
             outcome,
-        }: Answered,
+        }: ClaimReply,
     ) {
         let now = Instant::now();
         let shard = &advance.lease.shard;
         // Of an earlier work of the shard it says nothing about this one.
-        let Some(work) = self.works.get_mut(shard).filter(|work| work.slot == slot) else {
+        let Some(work) = self.shards.get_mut(shard).filter(|work| work.slot == slot) else {
             return;
         };
-        let Some(Call { take, seen, .. }) = work.call_ended() else {
+        let Some(PendingCall {
+            take,
+            watermark_when_sent: seen,
+            ..
+        }) = work.take_call()
+        else {
             return;
         };
         match outcome {
@@ -441,26 +471,32 @@ impl Dispatcher {
                 watermark,
                 cancelled,
             } => {
-                if let Some(Take {
+                if let Some(TakenBatch {
                     claim,
                     messages,
-                    late,
+                    late_count: late,
                 }) = take
                 {
                     let route = &self.options.routes[&shard.route];
                     route.metric.late.increment(late as u64);
                     let suspect = messages
                         .iter()
-                        .filter(|(run, at)| work.suspect.covers(run.run.place(*at as usize)))
+                        .filter(|(run, at)| {
+                            work.previous_owner_claim
+                                .covers(run.run.place(*at as usize))
+                        })
                         .count();
                     route.metric.possible_duplicates.increment(suspect as u64);
-                    self.ports.clock_ahead.ready();
-                    work.flights
-                        .take_off(claim, messages.len(), Aloft::new(messages, cancelled));
+                    self.ports.clock_health.set_ready();
+                    work.in_flight.push(
+                        claim,
+                        messages.len(),
+                        ClaimedBatch::new(messages, cancelled),
+                    );
                 }
-                work.observe_answer(seen, watermark, now);
+                work.detect_rollback_by_reply(seen, watermark, now);
             }
-            Advanced::Ahead {
+            Advanced::ClockAhead {
                 watermark,
                 now: store,
             } => {
@@ -468,19 +504,19 @@ impl Dispatcher {
                 let reason = format!(
                     "claims are refused: this machine's clock is {ahead} ms ahead of the store's; mend the clock synchronisation"
                 );
-                self.ports.clock_ahead.not_ready(reason);
-                work.refused(watermark, now);
+                self.ports.clock_health.set_not_ready(reason);
+                work.on_claim_refused(watermark, now);
             }
-            Advanced::Fenced | Advanced::Unknown => parting::leave(&mut self.works, shard),
+            Advanced::Fenced | Advanced::Unknown => handover::drop_shard(&mut self.shards, shard),
         }
     }
 }
 
 /// All shards, each in its turn the first.
-fn in_turn(
-    works: &mut BTreeMap<ShardId, Work>,
+fn round_robin(
+    works: &mut BTreeMap<ShardId, ShardState>,
     turn: usize,
-) -> impl Iterator<Item = (&ShardId, &mut Work)> {
+) -> impl Iterator<Item = (&ShardId, &mut ShardState)> {
     let (after, before): (Vec<_>, Vec<_>) = works
         .iter_mut()
         .enumerate()

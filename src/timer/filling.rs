@@ -1,55 +1,56 @@
 //! The lane that loads what a shard has up to its horizon: lists the runs, fetches them by least place, and keeps within the memory that
 //! there is.
 
-use super::loader::What;
-use super::memory::{Account, Reserved};
-use super::work::Work;
+use super::loader::Load;
+use super::memory::{MemoryAccount, Reservation};
+use super::work::ShardState;
 use crate::limit::{
-    FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, LIST_MAX, LOOKAHEAD, LOOKAHEAD_LEAST,
+    FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD,
+    PREFETCH_AHEAD_MIN,
 };
 use crate::model::{Cursor, Offset, Slice, Timestamp};
-use crate::run::Name;
-use crate::store::Listing;
+use crate::run::RunName;
+use crate::store::RunEntry;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The lane that loads what lies up to the horizon.
-pub(super) enum Fill {
+pub(super) enum Prefetch {
     Idle,
     Listing { until: Timestamp },
     Fetching(Fetching),
 }
 
 pub(super) struct Fetching {
-    queue: VecDeque<Wanted>,
+    queue: VecDeque<RunToFetch>,
     until: Timestamp,
     /// Messages due after it are left in the store; lower than `until` when memory runs short.
-    keep: Timestamp,
+    keep_until: Timestamp,
     /// The list was cut after this due.
-    more: Option<Timestamp>,
+    next_page: Option<Timestamp>,
     /// So many at the head of the queue may hold late messages; they go by their least offsets, the rest by least place.
-    late: usize,
-    under_way: Option<UnderWay>,
+    late_runs: usize,
+    in_flight: Option<FetchInFlight>,
 }
 
 /// What is being fetched, and the memory that is kept for it.
-struct UnderWay {
-    runs: Vec<Wanted>,
-    _reserved: Reserved,
+struct FetchInFlight {
+    runs: Vec<RunToFetch>,
+    _reserved: Reservation,
 }
 
 /// A run to fetch, and a place before which none of its messages that are wanted lies.
-pub(super) struct Wanted {
+pub(super) struct RunToFetch {
     least: Cursor,
     slice: Slice,
-    name: Name,
+    name: RunName,
     /// What it takes in memory, if that is known.
     size: Option<usize>,
 }
 
-impl Wanted {
-    fn new(least: Cursor, slice: Slice, name: Name) -> Self {
+impl RunToFetch {
+    fn new(least: Cursor, slice: Slice, name: RunName) -> Self {
         Self {
             least,
             slice,
@@ -59,70 +60,74 @@ impl Wanted {
     }
 
     /// What is to be kept for it.
-    fn size(&self, memory: &Account) -> usize {
+    fn size(&self, memory: &MemoryAccount) -> usize {
         self.size
-            .unwrap_or_else(|| memory.expected(self.name.count()))
+            .unwrap_or_else(|| memory.expected_bytes(self.name.count()))
     }
 }
 
-impl Work {
-    pub(super) fn next_fill(&mut self, wall: Timestamp) -> Option<What> {
-        if matches!(self.fill, Fill::Idle) {
+impl ShardState {
+    pub(super) fn next_prefetch_request(&mut self, wall: Timestamp) -> Option<Load> {
+        if matches!(self.prefetch, Prefetch::Idle) {
             let loaded = self.schedule.loaded().due;
-            let is_wanted =
-                loaded < wall.plus(LOOKAHEAD_LEAST) && (!self.memory.is_spent() || loaded <= wall);
+            let is_wanted = loaded < wall.plus(PREFETCH_AHEAD_MIN)
+                && (!self.memory.is_exhausted() || loaded <= wall);
             if !is_wanted {
                 return None;
             }
-            let until = wall.plus(LOOKAHEAD).max(self.horizon);
-            if self.rewriting.bars(until) {
+            let until = wall.plus(PREFETCH_AHEAD).max(self.load_horizon);
+            if self.compaction.blocks_load(until) {
                 return None;
             }
             // Raised before the list is read: from here on the tail's runs up to it are kept.
-            self.horizon = until;
-            self.fill = Fill::Listing { until };
-            return Some(What::List {
+            self.load_horizon = until;
+            self.prefetch = Prefetch::Listing { until };
+            return Some(Load::List {
                 from: loaded,
                 until,
-                limit: LIST_MAX,
+                limit: LIST_RUNS_MAX,
             });
         }
-        let Fill::Fetching(fetching) = &mut self.fill else {
+        let Prefetch::Fetching(fetching) = &mut self.prefetch else {
             return None;
         };
-        if fetching.under_way.is_some() {
+        if fetching.in_flight.is_some() {
             return None;
         }
         if fetching.queue.is_empty() {
-            return self.filled();
+            return self.finish_page();
         }
-        if self.has_room() { self.fetch() } else { None }
+        if self.has_room_for_next_run() {
+            self.fetch_request()
+        } else {
+            None
+        }
     }
 
     /// Whether the next run may be fetched. If nothing that is held goes before it, it may be although it does not fit, so that no shard stands
     /// still whose part is less than a run; but one such run at a time, over all shards.
-    fn has_room(&mut self) -> bool {
-        let Fill::Fetching(fetching) = &self.fill else {
+    fn has_room_for_next_run(&mut self) -> bool {
+        let Prefetch::Fetching(fetching) = &self.prefetch else {
             return false;
         };
         let Some(next) = fetching.queue.front() else {
             return true;
         };
-        if next.size(&self.memory) <= self.memory.room() {
+        if next.size(&self.memory) <= self.memory.available() {
             return true;
         }
-        if self.has_claims() || self.schedule.holds_loaded() {
+        if self.has_claims() || self.schedule.has_loaded_messages() {
             // What can go before the next run will make room.
             return false;
         }
-        self.memory.is_spent() && self.make_room() || !self.memory.is_overdrawn()
+        self.memory.is_exhausted() && self.shrink_prefetch() || !self.memory.is_over_budget()
     }
 
-    fn fetch(&mut self) -> Option<What> {
-        let Fill::Fetching(fetching) = &mut self.fill else {
+    fn fetch_request(&mut self) -> Option<Load> {
+        let Prefetch::Fetching(fetching) = &mut self.prefetch else {
             return None;
         };
-        let bytes_max = self.memory.room().min(FETCH_BYTES_MAX);
+        let bytes_max = self.memory.available().min(FETCH_BYTES_MAX);
         let (mut runs, mut messages, mut bytes) = (Vec::new(), 0, 0);
         while runs.len() < FETCH_RUNS_MAX
             && messages < FETCH_MESSAGES_MAX
@@ -140,42 +145,46 @@ impl Work {
             .iter()
             .map(|wanted| (wanted.slice, wanted.name.clone()))
             .collect();
-        fetching.under_way = Some(UnderWay {
+        fetching.in_flight = Some(FetchInFlight {
             runs,
             _reserved: self.memory.reserve(bytes),
         });
-        let keep = if self.memory.is_ample() && fetching.keep == fetching.until {
+        let keep = if self.memory.is_half_free() && fetching.keep_until == fetching.until {
             Timestamp::MAX
         } else {
-            fetching.keep
+            fetching.keep_until
         };
-        Some(What::Fetch {
+        Some(Load::Fetch {
             runs: names,
             bytes,
-            keep,
+            keep_until: keep,
             taken: self.schedule.taken(),
         })
     }
 
     /// The list is fetched: the next part of it, or done up to what was kept.
-    fn filled(&mut self) -> Option<What> {
-        let Fill::Fetching(fetching) = std::mem::replace(&mut self.fill, Fill::Idle) else {
+    fn finish_page(&mut self) -> Option<Load> {
+        let Prefetch::Fetching(fetching) = std::mem::replace(&mut self.prefetch, Prefetch::Idle)
+        else {
             return None;
         };
         let Fetching {
-            until, keep, more, ..
+            until,
+            keep_until: keep,
+            next_page: more,
+            ..
         } = fetching;
         let Some(from) = more.filter(|from| *from <= keep) else {
-            self.reach(after(keep));
+            self.mark_loaded_to(first_place_after(keep));
             return None;
         };
-        self.reach(Cursor::new(from, Offset(0)).max(self.schedule.loaded()));
-        self.fill = Fill::Listing { until };
+        self.mark_loaded_to(Cursor::new(from, Offset(0)).max(self.schedule.loaded()));
+        self.prefetch = Prefetch::Listing { until };
         // A page that ends where it began would be the same page again: ask for more of it.
-        Some(What::List {
+        Some(Load::List {
             from,
             until,
-            limit: LIST_MAX.max(2 * self.inventory.len()),
+            limit: LIST_RUNS_MAX.max(2 * self.inventory.len()),
         })
     }
 
@@ -184,8 +193,8 @@ impl Work {
     ///
     /// Runs of a backlog overlap: none of it can go before all of them are read up to the same place. So the bound of this fill is halved
     /// until what lies before it fits.
-    fn make_room(&mut self) -> bool {
-        let Fill::Fetching(fetching) = &self.fill else {
+    fn shrink_prefetch(&mut self) -> bool {
+        let Prefetch::Fetching(fetching) = &self.prefetch else {
             return false;
         };
         let Some(next) = fetching.queue.front().map(|wanted| wanted.least) else {
@@ -197,30 +206,30 @@ impl Work {
             .max(self.schedule.taken().cursor.due)
             .as_millis()
             .max(0);
-        let mut keep = fetching.keep.as_millis();
+        let mut keep = fetching.keep_until.as_millis();
         // At one instant it ends: its messages, interleaved, must be in memory together.
-        while self.memory.is_spent() && keep > low {
+        while self.memory.is_exhausted() && keep > low {
             keep = low + (keep - low) / 2;
-            self.trim(Timestamp::from_millis(keep));
+            self.drop_due_after(Timestamp::from_millis(keep));
         }
-        if let Fill::Fetching(fetching) = &mut self.fill {
-            fetching.keep = fetching.keep.min(Timestamp::from_millis(keep));
+        if let Prefetch::Fetching(fetching) = &mut self.prefetch {
+            fetching.keep_until = fetching.keep_until.min(Timestamp::from_millis(keep));
         }
-        self.memory.is_spent()
+        self.memory.is_exhausted()
     }
 
     /// Drops from memory what is due after `horizon`.
-    fn trim(&mut self, horizon: Timestamp) {
+    fn drop_due_after(&mut self, horizon: Timestamp) {
         let inventory = &mut self.inventory;
-        self.schedule.trim(after(horizon), |resident| {
+        self.schedule.trim(first_place_after(horizon), |resident| {
             if let Some(stub) = resident.keep_until(horizon) {
-                inventory.cut(resident.run.name(), stub);
+                inventory.mark_unloaded_from(resident.run.name(), stub);
             }
         });
     }
 
-    pub(super) fn listed(&mut self, runs: Vec<Listing>, more: bool) {
-        let Fill::Listing { until } = self.fill else {
+    pub(super) fn on_list_reply(&mut self, runs: Vec<RunEntry>, more: bool) {
+        let Prefetch::Listing { until } = self.prefetch else {
             return;
         };
         let more = if more {
@@ -230,20 +239,20 @@ impl Work {
         };
         let unknown = runs
             .into_iter()
-            .filter(|listing| !self.inventory.knows(&listing.name));
+            .filter(|listing| !self.inventory.contains(&listing.name));
         let mut queue: Vec<_> = unknown
             .map(
-                |Listing {
+                |RunEntry {
                      slice,
                      name,
                      least_due,
                  }| {
-                    Wanted::new(Cursor::new(least_due, name.least_offset()), slice, name)
+                    RunToFetch::new(Cursor::new(least_due, name.least_offset()), slice, name)
                 },
             )
             .collect();
-        while let Some((due, slice, name)) = self.inventory.pop_stub(until) {
-            queue.push(Wanted::new(Cursor::new(due, Offset(0)), slice, name));
+        while let Some((due, slice, name)) = self.inventory.pop_partial(until) {
+            queue.push(RunToFetch::new(Cursor::new(due, Offset(0)), slice, name));
         }
         // With late messages in memory by offset, W can move over them before all of the backlog is loaded.
         let taken = self.schedule.taken().cursor.due;
@@ -255,92 +264,92 @@ impl Work {
                 .filter(|wanted| wanted.least.due <= taken)
                 .count()
         };
-        let by_offset = |wanted: &Wanted| {
+        let by_offset = |wanted: &RunToFetch| {
             (late > 0 && wanted.least.due <= taken).then(|| wanted.name.least_offset())
         };
         queue.sort_by_key(|wanted| (by_offset(wanted).is_none(), by_offset(wanted), wanted.least));
-        self.fill = Fill::Fetching(Fetching {
+        self.prefetch = Prefetch::Fetching(Fetching {
             queue: queue.into(),
             until,
-            keep: until,
-            more,
-            late,
-            under_way: None,
+            keep_until: until,
+            next_page: more,
+            late_runs: late,
+            in_flight: None,
         });
     }
 
     /// Everything before `bound` was merged - but for what was cut meanwhile by an older bound than this fill's.
-    fn reach(&mut self, bound: Cursor) {
+    fn mark_loaded_to(&mut self, bound: Cursor) {
         let stub = self
             .inventory
-            .first_stub()
+            .first_unloaded_due()
             .map(|due| Cursor::new(due, Offset(0)));
         self.schedule
-            .load_reached(stub.map_or(bound, |stub| bound.min(stub)));
+            .set_loaded(stub.map_or(bound, |stub| bound.min(stub)));
     }
 
     /// The runs that were asked for were merged, but for those of which is told what they would take: there was less room than that.
-    pub(super) fn fetched(
+    pub(super) fn on_fetch_reply(
         &mut self,
-        mut missing: Vec<(Slice, Name)>,
+        mut missing: Vec<(Slice, RunName)>,
         left: Vec<usize>,
         now: Instant,
     ) {
-        let Fill::Fetching(fetching) = &mut self.fill else {
+        let Prefetch::Fetching(fetching) = &mut self.prefetch else {
             return;
         };
-        let Some(UnderWay { mut runs, .. }) = fetching.under_way.take() else {
+        let Some(FetchInFlight { mut runs, .. }) = fetching.in_flight.take() else {
             return;
         };
         let rest = runs.split_off(runs.len().saturating_sub(left.len()));
-        fetching.late = fetching.late.saturating_sub(runs.len());
+        fetching.late_runs = fetching.late_runs.saturating_sub(runs.len());
         for (wanted, size) in rest.into_iter().zip(left).rev() {
-            fetching.queue.push_front(Wanted {
+            fetching.queue.push_front(RunToFetch {
                 size: Some(size),
                 ..wanted
             });
         }
-        missing.retain(|(_, name)| !self.inventory.forget_replaced(name));
+        missing.retain(|(_, name)| !self.inventory.remove_if_replaced(name));
         if missing.is_empty() {
-            self.missing.clear();
+            self.missing_runs.clear();
             match fetching.queue.front() {
-                Some(wanted) if fetching.late > 0 => {
-                    self.schedule.late_reached(wanted.name.least_offset())
-                }
+                Some(wanted) if fetching.late_runs > 0 => self
+                    .schedule
+                    .advance_late_loaded(wanted.name.least_offset()),
                 Some(wanted) => {
                     let bound = wanted.least.max(self.schedule.loaded());
-                    self.reach(bound);
+                    self.mark_loaded_to(bound);
                 }
                 None => {}
             }
             return;
         }
         // Nobody else deletes or replaces runs: the store went back, and may hold what it held before in runs that are not known here.
-        for run in missing.iter().filter(|run| self.missing.contains(run)) {
+        for run in missing.iter().filter(|run| self.missing_runs.contains(run)) {
             tracing::error!(shard = %self.lease.shard, run = %run.1, messages = run.1.count(), "a stored run has lost its bytes: it is set aside");
-            self.corrupt.push(run.clone());
+            self.unreadable_runs.push(run.clone());
         }
-        self.missing = missing;
+        self.missing_runs = missing;
         tracing::warn!(shard = %self.lease.shard, "a run is not in the store any more: loading again");
         self.reload(self.schedule.taken(), self.schedule.seen(), now);
     }
 }
 
 /// The first place after everything that is due up to `due`.
-fn after(due: Timestamp) -> Cursor {
+fn first_place_after(due: Timestamp) -> Cursor {
     Cursor::new(due.plus(Duration::from_millis(1)), Offset(0))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::flying::Aloft;
-    use super::super::loader::{Answer, Read, Wanted as Bounds, fetch_answer};
-    use super::super::memory::Memory;
+    use super::super::flying::ClaimedBatch;
+    use super::super::loader::{FetchBounds as Bounds, LoadResult, ReadOutcome, fetch_result};
+    use super::super::memory::MemoryBudget;
     use super::*;
-    use crate::limit::{CLAIM_MAX, CLAIM_PACE, RUN_HELD_USUAL};
+    use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};
-    use crate::run::{Decoder, Encoder, record};
-    use crate::store::History;
+    use crate::run::{RunDecoder, RunEncoder, record};
+    use crate::store::Lineage;
     use bytes::Bytes;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -355,7 +364,7 @@ mod tests {
 
     /// What a shard has waiting; its messages are due in the order of their offsets.
     struct Backlog {
-        runs: BTreeMap<Name, Bytes>,
+        runs: BTreeMap<RunName, Bytes>,
         count: u64,
     }
 
@@ -367,7 +376,7 @@ mod tests {
                     runs: BTreeMap::new(),
                     count: 0,
                 },
-                Encoder::new(),
+                RunEncoder::new(),
             );
             for (number, (offsets, size)) in recipe.iter().enumerate() {
                 let payload = vec![b'x'; *size];
@@ -389,7 +398,8 @@ mod tests {
                 let place = |offset: &u64| {
                     Cursor::new(Timestamp::from_millis(*offset as i64), Offset(*offset))
                 };
-                let name = Name::new(format!("1-{number:x}-{:x}-{:x}", offsets.len(), offsets[0]));
+                let name =
+                    RunName::new(format!("1-{number:x}-{:x}-{:x}", offsets.len(), offsets[0]));
                 let run = encoder
                     .encode(offsets.iter().map(|offset| (place(offset), &bytes[..])))
                     .1;
@@ -402,43 +412,43 @@ mod tests {
         /// What each run takes in memory.
         fn held(&self) -> impl Iterator<Item = usize> {
             self.runs.iter().map(|(name, bytes)| {
-                Decoder::new()
+                RunDecoder::new()
                     .decode(name.clone(), SLICE, bytes)
                     .unwrap()
-                    .bytes_held()
+                    .memory_size()
             })
         }
 
-        fn answer(&self, what: What, fetched: &mut usize) -> Answer {
+        fn answer(&self, what: Load, fetched: &mut usize) -> LoadResult {
             let watermark = Watermark(self.count);
             match what {
-                What::Tail { .. } => Answer::Tail {
+                Load::Tail { .. } => LoadResult::Tail {
                     watermark,
                     seen: watermark,
-                    history: History::default(),
+                    history: Lineage::default(),
                     runs: Vec::new(),
                 },
-                What::List { from, until, .. } => {
+                Load::List { from, until, .. } => {
                     let least_due =
-                        |name: &Name| Timestamp::from_millis(name.least_offset().0 as i64);
-                    let listings = self.runs.keys().map(|name| Listing {
+                        |name: &RunName| Timestamp::from_millis(name.least_offset().0 as i64);
+                    let listings = self.runs.keys().map(|name| RunEntry {
                         slice: SLICE,
                         name: name.clone(),
                         least_due: least_due(name),
                     });
-                    Answer::List {
+                    LoadResult::List {
                         watermark,
-                        history: History::default(),
+                        history: Lineage::default(),
                         runs: listings
                             .filter(|run| (from..=until).contains(&run.least_due))
                             .collect(),
                         more: false,
                     }
                 }
-                What::Fetch {
+                Load::Fetch {
                     runs,
                     bytes,
-                    keep,
+                    keep_until: keep,
                     taken,
                 } => {
                     *fetched += runs.len();
@@ -446,11 +456,15 @@ mod tests {
                         .iter()
                         .map(|(_, name)| self.runs.get(name).cloned())
                         .collect();
-                    fetch_answer(
+                    fetch_result(
                         &runs,
                         blobs,
-                        Bounds { bytes, keep, taken },
-                        &mut Decoder::new(),
+                        Bounds {
+                            bytes_max: bytes,
+                            keep_until: keep,
+                            taken,
+                        },
+                        &mut RunDecoder::new(),
                     )
                 }
             }
@@ -458,18 +472,22 @@ mod tests {
     }
 
     /// Takes what is due, at most so many claims of it, and settles it. Answers the offsets.
-    fn deliver(work: &mut Work, now: &mut Instant, claims: usize) -> Vec<u64> {
+    fn deliver(work: &mut ShardState, now: &mut Instant, claims: usize) -> Vec<u64> {
         let mut delivered = Vec::new();
         for _ in 0..claims {
-            let Some(take) = work.take(WALL, *now, CLAIM_MAX, (Duration::ZERO, Duration::ZERO))
-            else {
+            let Some(take) = work.take_due(
+                WALL,
+                *now,
+                CLAIM_MESSAGES_MAX,
+                (Duration::ZERO, Duration::ZERO),
+            ) else {
                 break;
             };
-            let aloft = Aloft::new(take.messages, Vec::new());
+            let aloft = ClaimedBatch::new(take.messages, Vec::new());
             delivered.extend((0..aloft.messages.len()).map(|index| aloft.place(index).offset.0));
-            work.flights.take_off(take.claim, 0, aloft);
-            work.land(|_, _| ());
-            *now += CLAIM_PACE;
+            work.in_flight.push(take.claim, 0, aloft);
+            work.finish_batches(|_, _| ());
+            *now += LATE_CLAIM_INTERVAL;
         }
         delivered
     }
@@ -479,17 +497,17 @@ mod tests {
         let backlog = Backlog::new(&overlapping(RUNS, RUN_MESSAGES, 100));
         let whole: usize = backlog.held().sum();
         let (budget, run) = (whole / 10, whole / RUNS as usize);
-        let memory = Memory::new(budget);
-        let mut work = Work::begun(1, &memory, Watermark(backlog.count));
+        let memory = MemoryBudget::new(budget);
+        let mut work = ShardState::for_test(1, &memory, Watermark(backlog.count));
         let (mut now, mut delivered, mut most, mut fetched) = (Instant::now(), Vec::new(), 0, 0);
         while delivered.len() < backlog.count as usize {
             let before = (delivered.len(), fetched);
             while let Some(what) = work.next_request(WALL, now, false) {
-                work.take_in(backlog.answer(what, &mut fetched), now);
-                most = most.max(memory.used());
+                work.on_load_reply(backlog.answer(what, &mut fetched), now);
+                most = most.max(memory.used_bytes());
             }
             delivered.extend(deliver(&mut work, &mut now, usize::MAX));
-            now += CLAIM_PACE;
+            now += LATE_CLAIM_INTERVAL;
             assert_ne!((delivered.len(), fetched), before, "it goes on");
         }
         assert!(
@@ -516,33 +534,35 @@ mod tests {
                 .map(|(run, size)| ((run * 10..run * 10 + 10).collect(), size))
                 .collect(),
         );
-        let memory = Memory::new(1 << 30);
-        let mut work = Work::begun(1, &memory, Watermark(backlog.count));
+        let memory = MemoryBudget::new(1 << 30);
+        let mut work = ShardState::for_test(1, &memory, Watermark(backlog.count));
         let (now, mut fetched) = (Instant::now(), 0);
         let (name, bytes) = backlog.runs.iter().next().expect("four runs");
         let (known, watermark) = (
-            Decoder::new().decode(name.clone(), SLICE, bytes).unwrap(),
+            RunDecoder::new()
+                .decode(name.clone(), SLICE, bytes)
+                .unwrap(),
             Watermark(backlog.count),
         );
-        work.take_in(
-            Answer::Tail {
+        work.on_load_reply(
+            LoadResult::Tail {
                 watermark,
                 seen: watermark,
-                history: History::default(),
-                runs: vec![Read::Run(known)],
+                history: Lineage::default(),
+                runs: vec![ReadOutcome::Loaded(known)],
             },
             now,
         );
         let list = work
             .next_request(WALL, now, false)
             .expect("it is not loaded");
-        work.take_in(backlog.answer(list, &mut fetched), now);
+        work.on_load_reply(backlog.answer(list, &mut fetched), now);
         let mut asked = || {
-            let before = memory.used();
-            let Some(What::Fetch {
+            let before = memory.used_bytes();
+            let Some(Load::Fetch {
                 runs,
                 bytes,
-                keep,
+                keep_until: keep,
                 taken,
             }) = work.next_request(WALL, now, false)
             else {
@@ -550,18 +570,18 @@ mod tests {
             };
             let (count, what) = (
                 runs.len(),
-                What::Fetch {
+                Load::Fetch {
                     runs,
                     bytes,
-                    keep,
+                    keep_until: keep,
                     taken,
                 },
             );
-            work.take_in(backlog.answer(what, &mut fetched), now);
+            work.on_load_reply(backlog.answer(what, &mut fetched), now);
             assert!(
-                memory.used() <= before + bytes,
+                memory.used_bytes() <= before + bytes,
                 "{} bytes came, {bytes} were kept",
-                memory.used() - before
+                memory.used_bytes() - before
             );
             Some(count)
         };
@@ -610,24 +630,24 @@ mod tests {
             let backlogs: Vec<_> = recipes.iter().map(Backlog::new).collect();
             let (whole, run) = backlogs.iter().flat_map(Backlog::held).fold((0, 0), |(sum, most), held| (sum + held, held.max(most)));
             // Two messages of each shard fit into its part.
-            let (budget, expected) = (whole / part + 100_000 * backlogs.len(), run.max(RUN_HELD_USUAL));
-            let memory = Memory::new(budget);
-            let begun = |(number, backlog): (usize, &Backlog)| Work::begun(number as u16, &memory, Watermark(backlog.count));
+            let (budget, expected) = (whole / part + 100_000 * backlogs.len(), run.max(USUAL_RUN_MEMORY_BYTES));
+            let memory = MemoryBudget::new(budget);
+            let begun = |(number, backlog): (usize, &Backlog)| ShardState::for_test(number as u16, &memory, Watermark(backlog.count));
             let mut works: Vec<_> = backlogs.iter().enumerate().map(begun).collect();
             let mut delivered = vec![Vec::new(); works.len()];
             let (mut now, mut fetched, mut rounds) = (Instant::now(), 0, 0);
             while delivered.iter().zip(&backlogs).any(|(offsets, backlog)| offsets.len() < backlog.count as usize) {
                 // All of them ask before any is answered.
                 let asked: Vec<_> = works.iter_mut().map(|work| work.next_request(WALL, now, false)).collect();
-                prop_assert!(memory.taken() <= budget + expected, "{} of {budget}", memory.taken());
+                prop_assert!(memory.used_and_reserved() <= budget + expected, "{} of {budget}", memory.used_and_reserved());
                 for (at, what) in asked.into_iter().enumerate() {
                     if let Some(what) = what {
-                        works[at].take_in(backlogs[at].answer(what, &mut fetched), now);
+                        works[at].on_load_reply(backlogs[at].answer(what, &mut fetched), now);
                     }
-                    prop_assert!(memory.used() <= budget + run, "{} of {budget}, and {run} a run", memory.used());
+                    prop_assert!(memory.used_bytes() <= budget + run, "{} of {budget}, and {run} a run", memory.used_bytes());
                 }
                 works.iter_mut().zip(&mut delivered).for_each(|(work, offsets)| offsets.extend(deliver(work, &mut now, 1)));
-                now += CLAIM_PACE;
+                now += LATE_CLAIM_INTERVAL;
                 rounds += 1;
                 prop_assert!(rounds < 20_000, "it goes on");
             }

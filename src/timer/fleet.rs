@@ -1,62 +1,62 @@
 //! What a claimer knows of the workers beside it, and which shards are its own by that. Pure.
 
-use super::placement::place;
-use crate::model::{ShardId, Worker};
-use crate::mutant::{self, Mutant};
-use crate::store::Peer;
+use super::placement::assign;
+use crate::model::{ShardId, WorkerId};
+use crate::mutant::{self, InjectedFault};
+use crate::store::LiveWorker;
 use std::collections::BTreeSet;
 
 /// See the module's page.
-pub(super) struct Fleet {
-    pub(super) me: Worker,
+pub(super) struct Membership {
+    pub(super) me: WorkerId,
     /// All that live, in the order of their names; empty as long as this worker has not enrolled.
-    alive: Vec<Worker>,
+    live_workers: Vec<WorkerId>,
     /// Those of them that were not known before the last news.
-    newcomers: BTreeSet<Worker>,
+    newcomers: BTreeSet<WorkerId>,
     mine: BTreeSet<ShardId>,
     /// Of newcomers, who look for nothing else from the moment that they are known.
-    awaited: BTreeSet<ShardId>,
+    for_newcomers: BTreeSet<ShardId>,
 }
 
-impl Fleet {
-    pub(super) fn new(me: Worker) -> Self {
+impl Membership {
+    pub(super) fn new(me: WorkerId) -> Self {
         Self {
             me,
-            alive: Vec::new(),
+            live_workers: Vec::new(),
             newcomers: BTreeSet::new(),
             mine: BTreeSet::new(),
-            awaited: BTreeSet::new(),
+            for_newcomers: BTreeSet::new(),
         }
     }
 
     /// Takes in who lives. Answers whether that is news.
-    pub(super) fn learn(&mut self, peers: &[Peer]) -> bool {
+    pub(super) fn update(&mut self, peers: &[LiveWorker]) -> bool {
         let mut alive: Vec<_> = peers.iter().map(|peer| peer.worker).collect();
         if let Err(at) = alive.binary_search(&self.me) {
             alive.insert(at, self.me);
         }
-        let is_news = alive != self.alive;
+        let is_news = alive != self.live_workers;
         if is_news {
             self.newcomers = alive
                 .iter()
-                .filter(|worker| self.alive.binary_search(worker).is_err())
+                .filter(|worker| self.live_workers.binary_search(worker).is_err())
                 .copied()
                 .collect();
         }
-        self.alive = alive;
+        self.live_workers = alive;
         is_news
     }
 
     /// Finds out what is this worker's.
-    pub(super) fn place(&mut self, shards: &[ShardId]) {
+    pub(super) fn reassign(&mut self, shards: &[ShardId]) {
         let own_list = [self.me];
-        let workers = if mutant::active(Mutant::PlacesByOwnList) {
+        let workers = if mutant::active(InjectedFault::AssignByOwnList) {
             &own_list[..]
         } else {
-            &self.alive
+            &self.live_workers
         };
-        let placed = place(workers, shards);
-        let of = |is_one: &dyn Fn(&Worker) -> bool| {
+        let placed = assign(workers, shards);
+        let of = |is_one: &dyn Fn(&WorkerId) -> bool| {
             placed
                 .iter()
                 .filter(|(_, worker)| is_one(worker))
@@ -64,28 +64,28 @@ impl Fleet {
                 .collect()
         };
         self.mine = of(&|worker| *worker == self.me);
-        self.awaited = of(&|worker| *worker != self.me && self.newcomers.contains(worker));
+        self.for_newcomers = of(&|worker| *worker != self.me && self.newcomers.contains(worker));
     }
 
     /// Whether it is another's, who looks for it already.
-    pub(super) fn is_awaited(&self, shard: &ShardId) -> bool {
-        self.awaited.contains(shard)
+    pub(super) fn is_for_newcomer(&self, shard: &ShardId) -> bool {
+        self.for_newcomers.contains(shard)
     }
 
     pub(super) fn is_mine(&self, shard: &ShardId) -> bool {
         self.mine.contains(shard)
     }
 
-    pub(super) fn mine(&self) -> usize {
+    pub(super) fn assigned_count(&self) -> usize {
         self.mine.len()
     }
 
-    pub(super) fn workers(&self) -> usize {
-        self.alive.len()
+    pub(super) fn worker_count(&self) -> usize {
+        self.live_workers.len()
     }
 
     pub(super) fn is_alone(&self) -> bool {
-        self.alive.len() <= 1
+        self.live_workers.len() <= 1
     }
 }
 
@@ -95,12 +95,12 @@ mod tests {
     use crate::model::Partition;
     use std::time::Duration;
 
-    fn peers(workers: &[u128]) -> Vec<Peer> {
+    fn peers(workers: &[u128]) -> Vec<LiveWorker> {
         workers
             .iter()
-            .map(|id| Peer {
-                worker: Worker(*id),
-                left: Duration::from_secs(1),
+            .map(|id| LiveWorker {
+                worker: WorkerId(*id),
+                expires_in: Duration::from_secs(1),
             })
             .collect()
     }
@@ -110,31 +110,35 @@ mod tests {
         let shards: Vec<_> = (0..8)
             .map(|index| ShardId::new("r", Partition::new("in", index)))
             .collect();
-        let mut fleet = Fleet::new(Worker(2));
-        fleet.place(&shards);
-        assert_eq!(fleet.mine(), 0);
+        let mut fleet = Membership::new(WorkerId(2));
+        fleet.reassign(&shards);
+        assert_eq!(fleet.assigned_count(), 0);
         assert!(
-            fleet.learn(&peers(&[])),
+            fleet.update(&peers(&[])),
             "a store that does not name it is not believed"
         );
-        fleet.place(&shards);
-        assert_eq!((fleet.mine(), fleet.is_alone()), (8, true));
-        assert!(!fleet.learn(&peers(&[2])));
-        assert!(fleet.learn(&peers(&[1, 2])));
-        fleet.place(&shards);
+        fleet.reassign(&shards);
+        assert_eq!((fleet.assigned_count(), fleet.is_alone()), (8, true));
+        assert!(!fleet.update(&peers(&[2])));
+        assert!(fleet.update(&peers(&[1, 2])));
+        fleet.reassign(&shards);
         assert_eq!(
-            (fleet.mine(), fleet.workers(), fleet.is_alone()),
+            (
+                fleet.assigned_count(),
+                fleet.worker_count(),
+                fleet.is_alone()
+            ),
             (4, 2, false)
         );
-        let awaited = |fleet: &Fleet| {
+        let awaited = |fleet: &Membership| {
             shards
                 .iter()
-                .filter(|shard| fleet.is_awaited(shard))
+                .filter(|shard| fleet.is_for_newcomer(shard))
                 .count()
         };
         assert_eq!(awaited(&fleet), 4, "the newcomer's");
-        assert!(fleet.learn(&peers(&[1, 2, 3])));
-        fleet.place(&shards);
+        assert!(fleet.update(&peers(&[1, 2, 3])));
+        fleet.reassign(&shards);
         assert!((2..=3).contains(&awaited(&fleet)), "of the last one only");
     }
 }

@@ -1,40 +1,40 @@
 //! Messages that were claimed and are under way: which stage of delivery each has reached, and the record that it goes out as.
 
-use super::memory::Resident;
-use crate::broker::Outgoing;
-use crate::model::header_name::{self, Control};
+use super::memory::ResidentRun;
+use crate::broker::OutgoingRecord;
+use crate::model::header_name::{self, ControlHeader};
 use crate::model::{
-    Cursor, Dialect, Disposition, Level, Message, Origins, Partition, Reason, Retry, ShardId,
-    Timestamp, retry,
+    Cursor, Dialect, Disposition, Level, Message, OriginFormat, Partition, Reason, RetryState,
+    ShardId, Timestamp, retry,
 };
-use crate::store::Tally;
-use crate::trace::{Links, Tracer};
+use crate::store::OutcomeCounts;
+use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
 use std::rc::Rc;
 
 /// The messages of one claim. Each goes out by [`Stage::Target`] unless it is diverted.
-pub(crate) struct Aloft {
-    pub(crate) messages: Vec<(Rc<Resident>, u32)>,
+pub(crate) struct ClaimedBatch {
+    pub(crate) messages: Vec<(Rc<ResidentRun>, u32)>,
     /// The first that was not handed over yet.
-    pub(crate) next: usize,
+    pub(crate) next_unsent: usize,
     /// Those before it went in transactions that are committed.
-    pub(crate) done: usize,
+    pub(crate) committed: usize,
     /// Places that were cancelled before the claim: never handed over.
     pub(crate) cancelled: Vec<Cursor>,
     /// The few whose way is another, by index.
-    pub(crate) diverted: BTreeMap<usize, Diverted>,
+    pub(crate) reroutes: BTreeMap<usize, Reroute>,
     /// Of those that were handed over, and not settled by an earlier transaction.
-    pub(crate) links: Links,
+    pub(crate) trace_links: BatchLinks,
     /// One of these named a target of its own.
     pub(crate) names_target: bool,
 }
 
 /// Where a message goes instead of its target, and why.
 #[derive(Clone, Debug)]
-pub(crate) struct Diverted {
-    pub(crate) stage: Stage,
+pub(crate) struct Reroute {
+    pub(crate) destination: Destination,
     pub(crate) reason: Reason,
     pub(crate) detail: String,
     /// How often this stage itself has failed.
@@ -42,10 +42,10 @@ pub(crate) struct Diverted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum Destination {
     Target,
     /// Back through the source, to be tried again at the instant.
-    Back {
+    RetryViaSource {
         attempt: u32,
         next: Timestamp,
     },
@@ -57,29 +57,32 @@ pub(crate) enum Stage {
     DeadLetterWithoutKey,
 }
 
-impl Aloft {
+impl ClaimedBatch {
     /// The messages go in the order of their places (G4), wherever among them the late ones are.
-    pub(crate) fn new(mut messages: Vec<(Rc<Resident>, u32)>, mut cancelled: Vec<Cursor>) -> Self {
-        let place = |(resident, at): &(Rc<Resident>, u32)| resident.run.place(*at as usize);
+    pub(crate) fn new(
+        mut messages: Vec<(Rc<ResidentRun>, u32)>,
+        mut cancelled: Vec<Cursor>,
+    ) -> Self {
+        let place = |(resident, at): &(Rc<ResidentRun>, u32)| resident.run.place(*at as usize);
         if !messages.is_sorted_by_key(place) {
             messages.sort_by_key(place);
         }
         cancelled.sort_unstable();
-        let (diverted, links) = (BTreeMap::new(), Links::default());
+        let (diverted, links) = (BTreeMap::new(), BatchLinks::default());
         Self {
             messages,
-            next: 0,
-            done: 0,
+            next_unsent: 0,
+            committed: 0,
             cancelled,
-            diverted,
-            links,
+            reroutes: diverted,
+            trace_links: links,
             names_target: false,
         }
     }
 
     /// The place of the first message that was not handed over yet.
-    pub(crate) fn next_place(&self) -> Option<Cursor> {
-        (self.next < self.messages.len()).then(|| self.place(self.next))
+    pub(crate) fn next_unsent_place(&self) -> Option<Cursor> {
+        (self.next_unsent < self.messages.len()).then(|| self.place(self.next_unsent))
     }
 
     pub(crate) fn place(&self, index: usize) -> Cursor {
@@ -94,57 +97,64 @@ impl Aloft {
     }
 
     /// The ids that are free again once these are settled. Most messages have none, and are not read again for that.
-    pub(crate) fn ids(&self, indexes: Range<usize>) -> impl Iterator<Item = (Box<str>, Cursor)> {
+    pub(crate) fn released_ids(
+        &self,
+        indexes: Range<usize>,
+    ) -> impl Iterator<Item = (Box<str>, Cursor)> {
         let with_id = self.messages[indexes]
             .iter()
             .filter(|(resident, at)| resident.run.has_id(*at as usize));
         let read = with_id.filter_map(|(resident, at)| resident.run.message(*at as usize));
-        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.place)))
+        read.filter_map(|message| message.body.id.map(|id| (id.into(), message.position)))
     }
 
     /// The due that a message's lateness is measured from, if it was stored before it: else it is not the service's.
-    pub(crate) fn due_ahead(&self, index: usize) -> Option<Timestamp> {
+    pub(crate) fn due_for_lateness(&self, index: usize) -> Option<Timestamp> {
         let (resident, at) = &self.messages[index];
         if resident.run.slice().level == Level::Now {
             return None;
         }
-        if resident.run.is_to_deliver(*at as usize) {
+        if resident.run.is_plain_delivery(*at as usize) {
             Some(self.place(index).due)
         } else {
-            told_due(&self.message(index)?)
+            original_due(&self.message(index)?)
         }
     }
 
     /// Whether it is to be delivered at its due, and not for the second time.
-    pub(crate) fn is_to_deliver(&self, index: usize) -> bool {
+    pub(crate) fn is_first_delivery(&self, index: usize) -> bool {
         let (resident, at) = &self.messages[index];
-        resident.run.is_to_deliver(*at as usize)
+        resident.run.is_plain_delivery(*at as usize)
     }
 
     /// The next was handed over.
-    pub(crate) fn note(&mut self, tracer: &Tracer, now: Timestamp) {
-        if tracer.is_on()
-            && let (resident, at) = &self.messages[self.next]
+    pub(crate) fn on_sent(&mut self, tracer: &Tracer, now: Timestamp) {
+        if tracer.is_enabled()
+            && let (resident, at) = &self.messages[self.next_unsent]
             && let Some(message) = resident.run.message(*at as usize)
         {
             self.names_target |= message.body.target.is_some();
-            tracer.note(&mut self.links, message.body.headers, now);
+            tracer.link_message(&mut self.trace_links, message.body.headers, now);
         }
     }
 
     /// What of it went in a transaction that was undone is to be handed over again.
-    pub(crate) fn undo(&mut self) {
-        (self.next, self.links) = (self.done, Links::default());
+    pub(crate) fn rewind_uncommitted(&mut self) {
+        (self.next_unsent, self.trace_links) = (self.committed, BatchLinks::default());
     }
 
     /// What these come to, once they are settled.
-    pub(crate) fn outcome(&self, indexes: Range<usize>) -> Tally {
-        let mut tally = Tally::default();
+    pub(crate) fn outcomes(&self, indexes: Range<usize>) -> OutcomeCounts {
+        let mut tally = OutcomeCounts::default();
         for index in indexes {
-            let count = match self.diverted.get(&index).map(|diverted| diverted.stage) {
+            let count = match self
+                .reroutes
+                .get(&index)
+                .map(|diverted| diverted.destination)
+            {
                 _ if self.is_cancelled(self.place(index)) => &mut tally.cancelled,
-                None | Some(Stage::Target) => &mut tally.delivered,
-                Some(Stage::Back { .. }) => &mut tally.sent_back,
+                None | Some(Destination::Target) => &mut tally.delivered,
+                Some(Destination::RetryViaSource { .. }) => &mut tally.retried,
                 Some(_) => &mut tally.dead_lettered,
             };
             *count += 1;
@@ -157,17 +167,18 @@ impl Aloft {
     }
 
     /// Those that are handed over in a transaction under way.
-    pub(crate) fn in_transaction(&self) -> Range<usize> {
-        self.done..self.next
+    pub(crate) fn uncommitted(&self) -> Range<usize> {
+        self.committed..self.next_unsent
     }
 }
 
 /// Of several flights the one that has the least place of all that are not handed over, and the least place of the others.
-pub(crate) fn least<'a>(
-    flights: impl Iterator<Item = (u32, &'a Aloft)>,
+pub(crate) fn next_batch<'a>(
+    flights: impl Iterator<Item = (u32, &'a ClaimedBatch)>,
 ) -> Option<(u32, Option<Cursor>)> {
     let (mut first, mut second): (Option<(Cursor, u32)>, Option<Cursor>) = (None, None);
-    for (number, place) in flights.filter_map(|(number, aloft)| Some((number, aloft.next_place()?)))
+    for (number, place) in
+        flights.filter_map(|(number, aloft)| Some((number, aloft.next_unsent_place()?)))
     {
         if first.is_none_or(|(least, _)| place < least) {
             second = first.map(|(least, _)| least);
@@ -181,7 +192,7 @@ pub(crate) fn least<'a>(
 
 /// What goes out beside a message's own parts; reused from record to record.
 #[derive(Default)]
-pub(crate) struct Labels {
+pub(crate) struct RecordBuilder {
     origin: String,
     due: String,
     detail: String,
@@ -190,17 +201,17 @@ pub(crate) struct Labels {
 
 /// Where records of a shard go.
 #[derive(Clone, Copy)]
-pub(crate) struct Ways<'a> {
+pub(crate) struct RecordContext<'a> {
     pub(crate) shard: &'a ShardId,
-    pub(crate) origins: &'a Origins,
+    pub(crate) origins: &'a OriginFormat,
     pub(crate) target: &'a str,
     pub(crate) dead_letter: &'a str,
 }
 
 /// The due time that the message's consumer is told: the first record's own, through all retries. `None`: it never had one.
-pub(crate) fn told_due(message: &Message<'_>) -> Option<Timestamp> {
+pub(crate) fn original_due(message: &Message<'_>) -> Option<Timestamp> {
     match message.body.disposition {
-        Disposition::Deliver => Some(message.place.due),
+        Disposition::Deliver => Some(message.position.due),
         Disposition::Relay { timestamp } => Some(timestamp),
         Disposition::Retry(retry) => Some(retry.due),
         Disposition::DeadLetter { .. } => None,
@@ -208,25 +219,28 @@ pub(crate) fn told_due(message: &Message<'_>) -> Option<Timestamp> {
 }
 
 /// A record on its way to its target, without what only its dialect has a use for.
-fn delivered(whole: Outgoing<'_>, dialect: Option<Dialect>) -> Outgoing<'_> {
+fn without_dialect_parts(
+    whole: OutgoingRecord<'_>,
+    dialect: Option<Dialect>,
+) -> OutgoingRecord<'_> {
     let Some(dialect) = dialect else { return whole };
-    Outgoing {
+    OutgoingRecord {
         key: dialect.key_on_delivery(whole.key, whole.headers),
-        stays: dialect.stays_on_delivery(),
+        keep_header: dialect.stays_on_delivery(),
         ..whole
     }
 }
 
-impl Labels {
+impl RecordBuilder {
     /// Calls `send` with the record that `message` goes out as.
-    pub(crate) fn record<T>(
+    pub(crate) fn build<T>(
         &mut self,
-        ways: Ways<'_>,
+        ways: RecordContext<'_>,
         message: &Message<'_>,
-        diverted: Option<&Diverted>,
-        send: impl FnOnce(&Outgoing<'_>) -> T,
+        diverted: Option<&Reroute>,
+        send: impl FnOnce(&OutgoingRecord<'_>) -> T,
     ) -> T {
-        self.write(ways, message, diverted);
+        self.write_labels(ways, message, diverted);
         let origin = (header_name::ORIGIN, self.origin.as_bytes());
         let due = (header_name::DUE, self.due.as_bytes());
         let code = (
@@ -236,53 +250,58 @@ impl Labels {
                 .as_bytes(),
         );
         let detail = (header_name::ERROR_DETAIL, self.detail.as_bytes());
-        let retry = [(Control::Retry.name(), self.retry.as_bytes())];
+        let retry = [(ControlHeader::Retry.name(), self.retry.as_bytes())];
         let labels = [due, origin, code, detail];
         // What never had a due time is told none.
         let labels = &labels[usize::from(self.due.is_empty())..];
-        let whole = Outgoing {
+        let whole = OutgoingRecord {
             topic: ways.target,
             partition: None,
             key: message.body.key,
             payload: message.body.payload,
             headers: message.body.headers,
-            stays: header_name::stays_on_delivery,
-            extra: &labels[..labels.len() - 2],
+            keep_header: header_name::stays_on_delivery,
+            extra_headers: &labels[..labels.len() - 2],
         };
-        let dead = Outgoing {
+        let dead = OutgoingRecord {
             topic: ways.dead_letter,
-            stays: header_name::stays_on_dead_letter,
-            extra: labels,
+            keep_header: header_name::stays_on_dead_letter,
+            extra_headers: labels,
             ..whole
         };
-        match diverted.map_or(Stage::Target, |diverted| diverted.stage) {
-            Stage::Target => send(&delivered(whole, message.body.dialect)),
-            Stage::Back { .. } => {
+        match diverted.map_or(Destination::Target, |diverted| diverted.destination) {
+            Destination::Target => send(&without_dialect_parts(whole, message.body.dialect)),
+            Destination::RetryViaSource { .. } => {
                 let Partition { topic, index } = &ways.shard.partition;
-                send(&Outgoing {
+                send(&OutgoingRecord {
                     topic,
                     partition: Some(*index),
-                    stays: header_name::stays_on_retry,
-                    extra: &retry,
+                    keep_header: header_name::stays_on_retry,
+                    extra_headers: &retry,
                     ..whole
                 })
             }
-            Stage::DeadLetter => send(&dead),
-            Stage::DeadLetterByReference => send(&Outgoing {
+            Destination::DeadLetter => send(&dead),
+            Destination::DeadLetterByReference => send(&OutgoingRecord {
                 payload: None,
-                stays: |_| false,
+                keep_header: |_| false,
                 ..dead
             }),
-            Stage::DeadLetterWithoutKey => send(&Outgoing {
+            Destination::DeadLetterWithoutKey => send(&OutgoingRecord {
                 key: None,
                 payload: None,
-                stays: |_| false,
+                keep_header: |_| false,
                 ..dead
             }),
         }
     }
 
-    fn write(&mut self, ways: Ways<'_>, message: &Message<'_>, diverted: Option<&Diverted>) {
+    fn write_labels(
+        &mut self,
+        ways: RecordContext<'_>,
+        message: &Message<'_>,
+        diverted: Option<&Reroute>,
+    ) {
         for text in [
             &mut self.origin,
             &mut self.due,
@@ -293,14 +312,16 @@ impl Labels {
         }
         match message.body.disposition {
             Disposition::Retry(retry) => self.origin.push_str(retry.origin),
-            _ => ways.origins.write(message.place.offset, &mut self.origin),
+            _ => ways
+                .origins
+                .append_origin(message.position.offset, &mut self.origin),
         }
-        if let Some(due) = told_due(message) {
+        if let Some(due) = original_due(message) {
             self.due
                 .push_str(itoa::Buffer::new().format(due.as_millis()));
         }
-        let Some(Diverted {
-            stage,
+        let Some(Reroute {
+            destination: stage,
             reason,
             detail,
             ..
@@ -310,8 +331,8 @@ impl Labels {
         };
         self.detail.push_str(detail);
         match *stage {
-            Stage::Target | Stage::DeadLetter => {}
-            Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
+            Destination::Target | Destination::DeadLetter => {}
+            Destination::DeadLetterByReference | Destination::DeadLetterWithoutKey => {
                 let (payload, headers) = (
                     message.body.payload.map_or(0, <[u8]>::len),
                     message.body.headers.as_block().len(),
@@ -320,7 +341,7 @@ impl Labels {
                     self.detail,
                     "; sent by reference: its payload has {payload} bytes, its headers {headers}"
                 );
-                if *stage == Stage::DeadLetterWithoutKey {
+                if *stage == Destination::DeadLetterWithoutKey {
                     let _infallible = write!(
                         self.detail,
                         ", its key, which is left out too, {}",
@@ -328,9 +349,9 @@ impl Labels {
                     );
                 }
             }
-            Stage::Back { attempt, next } => {
-                let due = told_due(message).unwrap_or(message.place.due);
-                let retry = Retry {
+            Destination::RetryViaSource { attempt, next } => {
+                let due = original_due(message).unwrap_or(message.position.due);
+                let retry = RetryState {
                     attempt,
                     origin: &self.origin,
                     due,
@@ -339,7 +360,7 @@ impl Labels {
                 let _infallible = write!(
                     self.retry,
                     "{}",
-                    retry::Value {
+                    retry::RetryHeader {
                         retry,
                         target: message.body.target,
                         dialect: message.body.dialect,
@@ -355,26 +376,26 @@ impl Labels {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) slot: u16,
-    pub(crate) flight: u32,
+    pub(crate) batch: u32,
     pub(crate) index: u16,
 }
 
 impl Ticket {
     pub(crate) fn pack(self) -> u64 {
-        u64::from(self.slot) << 48 | u64::from(self.flight) << 16 | u64::from(self.index)
+        u64::from(self.slot) << 48 | u64::from(self.batch) << 16 | u64::from(self.index)
     }
 
     pub(crate) fn unpack(packed: u64) -> Self {
         Self {
             slot: (packed >> 48) as u16,
-            flight: (packed >> 16) as u32,
+            batch: (packed >> 16) as u32,
             index: packed as u16,
         }
     }
 
     /// Whether the two are of one flight of one work.
-    pub(crate) fn is_of_flight_of(self, other: Self) -> bool {
-        (self.slot, self.flight) == (other.slot, other.flight)
+    pub(crate) fn is_same_batch(self, other: Self) -> bool {
+        (self.slot, self.batch) == (other.slot, other.batch)
     }
 }
 
@@ -387,28 +408,28 @@ mod tests {
     type Sent = (String, Option<Vec<u8>>, Vec<String>);
 
     /// Topic, key and the names of the headers, as they go out.
-    fn sent(message: &Message<'_>, stage: Stage) -> Sent {
+    fn sent(message: &Message<'_>, stage: Destination) -> Sent {
         let shard = ShardId::new("r", Partition::new("source", 3));
-        let origins = Origins::new("d", &shard);
-        let ways = Ways {
+        let origins = OriginFormat::new("d", &shard);
+        let ways = RecordContext {
             shard: &shard,
             origins: &origins,
             target: "target",
             dead_letter: "dead",
         };
-        let diverted = Diverted {
-            stage,
+        let diverted = Reroute {
+            destination: stage,
             reason: Reason::TimedOut,
             detail: String::new(),
             failures: 0,
         };
-        Labels::default().record(
+        RecordBuilder::default().build(
             ways,
             message,
-            Some(&diverted).filter(|diverted| diverted.stage != Stage::Target),
+            Some(&diverted).filter(|diverted| diverted.destination != Destination::Target),
             |record| {
                 let names = record
-                    .out_headers()
+                    .all_headers()
                     .map(|(name, _)| String::from_utf8_lossy(name).into_owned());
                 (
                     record.topic.to_owned(),
@@ -443,13 +464,13 @@ mod tests {
             disposition,
         };
         let place = Cursor::new(Timestamp::from_millis(7), Offset(1));
-        let retry = Retry {
+        let retry = RetryState {
             attempt: 1,
             origin: "o",
             due: Timestamp::from_millis(5),
             error: Reason::TimedOut,
         };
-        let back = Stage::Back {
+        let back = Destination::RetryViaSource {
             attempt: 1,
             next: Timestamp::from_millis(9),
         };
@@ -475,11 +496,11 @@ mod tests {
         );
         for disposition in [Disposition::Deliver, Disposition::Retry(retry)] {
             let message = Message {
-                place,
+                position: place,
                 body: body(Some(Dialect::Etf1), disposition),
             };
             assert_eq!(
-                sent(&message, Stage::Target),
+                sent(&message, Destination::Target),
                 expected(
                     "target",
                     "scheduler-target-key",
@@ -492,20 +513,20 @@ mod tests {
                 expected("source", "key", &names, &["postdate-retry"])
             );
             assert_eq!(
-                sent(&message, Stage::DeadLetter),
+                sent(&message, Destination::DeadLetter),
                 expected("dead", "key", &names, &errors)
             );
             assert_eq!(
-                sent(&message, Stage::DeadLetterByReference),
+                sent(&message, Destination::DeadLetterByReference),
                 expected("dead", "key", &[], &errors)
             );
         }
         let message = Message {
-            place,
+            position: place,
             body: body(None, Disposition::Deliver),
         };
         assert_eq!(
-            sent(&message, Stage::Target),
+            sent(&message, Destination::Target),
             expected(
                 "target",
                 "key",

@@ -1,16 +1,16 @@
 //! How a work learns that its store went back, be it that others have filled it again since: by the watermarks and the histories that come
 //! along with its answers.
 
-use super::work::Work;
+use super::work::ShardState;
 use crate::model::Watermark;
-use crate::mutant::{self, Mutant};
-use crate::store::History;
+use crate::mutant::{self, InjectedFault};
+use crate::store::Lineage;
 use tokio::time::Instant;
 
-impl Work {
+impl ShardState {
     /// The store's watermark came with some reply. `true`: it had gone back, and everything is loaded again.
-    pub(crate) fn observe(&mut self, watermark: Watermark, now: Instant) -> bool {
-        let went_back = self.schedule.went_back(watermark);
+    pub(crate) fn detect_rollback(&mut self, watermark: Watermark, now: Instant) -> bool {
+        let went_back = self.schedule.is_rolled_back(watermark);
         if went_back {
             tracing::warn!(shard = %self.lease.shard, seen = %self.schedule.seen(), %watermark, "the store went back: loading again");
             self.reload(self.schedule.taken(), watermark, now);
@@ -23,15 +23,20 @@ impl Work {
     ///
     /// Nothing that is not known is passed by before this is asked: what is loaded reaches further only with a list, which is asked here. And
     /// what the loader is answered comes in the order in which the store was asked, so that a history is never followed by an earlier one.
-    pub(super) fn follow(&mut self, watermark: Watermark, history: History, now: Instant) -> bool {
-        if self.observe(watermark, now) {
+    pub(super) fn detect_rollback_by_history(
+        &mut self,
+        watermark: Watermark,
+        history: Lineage,
+        now: Instant,
+    ) -> bool {
+        if self.detect_rollback(watermark, now) {
             return true;
         }
         let Some(known) = &mut self.history else {
             return false;
         };
         let continues = history.continues(known, self.schedule.seen())
-            || mutant::active(Mutant::IgnoresHistory);
+            || mutant::active(InjectedFault::IgnoreRefilledRollback);
         *known = history;
         if !continues {
             tracing::warn!(shard = %self.lease.shard, "the store went back, and was filled again: loading again");
@@ -41,11 +46,11 @@ impl Work {
     }
 
     /// So many rewrites are known of.
-    pub(super) fn rewrites(&self) -> Option<u64> {
-        let seen = self.history?.rewrites;
+    pub(super) fn rewrite_count(&self) -> Option<u64> {
+        let seen = self.history?.replacements;
         Some(
-            self.rewriting
-                .counted()
+            self.compaction
+                .rewrite_count()
                 .map_or(seen, |counted| counted.max(seen)),
         )
     }
@@ -53,22 +58,22 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::loader::{Answer, What};
-    use super::super::memory::Memory;
+    use super::super::loader::{Load, LoadResult};
+    use super::super::memory::MemoryBudget;
     use super::*;
     use crate::model::Timestamp;
-    use crate::store::Reading;
+    use crate::store::AppendEpoch;
 
     /// A shard whose list was empty when its store was so.
-    fn listed(history: History) -> Work {
-        let mut work = Work::begun(1, &Memory::new(1 << 20), Watermark(262));
+    fn listed(history: Lineage) -> ShardState {
+        let mut work = ShardState::for_test(1, &MemoryBudget::new(1 << 20), Watermark(262));
         let now = Instant::now();
         assert!(matches!(
             work.next_request(Timestamp::from_millis(1_000_000), now, false),
-            Some(What::List { .. })
+            Some(Load::List { .. })
         ));
-        work.take_in(
-            Answer::List {
+        work.on_load_reply(
+            LoadResult::List {
                 watermark: Watermark(262),
                 history,
                 runs: Vec::new(),
@@ -80,37 +85,37 @@ mod tests {
     }
 
     /// Whether a later reply makes it load everything again.
-    fn reloads(work: &mut Work, watermark: u64, history: History, is_list: bool) -> bool {
-        let (watermark, tag) = (Watermark(watermark), work.tag());
+    fn reloads(work: &mut ShardState, watermark: u64, history: Lineage, is_list: bool) -> bool {
+        let (watermark, tag) = (Watermark(watermark), work.load_generation());
         let answer = if is_list {
-            Answer::List {
+            LoadResult::List {
                 watermark,
                 history,
                 runs: Vec::new(),
                 more: false,
             }
         } else {
-            Answer::Tail {
+            LoadResult::Tail {
                 watermark,
                 seen: watermark,
                 history,
                 runs: Vec::new(),
             }
         };
-        assert!(work.take_in(answer, Instant::now()));
-        work.tag() != tag
+        assert!(work.on_load_reply(answer, Instant::now()));
+        work.load_generation() != tag
     }
 
     #[test]
     fn a_store_that_went_back_is_loaded_again_although_its_watermark_is_what_it_was() {
-        let reading = |number| Reading { writer: 7, number };
-        let mut known = History {
-            rewrites: 3,
-            ..History::default()
+        let reading = |number| AppendEpoch { process: 7, number };
+        let mut known = Lineage {
+            replacements: 3,
+            ..Lineage::default()
         };
         known.appended(reading(1), Watermark(0));
-        let undone = History {
-            rewrites: 2,
+        let undone = Lineage {
+            replacements: 2,
             ..known
         };
         let (mut filled, mut taken_over) = (known, known);
@@ -142,10 +147,10 @@ mod tests {
             "it went back behind what was seen since"
         );
         assert!(
-            !reloads(&mut work, 300, undone, false) && work.rewrites().is_none(),
+            !reloads(&mut work, 300, undone, false) && work.rewrite_count().is_none(),
             "nothing is loaded that it could contradict"
         );
-        assert!(!reloads(&mut work, 300, undone, true) && work.rewrites() == Some(2));
-        assert!(reloads(&mut work, 300, History::default(), false));
+        assert!(!reloads(&mut work, 300, undone, true) && work.rewrite_count() == Some(2));
+        assert!(reloads(&mut work, 300, Lineage::default(), false));
     }
 }

@@ -1,19 +1,20 @@
 //! Handing claimed messages to the targets, one after the other, and what follows when one did not arrive.
 
 use super::RouteOptions;
-use super::flying::{Aloft, Diverted, Labels, Stage, Ticket, Ways};
-use super::outlet::{By, Outlets};
-use super::retrier::{self, Next};
-use super::term::Term;
-use crate::broker::{Failure, FailureKind, Sent};
-use crate::limit::RESEND_MAX;
-use crate::metric::Arrivals;
+use super::flying::{ClaimedBatch, Destination, RecordBuilder, RecordContext, Reroute, Ticket};
+use super::outlet::{Producers, Via};
+use super::retrier::{self, FailureAction};
+use super::term::LeaseDeadline;
+use crate::broker::{DeliveryFailure, FailureKind, SendResult};
+use crate::limit::RESEND_DELAY_MAX;
+use crate::metric::DeliveryCounts;
 use crate::model::{
-    CameBy, Cursor, Disposition, Message, Origins, Reason, Refusal, ShardId, Timestamp,
+    Cursor, Disposition, Message, OriginFormat, Reason, Rejection, ShardId, TemplateInput,
+    Timestamp,
 };
-use crate::mutant::{self, Mutant};
-use crate::store::Tally;
-use crate::trace::{Deed, Span};
+use crate::mutant::{self, InjectedFault};
+use crate::store::OutcomeCounts;
+use crate::trace::{Span, SpanOperation};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,57 +22,57 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What it takes to hand records of one shard over.
-pub(super) struct Hand<'a> {
+pub(super) struct ShardSender<'a> {
     pub(super) shard: &'a ShardId,
-    pub(super) origins: &'a Origins,
+    pub(super) origins: &'a OriginFormat,
     pub(super) route: &'a RouteOptions,
-    pub(super) outlets: &'a mut Outlets,
-    pub(super) by: By,
-    pub(super) labels: &'a mut Labels,
+    pub(super) producers: &'a mut Producers,
+    pub(super) via: Via,
+    pub(super) record_builder: &'a mut RecordBuilder,
     pub(super) slot: u16,
-    pub(super) term: &'a Term,
+    pub(super) lease_deadline: &'a LeaseDeadline,
     pub(super) now: Timestamp,
     /// So many more may be handed over now.
     pub(super) room: usize,
 }
 
 /// What became of handing one record over.
-pub(super) enum Handed {
-    Taken,
+pub(super) enum SendOutcome {
+    Accepted,
     /// Its fate is settled already: it was cancelled.
-    Settled,
+    Cancelled,
     /// It is to be sent again after a while.
-    Again(Duration),
+    RetryAfter(Duration),
     /// It, and what comes after it, must wait: it is not due by the clock of this moment, or the client takes nothing for now.
-    NotYet,
+    Blocked,
 }
 
-impl Hand<'_> {
+impl ShardSender<'_> {
     /// The rest of a flight, in order, up to a place that belongs to another flight. Answers how many messages are settled with that, and
     /// whether one must wait before all others.
-    pub(super) fn flight(
+    pub(super) fn send_batch(
         &mut self,
-        (aloft, number): (&mut Aloft, u32),
+        (aloft, number): (&mut ClaimedBatch, u32),
         until: Option<Cursor>,
         again: &mut BinaryHeap<Reverse<(Instant, u64)>>,
     ) -> (usize, bool) {
         let mut settled = 0;
-        while let Some(place) = aloft.next_place()
+        while let Some(place) = aloft.next_unsent_place()
             && until.is_none_or(|until| place <= until)
         {
             if self.room == 0 {
                 return (settled, true);
             }
-            match self.over(aloft, number) {
-                Handed::Taken => self.room -= 1,
-                Handed::Settled => settled += 1,
-                Handed::Again(wait) => again.push(Reverse((
+            match self.send_next(aloft, number) {
+                SendOutcome::Accepted => self.room -= 1,
+                SendOutcome::Cancelled => settled += 1,
+                SendOutcome::RetryAfter(wait) => again.push(Reverse((
                     Instant::now() + wait,
-                    self.ticket(number, aloft.next),
+                    self.ticket(number, aloft.next_unsent),
                 ))),
-                Handed::NotYet => return (settled, true),
+                SendOutcome::Blocked => return (settled, true),
             }
-            aloft.next += 1;
+            aloft.next_unsent += 1;
         }
         (settled, false)
     }
@@ -80,39 +81,39 @@ impl Hand<'_> {
         let index = u16::try_from(index).expect("a claim holds fewer than 65,536 messages");
         Ticket {
             slot: self.slot,
-            flight,
+            batch: flight,
             index,
         }
         .pack()
     }
 
     /// The next of a flight. It was claimed ahead of its due, and the clock may have stepped back since (G1).
-    pub(super) fn over(&mut self, aloft: &mut Aloft, flight: u32) -> Handed {
-        let place = aloft.place(aloft.next);
+    pub(super) fn send_next(&mut self, aloft: &mut ClaimedBatch, flight: u32) -> SendOutcome {
+        let place = aloft.place(aloft.next_unsent);
         // A process may be frozen between any two messages.
-        if place.due > self.now && !mutant::active(Mutant::NoLastLook)
-            || self.term.has_run_out(Instant::now())
+        if place.due > self.now && !mutant::active(InjectedFault::NoDueCheckAtSend)
+            || self.lease_deadline.has_passed(Instant::now())
         {
-            return Handed::NotYet;
+            return SendOutcome::Blocked;
         }
         if aloft.is_cancelled(place) {
-            return Handed::Settled;
+            return SendOutcome::Cancelled;
         }
-        self.set_aside_overdue(aloft, place);
-        let handed = self.send(aloft, flight, aloft.next);
-        if matches!(handed, Handed::Taken) {
-            aloft.note(&self.route.tracer, self.now);
+        self.dead_letter_if_overdue(aloft, place);
+        let handed = self.send(aloft, flight, aloft.next_unsent);
+        if matches!(handed, SendOutcome::Accepted) {
+            aloft.on_sent(&self.route.tracer, self.now);
         }
         handed
     }
 
     /// The next of a flight is a dead letter if it is handed over too late for its route. Only what had a due of its own can be.
-    fn set_aside_overdue(&self, aloft: &mut Aloft, place: Cursor) {
+    fn dead_letter_if_overdue(&self, aloft: &mut ClaimedBatch, place: Cursor) {
         let Some(after) = self.route.overdue_after else {
             return;
         };
-        let (index, late) = (aloft.next, self.now.since(place.due));
-        if late < after || !aloft.is_to_deliver(index) || aloft.diverted.contains_key(&index) {
+        let (index, late) = (aloft.next_unsent, self.now.since(place.due));
+        if late < after || !aloft.is_first_delivery(index) || aloft.reroutes.contains_key(&index) {
             return;
         }
         let detail = format!(
@@ -121,58 +122,65 @@ impl Hand<'_> {
             late.as_secs(),
             after.as_secs()
         );
-        let diverted = Diverted {
-            stage: Stage::DeadLetter,
+        let diverted = Reroute {
+            destination: Destination::DeadLetter,
             reason: Reason::Overdue,
             detail,
             failures: 0,
         };
         self.route
-            .outcry
-            .mention(self.shard, place.offset, &diverted);
-        aloft.diverted.insert(index, diverted);
+            .alerts
+            .on_rerouted(self.shard, place.offset, &diverted);
+        aloft.reroutes.insert(index, diverted);
     }
 
-    pub(super) fn send(&mut self, aloft: &mut Aloft, flight: u32, index: usize) -> Handed {
+    pub(super) fn send(
+        &mut self,
+        aloft: &mut ClaimedBatch,
+        flight: u32,
+        index: usize,
+    ) -> SendOutcome {
         let Some(message) = aloft.message(index) else {
             // The run's checksum held, so these bytes were written so: by a version that knows more.
             let place = aloft.place(index);
             tracing::error!(shard = %self.shard, ?place, "a stored message is of a kind that this version does not know: its shard waits for a newer one");
-            return Handed::Again(RESEND_MAX);
+            return SendOutcome::RetryAfter(RESEND_DELAY_MAX);
         };
-        let known = aloft.diverted.get(&index);
-        let (target, refused) = match resolve((self.route, self.origins), &message, known) {
+        let known = aloft.reroutes.get(&index);
+        let (target, refused) = match resolve_target((self.route, self.origins), &message, known) {
             Ok(target) => (target, None),
             Err(refused) => (Cow::Borrowed(""), Some(refused)),
         };
         let diverted = known.or(refused.as_ref());
-        let stage = diverted.map_or(Stage::Target, |diverted| diverted.stage);
-        let ways = Ways {
+        let stage = diverted.map_or(Destination::Target, |diverted| diverted.destination);
+        let ways = RecordContext {
             shard: self.shard,
             origins: self.origins,
             target: &target,
             dead_letter: &self.route.dead_letter,
         };
         let ticket = self.ticket(flight, index);
-        let (outlets, way, by) = (&mut *self.outlets, (self.route, stage), self.by);
-        let sent = self.labels.record(ways, &message, diverted, |record| {
-            outlets.send(way, by, record, ticket)
-        });
+        let (outlets, way, by) = (&mut *self.producers, (self.route, stage), self.via);
+        let sent = self
+            .record_builder
+            .build(ways, &message, diverted, |record| {
+                outlets.send(way, by, record, ticket)
+            });
         if let Some(refused) = refused {
             self.route
-                .outcry
-                .mention(self.shard, aloft.place(index).offset, &refused);
-            aloft.diverted.insert(index, refused);
+                .alerts
+                .on_rerouted(self.shard, aloft.place(index).offset, &refused);
+            aloft.reroutes.insert(index, refused);
         }
         match sent {
-            Sent::Taken => Handed::Taken,
-            Sent::Full => Handed::NotYet,
+            SendResult::Accepted => SendOutcome::Accepted,
+            SendResult::QueueFull => SendOutcome::Blocked,
             // The client is being replaced: what comes after it would overtake it (G4).
-            Sent::Failed(Failure {
-                kind: FailureKind::Closed,
+            SendResult::Failed(DeliveryFailure {
+                kind: FailureKind::ClientFailed,
                 ..
-            }) => Handed::NotYet,
-            Sent::Failed(failure) => Handed::Again(failed(
+            }) => SendOutcome::Blocked,
+            SendResult::Failed(failure) => SendOutcome::RetryAfter(on_failed(
                 self.route,
                 (self.shard, self.origins),
                 (aloft, index),
@@ -184,13 +192,13 @@ impl Hand<'_> {
 }
 
 /// The target of a message that is not diverted yet; an error diverts it to the dead letters.
-fn resolve<'m>(
-    way: (&'m RouteOptions, &Origins),
+fn resolve_target<'m>(
+    way: (&'m RouteOptions, &OriginFormat),
     message: &Message<'m>,
-    known: Option<&Diverted>,
-) -> Result<Cow<'m, str>, Diverted> {
-    let dead = |reason, detail| Diverted {
-        stage: Stage::DeadLetter,
+    known: Option<&Reroute>,
+) -> Result<Cow<'m, str>, Reroute> {
+    let dead = |reason, detail| Reroute {
+        destination: Destination::DeadLetter,
         reason,
         detail,
         failures: 0,
@@ -198,18 +206,18 @@ fn resolve<'m>(
     match message.body.disposition {
         _ if known.is_some() => Ok(Cow::Borrowed("")),
         Disposition::DeadLetter { reason, detail } => Err(dead(reason, detail.to_owned())),
-        _ => target(way, message).map_err(|refusal| dead(refusal.reason, refusal.detail)),
+        _ => allowed_target(way, message).map_err(|refusal| dead(refusal.reason, refusal.detail)),
     }
 }
 
 /// The target that the route's rules allow the message.
-fn target<'m>(
-    (route, origins): (&'m RouteOptions, &Origins),
+fn allowed_target<'m>(
+    (route, origins): (&'m RouteOptions, &OriginFormat),
     message: &Message<'m>,
-) -> Result<Cow<'m, str>, Refusal> {
-    route.rules.target(
+) -> Result<Cow<'m, str>, Rejection> {
+    route.rules.resolve_target(
         message.body.target,
-        CameBy {
+        TemplateInput {
             topic: origins.topic(),
             headers: message.body.headers,
         },
@@ -217,16 +225,16 @@ fn target<'m>(
 }
 
 /// A claim, or what of it went in a transaction, is delivered, the last of it just now.
-pub(super) fn tell(
+pub(super) fn trace_delivery(
     route: &RouteOptions,
     shard: &ShardId,
-    (aloft, tally): (&mut Aloft, Tally),
+    (aloft, tally): (&mut ClaimedBatch, OutcomeCounts),
     end: Timestamp,
 ) {
-    let Tally {
+    let OutcomeCounts {
         delivered,
         dead_lettered,
-        sent_back,
+        retried: sent_back,
         ..
     } = tally;
     let target = route
@@ -237,7 +245,7 @@ pub(super) fn tell(
         .map(|default| default.name().into());
     route
         .tracer
-        .tell(std::mem::take(&mut aloft.links), |start, links| {
+        .finish_batch(std::mem::take(&mut aloft.trace_links), |start, links| {
             let (shard, messages) = (shard.clone(), delivered + dead_lettered + sent_back);
             Span {
                 shard,
@@ -245,7 +253,7 @@ pub(super) fn tell(
                 end,
                 links,
                 messages,
-                deed: Deed::Delivered {
+                operation: SpanOperation::Delivered {
                     target,
                     dead_lettered,
                     sent_back,
@@ -255,34 +263,40 @@ pub(super) fn tell(
 }
 
 /// Counts one that arrived, by the way it went: what was delivered in `arrivals`, which the caller tells.
-pub(super) fn arrived(
-    (route, arrivals): (&RouteOptions, &mut Arrivals),
-    (shard, origins): (&ShardId, &Origins),
-    (aloft, index): (&Aloft, usize),
+pub(super) fn on_delivered(
+    (route, arrivals): (&RouteOptions, &mut DeliveryCounts),
+    (shard, origins): (&ShardId, &OriginFormat),
+    (aloft, index): (&ClaimedBatch, usize),
     now: Timestamp,
 ) {
-    route.outcry.calm(shard, aloft.place(index).offset);
-    match aloft.diverted.get(&index) {
+    route.alerts.on_delivered(shard, aloft.place(index).offset);
+    match aloft.reroutes.get(&index) {
         None => {
-            arrivals.delivered();
-            if let Some(due) = aloft.due_ahead(index) {
-                arrivals.late(now.since(due).as_secs_f64());
+            arrivals.add_delivered();
+            if let Some(due) = aloft.due_for_lateness(index) {
+                arrivals.add_lateness(now.since(due).as_secs_f64());
                 if now < due {
-                    arrivals.early();
+                    arrivals.add_early();
                 }
             }
-            if route.outcry.is_amiss()
+            if route.alerts.has_failing_targets()
                 && let Some(message) = aloft.message(index)
-                && let Ok(target) = target((route, origins), &message)
+                && let Ok(target) = allowed_target((route, origins), &message)
             {
-                route.outcry.reach(&target);
+                route.alerts.on_target_recovered(&target);
             }
         }
-        Some(diverted @ Diverted { stage, reason, .. }) => match stage {
-            Stage::Back { .. } => route.metric.retried.of(*reason).increment(1),
+        Some(
+            diverted @ Reroute {
+                destination: stage,
+                reason,
+                ..
+            },
+        ) => match stage {
+            Destination::RetryViaSource { .. } => route.metric.retried.of(*reason).increment(1),
             _ => {
                 route.metric.dead_lettered.of(*reason).increment(1);
-                audit(origins, (aloft, index), diverted);
+                write_audit_log(origins, (aloft, index), diverted);
             }
         },
     }
@@ -290,7 +304,11 @@ pub(super) fn arrived(
 
 /// One line, by a name that a log can be searched and filtered for, for each record that was to go where its route does not allow: a
 /// producer's fault, or somebody who tries.
-fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted) {
+fn write_audit_log(
+    origins: &OriginFormat,
+    (aloft, index): (&ClaimedBatch, usize),
+    diverted: &Reroute,
+) {
     if diverted.reason != Reason::TargetNotAllowed {
         return;
     }
@@ -300,30 +318,33 @@ fn audit(origins: &Origins, (aloft, index): (&Aloft, usize), diverted: &Diverted
     let mut origin = String::new();
     match message.body.disposition {
         Disposition::Retry(retry) => origin.push_str(retry.origin),
-        _ => origins.write(message.place.offset, &mut origin),
+        _ => origins.append_origin(message.position.offset, &mut origin),
     }
     tracing::warn!(target: "postdate::audit", origin, "dead letter: {}", diverted.detail);
 }
 
 /// Decides what comes next for a record that did not arrive; answers how long it waits.
-pub(super) fn failed(
+pub(super) fn on_failed(
     route: &RouteOptions,
-    (shard, origins): (&ShardId, &Origins),
-    (aloft, index): (&mut Aloft, usize),
-    failure: &Failure,
+    (shard, origins): (&ShardId, &OriginFormat),
+    (aloft, index): (&mut ClaimedBatch, usize),
+    failure: &DeliveryFailure,
     now: Timestamp,
 ) -> Duration {
-    if matches!(failure.kind, FailureKind::Unknown | FailureKind::Closed) {
+    if matches!(
+        failure.kind,
+        FailureKind::MaybeDelivered | FailureKind::ClientFailed
+    ) {
         route.metric.possible_duplicates.increment(1);
     }
     let (stage, failures) = aloft
-        .diverted
+        .reroutes
         .get(&index)
-        .map_or((Stage::Target, 0), |diverted| {
-            (diverted.stage, diverted.failures)
+        .map_or((Destination::Target, 0), |diverted| {
+            (diverted.destination, diverted.failures)
         });
     let Some(message) = aloft.message(index) else {
-        return RESEND_MAX;
+        return RESEND_DELAY_MAX;
     };
     match retrier::decide(
         &route.retry,
@@ -332,7 +353,7 @@ pub(super) fn failed(
         failure,
         now,
     ) {
-        Next::Divert(diverted) => {
+        FailureAction::Reroute(diverted) => {
             let is_targets_fault = matches!(
                 failure.reason,
                 Reason::UnknownTarget
@@ -340,30 +361,33 @@ pub(super) fn failed(
                     | Reason::TimedOut
                     | Reason::Unauthorized
             );
-            match target((route, origins), &message) {
-                Ok(target) if stage == Stage::Target && is_targets_fault => {
-                    let again = if let Stage::Back { next, .. } = diverted.stage {
-                        Some(next.since(now))
-                    } else {
-                        None
-                    };
-                    route.outcry.miss(&target, failure, again);
+            match allowed_target((route, origins), &message) {
+                Ok(target) if stage == Destination::Target && is_targets_fault => {
+                    let again =
+                        if let Destination::RetryViaSource { next, .. } = diverted.destination {
+                            Some(next.since(now))
+                        } else {
+                            None
+                        };
+                    route.alerts.on_target_failed(&target, failure, again);
                 }
-                _ => route.outcry.mention(shard, message.place.offset, &diverted),
+                _ => route
+                    .alerts
+                    .on_rerouted(shard, message.position.offset, &diverted),
             }
-            aloft.diverted.insert(index, diverted);
+            aloft.reroutes.insert(index, diverted);
             Duration::ZERO
         }
-        Next::Again(wait) => {
-            let offset = message.place.offset;
+        FailureAction::RetryAfter(wait) => {
+            let offset = message.position.offset;
             // Of a client that can send nothing its own part tells, and when it can again.
-            if failure.kind != FailureKind::Closed {
-                if let Some(diverted) = aloft.diverted.get_mut(&index) {
+            if failure.kind != FailureKind::ClientFailed {
+                if let Some(diverted) = aloft.reroutes.get_mut(&index) {
                     diverted.failures += 1;
                 }
                 route
-                    .outcry
-                    .say((shard, offset), way(route, stage), failure);
+                    .alerts
+                    .on_blocked((shard, offset), destination_name(route, stage), failure);
             }
             wait
         }
@@ -371,11 +395,13 @@ pub(super) fn failed(
 }
 
 /// Where a record of a stage goes, as a person is told.
-fn way(route: &RouteOptions, stage: Stage) -> String {
+fn destination_name(route: &RouteOptions, stage: Destination) -> String {
     match stage {
-        Stage::Target => "its target".to_owned(),
-        Stage::Back { .. } => "its source topic, for a retry,".to_owned(),
-        Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
+        Destination::Target => "its target".to_owned(),
+        Destination::RetryViaSource { .. } => "its source topic, for a retry,".to_owned(),
+        Destination::DeadLetter
+        | Destination::DeadLetterByReference
+        | Destination::DeadLetterWithoutKey => {
             format!("its dead-letter topic {}", route.dead_letter)
         }
     }

@@ -2,12 +2,16 @@
 //! connection of its own, so that a big run holds nothing up that is due. Keeps no state of its own, and no more in memory than one call of the
 //! store brings: each reply is sent before more is asked for.
 
-use crate::health::Part;
-use crate::limit::{FETCH_BYTES_MAX, LOADER_REQUESTS_MAX, STORE_RETRY_MAX, STORE_RETRY_MIN};
-use crate::model::{Claim, ShardId, Slice, Timestamp, Watermark};
-use crate::mutant::{self, Mutant};
-use crate::run::{Corrupt, Decoder, Loaded, Name, bytes_decoded};
-use crate::store::{Error, Fetch, Glance, History, List, Listed, Listing, Store, Tail, Tailed};
+use crate::health::HealthPart;
+use crate::limit::{
+    FETCH_BYTES_MAX, LOADER_BATCH_MAX, STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN,
+};
+use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
+use crate::mutant::{self, InjectedFault};
+use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
+use crate::store::{
+    Error, Fetch, Lineage, List, Listed, RunEntry, ShardPosition, Store, Tail, Tailed,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,22 +20,22 @@ use tokio_util::sync::CancellationToken;
 
 /// What the dispatcher asks for one shard. `tag` comes back with the reply.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct LoadRequest {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
-    pub(crate) what: What,
+    pub(crate) load: Load,
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum Load {
     /// What was appended past `after`; runs that begin after `until` are left in the store. If nothing is `expected`, it is looked first
     /// whether there is anything, which costs the store less.
     Tail {
         after: Watermark,
         until: Timestamp,
-        keep: Timestamp,
+        keep_until: Timestamp,
         limit: usize,
-        expected: bool,
+        hinted: bool,
     },
     /// Names of the runs that begin in `from..=until`.
     List {
@@ -42,59 +46,59 @@ pub(crate) enum What {
     /// Runs by name, as many as take no more than `bytes` of memory; of each, messages due after `keep` are left in the store, and so are those
     /// at its head that `taken` covers.
     Fetch {
-        runs: Vec<(Slice, Name)>,
+        runs: Vec<(Slice, RunName)>,
         bytes: usize,
-        keep: Timestamp,
-        taken: Claim,
+        keep_until: Timestamp,
+        taken: Progress,
     },
 }
 
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct LoadReply {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
-    pub(crate) answer: Answer,
+    pub(crate) result: LoadResult,
 }
 
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum LoadResult {
     Tail {
         watermark: Watermark,
         seen: Watermark,
-        history: History,
-        runs: Vec<Read>,
+        history: Lineage,
+        runs: Vec<ReadOutcome>,
     },
     /// The tail does not reach back far enough, or the store went back: everything is to be loaded again.
-    Broken {
+    TailGap {
         watermark: Watermark,
     },
     List {
         watermark: Watermark,
-        history: History,
-        runs: Vec<Listing>,
+        history: Lineage,
+        runs: Vec<RunEntry>,
         more: bool,
     },
     /// The first of the runs that were asked for; and what each of the others would take.
     Fetch {
-        reads: Vec<Read>,
+        reads: Vec<ReadOutcome>,
         left: Vec<usize>,
     },
-    Unknown,
+    UnknownShard,
 }
 
 /// One run that was asked for.
 #[derive(Debug)]
-pub(crate) enum Read {
-    Run(Loaded),
+pub(crate) enum ReadOutcome {
+    Loaded(LoadedRun),
     Corrupt {
         slice: Slice,
-        name: Name,
-        why: Corrupt,
+        name: RunName,
+        why: CorruptRun,
     },
     /// It is not there any more.
-    Gone {
+    Missing {
         slice: Slice,
-        name: Name,
+        name: RunName,
     },
 }
 
@@ -102,38 +106,38 @@ pub(crate) enum Read {
 pub(crate) struct Loader {
     pub(crate) store: Rc<dyn Store>,
     /// Those of one tick together.
-    pub(crate) requests: mpsc::Receiver<Vec<Request>>,
-    pub(crate) replies: mpsc::Sender<Reply>,
-    pub(crate) health: Part,
+    pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
+    pub(crate) replies: mpsc::Sender<LoadReply>,
+    pub(crate) health: HealthPart,
 }
 
 /// Why it serves no longer.
 enum End {
     /// It was told to, or nobody waits for its replies.
-    Over,
+    Stopped,
     Failed(Error),
 }
 
 /// What was asked of each kind, as the store is asked.
 #[derive(Default)]
-struct Calls<'a> {
-    tails: Vec<(&'a Request, Timestamp, Tail)>,
-    lists: Vec<(&'a Request, List)>,
-    fetches: Vec<(&'a Request, Wanted, Fetch)>,
+struct StoreCalls<'a> {
+    tails: Vec<(&'a LoadRequest, Timestamp, Tail)>,
+    lists: Vec<(&'a LoadRequest, List)>,
+    fetches: Vec<(&'a LoadRequest, FetchBounds, Fetch)>,
 }
 
 /// What of the runs that are fetched is wanted.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) bytes: usize,
-    pub(super) keep: Timestamp,
-    pub(super) taken: Claim,
+pub(super) struct FetchBounds {
+    pub(super) bytes_max: usize,
+    pub(super) keep_until: Timestamp,
+    pub(super) taken: Progress,
 }
 
 impl Loader {
     /// Serves until the requests' channel is closed, or `give_up` is cancelled: a timer that hands its shards over serves them meanwhile.
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
-        let mut decoder = Decoder::new();
+        let mut decoder = RunDecoder::new();
         loop {
             // Both arms are safe to drop: what was not received stays in the channel.
             let mut batch = tokio::select! {
@@ -144,15 +148,15 @@ impl Loader {
                     None => return Ok(()),
                 },
             };
-            while batch.len() < LOADER_REQUESTS_MAX
+            while batch.len() < LOADER_BATCH_MAX
                 && let Ok(more) = self.requests.try_recv()
             {
                 batch.extend(more);
             }
-            for some in batch.chunks(LOADER_REQUESTS_MAX) {
-                match self.answer(some, &mut decoder, &give_up).await {
+            for some in batch.chunks(LOADER_BATCH_MAX) {
+                match self.serve_batch(some, &mut decoder, &give_up).await {
                     Ok(()) => {}
-                    Err(End::Over) => return Ok(()),
+                    Err(End::Stopped) => return Ok(()),
                     Err(End::Failed(error)) => return Err(error),
                 }
             }
@@ -160,31 +164,31 @@ impl Loader {
     }
 
     /// Asks the store until it answers.
-    async fn at_last<T>(
+    async fn retry_until_answered<T>(
         &self,
         give_up: &CancellationToken,
         ask: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, End> {
-        let mut wait = STORE_RETRY_MIN;
+        let mut wait = STORE_RETRY_DELAY_MIN;
         loop {
             // Dropped, it has changed nothing: it only reads.
             let outcome = tokio::select! {
                 biased;
-                () = give_up.cancelled() => return Err(End::Over),
+                () = give_up.cancelled() => return Err(End::Stopped),
                 outcome = ask() => outcome,
             };
             match outcome {
                 Ok(answer) => {
-                    self.health.ready();
+                    self.health.set_ready();
                     return Ok(answer);
                 }
                 Err(error) if error.is_transient() => {
                     self.health
-                        .not_ready(format!("what waits cannot be read: {error}"));
+                        .set_not_ready(format!("what waits cannot be read: {error}"));
                     tokio::select! {
                         biased;
-                        () = give_up.cancelled() => return Err(End::Over),
-                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_MAX),
+                        () = give_up.cancelled() => return Err(End::Stopped),
+                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_DELAY_MAX),
                     }
                 }
                 Err(error) => return Err(End::Failed(error)),
@@ -192,21 +196,24 @@ impl Loader {
         }
     }
 
-    async fn reply(&self, request: &Request, answer: Answer) -> Result<(), End> {
-        let reply = Reply {
+    async fn reply(&self, request: &LoadRequest, answer: LoadResult) -> Result<(), End> {
+        let reply = LoadReply {
             shard: request.shard.clone(),
             tag: request.tag,
-            answer,
+            result: answer,
         };
-        self.replies.send(reply).await.map_err(|_| End::Over)
+        self.replies.send(reply).await.map_err(|_| End::Stopped)
     }
 
     /// Shards whose tail nothing was appended to, among those of which nothing else is expected, with their histories.
-    async fn quiet(&self, batch: &[Request]) -> Result<BTreeMap<ShardId, History>, Error> {
-        let unexpected = batch.iter().filter_map(|request| match request.what {
-            What::Tail {
+    async fn unchanged_shards(
+        &self,
+        batch: &[LoadRequest],
+    ) -> Result<BTreeMap<ShardId, Lineage>, Error> {
+        let unexpected = batch.iter().filter_map(|request| match request.load {
+            Load::Tail {
                 after,
-                expected: false,
+                hinted: false,
                 ..
             } => Some((request.shard.clone(), after)),
             _ => None,
@@ -215,12 +222,12 @@ impl Loader {
         if shards.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let glances = self.store.glance(&shards).await?;
-        let is_quiet = |glance: &Glance, after| {
-            glance.watermark == after || mutant::active(Mutant::TakesForQuiet)
+        let glances = self.store.positions(&shards).await?;
+        let is_quiet = |glance: &ShardPosition, after| {
+            glance.watermark == after || mutant::active(InjectedFault::TimerAssumesIdleShard)
         };
-        let quiet = |(glance, after): (Option<Glance>, Watermark)| {
-            Some(glance.filter(|glance| is_quiet(glance, after))?.history)
+        let quiet = |(glance, after): (Option<ShardPosition>, Watermark)| {
+            Some(glance.filter(|glance| is_quiet(glance, after))?.lineage)
         };
         let looked = shards.into_iter().zip(glances.into_iter().zip(afters));
         Ok(looked
@@ -229,54 +236,62 @@ impl Loader {
     }
 
     /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
-    async fn answer(
+    async fn serve_batch(
         &self,
-        batch: &[Request],
-        decoder: &mut Decoder,
+        batch: &[LoadRequest],
+        decoder: &mut RunDecoder,
         give_up: &CancellationToken,
     ) -> Result<(), End> {
-        let quiet = self.at_last(give_up, || self.quiet(batch)).await?;
-        let Calls {
+        let quiet = self
+            .retry_until_answered(give_up, || self.unchanged_shards(batch))
+            .await?;
+        let StoreCalls {
             tails,
             lists,
             fetches,
-        } = self.sort(batch, &quiet).await?;
+        } = self.store_calls(batch, &quiet).await?;
         if !tails.is_empty() {
             let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
-            let tailed = self.at_last(give_up, || self.store.tail(&calls)).await?;
+            let tailed = self
+                .retry_until_answered(give_up, || self.store.tail(&calls))
+                .await?;
             for ((request, keep, _), tailed) in tails.into_iter().zip(tailed) {
-                self.reply(request, tail_answer(tailed, keep, decoder))
+                self.reply(request, tail_result(tailed, keep, decoder))
                     .await?;
             }
         }
         if !lists.is_empty() {
             let calls: Vec<_> = lists.iter().map(|(_, call)| call.clone()).collect();
-            let listed = self.at_last(give_up, || self.store.list(&calls)).await?;
+            let listed = self
+                .retry_until_answered(give_up, || self.store.list(&calls))
+                .await?;
             for ((request, _), listed) in lists.into_iter().zip(listed) {
                 let answer = match listed {
                     Listed::Runs {
                         watermark,
-                        history,
+                        lineage: history,
                         runs,
-                        more,
-                    } => Answer::List {
+                        has_more: more,
+                    } => LoadResult::List {
                         watermark,
                         history,
                         runs,
                         more,
                     },
-                    Listed::Unknown => Answer::Unknown,
+                    Listed::Unknown => LoadResult::UnknownShard,
                 };
                 self.reply(request, answer).await?;
             }
         }
         let mut rest = &fetches[..];
         while !rest.is_empty() {
-            let (some, after) = rest.split_at(together(rest));
+            let (some, after) = rest.split_at(fetches_per_call(rest));
             let calls: Vec<_> = some.iter().map(|(.., call)| call.clone()).collect();
-            let fetched = self.at_last(give_up, || self.store.fetch(&calls)).await?;
+            let fetched = self
+                .retry_until_answered(give_up, || self.store.fetch(&calls))
+                .await?;
             for ((request, wanted, call), blobs) in some.iter().zip(fetched) {
-                self.reply(request, fetch_answer(&call.runs, blobs, *wanted, decoder))
+                self.reply(request, fetch_result(&call.runs, blobs, *wanted, decoder))
                     .await?;
             }
             rest = after;
@@ -285,24 +300,24 @@ impl Loader {
     }
 
     /// What the store is to be asked; of tails that are quiet nothing, they are answered.
-    async fn sort<'a>(
+    async fn store_calls<'a>(
         &self,
-        batch: &'a [Request],
-        quiet: &BTreeMap<ShardId, History>,
-    ) -> Result<Calls<'a>, End> {
-        let mut calls = Calls::default();
+        batch: &'a [LoadRequest],
+        quiet: &BTreeMap<ShardId, Lineage>,
+    ) -> Result<StoreCalls<'a>, End> {
+        let mut calls = StoreCalls::default();
         for request in batch {
             let shard = request.shard.clone();
-            match &request.what {
-                What::Tail {
+            match &request.load {
+                Load::Tail {
                     after,
                     until,
-                    keep,
+                    keep_until: keep,
                     limit,
                     ..
                 } => {
                     if let Some(&history) = quiet.get(&shard) {
-                        let answer = Answer::Tail {
+                        let answer = LoadResult::Tail {
                             watermark: *after,
                             seen: *after,
                             history,
@@ -322,7 +337,7 @@ impl Loader {
                         },
                     ));
                 }
-                What::List { from, until, limit } => calls.lists.push((
+                Load::List { from, until, limit } => calls.lists.push((
                     request,
                     List {
                         shard,
@@ -331,15 +346,15 @@ impl Loader {
                         limit: *limit,
                     },
                 )),
-                What::Fetch {
+                Load::Fetch {
                     runs,
                     bytes,
-                    keep,
+                    keep_until: keep,
                     taken,
                 } => {
-                    let wanted = Wanted {
-                        bytes: *bytes,
-                        keep: *keep,
+                    let wanted = FetchBounds {
+                        bytes_max: *bytes,
+                        keep_until: *keep,
                         taken: *taken,
                     };
                     calls.fetches.push((
@@ -358,88 +373,88 @@ impl Loader {
 }
 
 /// How many of the fetches go in one call: few enough that what they bring is bounded, and one at least.
-fn together(fetches: &[(&Request, Wanted, Fetch)]) -> usize {
+fn fetches_per_call(fetches: &[(&LoadRequest, FetchBounds, Fetch)]) -> usize {
     let mut bytes = 0;
     let fits = fetches.iter().take_while(|(_, wanted, _)| {
-        let fits = bytes == 0 || bytes + wanted.bytes <= FETCH_BYTES_MAX;
-        bytes += wanted.bytes;
+        let fits = bytes == 0 || bytes + wanted.bytes_max <= FETCH_BYTES_MAX;
+        bytes += wanted.bytes_max;
         fits
     });
     fits.count()
 }
 
-fn tail_answer(tailed: Tailed, keep: Timestamp, decoder: &mut Decoder) -> Answer {
+fn tail_result(tailed: Tailed, keep: Timestamp, decoder: &mut RunDecoder) -> LoadResult {
     match tailed {
         Tailed::Runs {
             watermark,
-            seen,
-            history,
+            complete_to: seen,
+            lineage: history,
             runs,
         } => {
             let wanted = runs
                 .into_iter()
-                .filter_map(|run| run.bytes.map(|bytes| (run.listing, bytes)));
-            let reads = wanted.map(|(Listing { slice, name, .. }, bytes)| {
-                read(slice, &name, Some(&bytes), (keep, Claim::START), decoder)
+                .filter_map(|run| run.bytes.map(|bytes| (run.entry, bytes)));
+            let reads = wanted.map(|(RunEntry { slice, name, .. }, bytes)| {
+                decode_run(slice, &name, Some(&bytes), (keep, Progress::START), decoder)
             });
-            Answer::Tail {
+            LoadResult::Tail {
                 watermark,
                 seen,
                 history,
                 runs: reads.collect(),
             }
         }
-        Tailed::Broken { watermark } => Answer::Broken { watermark },
-        Tailed::Unknown => Answer::Unknown,
+        Tailed::OutOfRange { watermark } => LoadResult::TailGap { watermark },
+        Tailed::Unknown => LoadResult::UnknownShard,
     }
 }
 
 /// Decodes as many of the runs as fit into the bytes that are kept for them.
-pub(super) fn fetch_answer(
-    runs: &[(Slice, Name)],
+pub(super) fn fetch_result(
+    runs: &[(Slice, RunName)],
     blobs: Vec<Option<Bytes>>,
-    wanted: Wanted,
-    decoder: &mut Decoder,
-) -> Answer {
+    wanted: FetchBounds,
+    decoder: &mut RunDecoder,
+) -> LoadResult {
     let (mut reads, mut left, mut held) = (Vec::new(), Vec::new(), 0);
     for ((slice, name), blob) in runs.iter().zip(blobs) {
-        let size = blob.as_ref().map_or(0, |bytes| bytes_decoded(bytes));
-        if !left.is_empty() || held + size > wanted.bytes {
+        let size = blob.as_ref().map_or(0, |bytes| decoded_size(bytes));
+        if !left.is_empty() || held + size > wanted.bytes_max {
             left.push(size);
             continue;
         }
         held += size;
-        reads.push(read(
+        reads.push(decode_run(
             *slice,
             name,
             blob.as_ref(),
-            (wanted.keep, wanted.taken),
+            (wanted.keep_until, wanted.taken),
             decoder,
         ));
     }
-    Answer::Fetch { reads, left }
+    LoadResult::Fetch { reads, left }
 }
 
-pub(super) fn read(
+pub(super) fn decode_run(
     slice: Slice,
-    name: &Name,
+    name: &RunName,
     bytes: Option<&Bytes>,
-    (keep, taken): (Timestamp, Claim),
-    decoder: &mut Decoder,
-) -> Read {
+    (keep, taken): (Timestamp, Progress),
+    decoder: &mut RunDecoder,
+) -> ReadOutcome {
     let Some(bytes) = bytes else {
-        return Read::Gone {
+        return ReadOutcome::Missing {
             slice,
             name: name.clone(),
         };
     };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
-            run.keep_until(keep);
-            run.drop_head(|place| taken.covers(place));
-            Read::Run(run)
+            run.drop_after(keep);
+            run.drop_leading(|place| taken.covers(place));
+            ReadOutcome::Loaded(run)
         }
-        Err(why) => Read::Corrupt {
+        Err(why) => ReadOutcome::Corrupt {
             slice,
             name: name.clone(),
             why,

@@ -4,55 +4,55 @@
 //! What is used and reserved together exceeds the budget by one run at most, of whichever shard: one that holds nothing must be able to load its
 //! next run, however small its part. Only messages that are due at one instant and lie interleaved in several runs must be in memory together.
 
-use crate::limit::{FETCH_BYTES_MAX, RUN_HELD_USUAL, TAIL_LIMIT};
+use crate::limit::{FETCH_BYTES_MAX, TAIL_REPLY_RUNS_MAX, USUAL_RUN_MEMORY_BYTES};
 use crate::model::{Cursor, Timestamp};
-use crate::run::Loaded;
+use crate::run::LoadedRun;
 use crate::schedule::Places;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 /// What is used of the budget, in bytes. One a timer.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryBudget {
     used: Cell<usize>,
     messages: Cell<usize>,
-    budget: usize,
-    accounts: RefCell<Vec<Weak<Account>>>,
+    limit: usize,
+    accounts: RefCell<Vec<Weak<MemoryAccount>>>,
 }
 
 /// What one shard uses of it, as long as the shard is served or a run of its is held.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct MemoryAccount {
     used: Cell<usize>,
     messages: Cell<usize>,
     /// For what is under way from the store.
     reserved: Cell<usize>,
     /// Of a message, when something was loaded last; 0: nothing was yet.
-    mean: Cell<usize>,
+    mean_message: Cell<usize>,
     /// Of a run: the greatest, lately; 0: none was loaded yet.
-    run: Cell<usize>,
-    memory: Rc<Memory>,
+    usual_run: Cell<usize>,
+    budget: Rc<MemoryBudget>,
 }
 
-impl Memory {
+impl MemoryBudget {
     pub(crate) fn new(budget: usize) -> Rc<Self> {
         Rc::new(Self {
             used: Cell::new(0),
             messages: Cell::new(0),
-            budget,
+            limit: budget,
             accounts: RefCell::default(),
         })
     }
 
-    pub(crate) fn open(self: &Rc<Self>) -> Rc<Account> {
+    pub(crate) fn open_account(self: &Rc<Self>) -> Rc<MemoryAccount> {
         let cell = || Cell::new(0);
-        let account = Account {
+        let account = MemoryAccount {
             used: cell(),
             messages: cell(),
             reserved: cell(),
-            mean: cell(),
-            run: cell(),
-            memory: self.clone(),
+            mean_message: cell(),
+            usual_run: cell(),
+            budget: self.clone(),
         };
         let account = Rc::new(account);
         let mut accounts = self.accounts.borrow_mut();
@@ -61,120 +61,122 @@ impl Memory {
         account
     }
 
-    pub(crate) fn used(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.used.get()
     }
 
     /// Messages that are loaded.
-    pub(crate) fn messages(&self) -> usize {
+    pub(crate) fn loaded_messages(&self) -> usize {
         self.messages.get()
     }
 
     /// What all shards may use beyond what they do, if none takes what is kept for another; less than nothing if one exceeds what it may. Half of
     /// the budget is kept, in equal parts; the other half is for whoever comes first, so that one busy shard among idle ones is not held down to
     /// its part.
-    fn free(&self) -> (isize, usize) {
+    fn unallocated(&self) -> (isize, usize) {
         let accounts = self.accounts.borrow();
         let open = || accounts.iter().filter_map(Weak::upgrade);
-        let kept = self.budget / 2 / open().count().max(1);
-        let taken: usize = open().map(|account| account.taken().max(kept)).sum();
-        (self.budget as isize - taken as isize, kept)
+        let kept = self.limit / 2 / open().count().max(1);
+        let taken: usize = open()
+            .map(|account| account.used_and_reserved().max(kept))
+            .sum();
+        (self.limit as isize - taken as isize, kept)
     }
 }
 
-impl Account {
-    fn taken(&self) -> usize {
+impl MemoryAccount {
+    fn used_and_reserved(&self) -> usize {
         self.used.get() + self.reserved.get()
     }
 
     /// Bytes that may be loaded now.
-    pub(crate) fn room(&self) -> usize {
-        let (free, kept) = self.memory.free();
-        usize::try_from(free).unwrap_or(0) + kept.saturating_sub(self.taken())
+    pub(crate) fn available(&self) -> usize {
+        let (free, kept) = self.budget.unallocated();
+        usize::try_from(free).unwrap_or(0) + kept.saturating_sub(self.used_and_reserved())
     }
 
     /// What a run of so many messages will take, with something to spare: by those that were loaded last.
-    pub(crate) fn expected(&self, messages: u32) -> usize {
-        let mean = self.mean.get();
+    pub(crate) fn expected_bytes(&self, messages: u32) -> usize {
+        let mean = self.mean_message.get();
         if mean == 0 {
-            RUN_HELD_USUAL
+            USUAL_RUN_MEMORY_BYTES
         } else {
-            (messages as usize * (mean + mean / 8)).min(RUN_HELD_USUAL)
+            (messages as usize * (mean + mean / 8)).min(USUAL_RUN_MEMORY_BYTES)
         }
     }
 
     /// Keeps so many bytes for what is about to be loaded.
-    pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reserved {
+    pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reservation {
         self.reserved.set(self.reserved.get() + bytes);
-        Reserved {
+        Reservation {
             bytes,
             account: self.clone(),
         }
     }
 
     /// How many runs may be asked for that were just appended, and what they will take: one, whatever the room.
-    pub(crate) fn appended(&self) -> (usize, usize) {
-        let run = if self.run.get() == 0 {
-            RUN_HELD_USUAL
+    pub(crate) fn tail_limits(&self) -> (usize, usize) {
+        let run = if self.usual_run.get() == 0 {
+            USUAL_RUN_MEMORY_BYTES
         } else {
-            self.run.get()
+            self.usual_run.get()
         };
-        let runs = (self.room().min(FETCH_BYTES_MAX) / run).clamp(1, TAIL_LIMIT);
+        let runs = (self.available().min(FETCH_BYTES_MAX) / run).clamp(1, TAIL_REPLY_RUNS_MAX);
         (runs, runs * run)
     }
 
     /// Messages that fit into one of so many parts of the whole budget, if they are as large as those that were loaded last.
-    pub(crate) fn fits(&self, parts: usize) -> u64 {
-        (self.memory.budget / parts)
-            .checked_div(self.mean.get())
+    pub(crate) fn messages_per_part(&self, parts: usize) -> u64 {
+        (self.budget.limit / parts)
+            .checked_div(self.mean_message.get())
             .map_or(u64::MAX, |messages| messages as u64)
     }
 
     /// Nothing more should be loaded.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.room() == 0
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.available() == 0
     }
 
     /// Some shard has exceeded what it may.
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        self.memory.free().0 < 0
+    pub(crate) fn is_over_budget(&self) -> bool {
+        self.budget.unallocated().0 < 0
     }
 
     /// Below half of the whole budget runs are kept whole, though not all of them may be needed soon.
-    pub(crate) fn is_ample(&self) -> bool {
-        self.memory.used.get() < self.memory.budget / 2
+    pub(crate) fn is_half_free(&self) -> bool {
+        self.budget.used.get() < self.budget.limit / 2
     }
 
     fn charge(&self, bytes: usize, messages: usize) {
         self.used.set(self.used.get() + bytes);
         self.messages.set(self.messages.get() + messages);
-        self.memory.used.set(self.memory.used.get() + bytes);
-        self.memory
+        self.budget.used.set(self.budget.used.get() + bytes);
+        self.budget
             .messages
-            .set(self.memory.messages.get() + messages);
+            .set(self.budget.messages.get() + messages);
         if let Some(mean) = self.used.get().checked_div(self.messages.get()) {
-            self.mean.set(mean.max(1));
+            self.mean_message.set(mean.max(1));
         }
     }
 
     fn discharge(&self, bytes: usize, messages: usize) {
         self.used.set(self.used.get() - bytes);
         self.messages.set(self.messages.get() - messages);
-        self.memory.used.set(self.memory.used.get() - bytes);
-        self.memory
+        self.budget.used.set(self.budget.used.get() - bytes);
+        self.budget
             .messages
-            .set(self.memory.messages.get() - messages);
+            .set(self.budget.messages.get() - messages);
     }
 }
 
 /// Room that nobody else takes, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     bytes: usize,
-    account: Rc<Account>,
+    account: Rc<MemoryAccount>,
 }
 
-impl Drop for Reserved {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.account
             .reserved
@@ -184,19 +186,19 @@ impl Drop for Reserved {
 
 /// A loaded run and its charge.
 #[derive(Debug)]
-pub(crate) struct Resident {
-    pub(crate) run: Loaded,
+pub(crate) struct ResidentRun {
+    pub(crate) run: LoadedRun,
     charged: usize,
-    account: Rc<Account>,
+    account: Rc<MemoryAccount>,
 }
 
-impl Resident {
-    pub(crate) fn new(run: Loaded, account: &Rc<Account>) -> Self {
-        let charged = run.bytes_held();
+impl ResidentRun {
+    pub(crate) fn new(run: LoadedRun, account: &Rc<MemoryAccount>) -> Self {
+        let charged = run.memory_size();
         account.charge(charged, run.len());
         account
-            .run
-            .set(charged.max(account.run.get() - account.run.get() / 8));
+            .usual_run
+            .set(charged.max(account.usual_run.get() - account.usual_run.get() / 8));
         Self {
             run,
             charged,
@@ -208,24 +210,24 @@ impl Resident {
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) -> Option<Timestamp> {
         let before = self.run.len();
         self.account.discharge(self.charged, before);
-        self.run.keep_until(horizon);
-        self.charged = self.run.bytes_held();
+        self.run.drop_after(horizon);
+        self.charged = self.run.memory_size();
         self.account.charge(self.charged, self.run.len());
         if self.run.len() < before {
-            self.run.next_after()
+            self.run.first_dropped_due()
         } else {
             None
         }
     }
 }
 
-impl Drop for Resident {
+impl Drop for ResidentRun {
     fn drop(&mut self) {
         self.account.discharge(self.charged, self.run.len());
     }
 }
 
-impl Places for Resident {
+impl Places for ResidentRun {
     fn len(&self) -> usize {
         self.run.len()
     }
@@ -236,14 +238,14 @@ impl Places for Resident {
 }
 
 #[cfg(test)]
-impl Memory {
+impl MemoryBudget {
     /// What is used and reserved together.
-    pub(super) fn taken(&self) -> usize {
+    pub(super) fn used_and_reserved(&self) -> usize {
         self.accounts
             .borrow()
             .iter()
             .filter_map(Weak::upgrade)
-            .map(|account| account.taken())
+            .map(|account| account.used_and_reserved())
             .sum()
     }
 }
@@ -255,29 +257,29 @@ mod tests {
 
     #[test]
     fn one_shard_alone_has_all_of_it_and_many_have_their_parts() {
-        let memory = Memory::new(800);
-        let first = memory.open();
-        assert_eq!(first.room(), 800);
-        let second = memory.open();
-        assert_eq!((first.room(), second.room()), (600, 600));
+        let memory = MemoryBudget::new(800);
+        let first = memory.open_account();
+        assert_eq!(first.available(), 800);
+        let second = memory.open_account();
+        assert_eq!((first.available(), second.available()), (600, 600));
         first.charge(600, 6);
         assert_eq!(
-            (first.room(), second.room()),
+            (first.available(), second.available()),
             (0, 200),
             "its part is left to the other"
         );
         second.charge(200, 2);
-        assert!(first.is_spent() && second.is_spent());
+        assert!(first.is_exhausted() && second.is_exhausted());
         drop(second);
-        let third = memory.open();
+        let third = memory.open_account();
         assert_eq!(
-            (first.room(), third.room()),
+            (first.available(), third.available()),
             (0, 200),
             "one that has gone keeps nothing"
         );
         first.charge(100, 1);
         assert_eq!(
-            (first.is_overdrawn(), third.room()),
+            (first.is_over_budget(), third.available()),
             (true, 200),
             "nor does one that takes too much take another's part"
         );
@@ -285,64 +287,86 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_nobody_elses_until_it_is_given_back() {
-        let memory = Memory::new(800);
-        let (first, second) = (memory.open(), memory.open());
+        let memory = MemoryBudget::new(800);
+        let (first, second) = (memory.open_account(), memory.open_account());
         let reserved = first.reserve(500);
         assert_eq!(
-            (first.room(), second.room(), memory.taken(), memory.used()),
+            (
+                first.available(),
+                second.available(),
+                memory.used_and_reserved(),
+                memory.used_bytes()
+            ),
             (100, 300, 500, 0)
         );
         drop(reserved);
-        assert_eq!((first.room(), second.room(), memory.taken()), (600, 600, 0));
+        assert_eq!(
+            (
+                first.available(),
+                second.available(),
+                memory.used_and_reserved()
+            ),
+            (600, 600, 0)
+        );
     }
 
     #[test]
     fn what_a_shard_expects_follows_from_its_own_messages_and_not_from_anothers() {
-        let memory = Memory::new(1 << 30);
-        let (small, large, new) = (memory.open(), memory.open(), memory.open());
+        let memory = MemoryBudget::new(1 << 30);
+        let (small, large, new) = (
+            memory.open_account(),
+            memory.open_account(),
+            memory.open_account(),
+        );
         small.charge(300 * 1_000, 1_000);
         large.charge(1 << 30, 1_024);
         assert_eq!(
-            (small.expected(1_000), large.expected(2)),
+            (small.expected_bytes(1_000), large.expected_bytes(2)),
             (337_000, 2 * ((1 << 20) + (1 << 17)))
         );
         assert_eq!(
-            (large.expected(1_000), new.expected(1)),
-            (RUN_HELD_USUAL, RUN_HELD_USUAL)
+            (large.expected_bytes(1_000), new.expected_bytes(1)),
+            (USUAL_RUN_MEMORY_BYTES, USUAL_RUN_MEMORY_BYTES)
         );
-        assert_eq!((small.fits(1), new.fits(1)), ((1 << 30) / 300, u64::MAX));
+        assert_eq!(
+            (small.messages_per_part(1), new.messages_per_part(1)),
+            ((1 << 30) / 300, u64::MAX)
+        );
     }
 
     #[test]
     fn of_what_was_appended_as_much_is_asked_for_as_there_is_room_for_and_one_run_at_least() {
-        let memory = Memory::new(64 << 20);
-        let (shard, other) = (memory.open(), memory.open());
+        let memory = MemoryBudget::new(64 << 20);
+        let (shard, other) = (memory.open_account(), memory.open_account());
         assert_eq!(
-            shard.appended(),
-            (3, 3 * RUN_HELD_USUAL),
+            shard.tail_limits(),
+            (3, 3 * USUAL_RUN_MEMORY_BYTES),
             "as long as none was loaded"
         );
-        shard.run.set(10_000);
-        assert_eq!(shard.appended(), (TAIL_LIMIT, TAIL_LIMIT * 10_000));
-        shard.run.set(1 << 20);
-        assert_eq!(shard.appended(), (16, FETCH_BYTES_MAX));
+        shard.usual_run.set(10_000);
+        assert_eq!(
+            shard.tail_limits(),
+            (TAIL_REPLY_RUNS_MAX, TAIL_REPLY_RUNS_MAX * 10_000)
+        );
+        shard.usual_run.set(1 << 20);
+        assert_eq!(shard.tail_limits(), (16, FETCH_BYTES_MAX));
         let (_own, _others) = (shard.reserve(14 << 20), other.reserve(46 << 20));
-        assert_eq!(shard.appended(), (4, 4 << 20));
+        assert_eq!(shard.tail_limits(), (4, 4 << 20));
         let _all = shard.reserve(9 << 20);
-        assert_eq!(shard.appended(), (1, 1 << 20));
+        assert_eq!(shard.tail_limits(), (1, 1 << 20));
     }
 
     proptest! {
         #[test]
         fn together_they_never_fill_more_than_the_budget(loads in prop::collection::vec((0..5_usize, 1..400_usize), 1..200)) {
-            let memory = Memory::new(1_000);
-            let accounts: Vec<_> = (0..5).map(|_| memory.open()).collect();
+            let memory = MemoryBudget::new(1_000);
+            let accounts: Vec<_> = (0..5).map(|_| memory.open_account()).collect();
             for (at, bytes) in loads {
-                let bytes = bytes.min(accounts[at].room());
+                let bytes = bytes.min(accounts[at].available());
                 accounts[at].charge(bytes, 1);
-                prop_assert!(memory.used() <= 1_000);
+                prop_assert!(memory.used_bytes() <= 1_000);
                 for account in &accounts {
-                    prop_assert!(account.used.get() + account.room() >= 100, "each has its part");
+                    prop_assert!(account.used.get() + account.available() >= 100, "each has its part");
                 }
             }
         }

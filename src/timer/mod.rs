@@ -8,32 +8,32 @@
 //! `rewriter` prepares those that are not, each on a thread of its own. Bounded channels between them.
 
 mod advancing;
-mod aside;
 mod catalogs;
 mod claimer;
 mod dispatcher;
-mod exactly;
+mod exactly_once;
 mod filling;
 mod fleet;
 mod flying;
 mod following;
 mod hand;
 mod handing;
+mod handover;
 mod loader;
 mod memory;
 mod outcry;
 mod outlet;
 mod pace;
-mod parting;
 mod placement;
 mod poll;
+mod quarantine;
 mod queue;
 mod retrier;
 mod rewriter;
 mod rewriting;
 mod sealing;
+mod shard_slots;
 mod share;
-mod slot;
 mod stall;
 mod term;
 mod transacting;
@@ -43,21 +43,21 @@ mod wanted;
 mod work;
 
 use crate::metric;
-use crate::model::Rules;
+use crate::model::RoutingRules;
 use crate::trace::Tracer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use catalogs::Claimable;
-pub(crate) use claimer::{Claimer, GaveUp, Holding, Stops};
+pub(crate) use catalogs::RouteCatalog;
+pub(crate) use claimer::{LeaseEvent, LeaseKeeper, ReleaseResult, ShutdownSignals};
 pub(crate) use dispatcher::{Dispatcher, Ports};
 pub(crate) use loader::Loader;
-pub(crate) use outcry::Outcry;
-pub(crate) use outlet::{Clients, Outlets};
-pub(crate) use queue::Queue;
-pub(crate) use retrier::Policy;
-pub(crate) use rewriter::{Rewriter, Shape};
+pub(crate) use outcry::DeliveryAlerts;
+pub(crate) use outlet::{ClusterProducers, Producers};
+pub(crate) use queue::Lane;
+pub(crate) use retrier::RetryPolicy;
+pub(crate) use rewriter::{CompactionPolicy, Compactor};
 
 /// What a timer is told.
 pub(crate) struct Options {
@@ -71,9 +71,9 @@ pub(crate) struct Options {
 
 /// What a timer is told of one route.
 pub(crate) struct RouteOptions {
-    pub(crate) rules: Rules,
+    pub(crate) rules: RoutingRules,
     pub(crate) dead_letter: String,
-    pub(crate) retry: Policy,
+    pub(crate) retry: RetryPolicy,
     /// A message that is handed over for the first time so long after its due, or longer, goes to the dead letters.
     pub(crate) overdue_after: Option<Duration>,
     /// How many messages a second are taken of those that are behind.
@@ -82,19 +82,19 @@ pub(crate) struct RouteOptions {
     pub(crate) target_cluster: String,
     pub(crate) dead_letter_cluster: String,
     /// Exactly-once: the group in which its shards' markers are committed.
-    pub(crate) markers: Option<String>,
+    pub(crate) marker_group: Option<String>,
     /// The topics that it names to deliver to: its target, its dead letters, and what it allows by its full name.
-    pub(crate) reach: Arc<[String]>,
-    pub(crate) metric: metric::Route,
+    pub(crate) known_topics: Arc<[String]>,
+    pub(crate) metric: metric::RouteMetrics,
     pub(crate) tracer: Tracer,
-    pub(crate) outcry: Outcry,
+    pub(crate) alerts: DeliveryAlerts,
 }
 
 /// Serves claimer and dispatcher together. Leases are given back after the last claim is finished.
 pub(crate) async fn serve(
-    claimer: Claimer,
+    claimer: LeaseKeeper,
     dispatcher: Dispatcher,
-    stops: Stops,
+    stops: ShutdownSignals,
 ) -> Result<(), crate::store::Error> {
     let (finish, give_up) = (stops.finish.clone(), stops.give_up.clone());
     let (claimed, dispatched) =

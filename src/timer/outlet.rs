@@ -2,97 +2,105 @@
 //! two targets (see `queue`).
 
 use super::RouteOptions;
-use super::flying::Stage;
-use super::queue::Queue;
-use crate::broker::{Happened, Marker, Outgoing, Report, Sent, Target, Transactional, Transactors};
+use super::flying::Destination;
+use super::queue::Lane;
+use crate::broker::{
+    DeliveryReport, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, Target,
+    TransactionalProducers, TxnOffset,
+};
 use futures_util::future::{FutureExt, LocalBoxFuture, join, join_all, pending, select_all};
 use std::collections::BTreeMap;
 
 /// See the module's page.
-pub(crate) struct Outlets {
-    targets: BTreeMap<String, Clients>,
-    transactors: BTreeMap<String, Box<dyn Transactors>>,
+pub(crate) struct Producers {
+    targets: BTreeMap<String, ClusterProducers>,
+    transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
     /// Transactors that were opened.
-    opened: u64,
+    opened_count: u64,
     /// Those of them that were opened only to end what was left open, and have not; with their cluster.
-    looks: BTreeMap<u64, String>,
+    recovery_opens: BTreeMap<u64, String>,
 }
 
 /// The targets of one cluster.
-pub(crate) struct Clients {
-    pub(crate) short: Box<dyn Target>,
-    pub(crate) long: Box<dyn Target>,
+pub(crate) struct ClusterProducers {
+    pub(crate) fast: Box<dyn Target>,
+    pub(crate) bulk: Box<dyn Target>,
 }
 
 /// By whom a record goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    Queue(Queue),
+pub(super) enum Via {
+    Lane(Lane),
     /// In the transaction of that one.
     Transactor(u64),
 }
 
 /// What outlets tell.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) reports: Vec<Report>,
+pub(super) struct ProducerEvents {
+    pub(super) reports: Vec<DeliveryReport>,
     /// By the number of a transactor.
-    pub(super) happened: Vec<(u64, Happened)>,
+    pub(super) transactions: Vec<(u64, ProducerEvent)>,
 }
 
-impl Clients {
-    fn all(&mut self) -> [&mut Box<dyn Target>; 2] {
-        [&mut self.short, &mut self.long]
+impl ClusterProducers {
+    fn both(&mut self) -> [&mut Box<dyn Target>; 2] {
+        [&mut self.fast, &mut self.bulk]
     }
 }
 
-impl Outlets {
+impl Producers {
     /// By the name of their cluster: targets for all clusters that routes name, transactors for those of exactly-once routes.
     pub(crate) fn new(
-        targets: BTreeMap<String, Clients>,
-        transactors: BTreeMap<String, Box<dyn Transactors>>,
+        targets: BTreeMap<String, ClusterProducers>,
+        transactors: BTreeMap<String, Box<dyn TransactionalProducers>>,
     ) -> Self {
         Self {
             targets,
             transactors,
-            opened: 0,
-            looks: BTreeMap::new(),
+            opened_count: 0,
+            recovery_opens: BTreeMap::new(),
         }
     }
 
     pub(super) fn send(
         &mut self,
-        (route, stage): (&RouteOptions, Stage),
-        by: By,
-        record: &Outgoing<'_>,
+        (route, stage): (&RouteOptions, Destination),
+        by: Via,
+        record: &OutgoingRecord<'_>,
         ticket: u64,
-    ) -> Sent {
+    ) -> SendResult {
         match by {
-            By::Queue(queue) => self.target(route, stage, queue).send(record, ticket),
-            By::Transactor(number) => self.of(route).send(number, record, ticket),
+            Via::Lane(queue) => self.target_for(route, stage, queue).send(record, ticket),
+            Via::Transactor(number) => self.transactors_for(route).send(number, record, ticket),
         }
     }
 
-    fn target(&mut self, route: &RouteOptions, stage: Stage, queue: Queue) -> &mut dyn Target {
+    fn target_for(
+        &mut self,
+        route: &RouteOptions,
+        stage: Destination,
+        queue: Lane,
+    ) -> &mut dyn Target {
         let cluster = match stage {
-            Stage::Target => &route.target_cluster,
-            Stage::Back { .. } => &route.source_cluster,
-            Stage::DeadLetter | Stage::DeadLetterByReference | Stage::DeadLetterWithoutKey => {
-                &route.dead_letter_cluster
-            }
+            Destination::Target => &route.target_cluster,
+            Destination::RetryViaSource { .. } => &route.source_cluster,
+            Destination::DeadLetter
+            | Destination::DeadLetterByReference
+            | Destination::DeadLetterWithoutKey => &route.dead_letter_cluster,
         };
         let clients = self
             .targets
             .get_mut(cluster)
             .expect("the wiring made clients for each cluster of each route");
         match queue {
-            Queue::Short => clients.short.as_mut(),
-            Queue::Long => clients.long.as_mut(),
+            Lane::Fast => clients.fast.as_mut(),
+            Lane::Bulk => clients.bulk.as_mut(),
         }
     }
 
     /// All that an exactly-once route has to do with is on one cluster.
-    fn of(&mut self, route: &RouteOptions) -> &mut dyn Transactors {
+    fn transactors_for(&mut self, route: &RouteOptions) -> &mut dyn TransactionalProducers {
         self.transactors
             .get_mut(&route.source_cluster)
             .expect("the wiring made transactors for each exactly-once route")
@@ -100,72 +108,79 @@ impl Outlets {
     }
 
     /// Opens a transactor and answers its number, from which [`Outlets::slot`] tells whose it is.
-    pub(super) fn open(&mut self, route: &RouteOptions, slot: u16, name: &Transactional) -> u64 {
-        self.opened += 1;
-        let number = self.opened << 16 | u64::from(slot);
-        self.of(route).open(number, name);
+    pub(super) fn open_transactor(
+        &mut self,
+        route: &RouteOptions,
+        slot: u16,
+        name: &ProducerIdentity,
+    ) -> u64 {
+        self.opened_count += 1;
+        let number = self.opened_count << 16 | u64::from(slot);
+        self.transactors_for(route).open(number, name);
         number
     }
 
-    pub(super) fn expect(&mut self, route: &RouteOptions, name: &Transactional) {
-        self.of(route).expect(name);
+    pub(super) fn preconnect(&mut self, route: &RouteOptions, name: &ProducerIdentity) {
+        self.transactors_for(route).preconnect(name);
     }
 
-    pub(super) fn slot(number: u64) -> u16 {
+    pub(super) fn slot_of(number: u64) -> u16 {
         number as u16
     }
 
-    pub(super) fn commit(&mut self, route: &RouteOptions, number: u64, marker: Marker) {
-        self.of(route).commit(number, marker);
+    pub(super) fn commit(&mut self, route: &RouteOptions, number: u64, marker: TxnOffset) {
+        self.transactors_for(route).commit(number, marker);
     }
 
     pub(super) fn abort(&mut self, route: &RouteOptions, number: u64) {
-        self.of(route).abort(number);
+        self.transactors_for(route).abort(number);
     }
 
     /// That transactor was opened only to end what was left open.
-    pub(super) fn looking(&mut self, route: &RouteOptions, number: u64) {
-        self.looks.insert(number, route.source_cluster.clone());
+    pub(super) fn add_recovery_open(&mut self, route: &RouteOptions, number: u64) {
+        self.recovery_opens
+            .insert(number, route.source_cluster.clone());
     }
 
     /// It has.
-    pub(super) fn looked(&mut self, number: u64) {
-        self.looks.remove(&number);
+    pub(super) fn remove_recovery_open(&mut self, number: u64) {
+        self.recovery_opens.remove(&number);
     }
 
     /// How many there are on a route's cluster. One that is away keeps its own waiting, and no other's.
-    pub(super) fn looks(&self, route: &RouteOptions) -> usize {
-        self.looks
+    pub(super) fn recovery_opens(&self, route: &RouteOptions) -> usize {
+        self.recovery_opens
             .values()
             .filter(|cluster| **cluster == route.source_cluster)
             .count()
     }
 
-    pub(super) fn end(&mut self, route: &RouteOptions, number: u64) {
-        self.looked(number);
-        self.of(route).end(number);
+    pub(super) fn end_transactor(&mut self, route: &RouteOptions, number: u64) {
+        self.remove_recovery_open(number);
+        self.transactors_for(route).discard(number);
     }
 
     /// What became of records and transactors: waits for the first that tells, and takes what the others have too, or a busy one would keep
     /// them from being heard. Safe to drop: nothing is waited for once something was taken.
-    pub(super) async fn told(&mut self) -> Told {
-        let targets = self.targets.values_mut().flat_map(Clients::all).map(
-            |target| -> LocalBoxFuture<'_, Told> {
-                Box::pin(target.reports().map(|reports| Told {
+    pub(super) async fn next_events(&mut self) -> ProducerEvents {
+        let targets = self
+            .targets
+            .values_mut()
+            .flat_map(ClusterProducers::both)
+            .map(|target| -> LocalBoxFuture<'_, ProducerEvents> {
+                Box::pin(target.next_reports().map(|reports| ProducerEvents {
                     reports,
-                    ..Told::default()
+                    ..ProducerEvents::default()
+                }))
+            });
+        let transactors = self.transactors.values_mut().map(
+            |transactors| -> LocalBoxFuture<'_, ProducerEvents> {
+                Box::pin(transactors.next_events().map(|happened| ProducerEvents {
+                    transactions: happened,
+                    ..ProducerEvents::default()
                 }))
             },
         );
-        let transactors =
-            self.transactors
-                .values_mut()
-                .map(|transactors| -> LocalBoxFuture<'_, Told> {
-                    Box::pin(transactors.happened().map(|happened| Told {
-                        happened,
-                        ..Told::default()
-                    }))
-                });
         let all: Vec<_> = targets.chain(transactors).collect();
         if all.is_empty() {
             return pending().await;
@@ -173,7 +188,7 @@ impl Outlets {
         let (mut told, _, others) = select_all(all).await;
         for other in others.into_iter().filter_map(FutureExt::now_or_never) {
             told.reports.extend(other.reports);
-            told.happened.extend(other.happened);
+            told.transactions.extend(other.transactions);
         }
         told
     }
@@ -183,7 +198,7 @@ impl Outlets {
         let targets = join_all(
             self.targets
                 .values_mut()
-                .flat_map(Clients::all)
+                .flat_map(ClusterProducers::both)
                 .map(|target| target.close()),
         );
         let transactors = join_all(
@@ -206,17 +221,17 @@ mod tests {
 
     #[async_trait(?Send)]
     impl Target for Reporter {
-        fn send(&mut self, _: &Outgoing<'_>, _: u64) -> Sent {
-            Sent::Full
+        fn send(&mut self, _: &OutgoingRecord<'_>, _: u64) -> SendResult {
+            SendResult::QueueFull
         }
 
-        async fn reports(&mut self) -> Vec<Report> {
+        async fn next_reports(&mut self) -> Vec<DeliveryReport> {
             let Some(ticket) = self.0 else {
                 return pending().await;
             };
-            vec![Report {
+            vec![DeliveryReport {
                 ticket,
-                place: None,
+                position: None,
                 outcome: Ok(()),
             }]
         }
@@ -226,17 +241,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_busy_target_keeps_no_other_from_being_heard() {
-        let clients = |short, long| Clients {
-            short: Box::new(Reporter(short)),
-            long: Box::new(Reporter(long)),
+        let clients = |short, long| ClusterProducers {
+            fast: Box::new(Reporter(short)),
+            bulk: Box::new(Reporter(long)),
         };
         let targets = [
             ("busy".to_owned(), clients(Some(1), None)),
             ("other".to_owned(), clients(None, Some(2))),
         ];
-        let mut outlets = Outlets::new(BTreeMap::from(targets), BTreeMap::new());
+        let mut outlets = Producers::new(BTreeMap::from(targets), BTreeMap::new());
         let heard: Vec<_> = outlets
-            .told()
+            .next_events()
             .await
             .reports
             .iter()

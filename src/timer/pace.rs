@@ -3,11 +3,11 @@
 //! none of its business. Pure.
 
 use super::RouteOptions;
-use super::memory::Resident;
-use super::work::Work;
-use crate::limit::{CATCH_UP_BEHIND, CATCH_UP_STEP};
+use super::memory::ResidentRun;
+use super::work::ShardState;
+use crate::limit::{CATCH_UP_CLAIM_SPAN, CATCH_UP_LATENESS_MIN};
 use crate::model::Timestamp;
-use crate::schedule::Take;
+use crate::schedule::TakenBatch;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,39 +15,39 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The paces of the routes that have one.
-pub(super) struct Paces(BTreeMap<Arc<str>, Pace>);
+pub(super) struct CatchUpRates(BTreeMap<Arc<str>, RateBucket>);
 
 /// A bucket that fills by this worker's part of the rate, up to two steps' worth. A claim may take more than there is, for what is behind and
 /// what is not come together; then the next ones wait until it is made up for.
-struct Pace {
+struct RateBucket {
     rate: f64,
     /// The shards of the route, whoever serves them; 0: nobody has said it.
-    shards: usize,
+    total_shards: usize,
     /// This worker's part of the rate.
     per_second: f64,
-    level: f64,
-    at: Instant,
+    tokens: f64,
+    refilled_at: Instant,
 }
 
-impl Paces {
+impl CatchUpRates {
     pub(super) fn new(routes: &BTreeMap<Arc<str>, RouteOptions>, now: Instant) -> Self {
         let paced = routes.iter().filter_map(|(route, options)| {
-            Some((route.clone(), Pace::new(options.catch_up_rate?, now)))
+            Some((route.clone(), RateBucket::new(options.catch_up_rate?, now)))
         });
         Self(paced.collect())
     }
 
     /// So many shards the routes have, whoever serves them.
-    pub(super) fn count(&mut self, shards: &BTreeMap<Arc<str>, usize>) {
+    pub(super) fn set_shard_counts(&mut self, shards: &BTreeMap<Arc<str>, usize>) {
         for (route, pace) in &mut self.0 {
-            pace.shards = shards.get(route).copied().unwrap_or(0);
+            pace.total_shards = shards.get(route).copied().unwrap_or(0);
         }
     }
 
     /// Of a route this worker serves so many shards.
-    pub(super) fn serve(&mut self, served: impl Fn(&str) -> usize, now: Instant) {
+    pub(super) fn set_served(&mut self, served: impl Fn(&str) -> usize, now: Instant) {
         for (route, pace) in &mut self.0 {
-            pace.serve(served(route), now);
+            pace.set_served(served(route), now);
         }
     }
 
@@ -65,16 +65,16 @@ impl Paces {
     /// So many were taken.
     fn spend(&mut self, route: &str, messages: usize) {
         if let Some(pace) = self.0.get_mut(route) {
-            pace.level -= messages as f64;
+            pace.tokens -= messages as f64;
         }
     }
 }
 
-impl Work {
+impl ShardState {
     /// How many messages may be taken, of `room`: fewer while the shard is behind and its route catches up by a rate.
-    pub(super) fn paced(
+    pub(super) fn limit_catch_up(
         &mut self,
-        paces: &mut Paces,
+        paces: &mut CatchUpRates,
         room: usize,
         wall: Timestamp,
         now: Instant,
@@ -84,27 +84,32 @@ impl Work {
             || !paces.has(route)
             || self
                 .schedule
-                .least_due(wall)
-                .is_none_or(|due| due >= behind(wall))
+                .earliest_due(wall)
+                .is_none_or(|due| due >= catch_up_before(wall))
         {
             return room;
         }
         match paces.room(route, now) {
             Ok(most) => room.min(most),
             Err(at) => {
-                self.not_before = self.not_before.max(Some(at));
+                self.no_claim_before = self.no_claim_before.max(Some(at));
                 0
             }
         }
     }
 
     /// What was taken counts, if it was behind.
-    pub(super) fn spend(&self, paces: &mut Paces, take: &Take<Resident>, wall: Timestamp) {
+    pub(super) fn spend_catch_up(
+        &self,
+        paces: &mut CatchUpRates,
+        take: &TakenBatch<ResidentRun>,
+        wall: Timestamp,
+    ) {
         let route = &self.lease.shard.route;
         if paces.has(route) {
-            let is_behind = |(resident, at): &&(Rc<Resident>, u32)| {
+            let is_behind = |(resident, at): &&(Rc<ResidentRun>, u32)| {
                 let due = resident.run.place(*at as usize).due;
-                !due.is_at_once() && due < behind(wall)
+                !due.is_at_once() && due < catch_up_before(wall)
             };
             paces.spend(route, take.messages.iter().filter(is_behind).count());
         }
@@ -112,58 +117,61 @@ impl Work {
 }
 
 /// What is due before it is behind.
-fn behind(wall: Timestamp) -> Timestamp {
+fn catch_up_before(wall: Timestamp) -> Timestamp {
     Timestamp::from_millis(
         wall.as_millis()
-            .saturating_sub(CATCH_UP_BEHIND.as_millis() as i64),
+            .saturating_sub(CATCH_UP_LATENESS_MIN.as_millis() as i64),
     )
 }
 
-impl Pace {
+impl RateBucket {
     fn new(rate: u32, now: Instant) -> Self {
         let rate = f64::from(rate);
         Self {
             rate,
-            shards: 0,
+            total_shards: 0,
             per_second: rate,
-            level: 0.0,
-            at: now,
+            tokens: 0.0,
+            refilled_at: now,
         }
     }
 
     /// What was gained so far was gained by the part that it had.
-    fn serve(&mut self, served: usize, now: Instant) {
-        let is_all = served >= self.shards;
+    fn set_served(&mut self, served: usize, now: Instant) {
+        let is_all = served >= self.total_shards;
         let per_second = self.rate
             * if is_all {
                 1.0
             } else {
-                served.max(1) as f64 / self.shards as f64
+                served.max(1) as f64 / self.total_shards as f64
             };
         if per_second.to_bits() != self.per_second.to_bits() {
-            self.gain(now);
+            self.refill(now);
             self.per_second = per_second;
         }
     }
 
-    fn gain(&mut self, now: Instant) {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
-        self.level = (self.level + gained).min(2.0 * self.step());
-        self.at = now;
+    fn refill(&mut self, now: Instant) {
+        let gained = now
+            .saturating_duration_since(self.refilled_at)
+            .as_secs_f64()
+            * self.per_second;
+        self.tokens = (self.tokens + gained).min(2.0 * self.burst());
+        self.refilled_at = now;
     }
 
     /// Nothing is given out before a step's worth is there: claims of a message each would cost more than the messages.
-    fn step(&self) -> f64 {
-        (self.per_second * CATCH_UP_STEP.as_secs_f64()).max(1.0)
+    fn burst(&self) -> f64 {
+        (self.per_second * CATCH_UP_CLAIM_SPAN.as_secs_f64()).max(1.0)
     }
 
     fn room(&mut self, now: Instant) -> Result<usize, Instant> {
-        self.gain(now);
-        let lacks = self.step() - self.level;
+        self.refill(now);
+        let lacks = self.burst() - self.tokens;
         if lacks > 0.0 {
             Err(now + Duration::from_secs_f64(lacks / self.per_second))
         } else {
-            Ok(self.level as usize)
+            Ok(self.tokens as usize)
         }
     }
 }
@@ -183,19 +191,19 @@ mod tests {
             (10_000_000, 4_096),
         ] {
             let start = Instant::now();
-            let (mut pace, mut now, mut taken) = (Pace::new(rate, start), start, 0);
+            let (mut pace, mut now, mut taken) = (RateBucket::new(rate, start), start, 0);
             while now < start + Duration::from_secs(60) {
                 match pace.room(now) {
                     Ok(room) => {
                         let some = room.min(greed);
-                        (pace.level, taken) = (pace.level - some as f64, taken + some);
+                        (pace.tokens, taken) = (pace.tokens - some as f64, taken + some);
                         now += Duration::from_millis(1);
                     }
                     // A tick may come late.
                     Err(at) => now = at + Duration::from_millis(2),
                 }
             }
-            let most = 60 * rate as usize + 2 * pace.step() as usize;
+            let most = 60 * rate as usize + 2 * pace.burst() as usize;
             assert!(taken <= most, "{rate}: {taken}");
             assert!(
                 taken >= (60 * rate as usize * 9 / 10).min(greed * 50_000),
@@ -204,10 +212,13 @@ mod tests {
         }
     }
 
-    fn paces(rate: u32, shards: usize, start: Instant) -> Paces {
+    fn paces(rate: u32, shards: usize, start: Instant) -> CatchUpRates {
         let route = Arc::<str>::from("orders");
-        let mut paces = Paces(BTreeMap::from([(route.clone(), Pace::new(rate, start))]));
-        paces.count(&BTreeMap::from([(route, shards)]));
+        let mut paces = CatchUpRates(BTreeMap::from([(
+            route.clone(),
+            RateBucket::new(rate, start),
+        )]));
+        paces.set_shard_counts(&BTreeMap::from([(route, shards)]));
         paces
     }
 
@@ -225,7 +236,7 @@ mod tests {
             for (me, paces) in workers.iter_mut().enumerate() {
                 // Each shard has one worker at a time; there is one more every twenty seconds.
                 let served = (0..SHARDS).filter(|shard| shard % living == me).count();
-                paces.serve(|_| served, now);
+                paces.set_served(|_| served, now);
                 if served > 0
                     && let Ok(room) = paces.room("orders", now)
                 {
@@ -243,8 +254,8 @@ mod tests {
         let start = Instant::now();
         let mut paces = paces(100, 0, start);
         let mut part_of = |shards: usize, served: usize| {
-            paces.count(&BTreeMap::from([("orders".into(), shards)]));
-            paces.serve(|_| served, start);
+            paces.set_shard_counts(&BTreeMap::from([("orders".into(), shards)]));
+            paces.set_served(|_| served, start);
             paces.0["orders"].per_second.round() as u32
         };
         assert_eq!(
@@ -263,12 +274,12 @@ mod tests {
     #[test]
     fn what_was_not_used_is_no_flood_later() {
         let start = Instant::now();
-        let mut pace = Pace::new(1_000, start);
+        let mut pace = RateBucket::new(1_000, start);
         assert_eq!(
             pace.room(start + Duration::from_secs(3_600)),
-            Ok(2 * pace.step() as usize)
+            Ok(2 * pace.burst() as usize)
         );
-        pace.level -= 500.0;
+        pace.tokens -= 500.0;
         let at = pace
             .room(start + Duration::from_secs(3_600))
             .expect_err("more was taken than there was");

@@ -6,14 +6,14 @@
 //! but workers and shards can have both: if what stays never moves, every shard follows an order of the workers of its own, and no orders
 //! fill every fleet evenly. So some shards move between workers that stay: of 32 shards one to two beside the eight that must.
 
-use crate::model::{ShardId, Worker};
+use crate::model::{ShardId, WorkerId};
 use std::collections::BTreeMap;
 
 /// The worker of each shard; empty if there is no worker.
-pub(super) fn place<'s>(
-    workers: &[Worker],
+pub(super) fn assign<'s>(
+    workers: &[WorkerId],
     shards: &'s [ShardId],
-) -> BTreeMap<&'s ShardId, Worker> {
+) -> BTreeMap<&'s ShardId, WorkerId> {
     let mut placed = BTreeMap::new();
     if workers.is_empty() {
         return placed;
@@ -33,7 +33,7 @@ pub(super) fn place<'s>(
 }
 
 /// All pairs of a shard and the place of a worker, the heaviest first.
-fn by_weight<'s>(workers: &[Worker], shards: &'s [ShardId]) -> Vec<(u64, &'s ShardId, usize)> {
+fn by_weight<'s>(workers: &[WorkerId], shards: &'s [ShardId]) -> Vec<(u64, &'s ShardId, usize)> {
     let mut pairs = Vec::with_capacity(workers.len() * shards.len());
     for shard in shards {
         let hash = text_hash(&shard.to_string());
@@ -49,9 +49,9 @@ fn by_weight<'s>(workers: &[Worker], shards: &'s [ShardId]) -> Vec<(u64, &'s Sha
     pairs
 }
 
-fn weight(shard: u64, worker: Worker) -> u64 {
+fn weight(shard: u64, worker: WorkerId) -> u64 {
     let (high, low) = ((worker.0 >> 64) as u64, worker.0 as u64);
-    mixed(mixed(shard ^ high) ^ low)
+    mix(mix(shard ^ high) ^ low)
 }
 
 /// FNV-1a. Written out, as a hash that processes of two versions must agree on may not change with a library.
@@ -62,7 +62,7 @@ fn text_hash(text: &str) -> u64 {
 }
 
 /// Spreads what differs in few bits over all of them: the last step of splitmix64.
-fn mixed(value: u64) -> u64 {
+fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -83,18 +83,18 @@ mod tests {
             .collect()
     }
 
-    fn workers(count: usize, seed: u64) -> Vec<Worker> {
+    fn workers(count: usize, seed: u64) -> Vec<WorkerId> {
         let mut random = StdRng::seed_from_u64(seed);
-        (0..count).map(|_| Worker(random.random())).collect()
+        (0..count).map(|_| WorkerId(random.random())).collect()
     }
 
-    fn load(placed: &BTreeMap<&ShardId, Worker>, worker: Worker) -> usize {
+    fn load(placed: &BTreeMap<&ShardId, WorkerId>, worker: WorkerId) -> usize {
         placed.values().filter(|owner| **owner == worker).count()
     }
 
     /// How many shards move, and how many must, for the parts of those who stay to become smaller, and of those who go nothing.
-    fn moves(before: &[Worker], after: &[Worker], shards: &[ShardId]) -> (usize, usize) {
-        let (old, new) = (place(before, shards), place(after, shards));
+    fn moves(before: &[WorkerId], after: &[WorkerId], shards: &[ShardId]) -> (usize, usize) {
+        let (old, new) = (assign(before, shards), assign(after, shards));
         let moved = shards
             .iter()
             .filter(|shard| old[shard] != new[shard])
@@ -112,7 +112,7 @@ mod tests {
         #[test]
         fn every_shard_has_one_worker_and_no_two_workers_differ_by_more_than_one(count in 0..80, fleet in 1..12_usize, seed: u64) {
             let (shards, workers) = (shards(count), workers(fleet, seed));
-            let placed = place(&workers, &shards);
+            let placed = assign(&workers, &shards);
             prop_assert_eq!(placed.len(), shards.len());
             let loads: Vec<_> = workers.iter().map(|worker| load(&placed, *worker)).collect();
             prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
@@ -122,10 +122,10 @@ mod tests {
         #[test]
         fn all_workers_come_to_the_same_answer_in_whatever_order_they_were_told(count in 0..40, fleet in 1..8_usize, seed: u64) {
             let (mut shards, mut workers) = (shards(count), workers(fleet, seed));
-            let placed: BTreeMap<_, _> = place(&workers, &shards).into_iter().map(|(shard, worker)| (shard.clone(), worker)).collect();
+            let placed: BTreeMap<_, _> = assign(&workers, &shards).into_iter().map(|(shard, worker)| (shard.clone(), worker)).collect();
             workers.reverse();
             shards.reverse();
-            let again: BTreeMap<_, _> = place(&workers, &shards).into_iter().map(|(shard, worker)| (shard.clone(), worker)).collect();
+            let again: BTreeMap<_, _> = assign(&workers, &shards).into_iter().map(|(shard, worker)| (shard.clone(), worker)).collect();
             prop_assert_eq!(placed, again);
         }
 
@@ -196,7 +196,7 @@ mod tests {
     fn thirty_two_shards_are_even_on_one_two_four_and_three_workers() {
         let (shards, workers) = (shards(32), workers(4, 7));
         for fleet in [&workers[..1], &workers[..2], &workers[..], &workers[1..]] {
-            let placed = place(fleet, &shards);
+            let placed = assign(fleet, &shards);
             let loads: Vec<_> = fleet.iter().map(|worker| load(&placed, *worker)).collect();
             assert!(
                 loads
@@ -210,11 +210,11 @@ mod tests {
     /// Two versions of this program in one fleet must agree.
     #[test]
     fn the_weights_are_what_they_always_were() {
-        let placed = place(&[Worker(1), Worker(2), Worker(3)], &shards(8))
+        let placed = assign(&[WorkerId(1), WorkerId(2), WorkerId(3)], &shards(8))
             .into_values()
             .map(|worker| worker.0)
             .collect::<Vec<_>>();
         assert_eq!(placed, [2, 1, 1, 3, 3, 3, 2, 1]);
-        assert_eq!(place(&[], &shards(8)).len(), 0);
+        assert_eq!(assign(&[], &shards(8)).len(), 0);
     }
 }

@@ -1,13 +1,16 @@
 //! The lane that has the outer levels of a shard rewritten: when its runs are looked at, and whether what came of it may still be done.
 
 use super::RouteOptions;
-use super::rewriter::{Chore, Done, Found, Swap};
-use super::work::{Phase, Work};
-use crate::limit::{REWRITE_FIRST, REWRITE_FRONT, REWRITE_IDLE, REWRITE_INTERVAL, REWRITE_PAUSE};
+use super::rewriter::{CompactionReply, CompactionResult, CompactionTask, Replacement};
+use super::work::{ShardPhase, ShardState};
+use crate::limit::{
+    COMPACT_FIRST_SCAN_DELAY, COMPACT_FRONT_SCAN_INTERVAL, COMPACT_IDLE_SCAN_INTERVAL,
+    COMPACT_SCAN_INTERVAL, COMPACT_STEP_PAUSE,
+};
 use crate::model::{Lease, ShardId, Slice, Timestamp, Watermark};
-use crate::mutant::{self, Mutant};
-use crate::run::Name;
-use crate::store::{Error, Rewrite, Rewritten, Store};
+use crate::mutant::{self, InjectedFault};
+use crate::run::RunName;
+use crate::store::{Error, ReplaceRuns, Replaced, Store};
 use futures_util::future::{LocalBoxFuture, pending};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,144 +18,159 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Where the looking stands.
-pub(super) struct Rewriting {
-    under_way: bool,
+pub(super) struct CompactionScan {
+    in_progress: bool,
     /// Not before.
-    at: Instant,
+    next_at: Instant,
     /// Where in the list it goes on.
-    from: Timestamp,
+    resume_from: Timestamp,
     /// When its beginning, where what comes soon is, had nothing to do last; and whether that is what is looked at, though it goes on elsewhere.
-    front: Instant,
-    is_front: bool,
+    front_clean_at: Instant,
+    scans_front: bool,
     /// What the shard held when the list was begun; and what it held, and when that was, when nothing was found to do.
-    begun: Watermark,
-    clean: Option<(Watermark, Instant)>,
+    watermark_at_start: Watermark,
+    found_clean: Option<(Watermark, Instant)>,
     /// So many the store has counted, by its answer to the last one.
-    counted: Option<u64>,
+    rewrite_count: Option<u64>,
     /// Runs are being put in the place of others, which may be done while the shard is loaded no further than that.
-    before: Option<Timestamp>,
+    replacing_before: Option<Timestamp>,
 }
 
-impl Rewriting {
+impl CompactionScan {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            under_way: false,
-            at: now + REWRITE_FIRST,
-            from: Timestamp::AT_ONCE,
-            front: now,
-            is_front: false,
-            begun: Watermark(0),
-            clean: None,
-            counted: None,
-            before: None,
+            in_progress: false,
+            next_at: now + COMPACT_FIRST_SCAN_DELAY,
+            resume_from: Timestamp::AT_ONCE,
+            front_clean_at: now,
+            scans_front: false,
+            watermark_at_start: Watermark(0),
+            found_clean: None,
+            rewrite_count: None,
+            replacing_before: None,
         }
     }
 
     /// The shard is loaded anew: it is looked at anew too, but what is being swapped still is.
-    pub(super) fn again(&self, now: Instant) -> Self {
+    pub(super) fn restarted(&self, now: Instant) -> Self {
         Self {
-            before: self.before,
+            replacing_before: self.replacing_before,
             ..Self::new(now)
         }
     }
 
     /// How many rewrites there are, if that is known before it is seen.
-    pub(super) fn counted(&self) -> Option<u64> {
-        self.counted
+    pub(super) fn rewrite_count(&self) -> Option<u64> {
+        self.rewrite_count
     }
 
     /// Whether the shard must not be loaded so far now. At most as long as a call of the store takes, and it is not begun for what is due soon.
-    pub(super) fn bars(&self, until: Timestamp) -> bool {
-        let is_swapped = self.before.is_some_and(|before| before <= until);
-        is_swapped && !mutant::active(Mutant::LoadsMeanwhile)
-            || self.under_way && mutant::active(Mutant::AwaitsRewriter)
+    pub(super) fn blocks_load(&self, until: Timestamp) -> bool {
+        let is_swapped = self.replacing_before.is_some_and(|before| before <= until);
+        is_swapped && !mutant::active(InjectedFault::LoadRunsBeingReplaced)
+            || self.in_progress && mutant::active(InjectedFault::LoadWaitsForCompactor)
     }
 }
 
-impl Work {
+impl ShardState {
     /// What the rewriter is to look at now, if anything.
-    pub(crate) fn next_chore(&mut self, wall: Timestamp, now: Instant) -> Option<Chore> {
-        let (seen, lane) = (self.schedule.seen(), &mut self.rewriting);
-        if self.phase != Phase::Active
-            || lane.under_way
-            || lane.before.is_some()
-            || lane.at > now
-            || self.horizon.is_at_once()
+    pub(crate) fn next_compaction_job(
+        &mut self,
+        wall: Timestamp,
+        now: Instant,
+    ) -> Option<CompactionTask> {
+        let (seen, lane) = (self.schedule.seen(), &mut self.compaction);
+        if self.phase != ShardPhase::Active
+            || lane.in_progress
+            || lane.replacing_before.is_some()
+            || lane.next_at > now
+            || self.load_horizon.is_at_once()
         {
             return None;
         }
-        if lane.from.is_at_once() {
-            if lane
-                .clean
-                .is_some_and(|(watermark, at)| watermark == seen && now < at + REWRITE_IDLE)
-            {
-                lane.at = now + REWRITE_INTERVAL;
+        if lane.resume_from.is_at_once() {
+            if lane.found_clean.is_some_and(|(watermark, at)| {
+                watermark == seen && now < at + COMPACT_IDLE_SCAN_INTERVAL
+            }) {
+                lane.next_at = now + COMPACT_SCAN_INTERVAL;
                 return None;
             }
-            lane.begun = seen;
+            lane.watermark_at_start = seen;
         }
-        lane.under_way = true;
-        lane.is_front = !lane.from.is_at_once() && now >= lane.front + REWRITE_FRONT;
-        let from = if lane.is_front {
+        lane.in_progress = true;
+        lane.scans_front = !lane.resume_from.is_at_once()
+            && now >= lane.front_clean_at + COMPACT_FRONT_SCAN_INTERVAL;
+        let from = if lane.scans_front {
             Timestamp::AT_ONCE
         } else {
-            lane.from
+            lane.resume_from
         };
-        let hour_max = self.memory.fits(4);
-        let loaded = if mutant::active(Mutant::RewriteRaces) {
+        let hour_max = self.memory.messages_per_part(4);
+        let loaded = if mutant::active(InjectedFault::CompactRunsBeingLoaded) {
             Timestamp::AT_ONCE
         } else {
-            self.horizon.max(wall)
+            self.load_horizon.max(wall)
         };
-        Some(Chore {
+        Some(CompactionTask {
             shard: self.lease.shard.clone(),
-            tag: self.tag(),
-            loaded,
-            from,
-            hour_max,
+            tag: self.load_generation(),
+            loaded_until: loaded,
+            scan_from: from,
+            hour_messages_max: hour_max,
         })
     }
 
     /// The rewriter has looked. Answers what is to be done about it, if it may still be done.
-    fn looked(&mut self, found: Found, wall: Timestamp, now: Instant) -> Option<Swap> {
-        let lane = &mut self.rewriting;
-        lane.under_way = false;
-        lane.at = now + REWRITE_INTERVAL;
+    fn on_compaction_result(
+        &mut self,
+        found: CompactionResult,
+        wall: Timestamp,
+        now: Instant,
+    ) -> Option<Replacement> {
+        let lane = &mut self.compaction;
+        lane.in_progress = false;
+        lane.next_at = now + COMPACT_SCAN_INTERVAL;
         match found {
-            Found::Swap(swap) => return self.may_swap(&swap, wall).then_some(swap),
-            Found::Nothing { .. } if lane.is_front => {
-                (lane.front, lane.at) = (now, now + REWRITE_PAUSE)
+            CompactionResult::Replace(swap) => {
+                return self.may_replace(&swap, wall).then_some(swap);
             }
-            Found::Nothing { more: None } => {
-                (lane.from, lane.clean) = (Timestamp::AT_ONCE, Some((lane.begun, now)))
+            CompactionResult::NothingToDo { .. } if lane.scans_front => {
+                (lane.front_clean_at, lane.next_at) = (now, now + COMPACT_STEP_PAUSE)
             }
-            Found::Nothing { more: Some(from) } => {
-                lane.front = if lane.from.is_at_once() {
+            CompactionResult::NothingToDo { resume_from: None } => {
+                (lane.resume_from, lane.found_clean) =
+                    (Timestamp::AT_ONCE, Some((lane.watermark_at_start, now)))
+            }
+            CompactionResult::NothingToDo {
+                resume_from: Some(from),
+            } => {
+                lane.front_clean_at = if lane.resume_from.is_at_once() {
                     now
                 } else {
-                    lane.front
+                    lane.front_clean_at
                 };
-                (lane.from, lane.at) = (from, now + REWRITE_PAUSE);
+                (lane.resume_from, lane.next_at) = (from, now + COMPACT_STEP_PAUSE);
             }
-            Found::Useless => lane.at = now + REWRITE_PAUSE,
-            Found::NoAnswer => {}
+            CompactionResult::NoGain => lane.next_at = now + COMPACT_STEP_PAUSE,
+            CompactionResult::StoreUnavailable => {}
         }
         None
     }
 
     /// Nothing of the new runs is loaded, or about to be.
-    fn may_swap(&self, swap: &Swap, wall: Timestamp) -> bool {
-        self.phase == Phase::Active
-            && (self.horizon.max(wall) < swap.before || mutant::active(Mutant::RewriteRaces))
+    fn may_replace(&self, swap: &Replacement, wall: Timestamp) -> bool {
+        self.phase == ShardPhase::Active
+            && (self.load_horizon.max(wall) < swap.valid_until
+                || mutant::active(InjectedFault::CompactRunsBeingLoaded))
     }
 
     /// The store has put others in the place of these runs.
-    fn swapped(&mut self, inputs: &[(Slice, Name)], now: Instant) {
-        self.rewriting.at = now + REWRITE_PAUSE;
-        if !mutant::active(Mutant::ForgetsReplaced) {
+    fn on_replaced(&mut self, inputs: &[(Slice, RunName)], now: Instant) {
+        self.compaction.next_at = now + COMPACT_STEP_PAUSE;
+        if !mutant::active(InjectedFault::ForgetReplacedRun) {
             inputs
                 .iter()
-                .for_each(|(_, name)| self.inventory.replaced(name));
+                .for_each(|(_, name)| self.inventory.mark_replaced(name));
         }
     }
 }
@@ -162,64 +180,74 @@ impl Work {
 /// What comes of a call that fails, or is dropped, is not known, and need not be: whichever runs are there when they are needed are found by
 /// listing, and a run that is found gone makes the shard load again.
 #[derive(Default)]
-pub(super) struct Swapping {
-    found: Option<Done>,
-    under_way: Option<LocalBoxFuture<'static, Swapped>>,
+pub(super) struct ReplacementCall {
+    found: Option<CompactionReply>,
+    in_flight: Option<LocalBoxFuture<'static, ReplacementReply>>,
 }
 
 /// What came of a swap.
-pub(super) struct Swapped {
+pub(super) struct ReplacementReply {
     lease: Lease,
     after: u64,
-    inputs: Vec<(Slice, Name)>,
-    outcome: Result<Vec<Rewritten>, Error>,
+    inputs: Vec<(Slice, RunName)>,
+    outcome: Result<Vec<Replaced>, Error>,
 }
 
-impl Swapping {
+impl ReplacementCall {
     /// Whether it can take in what the rewriter has found: one at a time, so that what is held is bounded.
-    pub(super) fn is_free(&self) -> bool {
-        self.found.is_none() && self.under_way.is_none()
+    pub(super) fn is_idle(&self) -> bool {
+        self.found.is_none() && self.in_flight.is_none()
     }
 
-    pub(super) fn add(&mut self, done: Done) {
+    pub(super) fn add_result(&mut self, done: CompactionReply) {
         self.found = Some(done);
     }
 
     /// Begins what was found, if it may still be done.
-    pub(super) fn begin(
+    pub(super) fn start(
         &mut self,
         store: &Rc<dyn Store>,
-        works: &mut BTreeMap<ShardId, Work>,
+        works: &mut BTreeMap<ShardId, ShardState>,
         wall: Timestamp,
     ) {
-        let Some(Done { shard, tag, found }) = self.found.take() else {
-            return;
-        };
-        let Some(work) = works.get_mut(&shard).filter(|work| work.tag() == tag) else {
-            return;
-        };
-        let Some(Swap {
-            inputs,
-            outputs,
-            before,
-        }) = work.looked(found, wall, Instant::now())
+        let Some(CompactionReply {
+            shard,
+            tag,
+            result: found,
+        }) = self.found.take()
         else {
             return;
         };
-        let Some(after) = work.rewrites() else { return };
-        work.rewriting.before = Some(before);
+        let Some(work) = works
+            .get_mut(&shard)
+            .filter(|work| work.load_generation() == tag)
+        else {
+            return;
+        };
+        let Some(Replacement {
+            inputs,
+            outputs,
+            valid_until: before,
+        }) = work.on_compaction_result(found, wall, Instant::now())
+        else {
+            return;
+        };
+        let Some(after) = work.rewrite_count() else {
+            return;
+        };
+        work.compaction.replacing_before = Some(before);
         let (store, request) = (
             store.clone(),
-            Rewrite {
+            ReplaceRuns {
                 lease: work.lease.clone(),
-                after,
+                known_replacements: after,
                 inputs,
                 outputs,
             },
         );
-        self.under_way = Some(Box::pin(async move {
-            let outcome = store.rewrite(std::slice::from_ref(&request)).await;
-            Swapped {
+        self.in_flight = Some(Box::pin(async move {
+            let outcome = store.replace_runs(std::slice::from_ref(&request)).await;
+            ReplacementReply {
                 lease: request.lease,
                 after,
                 inputs: request.inputs,
@@ -229,26 +257,26 @@ impl Swapping {
     }
 
     /// Waits for the one under way; for ever, if there is none. Safe to drop: the call goes on with the next.
-    pub(super) async fn ended(&mut self) -> Swapped {
-        let Some(under_way) = &mut self.under_way else {
+    pub(super) async fn reply(&mut self) -> ReplacementReply {
+        let Some(under_way) = &mut self.in_flight else {
             return pending().await;
         };
         let swapped = under_way.await;
-        self.under_way = None;
+        self.in_flight = None;
         swapped
     }
 }
 
 /// Takes in what came of a swap; answers the shard if it is not ours any more.
-pub(super) fn swapped(
-    works: &mut BTreeMap<ShardId, Work>,
+pub(super) fn apply_replacement(
+    works: &mut BTreeMap<ShardId, ShardState>,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
-    Swapped {
+    ReplacementReply {
         lease,
         after,
         inputs,
         outcome,
-    }: Swapped,
+    }: ReplacementReply,
 ) -> Result<Option<ShardId>, Error> {
     // Of a lease that has ended it says nothing about the one that the shard is held by since.
     let Some(work) = works
@@ -259,18 +287,21 @@ pub(super) fn swapped(
     };
     let shard = lease.shard;
     // If it is not known whether it was counted, the next look tells.
-    (work.rewriting.before, work.rewriting.counted) = (None, None);
+    (
+        work.compaction.replacing_before,
+        work.compaction.rewrite_count,
+    ) = (None, None);
     match outcome.map(|outcomes| outcomes.first().copied()) {
-        Ok(Some(Rewritten::Done)) => {
-            work.rewriting.counted = Some(after + 1);
-            work.swapped(&inputs, Instant::now());
+        Ok(Some(Replaced::Done)) => {
+            work.compaction.rewrite_count = Some(after + 1);
+            work.on_replaced(&inputs, Instant::now());
             routes[&shard.route]
                 .metric
-                .rewritten_runs
+                .compacted_runs
                 .increment(inputs.len() as u64);
         }
-        Ok(Some(Rewritten::Fenced | Rewritten::Unknown)) => return Ok(Some(shard)),
-        Ok(Some(Rewritten::Changed) | None) => {}
+        Ok(Some(Replaced::Fenced | Replaced::Unknown)) => return Ok(Some(shard)),
+        Ok(Some(Replaced::Conflict) | None) => {}
         Err(error) if error.is_transient() => {
             tracing::debug!(%shard, %error, "runs were not rewritten")
         }
@@ -281,53 +312,59 @@ pub(super) fn swapped(
 
 #[cfg(test)]
 mod tests {
-    use super::super::loader::{Answer, Wanted, What, fetch_answer, read};
-    use super::super::memory::Memory;
+    use super::super::loader::{FetchBounds, Load, LoadResult, decode_run, fetch_result};
+    use super::super::memory::MemoryBudget;
     use super::*;
-    use crate::model::{Claim, Cursor, Level, Offset};
-    use crate::run::{Decoder, Encoder};
-    use crate::store::{History, Listing};
+    use crate::model::{Cursor, Level, Offset, Progress};
+    use crate::run::{RunDecoder, RunEncoder};
+    use crate::store::{Lineage, RunEntry};
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
 
     /// A shard whose runs are being looked at.
-    fn looking() -> Work {
-        let mut work = Work::begun(1, &Memory::new(1 << 20), Watermark(9));
-        work.horizon = Timestamp::from_millis(5_000);
+    fn looking() -> ShardState {
+        let mut work = ShardState::for_test(1, &MemoryBudget::new(1 << 20), Watermark(9));
+        work.load_horizon = Timestamp::from_millis(5_000);
         let chore = work
-            .next_chore(WALL, Instant::now() + REWRITE_FIRST)
+            .next_compaction_job(WALL, Instant::now() + COMPACT_FIRST_SCAN_DELAY)
             .unwrap();
-        assert_eq!(chore.loaded, work.horizon);
+        assert_eq!(chore.loaded_until, work.load_horizon);
         work
     }
 
-    fn swap(before: i64) -> Found {
-        Found::Swap(Swap {
+    fn swap(before: i64) -> CompactionResult {
+        CompactionResult::Replace(Replacement {
             inputs: Vec::new(),
             outputs: Vec::new(),
-            before: Timestamp::from_millis(before),
+            valid_until: Timestamp::from_millis(before),
         })
     }
 
     #[test]
     fn runs_are_put_in_their_place_only_as_long_as_nothing_of_them_is_loaded() {
         let now = Instant::now();
-        assert!(looking().looked(swap(5_001), WALL, now).is_some());
         assert!(
-            looking().looked(swap(5_000), WALL, now).is_none(),
+            looking()
+                .on_compaction_result(swap(5_001), WALL, now)
+                .is_some()
+        );
+        assert!(
+            looking()
+                .on_compaction_result(swap(5_000), WALL, now)
+                .is_none(),
             "it is loaded"
         );
         assert!(
             looking()
-                .looked(swap(5_001), Timestamp::from_millis(5_001), now)
+                .on_compaction_result(swap(5_001), Timestamp::from_millis(5_001), now)
                 .is_none(),
             "it is due"
         );
         let mut risen = looking();
-        risen.horizon = Timestamp::from_millis(6_000);
+        risen.load_horizon = Timestamp::from_millis(6_000);
         assert!(
-            risen.looked(swap(5_001), WALL, now).is_none(),
+            risen.on_compaction_result(swap(5_001), WALL, now).is_none(),
             "it was loaded meanwhile"
         );
     }
@@ -337,20 +374,28 @@ mod tests {
         let mut work = looking();
         let soon = WALL.plus(Duration::from_secs(3_600));
         assert!(
-            work.next_chore(soon, Instant::now() + REWRITE_IDLE)
+            work.next_compaction_job(soon, Instant::now() + COMPACT_IDLE_SCAN_INTERVAL)
                 .is_none(),
             "it has not answered the first"
         );
-        assert!(matches!(work.next_fill(soon), Some(What::List { until, .. }) if until > soon));
+        assert!(
+            matches!(work.next_prefetch_request(soon), Some(Load::List { until, .. }) if until > soon)
+        );
     }
 
     #[test]
     fn a_shard_is_not_loaded_past_what_is_being_swapped_however_long_that_takes() {
         let mut work = looking();
-        work.rewriting.before = Some(Timestamp::from_millis(30_000));
-        work.reload(Claim::START, Watermark(9), Instant::now());
-        assert!(work.next_fill(Timestamp::from_millis(30_000)).is_none());
-        assert!(work.next_fill(WALL).is_some(), "what lies before it is");
+        work.compaction.replacing_before = Some(Timestamp::from_millis(30_000));
+        work.reload(Progress::START, Watermark(9), Instant::now());
+        assert!(
+            work.next_prefetch_request(Timestamp::from_millis(30_000))
+                .is_none()
+        );
+        assert!(
+            work.next_prefetch_request(WALL).is_some(),
+            "what lies before it is"
+        );
     }
 
     /// A run is loaded up to some message, and that one is in another run by then. Answers whether the shard was loaded again.
@@ -358,7 +403,7 @@ mod tests {
         let mut work = looking();
         let (watermark, tag, slice, now) = (
             Watermark(9),
-            work.tag(),
+            work.load_generation(),
             Slice {
                 level: Level::Hour,
                 start: 0,
@@ -368,67 +413,67 @@ mod tests {
         let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
         let (soon, later) = (place(4_000, 1), place(30_000, 2));
         let bytes = |places: Vec<Cursor>| {
-            Encoder::new()
+            RunEncoder::new()
                 .encode(places.into_iter().map(|place| (place, &b""[..])))
                 .1
         };
-        let (old, new) = (Name::new("1-1-2-1"), Name::new("1-2-1-2"));
-        let cut = read(
+        let (old, new) = (RunName::new("1-1-2-1"), RunName::new("1-2-1-2"));
+        let cut = decode_run(
             slice,
             &old,
             Some(&bytes(vec![soon, later])),
-            (work.horizon, Claim::START),
-            &mut Decoder::new(),
+            (work.load_horizon, Progress::START),
+            &mut RunDecoder::new(),
         );
-        work.take_in(
-            Answer::Tail {
+        work.on_load_reply(
+            LoadResult::Tail {
                 watermark,
                 seen: watermark,
-                history: History::default(),
+                history: Lineage::default(),
                 runs: vec![cut],
             },
             now,
         );
-        work.swapped(&[(slice, old)], now);
-        while let Some(what) = work.next_fill(later.due) {
+        work.on_replaced(&[(slice, old)], now);
+        while let Some(what) = work.next_prefetch_request(later.due) {
             let answer = match what {
-                What::List { .. } => {
-                    let runs = vec![Listing {
+                Load::List { .. } => {
+                    let runs = vec![RunEntry {
                         slice,
                         name: new.clone(),
                         least_due: later.due,
                     }];
-                    Answer::List {
+                    LoadResult::List {
                         watermark,
-                        history: History::default(),
+                        history: Lineage::default(),
                         runs,
                         more: false,
                     }
                 }
-                What::Fetch {
+                Load::Fetch {
                     runs,
                     bytes: held,
-                    keep,
+                    keep_until: keep,
                     taken,
                 } => {
                     let blobs = runs
                         .iter()
                         .map(|(_, name)| (*name == new).then(|| bytes(vec![later])))
                         .collect();
-                    fetch_answer(
+                    fetch_result(
                         &runs,
                         blobs,
-                        Wanted {
-                            bytes: held,
-                            keep,
+                        FetchBounds {
+                            bytes_max: held,
+                            keep_until: keep,
                             taken,
                         },
-                        &mut Decoder::new(),
+                        &mut RunDecoder::new(),
                     )
                 }
-                What::Tail { .. } => unreachable!("a fill does not follow what is appended"),
+                Load::Tail { .. } => unreachable!("a fill does not follow what is appended"),
             };
-            work.take_in(answer, now);
+            work.on_load_reply(answer, now);
         }
         let take = work.schedule.take(later.due, 9).expect("both are due");
         let taken: Vec<_> = take
@@ -437,14 +482,17 @@ mod tests {
             .map(|(resident, index)| resident.run.place(*index as usize))
             .collect();
         assert!(taken.ends_with(&[later]));
-        work.tag() != tag
+        work.load_generation() != tag
     }
 
     #[test]
     fn a_run_that_is_gone_because_it_was_rewritten_does_not_make_the_shard_load_again() {
         assert!(!is_loaded_again_to_read_on());
         assert!(
-            mutant::with([Mutant::ForgetsReplaced], is_loaded_again_to_read_on),
+            mutant::with(
+                [InjectedFault::ForgetReplacedRun],
+                is_loaded_again_to_read_on
+            ),
             "it seems that the store went back"
         );
     }
@@ -453,39 +501,51 @@ mod tests {
     fn the_beginning_of_the_list_is_looked_at_every_minute_however_long_the_rest_of_it_takes() {
         let (mut work, mut now) = (looking(), Instant::now());
         let page = Timestamp::from_millis(7_000);
-        let mut look = |work: &mut Work, found, after| {
-            work.looked(found, WALL, now);
+        let mut look = |work: &mut ShardState, found, after| {
+            work.on_compaction_result(found, WALL, now);
             now += after;
-            work.next_chore(WALL, now).map(|chore| chore.from)
+            work.next_compaction_job(WALL, now)
+                .map(|chore| chore.scan_from)
         };
-        let more = |from| Found::Nothing {
-            more: Some(Timestamp::from_millis(from)),
+        let more = |from| CompactionResult::NothingToDo {
+            resume_from: Some(Timestamp::from_millis(from)),
         };
-        assert_eq!(look(&mut work, more(7_000), REWRITE_INTERVAL), Some(page));
         assert_eq!(
-            look(&mut work, Found::Useless, REWRITE_FRONT),
+            look(&mut work, more(7_000), COMPACT_SCAN_INTERVAL),
+            Some(page)
+        );
+        assert_eq!(
+            look(
+                &mut work,
+                CompactionResult::NoGain,
+                COMPACT_FRONT_SCAN_INTERVAL
+            ),
             Some(Timestamp::AT_ONCE)
         );
         assert_eq!(
-            look(&mut work, Found::Useless, REWRITE_PAUSE),
+            look(&mut work, CompactionResult::NoGain, COMPACT_STEP_PAUSE),
             Some(Timestamp::AT_ONCE),
             "as long as there is something to do"
         );
         assert_eq!(
-            look(&mut work, more(3_000), REWRITE_PAUSE),
+            look(&mut work, more(3_000), COMPACT_STEP_PAUSE),
             Some(page),
             "it goes on where it was"
         );
         assert_eq!(
-            look(&mut work, more(9_000), REWRITE_PAUSE),
+            look(&mut work, more(9_000), COMPACT_STEP_PAUSE),
             Some(Timestamp::from_millis(9_000))
         );
         assert_eq!(
-            look(&mut work, more(11_000), REWRITE_FRONT),
+            look(&mut work, more(11_000), COMPACT_FRONT_SCAN_INTERVAL),
             Some(Timestamp::AT_ONCE)
         );
         assert_eq!(
-            look(&mut work, Found::Nothing { more: None }, REWRITE_PAUSE),
+            look(
+                &mut work,
+                CompactionResult::NothingToDo { resume_from: None },
+                COMPACT_STEP_PAUSE
+            ),
             Some(Timestamp::from_millis(11_000))
         );
     }
@@ -494,38 +554,53 @@ mod tests {
     fn a_shard_rests_only_after_its_list_was_seen_to_the_end() {
         let again = |found, after| {
             let (mut work, now) = (looking(), Instant::now());
-            work.looked(found, WALL, now);
+            work.on_compaction_result(found, WALL, now);
             assert!(
-                work.next_chore(
+                work.next_compaction_job(
                     WALL,
-                    now + REWRITE_PAUSE.min(after) - Duration::from_millis(1)
+                    now + COMPACT_STEP_PAUSE.min(after) - Duration::from_millis(1)
                 )
                 .is_none(),
                 "not before"
             );
-            work.next_chore(WALL, now + after).map(|chore| chore.from)
+            work.next_compaction_job(WALL, now + after)
+                .map(|chore| chore.scan_from)
         };
         let page = Timestamp::from_millis(7_000);
         assert_eq!(
-            again(Found::Nothing { more: Some(page) }, REWRITE_PAUSE),
+            again(
+                CompactionResult::NothingToDo {
+                    resume_from: Some(page)
+                },
+                COMPACT_STEP_PAUSE
+            ),
             Some(page)
         );
         assert_eq!(
-            again(Found::Useless, REWRITE_PAUSE),
+            again(CompactionResult::NoGain, COMPACT_STEP_PAUSE),
             Some(Timestamp::AT_ONCE)
         );
         assert_eq!(
-            again(Found::NoAnswer, REWRITE_INTERVAL),
+            again(CompactionResult::StoreUnavailable, COMPACT_SCAN_INTERVAL),
             Some(Timestamp::AT_ONCE)
         );
         assert_eq!(
-            again(swap(0), REWRITE_INTERVAL),
+            again(swap(0), COMPACT_SCAN_INTERVAL),
             Some(Timestamp::AT_ONCE),
             "one that came too late"
         );
-        assert_eq!(again(Found::Nothing { more: None }, REWRITE_INTERVAL), None);
         assert_eq!(
-            again(Found::Nothing { more: None }, REWRITE_IDLE),
+            again(
+                CompactionResult::NothingToDo { resume_from: None },
+                COMPACT_SCAN_INTERVAL
+            ),
+            None
+        );
+        assert_eq!(
+            again(
+                CompactionResult::NothingToDo { resume_from: None },
+                COMPACT_IDLE_SCAN_INTERVAL
+            ),
             Some(Timestamp::AT_ONCE)
         );
     }

@@ -4,24 +4,24 @@
 //!
 //! What arrives late may lie before what is handed over already: then it must go along, or the claims that it came by are left out.
 
-use super::flying::Aloft;
-use crate::model::{Claim, Cursor};
-use crate::mutant::{self, Mutant};
-use crate::schedule::Flights;
+use super::flying::ClaimedBatch;
+use crate::model::{Cursor, Progress};
+use crate::mutant::{self, InjectedFault};
+use crate::schedule::InFlightClaims;
 
 /// Nothing more goes along in a transaction but what lies within these, which must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seal {
+pub(super) struct CommitPoint {
     /// Of so many flights, the first.
-    pub(super) flights: usize,
+    pub(super) batches: usize,
     /// Up to this place.
     pub(super) until: Cursor,
 }
 
 /// A claim as far as this page cares.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    claim: Claim,
+struct ClaimPart {
+    claim: Progress,
     /// The place of its first message that is not handed over.
     next: Option<Cursor>,
     /// Some of it is in the transaction.
@@ -30,20 +30,26 @@ struct Part {
 
 /// How many of the flights the transaction under way is of, from the first, and the pair to commit it with. `until` is the greatest place that
 /// is handed over or done. `None`: something must go along that was not handed over yet.
-pub(super) fn pair(flights: &Flights<Aloft>, until: Cursor) -> Option<(usize, Claim)> {
-    let part = |(claim, aloft): (Claim, &Aloft)| Part {
+pub(super) fn commit_pair(
+    flights: &InFlightClaims<ClaimedBatch>,
+    until: Cursor,
+) -> Option<(usize, Progress)> {
+    let part = |(claim, aloft): (Progress, &ClaimedBatch)| ClaimPart {
         claim,
-        next: aloft.next_place(),
-        is_in: !aloft.in_transaction().is_empty(),
+        next: aloft.next_unsent_place(),
+        is_in: !aloft.uncommitted().is_empty(),
     };
-    pair_of(flights.claims().zip(flights.iter()).map(part), until)
+    commit_pair_of(flights.claims().zip(flights.iter()).map(part), until)
 }
 
-fn pair_of(parts: impl Iterator<Item = Part>, until: Cursor) -> Option<(usize, Claim)> {
+fn commit_pair_of(
+    parts: impl Iterator<Item = ClaimPart>,
+    until: Cursor,
+) -> Option<(usize, Progress)> {
     let (mut count, mut last, mut is_whole, mut is_cut) = (0, None, true, false);
     for part in parts {
-        is_cut |=
-            part.next.is_some_and(|next| next <= until) && !mutant::active(Mutant::PassesLate);
+        is_cut |= part.next.is_some_and(|next| next <= until)
+            && !mutant::active(InjectedFault::TreatLateAsDelivered);
         if !is_cut {
             (count, last, is_whole) =
                 (count + 1, Some(part.claim), is_whole && part.next.is_none());
@@ -51,10 +57,10 @@ fn pair_of(parts: impl Iterator<Item = Part>, until: Cursor) -> Option<(usize, C
             return None;
         }
     }
-    let Claim { cursor, watermark } = last?;
+    let Progress { cursor, watermark } = last?;
     Some((
         count,
-        Claim::new(if is_whole { cursor } else { until }, watermark),
+        Progress::new(if is_whole { cursor } else { until }, watermark),
     ))
 }
 
@@ -71,7 +77,7 @@ mod tests {
 
     /// A claim, and which of its messages, by place, are handed over and done.
     struct Flight {
-        claim: Claim,
+        claim: Progress,
         places: Vec<Cursor>,
         next: usize,
         done: usize,
@@ -80,16 +86,16 @@ mod tests {
     /// All messages that there are, offset by offset; a claim takes what its pair covers and those before it did not.
     struct Shard {
         dues: Vec<i64>,
-        taken: Claim,
+        taken: Progress,
         flights: Vec<Flight>,
-        marker: Claim,
+        marker: Progress,
         /// What was handed over since the last commit, and committed before it.
         sent: BTreeSet<Cursor>,
         seen: BTreeSet<Cursor>,
     }
 
     impl Shard {
-        fn covered(&self, pair: Claim) -> BTreeSet<Cursor> {
+        fn covered(&self, pair: Progress) -> BTreeSet<Cursor> {
             self.dues
                 .iter()
                 .zip(0..)
@@ -103,14 +109,14 @@ mod tests {
             let reach = self.taken.cursor.max(place(due, u64::MAX));
             let watermark = Watermark((self.taken.watermark.0 + more).min(self.dues.len() as u64));
             let places = self
-                .covered(Claim::new(reach, watermark))
+                .covered(Progress::new(reach, watermark))
                 .difference(&self.covered(self.taken))
                 .copied()
                 .collect::<Vec<_>>();
             let Some(last) = places.last().copied() else {
                 return;
             };
-            let claim = Claim::new(last.max(self.taken.cursor), watermark);
+            let claim = Progress::new(last.max(self.taken.cursor), watermark);
             self.flights.push(Flight {
                 claim,
                 places,
@@ -146,13 +152,13 @@ mod tests {
                 .map_or(self.marker.cursor, |last| last.max(self.marker.cursor))
         }
 
-        fn pair(&self) -> Option<(usize, Claim)> {
-            let part = |flight: &Flight| Part {
+        fn pair(&self) -> Option<(usize, Progress)> {
+            let part = |flight: &Flight| ClaimPart {
                 claim: flight.claim,
                 next: flight.places.get(flight.next).copied(),
                 is_in: flight.done < flight.next,
             };
-            pair_of(self.flights.iter().map(part), self.until())
+            commit_pair_of(self.flights.iter().map(part), self.until())
         }
 
         fn commit(&mut self) -> Result<(), TestCaseError> {
@@ -220,7 +226,7 @@ mod tests {
             steps in prop::collection::vec(step(), 1..80),
         ) {
             let none = BTreeSet::new;
-            let mut shard = Shard { dues, taken: Claim::START, flights: Vec::new(), marker: Claim::START, sent: none(), seen: none() };
+            let mut shard = Shard { dues, taken: Progress::START, flights: Vec::new(), marker: Progress::START, sent: none(), seen: none() };
             for step in steps {
                 match step {
                     Step::Claim(due, more) => shard.claim(due, more),

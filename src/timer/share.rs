@@ -1,26 +1,29 @@
 //! How the bound on messages in flight is shared between routes, so that one whose target is away leaves the others room. Pure.
 
-use crate::limit::IN_FLIGHT_MAX;
+use crate::limit::TIMER_IN_FLIGHT_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// See the module's page.
-pub(super) struct Shares {
+pub(super) struct InFlightQuota {
     /// In flight, by route.
     used: BTreeMap<Arc<str>, usize>,
     /// What each route can always have. Together half of all: the other half is for whoever comes first, so that one busy route among idle
     /// ones is not held down to its share.
-    kept: usize,
+    reserved: usize,
 }
 
-impl Shares {
+impl InFlightQuota {
     pub(super) fn new(routes: impl Iterator<Item = Arc<str>>) -> Self {
         let used: BTreeMap<_, _> = routes.map(|route| (route, 0)).collect();
-        let kept = IN_FLIGHT_MAX / 2 / used.len().max(1);
-        Self { used, kept }
+        let kept = TIMER_IN_FLIGHT_MAX / 2 / used.len().max(1);
+        Self {
+            used,
+            reserved: kept,
+        }
     }
 
-    pub(super) fn take(&mut self, route: &str, messages: usize) {
+    pub(super) fn add(&mut self, route: &str, messages: usize) {
         if let Some(used) = self.used.get_mut(route) {
             *used += messages;
         }
@@ -29,8 +32,9 @@ impl Shares {
     /// How many messages of the route may take off.
     pub(super) fn room(&self, route: &str) -> usize {
         let others = self.used.iter().filter(|(other, _)| &***other != route);
-        let taken: usize = others.map(|(_, used)| (*used).max(self.kept)).sum();
-        IN_FLIGHT_MAX.saturating_sub(taken + self.used.get(route).copied().unwrap_or(IN_FLIGHT_MAX))
+        let taken: usize = others.map(|(_, used)| (*used).max(self.reserved)).sum();
+        TIMER_IN_FLIGHT_MAX
+            .saturating_sub(taken + self.used.get(route).copied().unwrap_or(TIMER_IN_FLIGHT_MAX))
     }
 }
 
@@ -38,29 +42,29 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn shares(routes: &[&str]) -> Shares {
-        Shares::new(routes.iter().map(|route| Arc::from(*route)))
+    fn shares(routes: &[&str]) -> InFlightQuota {
+        InFlightQuota::new(routes.iter().map(|route| Arc::from(*route)))
     }
 
     #[test]
     fn a_route_that_is_alone_has_all_of_it() {
         let mut shares = shares(&["a"]);
-        assert_eq!(shares.room("a"), IN_FLIGHT_MAX);
-        shares.take("a", IN_FLIGHT_MAX - 1);
+        assert_eq!(shares.room("a"), TIMER_IN_FLIGHT_MAX);
+        shares.add("a", TIMER_IN_FLIGHT_MAX - 1);
         assert_eq!(shares.room("a"), 1);
     }
 
     #[test]
     fn a_route_that_has_filled_up_leaves_the_others_their_share() {
         let mut shares = shares(&["a", "b", "c", "d", "e"]);
-        let share = IN_FLIGHT_MAX / 10;
-        assert_eq!(shares.room("a"), IN_FLIGHT_MAX - 4 * share);
-        shares.take("a", shares.room("a"));
+        let share = TIMER_IN_FLIGHT_MAX / 10;
+        assert_eq!(shares.room("a"), TIMER_IN_FLIGHT_MAX - 4 * share);
+        shares.add("a", shares.room("a"));
         assert_eq!(
             (shares.room("a"), shares.room("b"), shares.room("e")),
             (0, share, share)
         );
-        shares.take("b", share);
+        shares.add("b", share);
         assert_eq!((shares.room("b"), shares.room("c")), (0, share));
     }
 
@@ -70,11 +74,11 @@ mod tests {
         let mut shares = shares(&names);
         for name in names.iter().cycle().take(9) {
             let some = shares.room(name).div_ceil(2);
-            shares.take(name, some);
+            shares.add(name, some);
             together += some;
         }
-        assert!(together <= IN_FLIGHT_MAX, "{together}");
-        assert!(together > IN_FLIGHT_MAX / 2, "{together}");
+        assert!(together <= TIMER_IN_FLIGHT_MAX, "{together}");
+        assert!(together > TIMER_IN_FLIGHT_MAX / 2, "{together}");
     }
 
     #[test]

@@ -2,60 +2,66 @@
 //! delivered, and says nothing of that.
 
 use super::RouteOptions;
-use super::work::Work;
-use crate::model::{Claim, ShardId, Timestamp};
+use super::work::ShardState;
+use crate::model::{Progress, ShardId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// When a shard moved last, as far as is seen.
-pub(super) struct Stall {
-    at: Instant,
+pub(super) struct StallTimer {
+    since: Instant,
     /// What was finished then, and how many messages were under way behind it.
-    seen: (Claim, usize),
+    last_seen: (Progress, usize),
 }
 
-impl Stall {
-    pub(super) fn new(now: Instant, finished: Claim) -> Self {
+impl StallTimer {
+    pub(super) fn new(now: Instant, finished: Progress) -> Self {
         Self {
-            at: now,
-            seen: (finished, 0),
+            since: now,
+            last_seen: (finished, 0),
         }
     }
 
     /// How long it has stood still. One that has nothing to do does not.
-    fn look(
+    fn observe(
         &mut self,
-        seen: (Claim, usize),
+        seen: (Progress, usize),
         is_due: impl FnOnce() -> bool,
         now: Instant,
     ) -> Duration {
-        if seen != self.seen || seen.1 == 0 && !is_due() {
-            *self = Self { at: now, seen };
+        if seen != self.last_seen || seen.1 == 0 && !is_due() {
+            *self = Self {
+                since: now,
+                last_seen: seen,
+            };
         }
-        now - self.at
+        now - self.since
     }
 }
 
-impl Work {
-    fn stalled(&mut self, wall: Timestamp, now: Instant) -> Duration {
+impl ShardState {
+    fn stalled_for(&mut self, wall: Timestamp, now: Instant) -> Duration {
         let (has_claims, schedule) = (self.has_claims(), &self.schedule);
         let is_due = || {
             has_claims
-                || schedule.late() > 0
+                || schedule.late_count() > 0
                 || schedule
                     .next_due(Timestamp::AT_ONCE)
                     .is_some_and(|due| due <= wall)
         };
-        self.stall
-            .look((self.flights.finished(), self.flights.left()), is_due, now)
+        self.stall.observe(
+            (self.in_flight.delivered(), self.in_flight.open_messages()),
+            is_due,
+            now,
+        )
     }
 }
 
 /// Tells of each route how long the one of its shards has stood still that has done so longest. Both maps are in the order of the routes.
-pub(super) fn tell(
-    works: &mut BTreeMap<ShardId, Work>,
+pub(super) fn update_metric(
+    works: &mut BTreeMap<ShardId, ShardState>,
     routes: &BTreeMap<Arc<str>, RouteOptions>,
     wall: Timestamp,
 ) {
@@ -63,9 +69,9 @@ pub(super) fn tell(
     for (route, options) in routes {
         let mut longest = Duration::ZERO;
         while let Some((_, work)) = works.next_if(|(shard, _)| shard.route == *route) {
-            longest = longest.max(work.stalled(wall, now));
+            longest = longest.max(work.stalled_for(wall, now));
         }
-        options.metric.stalled.set(longest.as_secs_f64());
+        options.metric.stalled_seconds.set(longest.as_secs_f64());
     }
 }
 
@@ -79,30 +85,30 @@ mod tests {
     #[test]
     fn what_neither_claims_nor_finishes_though_something_is_due_stands_still() {
         let start = Instant::now();
-        let mut stall = Stall::new(start, Claim::START);
+        let mut stall = StallTimer::new(start, Progress::START);
         let mut look = |finished, left, is_due, minutes| {
             stall
-                .look((finished, left), || is_due, start + minutes * MINUTE)
+                .observe((finished, left), || is_due, start + minutes * MINUTE)
                 .as_secs()
                 / 60
         };
-        let later = Claim::new(
+        let later = Progress::new(
             Cursor::new(Timestamp::from_millis(5), Offset(1)),
             Watermark(2),
         );
-        assert_eq!(look(Claim::START, 0, false, 10), 0, "nothing is due");
+        assert_eq!(look(Progress::START, 0, false, 10), 0, "nothing is due");
         assert_eq!(
-            look(Claim::START, 0, true, 13),
+            look(Progress::START, 0, true, 13),
             3,
             "nothing is claimed of what is"
         );
-        assert_eq!(look(Claim::START, 2, true, 14), 0, "a claim");
+        assert_eq!(look(Progress::START, 2, true, 14), 0, "a claim");
         assert_eq!(
-            look(Claim::START, 2, false, 16),
+            look(Progress::START, 2, false, 16),
             2,
             "nothing of it is finished"
         );
-        assert_eq!(look(Claim::START, 1, false, 17), 0, "one message is");
+        assert_eq!(look(Progress::START, 1, false, 17), 0, "one message is");
         assert_eq!(look(later, 0, true, 18), 0, "the other is");
         assert_eq!(look(later, 0, true, 20), 2, "more is due");
         assert_eq!(look(later, 0, false, 21), 0);

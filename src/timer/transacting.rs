@@ -10,382 +10,402 @@
 //!
 //! From each it may be lost: then it is opened anew, and the work begins anew behind the marker, which says how the last commit ended.
 
-use super::sealing::Seal;
+use super::sealing::CommitPoint;
 use crate::limit::{
-    MARKER_REFRESH, MARKER_REFRESH_FIRST, RESEND_MAX, RESEND_MIN, TRANSACTION_ANSWER_MAX,
-    TRANSACTION_MESSAGES_MAX, TRANSACTION_OPEN_MAX, TRANSACTION_PACE_MAX, TRANSACTION_PACE_MIN,
-    TRANSACTION_PACE_PART, TRANSACTION_REST, TRANSACTOR_IDLE,
+    MARKER_COMMIT_INTERVAL, MARKER_FIRST_COMMIT_DELAY, RESEND_DELAY_MAX, RESEND_DELAY_MIN,
+    TRANSACTION_INTERVAL_FACTOR, TRANSACTION_INTERVAL_MAX, TRANSACTION_INTERVAL_MIN,
+    TRANSACTION_MESSAGES_MAX, TRANSACTION_PAUSE_AFTER_COMMIT, TRANSACTION_SILENCE_TIMEOUT,
+    TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT, TRANSACTIONAL_PRODUCER_TIMEOUT,
 };
-use crate::model::{Claim, Cursor};
+use crate::model::{Cursor, Progress};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// See the module's page.
-pub(crate) struct Transacting {
-    phase: Phase,
+pub(crate) struct TxnState {
+    phase: TxnPhase,
     /// Names the opening; what is heard of another number is of an earlier one.
     number: u64,
     /// When its phase began.
-    since: Instant,
+    phase_since: Instant,
     /// When the first of the transaction was handed over, or one of it was reported on last; `None`: there is nothing in it.
-    begun: Option<Instant>,
+    last_progress: Option<Instant>,
     sent: usize,
     reported: usize,
     /// The greatest place that is in it.
-    high: Option<Cursor>,
-    seal: Option<Seal>,
+    highest_sent: Option<Cursor>,
+    commit_point: Option<CommitPoint>,
     /// It can only be aborted.
-    has_failed: bool,
+    must_abort: bool,
     /// A commit was begun, and nobody knows yet how it ended.
-    is_in_doubt: bool,
+    commit_in_doubt: bool,
     /// When the last commit began, and how long after it the next one may.
-    committed: Instant,
-    pace: Duration,
+    last_commit_at: Instant,
+    commit_interval: Duration,
     /// Nothing is opened or handed over before.
     not_before: Instant,
     /// How often it was lost, or a commit refused, since the last commit.
-    losses: u32,
-    refresh: Instant,
+    failures: u32,
+    refresh_marker_at: Instant,
     /// From then on it is opened to end what whoever bore its name last may have left open.
-    unseen: Option<Instant>,
+    recovery_due_at: Option<Instant>,
     /// How long it is kept open for nothing.
-    idle: Duration,
+    idle_timeout: Duration,
     /// The pair of the last commit that is known of.
-    marker: Claim,
+    marker: Progress,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TxnPhase {
     Closed,
     Opening,
     Open,
     /// What is in it is of so many flights, and `pair` says that it is delivered.
     Committing {
         flights: usize,
-        pair: Claim,
+        pair: Progress,
     },
     Aborting,
 }
 
 /// What is seen of the work it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct TxnInput {
     /// Something is claimed, or is due soon.
-    pub(super) is_wanted: bool,
+    pub(super) has_work: bool,
     /// Nothing more comes: what there is, is to be committed now.
-    pub(super) is_hurried: bool,
+    pub(super) commit_now: bool,
     /// It is not known yet that the store knows what it was told last, from which a commit counts.
-    pub(super) is_being_told: bool,
+    pub(super) is_reporting_delivered: bool,
     /// Of how many flights the transaction is, and the pair to commit it with.
-    pub(super) pair: Option<(usize, Claim)>,
+    pub(super) pair: Option<(usize, Progress)>,
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TxnAction {
     None,
     Open,
     Commit {
         flights: usize,
-        pair: Claim,
+        pair: Progress,
     },
     Abort,
     /// Nobody needs it.
-    End,
+    Close,
     /// It does not answer.
-    GiveUp,
+    Abandon,
 }
 
-impl Transacting {
-    pub(super) fn new(start: Claim, now: Instant) -> Self {
+impl TxnState {
+    pub(super) fn new(start: Progress, now: Instant) -> Self {
         Self {
-            phase: Phase::Closed,
+            phase: TxnPhase::Closed,
             number: 0,
-            since: now,
-            begun: None,
+            phase_since: now,
+            last_progress: None,
             sent: 0,
             reported: 0,
-            high: None,
-            seal: None,
-            has_failed: false,
-            is_in_doubt: false,
-            committed: now - TRANSACTION_PACE_MIN,
-            pace: TRANSACTION_PACE_MIN,
+            highest_sent: None,
+            commit_point: None,
+            must_abort: false,
+            commit_in_doubt: false,
+            last_commit_at: now - TRANSACTION_INTERVAL_MIN,
+            commit_interval: TRANSACTION_INTERVAL_MIN,
             not_before: now,
-            losses: 0,
-            refresh: now + MARKER_REFRESH_FIRST,
-            unseen: Some(now),
-            idle: TRANSACTOR_IDLE,
+            failures: 0,
+            refresh_marker_at: now + MARKER_FIRST_COMMIT_DELAY,
+            recovery_due_at: Some(now),
+            idle_timeout: TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT,
             marker: start,
         }
     }
 
     /// The number of the opening, if there is one.
     pub(super) fn number(&self) -> Option<u64> {
-        (self.phase != Phase::Closed).then_some(self.number)
+        (self.phase != TxnPhase::Closed).then_some(self.number)
     }
 
     /// Whether the shard may be claimed of: the marker is known, and who had the shard before is fenced.
-    pub(super) fn is_open(&self) -> bool {
-        !matches!(self.phase, Phase::Closed | Phase::Opening)
+    pub(super) fn may_claim(&self) -> bool {
+        !matches!(self.phase, TxnPhase::Closed | TxnPhase::Opening)
     }
 
     pub(super) fn is_committing(&self) -> bool {
-        matches!(self.phase, Phase::Committing { .. })
+        matches!(self.phase, TxnPhase::Committing { .. })
     }
 
     /// Whether more may be delivered than is known of: the marker says, when it is read.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt
+    pub(super) fn commit_in_doubt(&self) -> bool {
+        self.commit_in_doubt
     }
 
-    pub(super) fn marker(&self) -> Claim {
+    pub(super) fn marker(&self) -> Progress {
         self.marker
     }
 
     /// Whether there is something in it, and all of that is reported on.
-    pub(super) fn is_reported(&self) -> bool {
-        self.phase == Phase::Open
-            && self.begun.is_some()
-            && self.in_client() == 0
-            && !self.has_failed
+    pub(super) fn is_fully_reported(&self) -> bool {
+        self.phase == TxnPhase::Open
+            && self.last_progress.is_some()
+            && self.unreported() == 0
+            && !self.must_abort
     }
 
     /// Handed to the client and not reported on.
-    pub(super) fn in_client(&self) -> usize {
+    pub(super) fn unreported(&self) -> usize {
         self.sent - self.reported
     }
 
     /// Whether what is claimed may be handed over.
-    pub(super) fn is_taking(&self, now: Instant) -> bool {
-        self.phase == Phase::Open && !self.has_failed && self.not_before <= now
+    pub(super) fn accepts_records(&self, now: Instant) -> bool {
+        self.phase == TxnPhase::Open && !self.must_abort && self.not_before <= now
     }
 
     /// The greatest place that is handed over or done.
-    pub(super) fn until(&self) -> Cursor {
-        self.high
+    pub(super) fn highest_place(&self) -> Cursor {
+        self.highest_sent
             .map_or(self.marker.cursor, |high| high.max(self.marker.cursor))
     }
 
     /// Whether the transaction is to end. A first message is committed at once; others so soon after it wait a moment, for each other.
-    fn is_due(&self, now: Instant) -> bool {
-        self.committed + self.pace <= now || self.sent >= TRANSACTION_MESSAGES_MAX
+    fn is_commit_due(&self, now: Instant) -> bool {
+        self.last_commit_at + self.commit_interval <= now || self.sent >= TRANSACTION_MESSAGES_MAX
     }
 
     /// What may still go along, if not everything; `flights`: so many there are by now.
-    pub(super) fn sealed(&mut self, flights: usize, now: Instant) -> Option<Seal> {
-        if self.seal.is_none() && self.begun.is_some_and(|begun| begun < now) && self.is_due(now) {
-            self.seal = Some(Seal {
-                flights,
-                until: self.until(),
+    pub(super) fn commit_point(&mut self, flights: usize, now: Instant) -> Option<CommitPoint> {
+        if self.commit_point.is_none()
+            && self.last_progress.is_some_and(|begun| begun < now)
+            && self.is_commit_due(now)
+        {
+            self.commit_point = Some(CommitPoint {
+                batches: flights,
+                until: self.highest_place(),
             });
         }
-        self.seal
+        self.commit_point
     }
 
-    pub(super) fn step(&self, sight: Sight, now: Instant) -> Step {
-        let is_silent = self.since + TRANSACTION_ANSWER_MAX <= now;
+    pub(super) fn next_action(&self, sight: TxnInput, now: Instant) -> TxnAction {
+        let is_silent = self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT <= now;
         match self.phase {
-            Phase::Closed
+            TxnPhase::Closed
                 if self.not_before <= now
-                    && (sight.is_wanted || self.is_to_be_seen(now) || self.is_to_refresh(now)) =>
+                    && (sight.has_work
+                        || self.is_recovery_due(now)
+                        || self.is_refresh_due(now)) =>
             {
-                Step::Open
+                TxnAction::Open
             }
-            Phase::Closed => Step::None,
-            Phase::Opening | Phase::Committing { .. } | Phase::Aborting if is_silent => {
-                Step::GiveUp
+            TxnPhase::Closed => TxnAction::None,
+            TxnPhase::Opening | TxnPhase::Committing { .. } | TxnPhase::Aborting if is_silent => {
+                TxnAction::Abandon
             }
-            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => Step::None,
-            Phase::Open if self.has_failed => Step::Abort,
-            Phase::Open
-                if self.begun.is_none()
+            TxnPhase::Opening | TxnPhase::Committing { .. } | TxnPhase::Aborting => TxnAction::None,
+            TxnPhase::Open if self.must_abort => TxnAction::Abort,
+            TxnPhase::Open
+                if self.last_progress.is_none()
                     && self.not_before <= now
-                    && self.is_to_refresh(now)
-                    && !sight.is_being_told =>
+                    && self.is_refresh_due(now)
+                    && !sight.is_reporting_delivered =>
             {
-                Step::Commit {
+                TxnAction::Commit {
                     flights: 0,
                     pair: self.marker,
                 }
             }
-            Phase::Open
-                if self.begun.is_none() && !sight.is_wanted && self.since + self.idle <= now =>
+            TxnPhase::Open
+                if self.last_progress.is_none()
+                    && !sight.has_work
+                    && self.phase_since + self.idle_timeout <= now =>
             {
-                Step::End
+                TxnAction::Close
             }
-            Phase::Open => self.step_on(sight, now),
+            TxnPhase::Open => self.action_in_transaction(sight, now),
         }
     }
 
     /// Of a transaction under way.
-    fn step_on(&self, sight: Sight, now: Instant) -> Step {
-        let Some(begun) = self.begun else {
-            return Step::None;
+    fn action_in_transaction(&self, sight: TxnInput, now: Instant) -> TxnAction {
+        let Some(begun) = self.last_progress else {
+            return TxnAction::None;
         };
         match sight.pair {
             Some((flights, pair))
-                if !sight.is_being_told
-                    && self.in_client() == 0
-                    && (sight.is_hurried || self.is_due(now)) =>
+                if !sight.is_reporting_delivered
+                    && self.unreported() == 0
+                    && (sight.commit_now || self.is_commit_due(now)) =>
             {
-                Step::Commit { flights, pair }
+                TxnAction::Commit { flights, pair }
             }
-            _ if begun + TRANSACTION_OPEN_MAX <= now => Step::Abort,
-            _ => Step::None,
+            _ if begun + TRANSACTION_SILENCE_TIMEOUT <= now => TxnAction::Abort,
+            _ => TxnAction::None,
         }
     }
 
     /// Whether the marker is so old that brokers may soon forget it.
-    fn is_to_refresh(&self, now: Instant) -> bool {
-        self.refresh <= now && self.marker != Claim::START
+    fn is_refresh_due(&self, now: Instant) -> bool {
+        self.refresh_marker_at <= now && self.marker != Progress::START
     }
 
     /// When a transaction that cannot be committed is undone.
-    pub(super) fn patience(&self) -> Option<Instant> {
-        self.begun
-            .filter(|_| self.phase == Phase::Open)
-            .map(|begun| begun + TRANSACTION_OPEN_MAX)
+    pub(super) fn abort_at(&self) -> Option<Instant> {
+        self.last_progress
+            .filter(|_| self.phase == TxnPhase::Open)
+            .map(|begun| begun + TRANSACTION_SILENCE_TIMEOUT)
     }
 
     /// When there is something to do that nothing will announce.
-    pub(super) fn wake(&self, is_wanted: bool, now: Instant) -> Option<Instant> {
-        let refresh = (self.marker != Claim::START).then_some(self.refresh.max(self.not_before));
+    pub(super) fn next_wakeup(&self, is_wanted: bool, now: Instant) -> Option<Instant> {
+        let refresh =
+            (self.marker != Progress::START).then_some(self.refresh_marker_at.max(self.not_before));
         let pause = Some(self.not_before).filter(|at| *at > now);
         match self.phase {
-            Phase::Closed if is_wanted => pause.or(Some(now)),
-            Phase::Closed => [refresh, self.unseen.map(|at| at.max(self.not_before))]
-                .into_iter()
-                .flatten()
-                .min(),
-            Phase::Opening | Phase::Committing { .. } | Phase::Aborting => {
-                Some(self.since + TRANSACTION_ANSWER_MAX)
+            TxnPhase::Closed if is_wanted => pause.or(Some(now)),
+            TxnPhase::Closed => [
+                refresh,
+                self.recovery_due_at.map(|at| at.max(self.not_before)),
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
+            TxnPhase::Opening | TxnPhase::Committing { .. } | TxnPhase::Aborting => {
+                Some(self.phase_since + TRANSACTIONAL_PRODUCER_TIMEOUT)
             }
-            Phase::Open if self.has_failed => Some(now),
-            Phase::Open => {
+            TxnPhase::Open if self.must_abort => Some(now),
+            TxnPhase::Open => {
                 let commit = self
-                    .begun
-                    .map(|_| self.committed + self.pace)
+                    .last_progress
+                    .map(|_| self.last_commit_at + self.commit_interval)
                     .filter(|at| *at > now);
                 let end = self
-                    .begun
-                    .map_or(self.since + self.idle, |begun| begun + TRANSACTION_OPEN_MAX);
-                let end = Some(end).filter(|_| self.begun.is_some() || !is_wanted);
+                    .last_progress
+                    .map_or(self.phase_since + self.idle_timeout, |begun| {
+                        begun + TRANSACTION_SILENCE_TIMEOUT
+                    });
+                let end = Some(end).filter(|_| self.last_progress.is_some() || !is_wanted);
                 [refresh, pause, commit, end].into_iter().flatten().min()
             }
         }
     }
 
-    fn enter(&mut self, phase: Phase, now: Instant) {
-        (self.phase, self.since) = (phase, now);
+    fn enter(&mut self, phase: TxnPhase, now: Instant) {
+        (self.phase, self.phase_since) = (phase, now);
     }
 
     fn clear(&mut self) {
-        (self.begun, self.sent, self.reported, self.has_failed) = (None, 0, 0, false);
-        (self.high, self.seal) = (None, None);
+        (
+            self.last_progress,
+            self.sent,
+            self.reported,
+            self.must_abort,
+        ) = (None, 0, 0, false);
+        (self.highest_sent, self.commit_point) = (None, None);
     }
 
-    pub(super) fn opening(&mut self, number: u64, now: Instant) {
-        (self.number, self.idle) = (number, TRANSACTOR_IDLE);
+    pub(super) fn on_opening(&mut self, number: u64, now: Instant) {
+        (self.number, self.idle_timeout) = (number, TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT);
         self.clear();
-        self.enter(Phase::Opening, now);
+        self.enter(TxnPhase::Opening, now);
     }
 
     /// It is opened only to end what was left open.
-    pub(super) fn looking(&mut self) {
-        self.idle = Duration::ZERO;
+    pub(super) fn set_recovery_only(&mut self) {
+        self.idle_timeout = Duration::ZERO;
     }
 
     /// It is not opened before then unless something is due.
-    pub(super) fn put_off(&mut self, until: Instant) {
-        self.unseen = self.unseen.map(|_| until);
-        self.refresh = self.refresh.max(until);
+    pub(super) fn defer_recovery(&mut self, until: Instant) {
+        self.recovery_due_at = self.recovery_due_at.map(|_| until);
+        self.refresh_marker_at = self.refresh_marker_at.max(until);
     }
 
-    fn is_to_be_seen(&self, now: Instant) -> bool {
-        self.unseen.is_some_and(|at| at <= now)
+    fn is_recovery_due(&self, now: Instant) -> bool {
+        self.recovery_due_at.is_some_and(|at| at <= now)
     }
 
-    pub(super) fn opened(&mut self, marker: Claim, now: Instant) {
-        self.unseen = None;
-        (self.marker, self.is_in_doubt) = (marker, false);
-        self.enter(Phase::Open, now);
+    pub(super) fn on_opened(&mut self, marker: Progress, now: Instant) {
+        self.recovery_due_at = None;
+        (self.marker, self.commit_in_doubt) = (marker, false);
+        self.enter(TxnPhase::Open, now);
     }
 
     /// The message at a place was handed over, or need not be.
-    pub(super) fn handed(&mut self, place: Cursor, is_sent: bool, now: Instant) {
-        self.begun.get_or_insert(now);
-        self.idle = TRANSACTOR_IDLE;
-        self.high = self.high.max(Some(place));
+    pub(super) fn on_sent(&mut self, place: Cursor, is_sent: bool, now: Instant) {
+        self.last_progress.get_or_insert(now);
+        self.idle_timeout = TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT;
+        self.highest_sent = self.highest_sent.max(Some(place));
         self.sent += usize::from(is_sent);
     }
 
     /// What is in the transaction is to be handed over again then.
-    pub(super) fn fail(&mut self, again: Instant) {
-        self.has_failed = true;
+    pub(super) fn abort_and_pause(&mut self, again: Instant) {
+        self.must_abort = true;
         self.not_before = self.not_before.max(again);
     }
 
     /// One was reported on: it goes on, however slowly.
-    pub(super) fn reported(&mut self, now: Instant) {
+    pub(super) fn on_report(&mut self, now: Instant) {
         self.reported += 1;
-        self.begun = self.begun.map(|_| now);
+        self.last_progress = self.last_progress.map(|_| now);
     }
 
-    pub(super) fn committing(&mut self, flights: usize, pair: Claim, now: Instant) {
-        self.committed = now;
-        self.is_in_doubt = flights > 0;
-        self.enter(Phase::Committing { flights, pair }, now);
+    pub(super) fn on_committing(&mut self, flights: usize, pair: Progress, now: Instant) {
+        self.last_commit_at = now;
+        self.commit_in_doubt = flights > 0;
+        self.enter(TxnPhase::Committing { flights, pair }, now);
     }
 
     /// How many flights are delivered with that, and how long it took; `None`: nothing was being committed.
-    pub(super) fn committed(&mut self, now: Instant) -> Option<(usize, Duration)> {
-        let Phase::Committing { flights, pair } = self.phase else {
+    pub(super) fn on_committed(&mut self, now: Instant) -> Option<(usize, Duration)> {
+        let TxnPhase::Committing { flights, pair } = self.phase else {
             return None;
         };
-        let took = now - self.since;
-        (self.marker, self.losses, self.refresh) = (pair, 0, now + MARKER_REFRESH);
-        self.pace = took
-            .saturating_mul(TRANSACTION_PACE_PART)
-            .clamp(TRANSACTION_PACE_MIN, TRANSACTION_PACE_MAX);
-        self.not_before = self.not_before.max(now + TRANSACTION_REST);
-        self.is_in_doubt = false;
+        let took = now - self.phase_since;
+        (self.marker, self.failures, self.refresh_marker_at) =
+            (pair, 0, now + MARKER_COMMIT_INTERVAL);
+        self.commit_interval = took
+            .saturating_mul(TRANSACTION_INTERVAL_FACTOR)
+            .clamp(TRANSACTION_INTERVAL_MIN, TRANSACTION_INTERVAL_MAX);
+        self.not_before = self.not_before.max(now + TRANSACTION_PAUSE_AFTER_COMMIT);
+        self.commit_in_doubt = false;
         self.clear();
-        self.enter(Phase::Open, now);
+        self.enter(TxnPhase::Open, now);
         Some((flights, took))
     }
 
-    pub(super) fn aborting(&mut self, now: Instant) {
-        self.enter(Phase::Aborting, now);
+    pub(super) fn on_aborting(&mut self, now: Instant) {
+        self.enter(TxnPhase::Aborting, now);
     }
 
     /// A commit that was refused is tried again after a while, longer each time.
-    pub(super) fn aborted(&mut self, now: Instant) {
+    pub(super) fn on_aborted(&mut self, now: Instant) {
         if self.is_committing() {
             self.back_off(now);
         }
-        self.is_in_doubt = false;
+        self.commit_in_doubt = false;
         self.clear();
-        self.enter(Phase::Open, now);
+        self.enter(TxnPhase::Open, now);
     }
 
-    pub(super) fn lost(&mut self, now: Instant) {
-        self.unseen = Some(now);
+    pub(super) fn on_lost(&mut self, now: Instant) {
+        self.recovery_due_at = Some(now);
         self.back_off(now);
-        self.ended(now);
+        self.on_ended(now);
     }
 
     fn back_off(&mut self, now: Instant) {
-        let wait = RESEND_MIN
-            .saturating_mul(1 << self.losses.min(10))
-            .min(RESEND_MAX);
-        self.losses += 1;
+        let wait = RESEND_DELAY_MIN
+            .saturating_mul(1 << self.failures.min(10))
+            .min(RESEND_DELAY_MAX);
+        self.failures += 1;
         self.not_before = self.not_before.max(now + wait);
     }
 
-    pub(super) fn ended(&mut self, now: Instant) {
+    pub(super) fn on_ended(&mut self, now: Instant) {
         self.clear();
-        self.enter(Phase::Closed, now);
+        self.enter(TxnPhase::Closed, now);
     }
 }
 
@@ -394,31 +414,31 @@ mod tests {
     use super::*;
     use crate::model::{Offset, Timestamp, Watermark};
 
-    const IDLE: Sight = Sight {
-        is_wanted: false,
-        is_hurried: false,
-        is_being_told: false,
+    const IDLE: TxnInput = TxnInput {
+        has_work: false,
+        commit_now: false,
+        is_reporting_delivered: false,
         pair: None,
     };
     const MOMENT: Duration = Duration::from_millis(1);
 
-    fn pair(at: u64) -> Claim {
-        Claim::new(
+    fn pair(at: u64) -> Progress {
+        Progress::new(
             Cursor::new(Timestamp::from_millis(at as i64), Offset(at)),
             Watermark(at + 1),
         )
     }
 
-    fn open(now: Instant) -> Transacting {
-        let mut exact = Transacting::new(pair(1), now);
-        exact.opening(7, now);
-        exact.opened(pair(1), now);
+    fn open(now: Instant) -> TxnState {
+        let mut exact = TxnState::new(pair(1), now);
+        exact.on_opening(7, now);
+        exact.on_opened(pair(1), now);
         exact
     }
 
-    fn whole(flights: usize) -> Sight {
-        Sight {
-            is_wanted: true,
+    fn whole(flights: usize) -> TxnInput {
+        TxnInput {
+            has_work: true,
             pair: Some((flights, pair(9))),
             ..IDLE
         }
@@ -428,50 +448,50 @@ mod tests {
     fn one_alone_is_committed_at_once_and_many_wait_for_each_other_a_moment() {
         let mut now = Instant::now();
         let mut exact = open(now);
-        exact.handed(pair(9).cursor, true, now);
+        exact.on_sent(pair(9).cursor, true, now);
         assert_eq!(
-            exact.step(whole(1), now),
-            Step::None,
+            exact.next_action(whole(1), now),
+            TxnAction::None,
             "nobody knows what became of it"
         );
-        exact.reported(now);
+        exact.on_report(now);
         assert_eq!(
-            exact.step(whole(1), now),
-            Step::Commit {
+            exact.next_action(whole(1), now),
+            TxnAction::Commit {
                 flights: 1,
                 pair: pair(9)
             }
         );
-        exact.committing(1, pair(9), now);
+        exact.on_committing(1, pair(9), now);
         now += MOMENT;
-        assert_eq!(exact.committed(now), Some((1, MOMENT)));
+        assert_eq!(exact.on_committed(now), Some((1, MOMENT)));
         assert!(
-            !exact.is_taking(now),
+            !exact.accepts_records(now),
             "the broker is not done with the last one"
         );
-        let pace = now - MOMENT + TRANSACTION_PACE_MIN;
-        now += TRANSACTION_REST;
-        assert!(exact.is_taking(now));
-        exact.handed(pair(9).cursor, true, now);
-        exact.reported(now);
-        assert_eq!(exact.step(whole(1), now), Step::None);
-        assert_eq!(exact.wake(true, now), Some(pace));
+        let pace = now - MOMENT + TRANSACTION_INTERVAL_MIN;
+        now += TRANSACTION_PAUSE_AFTER_COMMIT;
+        assert!(exact.accepts_records(now));
+        exact.on_sent(pair(9).cursor, true, now);
+        exact.on_report(now);
+        assert_eq!(exact.next_action(whole(1), now), TxnAction::None);
+        assert_eq!(exact.next_wakeup(true, now), Some(pace));
         assert_eq!(
-            exact.step(whole(1), pace),
-            Step::Commit {
+            exact.next_action(whole(1), pace),
+            TxnAction::Commit {
                 flights: 1,
                 pair: pair(9)
             }
         );
         assert_eq!(
-            exact.step(
-                Sight {
-                    is_hurried: true,
+            exact.next_action(
+                TxnInput {
+                    commit_now: true,
                     ..whole(1)
                 },
                 now
             ),
-            Step::Commit {
+            TxnAction::Commit {
                 flights: 1,
                 pair: pair(9)
             }
@@ -481,28 +501,29 @@ mod tests {
     #[test]
     fn commits_follow_each_other_as_fast_as_they_are_answered_within_bounds() {
         for (took, pace) in [
-            (0, TRANSACTION_PACE_MIN),
+            (0, TRANSACTION_INTERVAL_MIN),
             (4, Duration::from_millis(12)),
-            (1_000, TRANSACTION_PACE_MAX),
+            (1_000, TRANSACTION_INTERVAL_MAX),
         ] {
             let mut now = Instant::now();
             let mut exact = open(now);
-            exact.committing(1, pair(9), now);
+            exact.on_committing(1, pair(9), now);
             let began = now;
             now += Duration::from_millis(took);
-            exact.committed(now);
-            exact.handed(pair(9).cursor, true, now);
-            exact.reported(now);
+            exact.on_committed(now);
+            exact.on_sent(pair(9).cursor, true, now);
+            exact.on_report(now);
             let due = (began + pace).max(now);
             assert_eq!(
-                exact.step(whole(1), due),
-                Step::Commit {
+                exact.next_action(whole(1), due),
+                TxnAction::Commit {
                     flights: 1,
                     pair: pair(9)
                 },
                 "{took} ms"
             );
-            let is_sooner = due > now && exact.step(whole(1), due - MOMENT) != Step::None;
+            let is_sooner =
+                due > now && exact.next_action(whole(1), due - MOMENT) != TxnAction::None;
             assert!(!is_sooner, "{took} ms");
         }
     }
@@ -511,16 +532,16 @@ mod tests {
     fn what_cannot_be_committed_is_undone_after_a_while() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.handed(pair(9).cursor, true, now);
-        exact.reported(now);
-        let stuck = Sight {
+        exact.on_sent(pair(9).cursor, true, now);
+        exact.on_report(now);
+        let stuck = TxnInput {
             pair: None,
             ..whole(1)
         };
-        assert_eq!(exact.step(stuck, now), Step::None);
+        assert_eq!(exact.next_action(stuck, now), TxnAction::None);
         assert_eq!(
-            exact.step(stuck, now + TRANSACTION_OPEN_MAX),
-            Step::Abort,
+            exact.next_action(stuck, now + TRANSACTION_SILENCE_TIMEOUT),
+            TxnAction::Abort,
             "others wait behind it in the target"
         );
     }
@@ -529,37 +550,37 @@ mod tests {
     fn what_is_sealed_takes_only_what_lies_before_what_it_has() {
         let mut now = Instant::now();
         let mut exact = open(now);
-        exact.handed(pair(5).cursor, true, now);
+        exact.on_sent(pair(5).cursor, true, now);
         assert_eq!(
-            exact.sealed(1, now),
+            exact.commit_point(1, now),
             None,
             "all that is due at the same moment goes along"
         );
-        exact.handed(pair(3).cursor, true, now);
+        exact.on_sent(pair(3).cursor, true, now);
         now += MOMENT;
-        let seal = Seal {
-            flights: 2,
+        let seal = CommitPoint {
+            batches: 2,
             until: pair(5).cursor,
         };
-        assert_eq!(exact.sealed(2, now), Some(seal));
-        exact.handed(pair(4).cursor, true, now);
+        assert_eq!(exact.commit_point(2, now), Some(seal));
+        exact.on_sent(pair(4).cursor, true, now);
         assert_eq!(
-            exact.sealed(7, now + MOMENT),
+            exact.commit_point(7, now + MOMENT),
             Some(seal),
             "what comes later goes into the next one"
         );
-        exact.committing(2, pair(5), now);
-        exact.committed(now);
-        exact.handed(pair(6).cursor, true, now);
+        exact.on_committing(2, pair(5), now);
+        exact.on_committed(now);
+        exact.on_sent(pair(6).cursor, true, now);
         assert_eq!(
-            exact.sealed(1, now + MOMENT),
+            exact.commit_point(1, now + MOMENT),
             None,
             "the next one waits for company"
         );
         assert_eq!(
-            exact.sealed(1, now + TRANSACTION_PACE_MIN),
-            Some(Seal {
-                flights: 1,
+            exact.commit_point(1, now + TRANSACTION_INTERVAL_MIN),
+            Some(CommitPoint {
+                batches: 1,
                 until: pair(6).cursor
             })
         );
@@ -569,86 +590,90 @@ mod tests {
     fn nothing_of_a_transaction_that_failed_is_committed() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.handed(pair(9).cursor, true, now);
-        exact.reported(now);
-        exact.fail(now + MOMENT);
-        assert_eq!(exact.step(whole(1), now), Step::Abort);
-        exact.aborting(now);
-        exact.aborted(now);
-        assert!(!exact.is_taking(now) && exact.is_taking(now + MOMENT));
+        exact.on_sent(pair(9).cursor, true, now);
+        exact.on_report(now);
+        exact.abort_and_pause(now + MOMENT);
+        assert_eq!(exact.next_action(whole(1), now), TxnAction::Abort);
+        exact.on_aborting(now);
+        exact.on_aborted(now);
+        assert!(!exact.accepts_records(now) && exact.accepts_records(now + MOMENT));
     }
 
     #[test]
     fn it_is_opened_when_it_is_needed_and_ended_when_it_is_not() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.ended(now);
+        exact.on_ended(now);
         assert_eq!(
-            (exact.step(IDLE, now), exact.wake(false, now)),
-            (Step::None, Some(exact.refresh))
+            (exact.next_action(IDLE, now), exact.next_wakeup(false, now)),
+            (TxnAction::None, Some(exact.refresh_marker_at))
         );
         assert_eq!(
-            exact.step(
-                Sight {
-                    is_wanted: true,
+            exact.next_action(
+                TxnInput {
+                    has_work: true,
                     ..IDLE
                 },
                 now
             ),
-            Step::Open
+            TxnAction::Open
         );
-        exact.opening(1, now);
-        assert!(!exact.is_open());
-        exact.opened(Claim::START, now);
-        assert!(exact.is_open());
+        exact.on_opening(1, now);
+        assert!(!exact.may_claim());
+        exact.on_opened(Progress::START, now);
+        assert!(exact.may_claim());
         assert_eq!(
             (
-                exact.step(IDLE, now),
-                exact.step(IDLE, now + TRANSACTOR_IDLE)
+                exact.next_action(IDLE, now),
+                exact.next_action(IDLE, now + TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT)
             ),
-            (Step::None, Step::End)
+            (TxnAction::None, TxnAction::Close)
         );
     }
 
     #[test]
     fn what_another_may_have_left_open_is_looked_after_though_nothing_is_due() {
         let now = Instant::now();
-        let mut exact = Transacting::new(Claim::START, now);
+        let mut exact = TxnState::new(Progress::START, now);
         assert_eq!(
-            (exact.step(IDLE, now), exact.wake(false, now)),
-            (Step::Open, Some(now))
+            (exact.next_action(IDLE, now), exact.next_wakeup(false, now)),
+            (TxnAction::Open, Some(now))
         );
-        exact.put_off(now + MOMENT);
+        exact.defer_recovery(now + MOMENT);
         assert_eq!(
-            (exact.step(IDLE, now), exact.wake(false, now)),
-            (Step::None, Some(now + MOMENT)),
+            (exact.next_action(IDLE, now), exact.next_wakeup(false, now)),
+            (TxnAction::None, Some(now + MOMENT)),
             "others look first"
         );
         assert_eq!(
-            exact.step(
-                Sight {
-                    is_wanted: true,
+            exact.next_action(
+                TxnInput {
+                    has_work: true,
                     ..IDLE
                 },
                 now
             ),
-            Step::Open,
+            TxnAction::Open,
             "what is due does not wait for that"
         );
-        exact.opening(1, now);
-        exact.looking();
-        exact.opened(Claim::START, now);
-        assert_eq!(exact.step(IDLE, now), Step::End, "that was all");
-        exact.ended(now);
+        exact.on_opening(1, now);
+        exact.set_recovery_only();
+        exact.on_opened(Progress::START, now);
         assert_eq!(
-            (exact.step(IDLE, now), exact.wake(false, now)),
-            (Step::None, None)
+            exact.next_action(IDLE, now),
+            TxnAction::Close,
+            "that was all"
+        );
+        exact.on_ended(now);
+        assert_eq!(
+            (exact.next_action(IDLE, now), exact.next_wakeup(false, now)),
+            (TxnAction::None, None)
         );
         let mut exact = open(now);
-        exact.lost(now);
+        exact.on_lost(now);
         assert_eq!(
-            exact.step(IDLE, now + RESEND_MAX),
-            Step::Open,
+            exact.next_action(IDLE, now + RESEND_DELAY_MAX),
+            TxnAction::Open,
             "and now it is its own"
         );
     }
@@ -658,26 +683,26 @@ mod tests {
         let now = Instant::now();
         let committing = || {
             let mut exact = open(now);
-            exact.committing(1, pair(9), now);
-            assert!(exact.is_in_doubt());
+            exact.on_committing(1, pair(9), now);
+            assert!(exact.commit_in_doubt());
             exact
         };
         let (mut committed, mut aborted, mut lost) = (committing(), committing(), committing());
-        committed.committed(now);
-        aborted.aborted(now);
-        lost.lost(now);
+        committed.on_committed(now);
+        aborted.on_aborted(now);
+        lost.on_lost(now);
         assert_eq!(
             (
-                committed.is_in_doubt(),
-                aborted.is_in_doubt(),
-                lost.is_in_doubt()
+                committed.commit_in_doubt(),
+                aborted.commit_in_doubt(),
+                lost.commit_in_doubt()
             ),
             (false, false, true)
         );
-        lost.opening(8, now);
-        assert!(lost.is_in_doubt());
-        lost.opened(pair(9), now);
-        assert!(!lost.is_in_doubt());
+        lost.on_opening(8, now);
+        assert!(lost.commit_in_doubt());
+        lost.on_opened(pair(9), now);
+        assert!(!lost.commit_in_doubt());
     }
 
     #[test]
@@ -685,27 +710,31 @@ mod tests {
         let mut now = Instant::now();
         let (mut exact, mut last) = (open(now), Duration::ZERO);
         for _ in 0..8 {
-            exact.handed(pair(9).cursor, true, now);
-            exact.reported(now);
-            exact.committing(1, pair(9), now);
-            exact.aborted(now);
-            assert!(!exact.is_taking(now));
-            let again = exact.wake(true, now).expect("it is wanted");
-            assert!(exact.is_taking(again) && again - now >= last);
+            exact.on_sent(pair(9).cursor, true, now);
+            exact.on_report(now);
+            exact.on_committing(1, pair(9), now);
+            exact.on_aborted(now);
+            assert!(!exact.accepts_records(now));
+            let again = exact.next_wakeup(true, now).expect("it is wanted");
+            assert!(exact.accepts_records(again) && again - now >= last);
             (last, now) = (again - now, again);
         }
-        assert_eq!(last, RESEND_MAX);
-        now += MARKER_REFRESH;
+        assert_eq!(last, RESEND_DELAY_MAX);
+        now += MARKER_COMMIT_INTERVAL;
         assert_eq!(
-            exact.step(IDLE, now),
-            Step::Commit {
+            exact.next_action(IDLE, now),
+            TxnAction::Commit {
                 flights: 0,
                 pair: pair(1)
             }
         );
-        exact.committing(0, pair(1), now);
-        exact.aborted(now);
-        assert_eq!(exact.step(IDLE, now), Step::None, "a refresh waits too");
+        exact.on_committing(0, pair(1), now);
+        exact.on_aborted(now);
+        assert_eq!(
+            exact.next_action(IDLE, now),
+            TxnAction::None,
+            "a refresh waits too"
+        );
     }
 
     #[test]
@@ -713,28 +742,34 @@ mod tests {
         let now = Instant::now();
         let mut exact = open(now);
         assert_eq!(
-            exact.step(IDLE, now + MARKER_REFRESH),
-            Step::Commit {
+            exact.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            TxnAction::Commit {
                 flights: 0,
                 pair: pair(1)
             }
         );
-        exact.ended(now);
-        assert_eq!(exact.step(IDLE, now + MARKER_REFRESH), Step::Open);
-        let late = now + MARKER_REFRESH;
-        exact.put_off(late + MOMENT);
+        exact.on_ended(now);
         assert_eq!(
-            (exact.step(IDLE, late), exact.wake(false, late)),
-            (Step::None, Some(late + MOMENT)),
+            exact.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            TxnAction::Open
+        );
+        let late = now + MARKER_COMMIT_INTERVAL;
+        exact.defer_recovery(late + MOMENT);
+        assert_eq!(
+            (
+                exact.next_action(IDLE, late),
+                exact.next_wakeup(false, late)
+            ),
+            (TxnAction::None, Some(late + MOMENT)),
             "others come first"
         );
-        let mut none = Transacting::new(Claim::START, now);
-        none.opening(7, now);
-        none.opened(Claim::START, now);
-        none.ended(now);
+        let mut none = TxnState::new(Progress::START, now);
+        none.on_opening(7, now);
+        none.on_opened(Progress::START, now);
+        none.on_ended(now);
         assert_eq!(
-            none.step(IDLE, now + MARKER_REFRESH),
-            Step::None,
+            none.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            TxnAction::None,
             "nothing is delivered yet"
         );
     }
@@ -743,30 +778,30 @@ mod tests {
     fn nothing_is_committed_until_the_store_knows_what_that_counts_from() {
         let now = Instant::now();
         let mut exact = open(now);
-        exact.handed(pair(9).cursor, true, now);
-        exact.reported(now);
+        exact.on_sent(pair(9).cursor, true, now);
+        exact.on_report(now);
         let (later, told) = (
-            now + TRANSACTION_PACE_MAX,
-            Sight {
-                is_being_told: true,
+            now + TRANSACTION_INTERVAL_MAX,
+            TxnInput {
+                is_reporting_delivered: true,
                 ..whole(1)
             },
         );
-        assert_eq!(exact.step(told, later), Step::None);
+        assert_eq!(exact.next_action(told, later), TxnAction::None);
         assert_eq!(
-            exact.step(whole(1), later),
-            Step::Commit {
+            exact.next_action(whole(1), later),
+            TxnAction::Commit {
                 flights: 1,
                 pair: pair(9)
             }
         );
-        let patience = exact.patience().expect("something is in it");
+        let patience = exact.abort_at().expect("something is in it");
         assert_eq!(
             (
-                exact.step(told, patience),
-                exact.step(told, patience - MOMENT)
+                exact.next_action(told, patience),
+                exact.next_action(told, patience - MOMENT)
             ),
-            (Step::Abort, Step::None),
+            (TxnAction::Abort, TxnAction::None),
             "others wait behind it"
         );
     }
@@ -774,18 +809,18 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_given_up_and_opened_again_more_and_more_slowly() {
         let mut now = Instant::now();
-        let (mut exact, mut last) = (Transacting::new(pair(1), now), Duration::ZERO);
+        let (mut exact, mut last) = (TxnState::new(pair(1), now), Duration::ZERO);
         for number in 1..9 {
-            exact.opening(number, now);
-            assert_eq!(exact.step(IDLE, now), Step::None);
-            now += TRANSACTION_ANSWER_MAX;
-            assert_eq!(exact.step(IDLE, now), Step::GiveUp);
-            exact.lost(now);
-            let again = exact.wake(true, now).expect("it is wanted");
+            exact.on_opening(number, now);
+            assert_eq!(exact.next_action(IDLE, now), TxnAction::None);
+            now += TRANSACTIONAL_PRODUCER_TIMEOUT;
+            assert_eq!(exact.next_action(IDLE, now), TxnAction::Abandon);
+            exact.on_lost(now);
+            let again = exact.next_wakeup(true, now).expect("it is wanted");
             assert!(again - now >= last);
             (last, now) = (again - now, again);
-            assert_eq!(exact.step(whole(0), now), Step::Open);
+            assert_eq!(exact.next_action(whole(0), now), TxnAction::Open);
         }
-        assert_eq!(last, RESEND_MAX);
+        assert_eq!(last, RESEND_DELAY_MAX);
     }
 }

@@ -1,68 +1,73 @@
 //! What a claimer knows of the shards that it wants: which there are, which it holds, which it is to hand over and which to take. Decides;
 //! the claimer does.
 
-use super::fleet::Fleet;
-use super::term::Term;
-use super::tries::Tries;
+use super::fleet::Membership;
+use super::term::LeaseDeadline;
+use super::tries::AcquireSchedule;
 use crate::limit::{
-    CATALOG_INTERVAL, DEPART_SPARE, HAND_OVER_RETRY, HAND_OVERS_MAX, HAND_OVERS_PART, ROLL_INTERVAL,
+    HANDOVER_RETRY_DELAY, HANDOVERS_DIVISOR, HANDOVERS_MAX, MEMBERSHIP_INTERVAL,
+    PARTITION_DISCOVERY_INTERVAL, SHUTDOWN_ANNOUNCE_MARGIN,
 };
 use crate::metric;
-use crate::model::{Claim, Identity, Lease, ShardId, Worker};
-use crate::mutant::{self, Mutant};
-use crate::store::Peer;
+use crate::model::{Lease, Progress, ShardId, SourceIdentity, WorkerId};
+use crate::mutant::{self, InjectedFault};
+use crate::store::LiveWorker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// A lease, and its metric, which is 0 again when this is dropped.
-pub(super) struct Held {
+pub(super) struct HeldLease {
     pub(super) lease: Lease,
-    pub(super) term: Term,
+    pub(super) deadline: LeaseDeadline,
     /// Since when its work is being finished, for another worker to have it.
-    pub(super) handing: Option<Instant>,
+    pub(super) handover_since: Option<Instant>,
     /// It is not handed over again before.
-    not_before: Option<Instant>,
+    handover_not_before: Option<Instant>,
     /// It was another worker's, who lives and did not take it: it stays here until the fleet changes.
-    is_stray: bool,
+    is_adopted: bool,
     _metric: metric::LeaseHeld,
 }
 
 /// See the module's page.
-pub(super) struct Wanted {
+pub(super) struct LeaseTable {
     pub(super) shards: Vec<ShardId>,
-    pub(super) held: BTreeMap<ShardId, Held>,
+    pub(super) held: BTreeMap<ShardId, HeldLease>,
     /// The last pair that this process itself finished: it may be ahead of what a store that went back remembers. It speaks of one
     /// incarnation of the source; the offsets of the next one mean other messages.
-    pub(super) own: BTreeMap<ShardId, (Identity, Claim)>,
+    pub(super) last_delivered: BTreeMap<ShardId, (SourceIdentity, Progress)>,
     /// Told to be dropped, and not yet.
-    pub(super) leaving: BTreeSet<ShardId>,
-    pub(super) fleet: Fleet,
-    pub(super) tries: Tries,
+    pub(super) stopping: BTreeSet<ShardId>,
+    pub(super) membership: Membership,
+    pub(super) acquire_schedule: AcquireSchedule,
     /// When all that live have surely seen what this worker sees of the fleet. What is handed over before to one that has not is delivered by nobody
     /// until it has.
-    settled: Instant,
+    membership_settled_at: Instant,
     /// All is to go, from then on.
-    pub(super) departs: Option<Instant>,
+    pub(super) departs_at: Option<Instant>,
 }
 
-impl Wanted {
-    pub(super) fn new(me: Worker, now: Instant) -> Self {
+impl LeaseTable {
+    pub(super) fn new(me: WorkerId, now: Instant) -> Self {
         Self {
             shards: Vec::new(),
             held: BTreeMap::new(),
-            own: BTreeMap::new(),
-            leaving: BTreeSet::new(),
-            fleet: Fleet::new(me),
-            tries: Tries::new(now),
-            settled: now,
-            departs: None,
+            last_delivered: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            membership: Membership::new(me),
+            acquire_schedule: AcquireSchedule::new(now),
+            membership_settled_at: now,
+            departs_at: None,
         }
     }
 
     /// Takes in which shards there are. Answers whether some were not known.
-    pub(super) fn add(&mut self, shards: impl Iterator<Item = ShardId>, now: Instant) -> bool {
+    pub(super) fn add_shards(
+        &mut self,
+        shards: impl Iterator<Item = ShardId>,
+        now: Instant,
+    ) -> bool {
         let before = self.shards.len();
         for shard in shards {
             if let Err(at) = self.shards.binary_search(&shard) {
@@ -71,14 +76,14 @@ impl Wanted {
         }
         let is_news = self.shards.len() > before;
         if is_news {
-            self.place(now);
-            self.settled = now + CATALOG_INTERVAL;
+            self.reassign(now);
+            self.membership_settled_at = now + PARTITION_DISCOVERY_INTERVAL;
         }
         is_news
     }
 
     /// How many shards each route has.
-    pub(super) fn count(&self) -> BTreeMap<Arc<str>, usize> {
+    pub(super) fn shard_counts(&self) -> BTreeMap<Arc<str>, usize> {
         let routes = self.shards.chunk_by(|a, b| a.route == b.route);
         routes
             .map(|shards| (shards[0].route.clone(), shards.len()))
@@ -86,65 +91,67 @@ impl Wanted {
     }
 
     /// Takes in who lives. Answers whether that is news.
-    pub(super) fn learn(&mut self, peers: &[Peer], now: Instant) -> bool {
-        let is_news = self.fleet.learn(peers);
+    pub(super) fn update_workers(&mut self, peers: &[LiveWorker], now: Instant) -> bool {
+        let is_news = self.membership.update(peers);
         if is_news {
-            self.place(now);
-            self.settled = self.settled.max(now + ROLL_INTERVAL + DEPART_SPARE);
+            self.reassign(now);
+            self.membership_settled_at = self
+                .membership_settled_at
+                .max(now + MEMBERSHIP_INTERVAL + SHUTDOWN_ANNOUNCE_MARGIN);
         }
         is_news
     }
 
-    fn place(&mut self, now: Instant) {
-        self.fleet.place(&self.shards);
-        self.tries.placed(now);
+    fn reassign(&mut self, now: Instant) {
+        self.membership.reassign(&self.shards);
+        self.acquire_schedule.on_reassigned(now);
         self.held
             .values_mut()
-            .for_each(|held| held.is_stray = false);
+            .for_each(|held| held.is_adopted = false);
     }
 
     /// What to try to take now.
-    pub(super) fn next_to_take(&mut self, now: Instant, slow: Duration) -> Vec<ShardId> {
-        if self.departs.is_some() {
+    pub(super) fn next_to_acquire(&mut self, now: Instant, slow: Duration) -> Vec<ShardId> {
+        if self.departs_at.is_some() {
             return Vec::new();
         }
-        let (own, others) = self.missing();
-        self.tries.next(now, slow, &own, &others)
+        let (own, others) = self.not_held();
+        self.acquire_schedule.next_batch(now, slow, &own, &others)
     }
 
     /// The shards that are not held: this worker's own, and others'.
-    fn missing(&self) -> (Vec<ShardId>, Vec<ShardId>) {
+    fn not_held(&self) -> (Vec<ShardId>, Vec<ShardId>) {
         let missing = self
             .shards
             .iter()
-            .filter(|shard| !self.held.contains_key(*shard) && !self.leaving.contains(*shard));
-        missing
-            .cloned()
-            .partition(|shard| self.fleet.is_mine(shard) || mutant::active(Mutant::TakesOthers))
+            .filter(|shard| !self.held.contains_key(*shard) && !self.stopping.contains(*shard));
+        missing.cloned().partition(|shard| {
+            self.membership.is_mine(shard) || mutant::active(InjectedFault::AcquireUnassignedShards)
+        })
     }
 
     /// It was taken.
-    pub(super) fn take(&mut self, lease: Lease, term: Term) {
-        let (shard, is_stray) = (lease.shard.clone(), !self.fleet.is_mine(&lease.shard));
+    pub(super) fn insert_held(&mut self, lease: Lease, term: LeaseDeadline) {
+        let (shard, is_stray) = (lease.shard.clone(), !self.membership.is_mine(&lease.shard));
         let _metric = metric::LeaseHeld::new(&shard);
         self.held.insert(
             shard,
-            Held {
+            HeldLease {
                 lease,
-                term,
-                handing: None,
-                not_before: None,
-                is_stray,
+                deadline: term,
+                handover_since: None,
+                handover_not_before: None,
+                is_adopted: is_stray,
                 _metric,
             },
         );
     }
 
     /// What to hand over now, as many at a time as is good for those who are to take it.
-    pub(super) fn next_to_hand_over(&mut self, now: Instant) -> Vec<ShardId> {
-        let is_departing = self.departs.is_some_and(|at| at <= now);
-        let goes = |shard: &ShardId, held: &Held| {
-            is_departing || self.departs.is_none() && self.is_anothers(shard, held)
+    pub(super) fn next_handovers(&mut self, now: Instant) -> Vec<ShardId> {
+        let is_departing = self.departs_at.is_some_and(|at| at <= now);
+        let goes = |shard: &ShardId, held: &HeldLease| {
+            is_departing || self.departs_at.is_none() && self.is_assigned_elsewhere(shard, held)
         };
         let going: Vec<_> = self
             .held
@@ -155,15 +162,19 @@ impl Wanted {
         let under_way = self
             .held
             .values()
-            .filter(|held| held.handing.is_some())
+            .filter(|held| held.handover_since.is_some())
             .count();
-        let room = HAND_OVERS_MAX
-            .max(going.len() / HAND_OVERS_PART)
+        let room = HANDOVERS_MAX
+            .max(going.len() / HANDOVERS_DIVISOR)
             .saturating_sub(under_way);
-        let is_seen =
-            |shard: &ShardId| is_departing || self.settled <= now || self.fleet.is_awaited(shard);
-        let is_next =
-            |held: &Held| held.handing.is_none() && held.not_before.is_none_or(|at| at <= now);
+        let is_seen = |shard: &ShardId| {
+            is_departing
+                || self.membership_settled_at <= now
+                || self.membership.is_for_newcomer(shard)
+        };
+        let is_next = |held: &HeldLease| {
+            held.handover_since.is_none() && held.handover_not_before.is_none_or(|at| at <= now)
+        };
         let next: Vec<_> = going
             .into_iter()
             .filter(|shard| is_seen(shard) && is_next(&self.held[shard]))
@@ -173,50 +184,53 @@ impl Wanted {
             self.held
                 .get_mut(shard)
                 .expect("it was just found there")
-                .handing = Some(now);
+                .handover_since = Some(now);
         }
         next
     }
 
-    fn is_anothers(&self, shard: &ShardId, held: &Held) -> bool {
-        !held.is_stray && !self.fleet.is_mine(shard)
+    fn is_assigned_elsewhere(&self, shard: &ShardId, held: &HeldLease) -> bool {
+        !held.is_adopted && !self.membership.is_mine(shard)
     }
 
     /// Its work could not be finished in time, and goes on.
-    pub(super) fn put_off(&mut self, shard: &ShardId, now: Instant) {
+    pub(super) fn postpone_handover(&mut self, shard: &ShardId, now: Instant) {
         if let Some(held) = self.held.get_mut(shard) {
-            (held.handing, held.not_before) = (None, Some(now + HAND_OVER_RETRY));
+            (held.handover_since, held.handover_not_before) =
+                (None, Some(now + HANDOVER_RETRY_DELAY));
         }
     }
 
     /// When there is something to take, or to hand over, that no message will announce.
-    pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let waits = self
             .held
             .values()
-            .filter(|held| held.handing.is_none())
-            .filter_map(|held| held.not_before)
+            .filter(|held| held.handover_since.is_none())
+            .filter_map(|held| held.handover_not_before)
             .filter(|at| *at > now)
             .min();
-        if self.departs.is_some() {
+        if self.departs_at.is_some() {
             return self
-                .departs
+                .departs_at
                 .filter(|at| *at > now)
                 .into_iter()
                 .chain(waits)
                 .min();
         }
-        let is_unsettled = self.settled > now
+        let is_unsettled = self.membership_settled_at > now
             && self
                 .held
                 .iter()
-                .any(|(shard, held)| self.is_anothers(shard, held));
-        let (own, others) = self.missing();
-        let tries = self.tries.next_at(now, !own.is_empty(), !others.is_empty());
+                .any(|(shard, held)| self.is_assigned_elsewhere(shard, held));
+        let (own, others) = self.not_held();
+        let tries = self
+            .acquire_schedule
+            .next_at(now, !own.is_empty(), !others.is_empty());
         tries
             .into_iter()
             .chain(waits)
-            .chain(is_unsettled.then_some(self.settled))
+            .chain(is_unsettled.then_some(self.membership_settled_at))
             .min()
     }
 }
@@ -224,42 +238,42 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Partition, Token};
+    use crate::model::{LeaseToken, Partition};
 
     const SLOW: Duration = Duration::from_millis(250);
 
-    fn peers(workers: &[u128]) -> Vec<Peer> {
+    fn peers(workers: &[u128]) -> Vec<LiveWorker> {
         workers
             .iter()
-            .map(|id| Peer {
-                worker: Worker(*id),
-                left: Duration::from_secs(1),
+            .map(|id| LiveWorker {
+                worker: WorkerId(*id),
+                expires_in: Duration::from_secs(1),
             })
             .collect()
     }
 
     /// A worker that has taken all of so many shards while it was alone.
-    fn alone(shards: i32, now: Instant) -> Wanted {
-        let mut wanted = Wanted::new(Worker(1), now);
-        wanted.add(
+    fn alone(shards: i32, now: Instant) -> LeaseTable {
+        let mut wanted = LeaseTable::new(WorkerId(1), now);
+        wanted.add_shards(
             (0..shards).map(|index| ShardId::new("r", Partition::new("in", index))),
             now,
         );
-        assert_eq!(wanted.next_to_take(now, SLOW), [], "it has not enrolled");
-        assert!(wanted.learn(&peers(&[1]), now));
+        assert_eq!(wanted.next_to_acquire(now, SLOW), [], "it has not enrolled");
+        assert!(wanted.update_workers(&peers(&[1]), now));
         take_all(&mut wanted, now);
         assert_eq!(wanted.held.len(), shards as usize);
         wanted
     }
 
-    fn take_all(wanted: &mut Wanted, now: Instant) {
-        for shard in wanted.next_to_take(now, SLOW) {
-            wanted.take(
+    fn take_all(wanted: &mut LeaseTable, now: Instant) {
+        for shard in wanted.next_to_acquire(now, SLOW) {
+            wanted.insert_held(
                 Lease {
                     shard,
-                    token: Token(7),
+                    token: LeaseToken(7),
                 },
-                Term::new(now, SLOW),
+                LeaseDeadline::new(now, SLOW),
             );
         }
     }
@@ -268,12 +282,12 @@ mod tests {
     fn who_is_joined_hands_over_half_a_few_at_a_time() {
         let now = Instant::now();
         let mut wanted = alone(16, now);
-        assert!(wanted.learn(&peers(&[1, 2]), now));
+        assert!(wanted.update_workers(&peers(&[1, 2]), now));
         let mut given = BTreeSet::new();
         loop {
-            let next = wanted.next_to_hand_over(now);
+            let next = wanted.next_handovers(now);
             assert!(
-                next.len() <= HAND_OVERS_MAX && wanted.next_to_hand_over(now).is_empty(),
+                next.len() <= HANDOVERS_MAX && wanted.next_handovers(now).is_empty(),
                 "no more than so many at a time"
             );
             if next.is_empty() {
@@ -285,11 +299,15 @@ mod tests {
             }
         }
         assert_eq!((given.len(), wanted.held.len()), (8, 8));
-        assert_eq!(wanted.next_to_take(now, SLOW), [], "they are the other's");
-        assert!(wanted.learn(&peers(&[1]), now));
+        assert_eq!(
+            wanted.next_to_acquire(now, SLOW),
+            [],
+            "they are the other's"
+        );
+        assert!(wanted.update_workers(&peers(&[1]), now));
         assert_eq!(
             wanted
-                .next_to_take(now, SLOW)
+                .next_to_acquire(now, SLOW)
                 .into_iter()
                 .collect::<BTreeSet<_>>(),
             given
@@ -297,41 +315,43 @@ mod tests {
     }
 
     /// One of a fleet that another has left: it holds what was its own before that.
-    fn left(by: u128, now: Instant) -> Wanted {
+    fn left(by: u128, now: Instant) -> LeaseTable {
         let mut wanted = alone(32, now);
-        wanted.learn(&peers(&[1, 2, 3, by]), now);
-        let fleet = &wanted.fleet;
+        wanted.update_workers(&peers(&[1, 2, 3, by]), now);
+        let fleet = &wanted.membership;
         wanted.held.retain(|shard, _| fleet.is_mine(shard));
-        wanted.learn(&peers(&[1, 2, 3]), now + CATALOG_INTERVAL);
+        wanted.update_workers(&peers(&[1, 2, 3]), now + PARTITION_DISCOVERY_INTERVAL);
         wanted
     }
 
     #[test]
     fn what_goes_to_one_that_was_there_before_is_kept_until_that_one_has_seen_the_change() {
         let now = Instant::now();
-        let moved = |wanted: &Wanted| {
+        let moved = |wanted: &LeaseTable| {
             wanted
                 .held
                 .keys()
-                .filter(|shard| !wanted.fleet.is_mine(shard))
+                .filter(|shard| !wanted.membership.is_mine(shard))
                 .count()
         };
         let mut wanted = (4..99)
             .map(|by| left(by, now))
             .find(|wanted| moved(wanted) > 0)
             .expect("some change places now and then");
-        let seen = now + CATALOG_INTERVAL;
+        let seen = now + PARTITION_DISCOVERY_INTERVAL;
         assert_eq!(
             (
-                wanted.next_to_hand_over(seen),
-                wanted.next_at(seen).map(|at| at <= wanted.settled)
+                wanted.next_handovers(seen),
+                wanted
+                    .next_wakeup(seen)
+                    .map(|at| at <= wanted.membership_settled_at)
             ),
             (Vec::new(), Some(true))
         );
-        let settled = seen + ROLL_INTERVAL + DEPART_SPARE;
+        let settled = seen + MEMBERSHIP_INTERVAL + SHUTDOWN_ANNOUNCE_MARGIN;
         assert_eq!(
-            wanted.next_to_hand_over(settled).len(),
-            moved(&wanted).min(HAND_OVERS_MAX)
+            wanted.next_handovers(settled).len(),
+            moved(&wanted).min(HANDOVERS_MAX)
         );
     }
 
@@ -339,38 +359,40 @@ mod tests {
     fn what_cannot_be_finished_goes_on_and_is_handed_over_later() {
         let now = Instant::now();
         let mut wanted = alone(2, now);
-        wanted.learn(&peers(&[1, 2]), now);
-        let next = wanted.next_to_hand_over(now);
-        wanted.put_off(&next[0], now);
-        assert_eq!(wanted.next_to_hand_over(now), []);
+        wanted.update_workers(&peers(&[1, 2]), now);
+        let next = wanted.next_handovers(now);
+        wanted.postpone_handover(&next[0], now);
+        assert_eq!(wanted.next_handovers(now), []);
         assert_eq!(
-            wanted.next_at(now).map(|at| at <= now + HAND_OVER_RETRY),
+            wanted
+                .next_wakeup(now)
+                .map(|at| at <= now + HANDOVER_RETRY_DELAY),
             Some(true)
         );
-        assert_eq!(wanted.next_to_hand_over(now + HAND_OVER_RETRY), next);
+        assert_eq!(wanted.next_handovers(now + HANDOVER_RETRY_DELAY), next);
     }
 
     #[test]
     fn what_its_worker_did_not_take_is_kept_until_the_fleet_changes() {
         let now = Instant::now();
         let mut wanted = alone(2, now);
-        wanted.learn(&peers(&[1, 2]), now);
+        wanted.update_workers(&peers(&[1, 2]), now);
         wanted
-            .next_to_hand_over(now)
+            .next_handovers(now)
             .iter()
             .for_each(|shard| _ = wanted.held.remove(shard));
-        let later = now + crate::limit::STRAY_TRY;
+        let later = now + crate::limit::UNASSIGNED_ACQUIRE_INTERVAL;
         take_all(&mut wanted, later);
         assert_eq!(
-            (wanted.held.len(), wanted.next_to_hand_over(later)),
+            (wanted.held.len(), wanted.next_handovers(later)),
             (2, Vec::new())
         );
-        wanted.learn(&peers(&[1, 2, 3]), later);
+        wanted.update_workers(&peers(&[1, 2, 3]), later);
         assert!(
             wanted
-                .next_to_hand_over(later + ROLL_INTERVAL + DEPART_SPARE)
+                .next_handovers(later + MEMBERSHIP_INTERVAL + SHUTDOWN_ANNOUNCE_MARGIN)
                 .len()
-                + wanted.fleet.mine()
+                + wanted.membership.assigned_count()
                 == 2
         );
     }
@@ -379,16 +401,16 @@ mod tests {
     fn who_departs_takes_nothing_and_hands_over_all_when_the_others_know() {
         let now = Instant::now();
         let mut wanted = alone(2, now);
-        wanted.departs = Some(now + SLOW);
+        wanted.departs_at = Some(now + SLOW);
         wanted.held.remove(&wanted.shards[0]);
         assert_eq!(
             (
-                wanted.next_to_take(now, SLOW),
-                wanted.next_to_hand_over(now)
+                wanted.next_to_acquire(now, SLOW),
+                wanted.next_handovers(now)
             ),
             (Vec::new(), Vec::new())
         );
-        assert_eq!(wanted.next_at(now), Some(now + SLOW));
-        assert_eq!(wanted.next_to_hand_over(now + SLOW), wanted.shards[1..]);
+        assert_eq!(wanted.next_wakeup(now), Some(now + SLOW));
+        assert_eq!(wanted.next_handovers(now + SLOW), wanted.shards[1..]);
     }
 }

@@ -1,108 +1,110 @@
 //! One shard's work in a timer, as a value: its schedule, what is loaded of it and what must be asked for next, its claims in flight. Decides;
 //! the loader and the dispatcher do.
 
-use super::advancing::Call;
+use super::advancing::PendingCall;
 use super::claimer::Grant;
-use super::filling::Fill;
-use super::flying::{Aloft, least};
-use super::loader::{Answer, Read, What};
-use super::memory::{Account, Reserved, Resident};
-use super::poll::Poll;
-use super::queue::Queued;
-use super::rewriting::Rewriting;
-use super::stall::Stall;
-use super::term::Term;
-use super::transacting::Transacting;
+use super::filling::Prefetch;
+use super::flying::{ClaimedBatch, next_batch};
+use super::loader::{Load, LoadResult, ReadOutcome};
+use super::memory::{MemoryAccount, Reservation, ResidentRun};
+use super::poll::TailPoll;
+use super::queue::LaneState;
+use super::rewriting::CompactionScan;
+use super::stall::StallTimer;
+use super::term::LeaseDeadline;
+use super::transacting::TxnState;
 use crate::limit::{
-    CLAIM_INTERVAL, CLAIM_MAX, CLAIM_PACE, DELETES_MAX, IN_FLIGHT_SHARD_MAX, POLL_MAX,
-    REFUSED_PAUSE, TELL_AFTER,
+    ADVANCE_DELETES_MAX, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_AHEAD_PAUSE,
+    DELIVERED_WRITE_DELAY, LATE_CLAIM_INTERVAL, SHARD_IN_FLIGHT_MAX, TAIL_POLL_INTERVAL_MAX,
 };
-use crate::model::{Claim, Cursor, Identity, Lease, Offset, Origins, Slice, Timestamp, Watermark};
-use crate::mutant::{self, Mutant};
-use crate::run::Name;
-use crate::schedule::{Flights, Inventory, Schedule, Take};
-use crate::store::{Advance, History, Tally};
+use crate::model::{
+    Cursor, Lease, Offset, OriginFormat, Progress, Slice, SourceIdentity, Timestamp, Watermark,
+};
+use crate::mutant::{self, InjectedFault};
+use crate::run::RunName;
+use crate::schedule::{InFlightClaims, RunIndex, Schedule, TakenBatch};
+use crate::store::{Advance, Lineage, OutcomeCounts};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// See the module's page.
-pub(crate) struct Work {
+pub(crate) struct ShardState {
     pub(crate) lease: Lease,
     /// Names this incarnation of the work to the loader and in tickets.
     pub(crate) slot: u16,
-    pub(crate) origins: Origins,
+    pub(crate) origins: OriginFormat,
     /// The incarnation of the source that it was granted for.
-    pub(super) identity: Identity,
-    pub(crate) phase: Phase,
+    pub(super) identity: SourceIdentity,
+    pub(crate) phase: ShardPhase,
     /// Of an exactly-once shard.
-    pub(super) exact: Option<Transacting>,
-    pub(super) term: Term,
+    pub(super) txn: Option<TxnState>,
+    pub(super) lease_deadline: LeaseDeadline,
     /// Its term has run out, and that was said.
-    pub(super) is_out: bool,
-    pub(crate) flights: Flights<Aloft>,
-    pub(super) queued: Queued,
-    pub(crate) schedule: Schedule<Resident>,
+    pub(super) expiry_reported: bool,
+    pub(crate) in_flight: InFlightClaims<ClaimedBatch>,
+    pub(super) lane: LaneState,
+    pub(crate) schedule: Schedule<ResidentRun>,
     /// As the loader saw it last. `None`: nothing is loaded yet, so whatever it is, all that is loaded will be of it.
-    pub(super) history: Option<History>,
-    pub(super) inventory: Inventory,
-    pub(super) memory: Rc<Account>,
-    pub(super) rewriting: Rewriting,
-    pub(super) stall: Stall,
+    pub(super) history: Option<Lineage>,
+    pub(super) inventory: RunIndex,
+    pub(super) memory: Rc<MemoryAccount>,
+    pub(super) compaction: CompactionScan,
+    pub(super) stall: StallTimer,
     /// What of the shard a former owner may have handed over already.
-    pub(crate) suspect: Claim,
+    pub(crate) previous_owner_claim: Progress,
     /// Replies with another tag were asked for before everything was dropped.
-    tag: u64,
-    pub(super) fill: Fill,
+    load_generation: u64,
+    pub(super) prefetch: Prefetch,
     /// The lane that follows what is appended.
-    pub(super) poll: Poll,
+    pub(super) tail_poll: TailPoll,
     /// For what was appended, while it is asked for.
-    reserved: Option<Reserved>,
+    tail_reservation: Option<Reservation>,
     /// The due up to which runs are asked for; what is appended up to it is kept.
-    pub(super) horizon: Timestamp,
+    pub(super) load_horizon: Timestamp,
     /// The pair that the store was last told to be delivered, and knows when it has answered.
-    pub(super) told: Claim,
-    pub(super) call: Option<Call>,
+    pub(super) delivered_sent: Progress,
+    pub(super) pending_call: Option<PendingCall>,
     /// Nothing is taken before it: the last claim was just now, or was refused.
-    pub(super) not_before: Option<Instant>,
+    pub(super) no_claim_before: Option<Instant>,
     /// Nothing but late messages is taken before it: what is due soon is claimed.
-    pub(super) ahead_at: Option<Instant>,
-    pub(super) tell_at: Option<Instant>,
+    pub(super) no_early_claim_before: Option<Instant>,
+    pub(super) report_at: Option<Instant>,
     /// The pair up to which the ledger has it, and what was settled since.
-    pub(super) counted: Claim,
-    pub(super) tally: Tally,
-    deletes: Vec<(Slice, Name)>,
-    pub(super) ids: Vec<(Box<str>, Cursor)>,
+    pub(super) ledger_since: Progress,
+    pub(super) outcomes: OutcomeCounts,
+    runs_to_delete: Vec<(Slice, RunName)>,
+    pub(super) released_ids: Vec<(Box<str>, Cursor)>,
     /// Unreadable runs, to be set aside.
-    pub(crate) corrupt: Vec<(Slice, Name)>,
+    pub(crate) unreadable_runs: Vec<(Slice, RunName)>,
     /// Runs that the last fetch did not find.
-    pub(super) missing: Vec<(Slice, Name)>,
+    pub(super) missing_runs: Vec<(Slice, RunName)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ShardPhase {
     Active,
     /// Another worker is to have the shard: nothing more is taken, and what is claimed is finished, unless that takes too long.
     HandingOver {
         until: Instant,
     },
     /// The lease is gone, or was too late: nothing more is taken, and what is in flight is waited for, though not for ever.
-    Leaving {
+    LeaseLost {
         until: Instant,
     },
 }
 
-impl Work {
+impl ShardState {
     pub(crate) fn new(
         grant: Grant,
         slot: u16,
-        origins: Origins,
-        memory: Rc<Account>,
+        origins: OriginFormat,
+        memory: Rc<MemoryAccount>,
         now: Instant,
     ) -> Self {
         let Grant {
             lease,
-            term,
+            deadline: term,
             state,
             start,
         } = grant;
@@ -111,84 +113,84 @@ impl Work {
             slot,
             origins,
             identity: state.identity,
-            phase: Phase::Active,
-            exact: None,
-            term,
-            is_out: false,
-            flights: Flights::new(start),
-            queued: Queued::new(),
+            phase: ShardPhase::Active,
+            txn: None,
+            lease_deadline: term,
+            expiry_reported: false,
+            in_flight: InFlightClaims::new(start),
+            lane: LaneState::new(),
             schedule: Schedule::new(start, state.watermark),
             history: None,
-            inventory: Inventory::default(),
+            inventory: RunIndex::default(),
             memory,
-            rewriting: Rewriting::new(now),
-            stall: Stall::new(now, start),
-            suspect: state.claimed,
+            compaction: CompactionScan::new(now),
+            stall: StallTimer::new(now, start),
+            previous_owner_claim: state.claimed,
             // What was asked for by an earlier work of the same shard may still be answered, and speaks of another time.
-            tag: u64::from(slot) << 32,
-            fill: Fill::Idle,
-            poll: Poll::new(now),
-            reserved: None,
-            horizon: Timestamp::AT_ONCE,
-            told: state.delivered,
-            call: None,
-            not_before: None,
-            ahead_at: None,
-            tell_at: None,
-            counted: start,
-            tally: Tally::default(),
-            deletes: Vec::new(),
-            ids: Vec::new(),
-            corrupt: Vec::new(),
-            missing: Vec::new(),
+            load_generation: u64::from(slot) << 32,
+            prefetch: Prefetch::Idle,
+            tail_poll: TailPoll::new(now),
+            tail_reservation: None,
+            load_horizon: Timestamp::AT_ONCE,
+            delivered_sent: state.delivered,
+            pending_call: None,
+            no_claim_before: None,
+            no_early_claim_before: None,
+            report_at: None,
+            ledger_since: start,
+            outcomes: OutcomeCounts::default(),
+            runs_to_delete: Vec::new(),
+            released_ids: Vec::new(),
+            unreadable_runs: Vec::new(),
+            missing_runs: Vec::new(),
         }
     }
 
-    pub(crate) fn tag(&self) -> u64 {
-        self.tag
+    pub(crate) fn load_generation(&self) -> u64 {
+        self.load_generation
     }
 
     /// Whether the shard is this worker's beyond doubt: what is claimed may be handed over.
-    pub(crate) fn is_ours(&self, now: Instant) -> bool {
-        !matches!(self.phase, Phase::Leaving { .. }) && !self.term.has_run_out(now)
+    pub(crate) fn may_deliver(&self, now: Instant) -> bool {
+        !matches!(self.phase, ShardPhase::LeaseLost { .. }) && !self.lease_deadline.has_passed(now)
     }
 
     /// Whether more may be taken.
-    pub(super) fn is_taking(&self, now: Instant) -> bool {
-        self.phase == Phase::Active && !self.term.has_run_out(now)
+    pub(super) fn may_claim(&self, now: Instant) -> bool {
+        self.phase == ShardPhase::Active && !self.lease_deadline.has_passed(now)
     }
 
     /// Whether somebody waits for the store to know what was delivered.
-    pub(crate) fn is_to_be_told(&self) -> bool {
-        matches!(self.phase, Phase::HandingOver { .. }) && !self.has_claims()
+    pub(crate) fn must_report_delivered(&self) -> bool {
+        matches!(self.phase, ShardPhase::HandingOver { .. }) && !self.has_claims()
     }
 
     /// Whether all that was claimed is done with, and the store knows it.
-    pub(crate) fn is_finished(&self) -> bool {
-        !self.has_claims() && self.is_told()
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.has_claims() && self.is_delivered_reported()
     }
 
     /// Drops what is held and loads it again: the store went back, or a claim was refused.
-    pub(crate) fn reload(&mut self, taken: Claim, watermark: Watermark, now: Instant) {
+    pub(crate) fn reload(&mut self, taken: Progress, watermark: Watermark, now: Instant) {
         self.schedule = Schedule::new(taken, watermark);
         self.history = None;
-        self.inventory = Inventory::default();
-        self.deletes.clear();
-        self.fill = Fill::Idle;
-        (self.poll, self.reserved) = (Poll::new(now), None);
-        self.rewriting = self.rewriting.again(now);
-        self.tag += 1;
+        self.inventory = RunIndex::default();
+        self.runs_to_delete.clear();
+        self.prefetch = Prefetch::Idle;
+        (self.tail_poll, self.tail_reservation) = (TailPoll::new(now), None);
+        self.compaction = self.compaction.restarted(now);
+        self.load_generation += 1;
     }
 
     /// The claim of what was taken last was refused, for this worker's clock is ahead: it is taken again, after a while.
-    pub(crate) fn refused(&mut self, watermark: Watermark, now: Instant) {
-        self.reload(self.flights.claimed(), watermark, now);
-        self.not_before = Some(now + REFUSED_PAUSE);
+    pub(crate) fn on_claim_refused(&mut self, watermark: Watermark, now: Instant) {
+        self.reload(self.in_flight.claimed(), watermark, now);
+        self.no_claim_before = Some(now + CLOCK_AHEAD_PAUSE);
     }
 
     /// Something was appended.
-    pub(crate) fn hint(&mut self, least_due: Timestamp, wall: Timestamp, now: Instant) {
-        self.poll.hint(least_due, wall, now);
+    pub(crate) fn on_hint(&mut self, least_due: Timestamp, wall: Timestamp, now: Instant) {
+        self.tail_poll.on_hint(least_due, wall, now);
     }
 
     /// What to ask the loader for now, if anything.
@@ -197,321 +199,348 @@ impl Work {
         wall: Timestamp,
         now: Instant,
         others_poll: bool,
-    ) -> Option<What> {
-        if self.phase != Phase::Active {
+    ) -> Option<Load> {
+        if self.phase != ShardPhase::Active {
             return None;
         }
-        self.next_fill(wall)
-            .or_else(|| self.next_poll(now, others_poll))
+        self.next_prefetch_request(wall)
+            .or_else(|| self.next_tail_request(now, others_poll))
     }
 
     /// Whether it is time to look for what was appended.
-    pub(crate) fn is_polling(&self, now: Instant) -> bool {
-        self.phase == Phase::Active && self.poll.is_due(now, false)
+    pub(crate) fn is_tail_poll_due(&self, now: Instant) -> bool {
+        self.phase == ShardPhase::Active && self.tail_poll.is_due(now, false)
     }
 
-    fn next_poll(&mut self, now: Instant, others_poll: bool) -> Option<What> {
-        if !self.poll.is_due(now, others_poll) {
+    fn next_tail_request(&mut self, now: Instant, others_poll: bool) -> Option<Load> {
+        if !self.tail_poll.is_due(now, others_poll) {
             return None;
         }
-        let is_backlogged =
-            self.schedule.late() > CLAIM_MAX || self.flights.left() >= IN_FLIGHT_SHARD_MAX;
-        if is_backlogged && self.memory.is_spent() {
+        let is_backlogged = self.schedule.late_count() > CLAIM_MESSAGES_MAX
+            || self.in_flight.open_messages() >= SHARD_IN_FLIGHT_MAX;
+        if is_backlogged && self.memory.is_exhausted() {
             // What is here goes first. If the tail is cut meanwhile, the shard is loaded again, within the budget.
-            self.poll.put_off(now + POLL_MAX);
+            self.tail_poll.postpone(now + TAIL_POLL_INTERVAL_MAX);
             return None;
         }
-        let (limit, bytes) = self.memory.appended();
-        self.reserved = self.poll.is_promising().then(|| self.memory.reserve(bytes));
-        let expected = self.poll.begin();
-        let keep = if self.memory.is_ample() {
+        let (limit, bytes) = self.memory.tail_limits();
+        self.tail_reservation = self
+            .tail_poll
+            .is_likely_to_find()
+            .then(|| self.memory.reserve(bytes));
+        let expected = self.tail_poll.start();
+        let keep = if self.memory.is_half_free() {
             Timestamp::MAX
         } else {
-            self.horizon
+            self.load_horizon
         };
-        Some(What::Tail {
+        Some(Load::Tail {
             after: self.schedule.seen(),
-            until: self.horizon,
-            keep,
+            until: self.load_horizon,
+            keep_until: keep,
             limit,
-            expected,
+            hinted: expected,
         })
     }
 
     /// Takes in what the loader answered. `false`: the store does not know the shard.
-    pub(crate) fn take_in(&mut self, answer: Answer, now: Instant) -> bool {
+    pub(crate) fn on_load_reply(&mut self, answer: LoadResult, now: Instant) -> bool {
         match answer {
-            Answer::Unknown => return false,
-            Answer::Broken { watermark } => {
-                if mutant::active(Mutant::IgnoresRollback) && watermark < self.schedule.seen() {
-                    self.poll.end(false, false, now);
-                    self.reserved = None;
-                } else if !self.observe(watermark, now) {
+            LoadResult::UnknownShard => return false,
+            LoadResult::TailGap { watermark } => {
+                if mutant::active(InjectedFault::IgnoreRollback) && watermark < self.schedule.seen()
+                {
+                    self.tail_poll.finish(false, false, now);
+                    self.tail_reservation = None;
+                } else if !self.detect_rollback(watermark, now) {
                     tracing::info!(shard = %self.lease.shard, "the tail does not reach back far enough: loading again");
                     self.reload(self.schedule.taken(), watermark, now);
                 }
             }
-            Answer::Tail {
+            LoadResult::Tail {
                 watermark,
                 seen,
                 history,
                 runs,
             } => {
-                if self.follow(watermark, history, now) {
+                if self.detect_rollback_by_history(watermark, history, now) {
                     return true;
                 }
-                self.poll
-                    .end(seen > self.schedule.seen(), seen < watermark, now);
-                self.reserved = None;
-                runs.into_iter().for_each(|read| self.merge(read));
-                self.schedule.see(seen);
+                self.tail_poll
+                    .finish(seen > self.schedule.seen(), seen < watermark, now);
+                self.tail_reservation = None;
+                runs.into_iter().for_each(|read| self.add_run(read));
+                self.schedule.advance_seen(seen);
             }
-            Answer::List {
+            LoadResult::List {
                 watermark,
                 history,
                 runs,
                 more,
             } => {
-                if !self.follow(watermark, history, now) {
+                if !self.detect_rollback_by_history(watermark, history, now) {
                     self.history = Some(history);
-                    self.listed(runs, more);
+                    self.on_list_reply(runs, more);
                 }
             }
-            Answer::Fetch { reads, left } => {
+            LoadResult::Fetch { reads, left } => {
                 let missing = reads.iter().filter_map(|read| match read {
-                    Read::Gone { slice, name } => Some((*slice, name.clone())),
+                    ReadOutcome::Missing { slice, name } => Some((*slice, name.clone())),
                     _ => None,
                 });
                 let missing = missing.collect();
-                reads.into_iter().for_each(|read| self.merge(read));
-                self.fetched(missing, left, now);
+                reads.into_iter().for_each(|read| self.add_run(read));
+                self.on_fetch_reply(missing, left, now);
             }
         }
         true
     }
 
-    fn merge(&mut self, read: Read) {
+    fn add_run(&mut self, read: ReadOutcome) {
         match read {
-            Read::Gone { .. } => {}
-            Read::Corrupt { slice, name, why } => {
+            ReadOutcome::Missing { .. } => {}
+            ReadOutcome::Corrupt { slice, name, why } => {
                 tracing::error!(shard = %self.lease.shard, run = %name, least_offset = %name.least_offset(), messages = name.count(),
                     "a stored run is unreadable ({why}): it is set aside in the shard's quarantine, the rest goes on");
-                self.corrupt.push((slice, name));
+                self.unreadable_runs.push((slice, name));
             }
-            Read::Run(run) => {
-                let stub = run.next_after();
+            ReadOutcome::Loaded(run) => {
+                let stub = run.first_dropped_due();
                 self.inventory
-                    .add(run.name(), run.slice(), run.summary(), stub);
+                    .insert(run.name(), run.slice(), run.summary(), stub);
                 if let Some(stub) = stub {
                     // It was cut by an older bound than what is loaded since.
-                    self.schedule
-                        .load_reaches_only(Cursor::new(stub, Offset(0)));
+                    self.schedule.lower_loaded(Cursor::new(stub, Offset(0)));
                 }
                 self.schedule
-                    .merge(Rc::new(Resident::new(run, &self.memory)));
+                    .add_run(Rc::new(ResidentRun::new(run, &self.memory)));
             }
         }
     }
 
     /// Whether claims may be asked for.
-    fn is_open(&self) -> bool {
-        self.exact.as_ref().is_none_or(Transacting::is_open)
+    fn txn_allows_claims(&self) -> bool {
+        self.txn.as_ref().is_none_or(TxnState::may_claim)
     }
 
     /// Whether it is this shard's time to claim, and there is something to claim.
-    pub(crate) fn is_claiming(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
-        let is_time = self.is_taking(now)
+    pub(crate) fn is_claim_due(&self, wall: Timestamp, now: Instant, ahead: Duration) -> bool {
+        let is_time = self.may_claim(now)
             && self
-                .not_before
-                .max(self.ahead_at)
+                .no_claim_before
+                .max(self.no_early_claim_before)
                 .is_none_or(|at| at <= now);
-        is_time && self.is_open() && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
+        is_time
+            && self.txn_allows_claims()
+            && self.first_due().is_some_and(|due| due <= wall.plus(ahead))
     }
 
     /// Takes what is due, and what is within `ahead`, if there is room for it in flight. It may do so `sooner` than it would by itself.
-    pub(crate) fn take(
+    pub(crate) fn take_due(
         &mut self,
         wall: Timestamp,
         now: Instant,
         limit: usize,
         (ahead, sooner): (Duration, Duration),
-    ) -> Option<Take<Resident>> {
+    ) -> Option<TakenBatch<ResidentRun>> {
         let is_late = self
             .schedule
-            .late_due()
+            .next_late_due()
             .is_some_and(|due| due <= wall.plus(ahead));
-        if self.not_before.is_some_and(|at| at > now)
-            || !is_late && self.ahead_at.is_some_and(|at| at > now + sooner)
+        if self.no_claim_before.is_some_and(|at| at > now)
+            || !is_late
+                && self
+                    .no_early_claim_before
+                    .is_some_and(|at| at > now + sooner)
         {
             return None;
         }
-        let room = IN_FLIGHT_SHARD_MAX.saturating_sub(self.flights.left());
-        if !self.is_taking(now) || !self.is_open() || room == 0 {
+        let room = SHARD_IN_FLIGHT_MAX.saturating_sub(self.in_flight.open_messages());
+        if !self.may_claim(now) || !self.txn_allows_claims() || room == 0 {
             return None;
         }
         let take = self.schedule.take(wall.plus(ahead), limit.min(room))?;
         let (is_small, is_all) = (
-            take.messages.len() < CLAIM_MAX / 2,
+            take.messages.len() < CLAIM_MESSAGES_MAX / 2,
             take.messages.len() < limit.min(room),
         );
-        self.not_before = is_small.then_some(now + CLAIM_PACE);
+        self.no_claim_before = is_small.then_some(now + LATE_CLAIM_INTERVAL);
         // What was cut short for want of room goes on as soon as there is some; what is behind, as soon as more is loaded.
         let is_behind = take
             .messages
             .first()
             .is_some_and(|(resident, at)| resident.run.place(*at as usize).due < wall);
-        self.ahead_at =
+        self.no_early_claim_before =
             (is_small && is_all && !is_behind).then_some(now + CLAIM_INTERVAL.min(ahead));
         Some(take)
     }
 
     /// What the store is to be told now, along with `claim`; `None`: nothing yet.
-    pub(crate) fn advance(
+    pub(crate) fn next_advance(
         &mut self,
-        claim: Option<Claim>,
+        claim: Option<Progress>,
         skew_max: Duration,
         now: Instant,
         at_once: bool,
     ) -> Option<Advance> {
-        let finished = if mutant::active(Mutant::DeletesEarly) {
+        let finished = if mutant::active(InjectedFault::DeleteRunsAtClaim) {
             self.schedule.taken()
         } else {
-            self.flights.finished()
+            self.in_flight.delivered()
         };
-        if self.deletes.len() < DELETES_MAX {
-            self.deletes.extend(
+        if self.runs_to_delete.len() < ADVANCE_DELETES_MAX {
+            self.runs_to_delete.extend(
                 self.inventory
-                    .finished(finished, DELETES_MAX - self.deletes.len()),
+                    .remove_deletable(finished, ADVANCE_DELETES_MAX - self.runs_to_delete.len()),
             );
         }
-        let may_tell = self.may_tell();
+        let may_tell = self.may_report_delivered();
         let has_news = may_tell
-            && (self.flights.finished() != self.told
-                || !self.deletes.is_empty()
-                || !self.ids.is_empty());
+            && (self.in_flight.delivered() != self.delivered_sent
+                || !self.runs_to_delete.is_empty()
+                || !self.released_ids.is_empty());
         if has_news {
-            self.tell_at.get_or_insert(now + TELL_AFTER);
+            self.report_at.get_or_insert(now + DELIVERED_WRITE_DELAY);
         } else if may_tell {
             // What was to be told is known meanwhile, or was dropped: nobody need wake up for it.
-            self.tell_at = None;
+            self.report_at = None;
         }
-        let is_full = self.deletes.len() == DELETES_MAX || self.ids.len() >= DELETES_MAX;
+        let is_full = self.runs_to_delete.len() == ADVANCE_DELETES_MAX
+            || self.released_ids.len() >= ADVANCE_DELETES_MAX;
         let is_time =
-            at_once || claim.is_some() || is_full || self.tell_at.is_some_and(|at| at <= now);
+            at_once || claim.is_some() || is_full || self.report_at.is_some_and(|at| at <= now);
         if !(claim.is_some() || has_news && is_time) {
             return None;
         }
-        self.tell_at = self.tell_at.filter(|_| !has_news);
-        let told = if has_news { DELETES_MAX } else { 0 };
-        let ids = self.ids.drain(..self.ids.len().min(told)).collect();
-        let (since, delivered) = (self.counted, self.flights.finished());
+        self.report_at = self.report_at.filter(|_| !has_news);
+        let told = if has_news { ADVANCE_DELETES_MAX } else { 0 };
+        let ids = self
+            .released_ids
+            .drain(..self.released_ids.len().min(told))
+            .collect();
+        let (since, delivered) = (self.ledger_since, self.in_flight.delivered());
         // It is told until the store answers, so it counts as told.
-        self.counted = if has_news { delivered } else { since };
-        self.told = if has_news { delivered } else { self.told };
-        let tally = if has_news {
-            self.tally
+        self.ledger_since = if has_news { delivered } else { since };
+        self.delivered_sent = if has_news {
+            delivered
         } else {
-            Tally::default()
+            self.delivered_sent
         };
-        if has_news && !mutant::active(Mutant::TalliesTwice) {
-            self.tally = Tally::default();
+        let tally = if has_news {
+            self.outcomes
+        } else {
+            OutcomeCounts::default()
+        };
+        if has_news && !mutant::active(InjectedFault::CountOutcomesTwice) {
+            self.outcomes = OutcomeCounts::default();
         }
         Some(Advance {
             lease: self.lease.clone(),
             delivered: has_news.then_some(delivered),
-            since,
-            tally,
-            deletes: self.deletes.drain(..self.deletes.len().min(told)).collect(),
-            ids,
+            delivered_before: since,
+            outcomes: tally,
+            deletes: self
+                .runs_to_delete
+                .drain(..self.runs_to_delete.len().min(told))
+                .collect(),
+            delivered_ids: ids,
             claim,
-            skew_max,
+            clock_skew_max: skew_max,
         })
     }
 
     /// The flight to hand over from, which has the least place of all, and the least place of the others, or of what is being claimed.
-    pub(crate) fn next_flight(&self) -> Option<(u32, Option<Cursor>)> {
-        let (number, until) = least(self.flights.numbered())?;
-        let Some(asked) = self.asked_place() else {
+    pub(crate) fn next_batch(&self) -> Option<(u32, Option<Cursor>)> {
+        let (number, until) = next_batch(self.in_flight.numbered())?;
+        let Some(asked) = self.pending_claim_place() else {
             return Some((number, until));
         };
-        (self.next_place()? < asked)
+        (self.next_unsent_place()? < asked)
             .then(|| (number, Some(until.map_or(asked, |until| until.min(asked)))))
     }
 
     /// The least place of what is claimed and not handed over yet.
-    pub(super) fn next_place(&self) -> Option<Cursor> {
-        self.flights.iter().filter_map(Aloft::next_place).min()
+    pub(super) fn next_unsent_place(&self) -> Option<Cursor> {
+        self.in_flight
+            .iter()
+            .filter_map(ClaimedBatch::next_unsent_place)
+            .min()
     }
 
     /// Messages that are claimed and not handed over yet.
-    pub(crate) fn unsent(&self) -> usize {
-        self.flights
+    pub(crate) fn unsent_messages(&self) -> usize {
+        self.in_flight
             .iter()
-            .map(|aloft| aloft.messages.len() - aloft.next)
+            .map(|aloft| aloft.messages.len() - aloft.next_unsent)
             .sum()
     }
 
     /// Messages that are handed over and not settled.
-    pub(crate) fn handed(&self) -> usize {
-        self.flights.left() - self.unsent()
+    pub(crate) fn unacknowledged_messages(&self) -> usize {
+        self.in_flight.open_messages() - self.unsent_messages()
     }
 
     /// Takes complete flights off, and notes what that settles and was not before.
-    pub(crate) fn land(&mut self, mut tell: impl FnMut(&mut Aloft, Tally)) {
-        while let Some(mut aloft) = self.flights.land() {
-            let settled = aloft.done..aloft.messages.len();
-            let tally = aloft.outcome(settled.clone());
-            self.ids.extend(aloft.ids(settled));
-            if !(mutant::active(Mutant::TalliesNothing) && self.suspect != Claim::START) {
-                self.tally.add(tally);
+    pub(crate) fn finish_batches(
+        &mut self,
+        mut tell: impl FnMut(&mut ClaimedBatch, OutcomeCounts),
+    ) {
+        while let Some(mut aloft) = self.in_flight.pop_complete() {
+            let settled = aloft.committed..aloft.messages.len();
+            let tally = aloft.outcomes(settled.clone());
+            self.released_ids.extend(aloft.released_ids(settled));
+            if !(mutant::active(InjectedFault::CountNothingAfterTakeover)
+                && self.previous_owner_claim != Progress::START)
+            {
+                self.outcomes.add(tally);
             }
             tell(&mut aloft, tally);
         }
     }
 
     /// Whether the store has been told everything.
-    pub(crate) fn is_told(&self) -> bool {
-        self.flights.finished() == self.told
-            && self.deletes.is_empty()
-            && self.ids.is_empty()
-            && !self.is_calling()
+    pub(crate) fn is_delivered_reported(&self) -> bool {
+        self.in_flight.delivered() == self.delivered_sent
+            && self.runs_to_delete.is_empty()
+            && self.released_ids.is_empty()
+            && !self.has_pending_call()
     }
 }
 
 #[cfg(test)]
-impl Work {
+impl ShardState {
     /// Of a shard that has delivered nothing, and is not loaded yet.
-    pub(super) fn begun(
+    pub(super) fn for_test(
         slot: u16,
-        memory: &Rc<super::memory::Memory>,
+        memory: &Rc<super::memory::MemoryBudget>,
         watermark: Watermark,
     ) -> Self {
         let shard =
             crate::model::ShardId::new("orders", crate::model::Partition::new("orders.delayed", 0));
-        let state = crate::store::State {
-            identity: Identity("a".into()),
+        let state = crate::store::StoredShard {
+            identity: SourceIdentity("a".into()),
             watermark,
-            claimed: Claim::START,
-            delivered: Claim::START,
+            claimed: Progress::START,
+            delivered: Progress::START,
             lowest_pending: Offset(0),
             pending: watermark.0,
-            bytes: 0,
+            stored_bytes: 0,
             quarantined: 0,
             forecast: crate::store::Forecast::default(),
             ledger: crate::store::Ledger::default(),
         };
-        let origins = Origins::new("prod", &shard);
-        let term = Term::new(Instant::now(), Duration::from_secs(3_600));
+        let origins = OriginFormat::new("prod", &shard);
+        let term = LeaseDeadline::new(Instant::now(), Duration::from_secs(3_600));
         let grant = Grant {
             lease: Lease {
                 shard,
-                token: crate::model::Token(7),
+                token: crate::model::LeaseToken(7),
             },
-            term,
+            deadline: term,
             state,
-            start: Claim::START,
+            start: Progress::START,
         };
-        Self::new(grant, slot, origins, memory.open(), Instant::now())
+        Self::new(grant, slot, origins, memory.open_account(), Instant::now())
     }
 }
 
@@ -520,36 +549,37 @@ mod tests {
     use super::*;
     use crate::limit::CLAIM_AHEAD;
     use crate::model::Level;
-    use crate::run::{Decoder, Encoder};
-    use crate::timer::memory::Memory;
-    use crate::timer::waking::Moment;
+    use crate::run::{RunDecoder, RunEncoder};
+    use crate::timer::memory::MemoryBudget;
+    use crate::timer::waking::WakeupInput;
 
     /// Of a shard in which one message was due so many milliseconds before `wall`, or is after it.
-    fn loaded(wall: Timestamp, after: i64, now: Instant) -> Work {
-        let (memory, offset, watermark) = (Memory::new(1 << 20), Offset(1), Watermark(2));
-        let mut work = Work::begun(1, &memory, watermark);
+    fn loaded(wall: Timestamp, after: i64, now: Instant) -> ShardState {
+        let (memory, offset, watermark) = (MemoryBudget::new(1 << 20), Offset(1), Watermark(2));
+        let mut work = ShardState::for_test(1, &memory, watermark);
         let due = Timestamp::from_millis(wall.as_millis() + after);
-        let (_, bytes) = Encoder::new().encode([(Cursor::new(due, offset), &b""[..])].into_iter());
+        let (_, bytes) =
+            RunEncoder::new().encode([(Cursor::new(due, offset), &b""[..])].into_iter());
         let (name, slice) = (
-            Name::new("1-1-1-1"),
+            RunName::new("1-1-1-1"),
             Slice {
                 level: Level::Hour,
                 start: 0,
             },
         );
-        let run = Decoder::new()
+        let run = RunDecoder::new()
             .decode(name, slice, &bytes)
             .expect("a whole run");
-        work.take_in(
-            Answer::Tail {
+        work.on_load_reply(
+            LoadResult::Tail {
                 watermark,
                 seen: watermark,
-                history: History::default(),
-                runs: vec![Read::Run(run)],
+                history: Lineage::default(),
+                runs: vec![ReadOutcome::Loaded(run)],
             },
             now,
         );
-        work.schedule.load_reached(Cursor::new(due, Offset(2)));
+        work.schedule.set_loaded(Cursor::new(due, Offset(2)));
         work
     }
 
@@ -560,21 +590,25 @@ mod tests {
             Instant::now(),
             (CLAIM_AHEAD, Duration::ZERO),
         );
-        for (after, pause) in [(-1, CLAIM_PACE), (0, CLAIM_INTERVAL), (20, CLAIM_INTERVAL)] {
+        for (after, pause) in [
+            (-1, LATE_CLAIM_INTERVAL),
+            (0, CLAIM_INTERVAL),
+            (20, CLAIM_INTERVAL),
+        ] {
             let mut work = loaded(wall, after, now);
-            assert!(work.is_claiming(wall, now, CLAIM_AHEAD), "{after}");
+            assert!(work.is_claim_due(wall, now, CLAIM_AHEAD), "{after}");
             assert_eq!(
-                work.take(wall, now, CLAIM_MAX, ahead)
+                work.take_due(wall, now, CLAIM_MESSAGES_MAX, ahead)
                     .map(|take| take.messages.len()),
                 Some(1),
                 "{after}"
             );
             assert!(
-                !work.is_claiming(wall, now + pause, CLAIM_AHEAD),
+                !work.is_claim_due(wall, now + pause, CLAIM_AHEAD),
                 "there is nothing left"
             );
             assert_eq!(
-                work.not_before.max(work.ahead_at),
+                work.no_claim_before.max(work.no_early_claim_before),
                 Some(now + pause),
                 "{after}"
             );
@@ -589,31 +623,36 @@ mod tests {
             (CLAIM_AHEAD, Duration::ZERO),
         );
         for begins_anew in [false, true] {
-            let mut work = loaded(wall, 0, now).exactly_once(now);
-            work.exact.iter_mut().for_each(|exact| {
-                exact.opening(1, now);
-                exact.opened(Claim::START, now);
+            let mut work = loaded(wall, 0, now).with_transactions(now);
+            work.txn.iter_mut().for_each(|exact| {
+                exact.on_opening(1, now);
+                exact.on_opened(Progress::START, now);
             });
-            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            let take = work
+                .take_due(wall, now, CLAIM_MESSAGES_MAX, ahead)
+                .expect("it is due");
             let advance = work
-                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .next_advance(Some(take.claim), Duration::ZERO, now, false)
                 .expect("it claims");
-            work.begin_call(&advance, Some(take));
-            assert!(work.has_claims() && !work.is_told());
-            let moment = Moment {
+            work.start_call(&advance, Some(take));
+            assert!(work.has_claims() && !work.is_delivered_reported());
+            let moment = WakeupInput {
                 wall,
                 now,
-                ahead: CLAIM_AHEAD,
+                claim_ahead: CLAIM_AHEAD,
                 stopping: false,
-                may_ask: false,
+                store_is_idle: false,
             };
-            assert!(work.next_wake(&moment) > now, "the answer wakes");
+            assert!(work.next_wakeup(&moment) > now, "the answer wakes");
             if begins_anew {
-                work.begin_behind(Claim::START, now);
+                work.restart_after(Progress::START, now);
             }
-            let call = work.call_ended().expect("it was asked");
+            let call = work.take_call().expect("it was asked");
             assert_eq!(
-                (call.take.is_none(), work.schedule.taken() == Claim::START),
+                (
+                    call.take.is_none(),
+                    work.schedule.taken() == Progress::START
+                ),
                 (begins_anew, begins_anew)
             );
         }
@@ -632,23 +671,28 @@ mod tests {
             (Watermark(1), true),
         ] {
             let mut work = loaded(wall, 0, now);
-            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
+            let take = work
+                .take_due(wall, now, CLAIM_MESSAGES_MAX, ahead)
+                .expect("it is due");
             let advance = work
-                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .next_advance(Some(take.claim), Duration::ZERO, now, false)
                 .expect("it claims");
-            work.begin_call(&advance, Some(take));
-            work.take_in(
-                Answer::Tail {
+            work.start_call(&advance, Some(take));
+            work.on_load_reply(
+                LoadResult::Tail {
                     watermark: Watermark(9),
                     seen: Watermark(9),
-                    history: History::default(),
+                    history: Lineage::default(),
                     runs: Vec::new(),
                 },
                 now,
             );
-            let (tag, call) = (work.tag(), work.call_ended().expect("it was asked"));
-            work.observe_answer(call.seen, answered, now);
-            assert_eq!(work.tag() != tag, went_back, "{answered:?}");
+            let (tag, call) = (
+                work.load_generation(),
+                work.take_call().expect("it was asked"),
+            );
+            work.detect_rollback_by_reply(call.watermark_when_sent, answered, now);
+            assert_eq!(work.load_generation() != tag, went_back, "{answered:?}");
         }
     }
 
@@ -658,19 +702,21 @@ mod tests {
         for (asked, goes) in [(-1, false), (1, true)] {
             let ahead = (CLAIM_AHEAD, Duration::ZERO);
             let mut work = loaded(wall, 0, now);
-            let take = work.take(wall, now, CLAIM_MAX, ahead).expect("it is due");
-            work.flights
-                .take_off(take.claim, 1, Aloft::new(take.messages, Vec::new()));
+            let take = work
+                .take_due(wall, now, CLAIM_MESSAGES_MAX, ahead)
+                .expect("it is due");
+            work.in_flight
+                .push(take.claim, 1, ClaimedBatch::new(take.messages, Vec::new()));
             let take = loaded(wall, asked, now)
-                .take(wall, now, CLAIM_MAX, ahead)
+                .take_due(wall, now, CLAIM_MESSAGES_MAX, ahead)
                 .expect("it is due");
             let advance = work
-                .advance(Some(take.claim), Duration::ZERO, now, false)
+                .next_advance(Some(take.claim), Duration::ZERO, now, false)
                 .expect("it claims");
-            work.begin_call(&advance, Some(take));
-            assert_eq!(work.next_flight().is_some(), goes);
-            work.call_ended();
-            assert!(work.next_flight().is_some(), "it is known what was claimed");
+            work.start_call(&advance, Some(take));
+            assert_eq!(work.next_batch().is_some(), goes);
+            work.take_call();
+            assert!(work.next_batch().is_some(), "it is known what was claimed");
         }
     }
 
@@ -680,34 +726,34 @@ mod tests {
         let (wall, now, memory) = (
             Timestamp::from_millis(1_000_000),
             Instant::now(),
-            Memory::new(64 << 20),
+            MemoryBudget::new(64 << 20),
         );
-        let other = memory.open();
-        let mut work = Work::begun(1, &memory, Watermark(5));
-        let asked = |work: &mut Work, is_told| {
+        let other = memory.open_account();
+        let mut work = ShardState::for_test(1, &memory, Watermark(5));
+        let asked = |work: &mut ShardState, is_told| {
             if is_told {
-                work.hint(wall, wall, now);
+                work.on_hint(wall, wall, now);
             }
-            let mut asked = || work.next_request(wall, now + POLL_MAX, false);
-            let Some(What::Tail { limit, .. }) = asked()
-                .filter(|what| matches!(what, What::Tail { .. }))
+            let mut asked = || work.next_request(wall, now + TAIL_POLL_INTERVAL_MAX, false);
+            let Some(Load::Tail { limit, .. }) = asked()
+                .filter(|what| matches!(what, Load::Tail { .. }))
                 .or_else(asked)
             else {
                 return (0, 0);
             };
-            let kept = memory.taken();
-            work.take_in(
-                Answer::Tail {
+            let kept = memory.used_and_reserved();
+            work.on_load_reply(
+                LoadResult::Tail {
                     watermark: Watermark(5),
                     seen: Watermark(5),
-                    history: History::default(),
+                    history: Lineage::default(),
                     runs: Vec::new(),
                 },
                 now,
             );
-            (limit, kept - memory.taken())
+            (limit, kept - memory.used_and_reserved())
         };
-        let run = crate::limit::RUN_HELD_USUAL;
+        let run = crate::limit::USUAL_RUN_MEMORY_BYTES;
         assert_eq!(
             (asked(&mut work, false), asked(&mut work, true)),
             ((3, 0), (3, 3 * run)),
@@ -721,14 +767,14 @@ mod tests {
 
     #[test]
     fn what_an_earlier_work_of_the_shard_asked_for_is_not_taken_for_an_answer() {
-        let memory = Memory::new(1 << 20);
+        let memory = MemoryBudget::new(1 << 20);
         let (mut earlier, later) = (
-            Work::begun(1, &memory, Watermark(5)),
-            Work::begun(2, &memory, Watermark(5)),
+            ShardState::for_test(1, &memory, Watermark(5)),
+            ShardState::for_test(2, &memory, Watermark(5)),
         );
         for _ in 0..100 {
-            assert_ne!(earlier.tag(), later.tag());
-            earlier.reload(Claim::START, Watermark(5), Instant::now());
+            assert_ne!(earlier.load_generation(), later.load_generation());
+            earlier.reload(Progress::START, Watermark(5), Instant::now());
         }
     }
 }

@@ -5,23 +5,23 @@
 //! A batch is traced if it holds a message whose producer sampled its trace. Of these traces one in so many is kept, chosen by the trace's own
 //! id, so that what is seen stored is seen delivered.
 
-mod context;
+mod traceparent;
 
 use crate::limit::{SPAN_LINKS_MAX, SPANS_QUEUE_MAX};
 use crate::metric;
 use crate::model::{Headers, ShardId, Timestamp};
-pub(crate) use context::Context;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+pub(crate) use traceparent::TraceParent;
 
 /// The header that W3C Trace Context gives a message.
 const TRACEPARENT: &[u8] = b"traceparent";
 
 /// Takes spans, and never waits: what finds the queue full is dropped, and counted.
 #[derive(Clone, Default)]
-pub(crate) struct Tracer(Option<Arc<Way>>);
+pub(crate) struct Tracer(Option<Arc<SpanSink>>);
 
-struct Way {
+struct SpanSink {
     spans: mpsc::Sender<Span>,
     one_in: u32,
     dropped: metric::Counter,
@@ -33,13 +33,13 @@ pub(crate) struct Span {
     pub(crate) shard: ShardId,
     pub(crate) start: Timestamp,
     pub(crate) end: Timestamp,
-    pub(crate) links: Vec<Context>,
+    pub(crate) links: Vec<TraceParent>,
     pub(crate) messages: u64,
-    pub(crate) deed: Deed,
+    pub(crate) operation: SpanOperation,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum SpanOperation {
     Stored,
     Delivered {
         /// If all went to one.
@@ -51,9 +51,9 @@ pub(crate) enum Deed {
 
 /// The producers' spans that a batch under way will be linked to: the first of them, for a batch may have thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Links {
-    since: Option<Timestamp>,
-    contexts: Vec<Context>,
+pub(crate) struct BatchLinks {
+    started: Option<Timestamp>,
+    parents: Vec<TraceParent>,
 }
 
 impl Tracer {
@@ -61,7 +61,7 @@ impl Tracer {
     pub(crate) fn new(one_in: u32, dropped: metric::Counter) -> (Self, mpsc::Receiver<Span>) {
         let (spans, taken) = mpsc::channel(SPANS_QUEUE_MAX);
         (
-            Self(Some(Arc::new(Way {
+            Self(Some(Arc::new(SpanSink {
                 spans,
                 one_in,
                 dropped,
@@ -70,32 +70,41 @@ impl Tracer {
         )
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
     /// A message with these headers belongs to a batch that was begun, as far as the batch knows, at `now`.
-    pub(crate) fn note(&self, links: &mut Links, headers: Headers<'_>, now: Timestamp) {
+    pub(crate) fn link_message(
+        &self,
+        links: &mut BatchLinks,
+        headers: Headers<'_>,
+        now: Timestamp,
+    ) {
         let Some(way) = &self.0 else { return };
-        links.since.get_or_insert(now);
-        if links.contexts.len() < SPAN_LINKS_MAX {
+        links.started.get_or_insert(now);
+        if links.parents.len() < SPAN_LINKS_MAX {
             let parent = headers
                 .iter()
                 .find(|(name, _)| *name == TRACEPARENT)
-                .and_then(|(_, value)| Context::parse(value?));
+                .and_then(|(_, value)| TraceParent::parse(value?));
             links
-                .contexts
-                .extend(parent.filter(|parent| parent.trace % u128::from(way.one_in) == 0));
+                .parents
+                .extend(parent.filter(|parent| parent.trace_id % u128::from(way.one_in) == 0));
         }
     }
 
     /// The batch is done: `span` makes the record of it from its beginning and its links, if it is traced.
-    pub(crate) fn tell(&self, links: Links, span: impl FnOnce(Timestamp, Vec<Context>) -> Span) {
-        let (Some(way), Some(since), false) = (&self.0, links.since, links.contexts.is_empty())
+    pub(crate) fn finish_batch(
+        &self,
+        links: BatchLinks,
+        span: impl FnOnce(Timestamp, Vec<TraceParent>) -> Span,
+    ) {
+        let (Some(way), Some(since), false) = (&self.0, links.started, links.parents.is_empty())
         else {
             return;
         };
-        if way.spans.try_send(span(since, links.contexts)).is_err() {
+        if way.spans.try_send(span(since, links.parents)).is_err() {
             way.dropped.increment(1);
         }
     }
@@ -118,7 +127,7 @@ mod tests {
         block
     }
 
-    fn span(start: Timestamp, links: Vec<Context>) -> Span {
+    fn span(start: Timestamp, links: Vec<TraceParent>) -> Span {
         let shard = ShardId::new("r", Partition::new("t", 0));
         Span {
             shard,
@@ -126,67 +135,67 @@ mod tests {
             end: Timestamp::from_millis(9),
             links,
             messages: 1,
-            deed: Deed::Stored,
+            operation: SpanOperation::Stored,
         }
     }
 
-    fn traces(links: &[Context]) -> Vec<u128> {
-        links.iter().map(|link| link.trace).collect()
+    fn traces(links: &[TraceParent]) -> Vec<u128> {
+        links.iter().map(|link| link.trace_id).collect()
     }
 
     #[test]
     fn a_batch_is_linked_to_the_traces_that_are_kept_and_else_not_told() {
         let (tracer, mut spans) = Tracer::new(3, metrics::Counter::noop());
-        let mut links = Links::default();
+        let mut links = BatchLinks::default();
         (1..=7).for_each(|trace| {
-            tracer.note(
+            tracer.link_message(
                 &mut links,
                 Headers::from_block(&headers(trace)),
                 Timestamp::from_millis(5),
             )
         });
-        tracer.note(&mut links, Headers::default(), Timestamp::from_millis(6));
-        tracer.tell(links, span);
+        tracer.link_message(&mut links, Headers::default(), Timestamp::from_millis(6));
+        tracer.finish_batch(links, span);
         let told = spans.try_recv().unwrap();
         assert_eq!(
             (told.start, traces(&told.links)),
             (Timestamp::from_millis(5), vec![3, 6])
         );
-        let mut links = Links::default();
-        tracer.note(
+        let mut links = BatchLinks::default();
+        tracer.link_message(
             &mut links,
             Headers::from_block(&headers(1)),
             Timestamp::from_millis(5),
         );
-        tracer.tell(links, span);
+        tracer.finish_batch(links, span);
         assert!(spans.try_recv().is_err(), "none of its traces is kept");
     }
 
     #[test]
     fn links_and_queue_are_bounded_and_nobody_waits() {
         let (tracer, mut spans) = Tracer::new(1, metrics::Counter::noop());
-        let mut links = Links::default();
+        let mut links = BatchLinks::default();
         (1..=SPAN_LINKS_MAX as u128 + 9).for_each(|trace| {
-            tracer.note(
+            tracer.link_message(
                 &mut links,
                 Headers::from_block(&headers(trace)),
                 Timestamp::from_millis(5),
             )
         });
-        assert_eq!(links.contexts.len(), SPAN_LINKS_MAX);
-        (0..SPANS_QUEUE_MAX + 9).for_each(|_| tracer.tell(links.clone(), span));
+        assert_eq!(links.parents.len(), SPAN_LINKS_MAX);
+        (0..SPANS_QUEUE_MAX + 9).for_each(|_| tracer.finish_batch(links.clone(), span));
         let taken = std::iter::from_fn(|| spans.try_recv().ok()).count();
         assert_eq!(taken, SPANS_QUEUE_MAX);
     }
 
     #[test]
     fn a_tracer_that_is_off_keeps_nothing() {
-        let mut links = Links::default();
-        Tracer::default().note(
+        let mut links = BatchLinks::default();
+        Tracer::default().link_message(
             &mut links,
             Headers::from_block(&headers(1)),
             Timestamp::from_millis(5),
         );
-        assert_eq!(links, Links::default());
+        assert_eq!(links, BatchLinks::default());
     }
 }

@@ -67,7 +67,7 @@ impl Level {
     /// Takes the list of the first occupied slot that begins in `..=now`, if the wheel stood at `before`.
     pub(super) fn pop(&mut self, before: u64, now: u64) -> Option<u32> {
         let slot = self.occupied.trailing_zeros() as usize;
-        if self.occupied == 0 || (self.spans_both(before, now) && slot > self.digit(now)) {
+        if self.occupied == 0 || (self.shares_upper_digits(before, now) && slot > self.digit(now)) {
             return None;
         }
         self.occupied &= self.occupied - 1;
@@ -75,14 +75,14 @@ impl Level {
     }
 
     /// Whether `a` and `b` differ in no digit above this level, so that time between the two passes no slot of a higher one.
-    pub(super) fn spans_both(&self, a: u64, b: u64) -> bool {
-        (a ^ b) & !self.span() == 0
+    pub(super) fn shares_upper_digits(&self, a: u64, b: u64) -> bool {
+        (a ^ b) & !self.span_mask() == 0
     }
 
     /// When the first occupied slot begins, if the wheel stands at `now`.
-    pub(super) fn next(&self, now: u64) -> Option<u64> {
+    pub(super) fn first_slot_start(&self, now: u64) -> Option<u64> {
         let slot = u64::from(self.occupied.trailing_zeros());
-        (self.occupied != 0).then(|| (now & !self.span()) | (slot << self.shift))
+        (self.occupied != 0).then(|| (now & !self.span_mask()) | (slot << self.shift))
     }
 
     fn digit(&self, instant: u64) -> usize {
@@ -90,7 +90,7 @@ impl Level {
     }
 
     /// Ones where this level's digit and the lower ones are.
-    fn span(&self) -> u64 {
+    fn span_mask(&self) -> u64 {
         1u64.checked_shl(self.shift + DIGIT_BITS)
             .map_or(u64::MAX, |above| above - 1)
     }
@@ -123,13 +123,13 @@ mod tests {
     fn next_is_where_the_first_occupied_slot_begins() {
         let now = 5 << 12 | 3 << 6;
         let mut level = Level::new(1);
-        assert_eq!(level.next(now), None);
+        assert_eq!(level.first_slot_start(now), None);
         level.push(now + 64 * 9 + 17, 1);
         level.push(now + 64 * 4 + 63, 2);
-        assert_eq!(level.next(now), Some(now + 64 * 4));
+        assert_eq!(level.first_slot_start(now), Some(now + 64 * 4));
         let mut top = Level::new(LEVELS - 1);
         top.push(u64::MAX, 1);
-        assert_eq!(top.next(now), Some(15 << 60));
+        assert_eq!(top.first_slot_start(now), Some(15 << 60));
     }
 
     #[test]
@@ -144,13 +144,16 @@ mod tests {
         assert_eq!(level.pop(0, 128), None);
         assert_eq!(level.push(200, 4), 3);
         assert_eq!(level.pop(0, 4096), Some(4));
-        assert_eq!((level.pop(0, 4096), level.next(0)), (None, None));
+        assert_eq!(
+            (level.pop(0, 4096), level.first_slot_start(0)),
+            (None, None)
+        );
     }
 
     #[test]
     fn levels_that_time_between_two_instants_does_not_reach_are_told() {
         let level = Level::new(1);
-        assert!(level.spans_both(4096, 8191) && !level.spans_both(4095, 4096));
-        assert!(Level::new(LEVELS - 1).spans_both(0, u64::MAX));
+        assert!(level.shares_upper_digits(4096, 8191) && !level.shares_upper_digits(4095, 4096));
+        assert!(Level::new(LEVELS - 1).shares_upper_digits(0, u64::MAX));
     }
 }

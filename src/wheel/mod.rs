@@ -15,7 +15,7 @@ pub(crate) struct Wheel {
     levels: [Level; LEVELS as usize],
     /// Due when they were put in, with the least due among them: they lie in no slot, for slots are of the future.
     ready: u32,
-    ready_least: Timestamp,
+    ready_min_due: Timestamp,
     /// All entries, in the lists of slots, ready, or free.
     entries: Vec<Entry>,
     free: u32,
@@ -38,7 +38,7 @@ impl Wheel {
             now: now.to_ordered_bits(),
             levels: std::array::from_fn(|number| Level::new(number as u32)),
             ready: NIL,
-            ready_least: Timestamp::MAX,
+            ready_min_due: Timestamp::MAX,
             entries: Vec::new(),
             free: NIL,
             len: 0,
@@ -58,7 +58,7 @@ impl Wheel {
     /// Puts a handle in; the same one may be in more than once. What is due already comes out when the wheel is advanced next, even to where
     /// it stands.
     pub(crate) fn insert(&mut self, due: Timestamp, handle: u32) {
-        let index = self.keep(Entry {
+        let index = self.allocate(Entry {
             due,
             handle,
             next: NIL,
@@ -74,34 +74,34 @@ impl Wheel {
         self.now = before.max(now.to_ordered_bits());
         for number in 0..self.levels.len() {
             while let Some(head) = self.levels[number].pop(before, self.now) {
-                self.sort_out(head, now, out);
+                self.redistribute(head, now, out);
             }
-            if self.levels[number].spans_both(before, self.now) {
+            if self.levels[number].shares_upper_digits(before, self.now) {
                 break;
             }
         }
         // Not looked through at each step of a clock that has stepped far back, when all that is new lies here.
-        if self.ready_least <= now {
-            self.ready_least = Timestamp::MAX;
+        if self.ready_min_due <= now {
+            self.ready_min_due = Timestamp::MAX;
             let ready = std::mem::replace(&mut self.ready, NIL);
-            self.sort_out(ready, now, out);
+            self.redistribute(ready, now, out);
         }
     }
 
     /// Until when nothing is due and advancing would change nothing: the least due if it is near, else a time before it, when a slot is to be
     /// spread over lower levels. `None`: the wheel is empty.
-    pub(crate) fn next(&self) -> Option<Timestamp> {
+    pub(crate) fn next_wakeup(&self) -> Option<Timestamp> {
         if self.ready != NIL {
-            return Some(self.ready_least);
+            return Some(self.ready_min_due);
         }
         self.levels
             .iter()
-            .find_map(|level| level.next(self.now))
+            .find_map(|level| level.first_slot_start(self.now))
             .map(Timestamp::from_ordered_bits)
     }
 
     /// Takes apart a list that is in no slot any more: what is due goes out, the rest to where it lies from now on.
-    fn sort_out(&mut self, head: u32, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
+    fn redistribute(&mut self, head: u32, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
         let mut index = head;
         while index != NIL {
             let Entry { due, handle, next } = self.entries[index as usize];
@@ -115,7 +115,7 @@ impl Wheel {
         }
     }
 
-    fn keep(&mut self, entry: Entry) -> u32 {
+    fn allocate(&mut self, entry: Entry) -> u32 {
         if let Some(free) = self.entries.get_mut(self.free as usize) {
             let index = std::mem::replace(&mut self.free, free.next);
             *free = entry;
@@ -134,7 +134,7 @@ impl Wheel {
         let due = self.entries[index as usize].due;
         let bits = due.to_ordered_bits();
         self.entries[index as usize].next = if bits <= self.now {
-            self.ready_least = self.ready_least.min(due);
+            self.ready_min_due = self.ready_min_due.min(due);
             std::mem::replace(&mut self.ready, index)
         } else {
             self.levels[level::level_of(self.now, bits)].push(bits, index)
@@ -231,9 +231,11 @@ mod tests {
                 Step::InsertAt(due) => self.insert(due, handle),
                 Step::Advance(distance) => self.advance(self.now.saturating_add(distance)),
                 Step::AdvanceTo(now) => self.advance(now),
-                Step::AdvanceToNext => {
-                    self.advance(self.wheel.next().map_or(self.now, Timestamp::as_millis))
-                }
+                Step::AdvanceToNext => self.advance(
+                    self.wheel
+                        .next_wakeup()
+                        .map_or(self.now, Timestamp::as_millis),
+                ),
             }
         }
 
@@ -244,7 +246,7 @@ mod tests {
         }
 
         fn advance(&mut self, now: i64) {
-            let next = self.wheel.next();
+            let next = self.wheel.next_wakeup();
             let mut out = vec![(ms(7), 7)];
             self.wheel.advance(ms(now), &mut out);
             let later = self
@@ -266,7 +268,7 @@ mod tests {
             out.sort_unstable();
             assert_eq!(out, due);
             assert!(
-                now > self.latest || !due.is_empty() || self.wheel.next() == next,
+                now > self.latest || !due.is_empty() || self.wheel.next_wakeup() == next,
                 "a step back changed what is next"
             );
             (self.now, self.latest) = (now, self.latest.max(now));
@@ -277,12 +279,12 @@ mod tests {
             assert_eq!(self.wheel.len(), self.reference.len());
             assert_eq!(self.wheel.is_empty(), self.reference.is_empty());
             let first = self.reference.first().map(|(due, _)| *due);
-            assert_eq!(self.wheel.next().is_some(), first.is_some());
+            assert_eq!(self.wheel.next_wakeup().is_some(), first.is_some());
             assert!(
-                self.wheel.next() <= first,
+                self.wheel.next_wakeup() <= first,
                 "{:?} is due before {:?}",
                 first,
-                self.wheel.next()
+                self.wheel.next_wakeup()
             );
         }
     }
@@ -307,7 +309,7 @@ mod tests {
                 pair.insert(now.saturating_add(*wait), handle as u32);
             }
             let mut wakes = 0;
-            while let Some(next) = pair.wheel.next() {
+            while let Some(next) = pair.wheel.next_wakeup() {
                 let due = pair.reference.first().unwrap().0;
                 prop_assert!(next <= due);
                 pair.advance(next.as_millis());
@@ -323,7 +325,7 @@ mod tests {
             for wait in &waits {
                 wheel.insert(ms(now + wait), 1);
             }
-            prop_assert_eq!(wheel.next(), waits.iter().min().map(|wait| ms(now + wait)));
+            prop_assert_eq!(wheel.next_wakeup(), waits.iter().min().map(|wait| ms(now + wait)));
         }
     }
 

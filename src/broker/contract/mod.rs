@@ -6,7 +6,10 @@ mod source;
 mod target;
 mod transact;
 
-use super::{Batch, Catalog, Event, Outgoing, Report, Sent, Source, Target, Transactors};
+use super::{
+    Catalog, DeliveryReport, Event, OutgoingRecord, RecordBatch, SendResult, Source, Target,
+    TransactionalProducers,
+};
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Offset, Partition, Timestamp};
 use async_trait::async_trait;
@@ -17,14 +20,14 @@ use std::time::Duration;
 
 /// A broker under test.
 #[async_trait(?Send)]
-pub(crate) trait World {
+pub(crate) trait BrokerUnderTest {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
     fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
     fn catalog(&self) -> Box<dyn Catalog>;
-    fn transactors(&self) -> Box<dyn Transactors>;
+    fn transactors(&self) -> Box<dyn TransactionalProducers>;
 
     /// A part of every name, so that runs on one broker do not meet.
-    fn run(&self) -> String;
+    fn run_id(&self) -> String;
 
     /// Whether there are transactions, topics with partitions that can be added to, and headers of any bytes. Else a topic of the contract
     /// is several of the broker's own, one a partition, and the cases that are about such things are left out.
@@ -33,7 +36,7 @@ pub(crate) trait World {
     }
 
     /// The offset of a partition's first record.
-    fn first(&self) -> u64 {
+    fn first_offset(&self) -> u64 {
         0
     }
 
@@ -42,13 +45,13 @@ pub(crate) trait World {
     }
 
     /// What a source is told to read the topic by.
-    fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
+    fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
         let _whatever_their_number = partitions;
         vec![topic.to_owned()]
     }
 
     /// What a target is told to send there.
-    fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+    fn target_address(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
         (topic.to_owned(), partition)
     }
 
@@ -83,7 +86,7 @@ pub(crate) trait World {
 }
 
 /// Every case that does the broker no harm.
-pub(crate) async fn all(world: &dyn World) {
+pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
     source::all(world).await;
     target::all(world).await;
     if world.is_kafka() {
@@ -92,7 +95,7 @@ pub(crate) async fn all(world: &dyn World) {
 }
 
 /// The cases that need the broker for themselves.
-pub(crate) async fn outages(world: &dyn World) {
+pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
     target::an_outage_loses_nothing_and_keeps_the_order(world).await;
     source::reading_goes_on_after_an_outage(world).await;
     if world.is_kafka() {
@@ -112,28 +115,28 @@ async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>)
 }
 
 /// A name that no other case of any run has.
-fn name(world: &dyn World, what: &str) -> String {
+fn unique_name(world: &dyn BrokerUnderTest, what: &str) -> String {
     thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
     COUNT.set(COUNT.get() + 1);
-    format!("{}-{what}-{}", world.run(), COUNT.get())
+    format!("{}-{what}-{}", world.run_id(), COUNT.get())
 }
 
-async fn topic(world: &dyn World, what: &str, partitions: i32) -> String {
-    let name = name(world, what);
+async fn create_topic(world: &dyn BrokerUnderTest, what: &str, partitions: i32) -> String {
+    let name = unique_name(world, what);
     world.create_topic(&name, partitions, None).await;
     name
 }
 
 /// A record, owned; the offset is its place where it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Whole {
+struct OwnedRecord {
     offset: u64,
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-impl Whole {
+impl OwnedRecord {
     fn text(payload: impl Into<String>) -> Self {
         Self {
             payload: Some(payload.into().into_bytes()),
@@ -150,7 +153,7 @@ impl Whole {
 }
 
 /// The payload as a number.
-fn number(whole: &Whole) -> u64 {
+fn payload_number(whole: &OwnedRecord) -> u64 {
     let payload = whole
         .payload
         .as_deref()
@@ -160,20 +163,25 @@ fn number(whole: &Whole) -> u64 {
         .expect("a payload that is a number")
 }
 
-fn keeps_all(_: &[u8]) -> bool {
+fn keep_all_headers(_: &[u8]) -> bool {
     true
 }
 
 /// A topic as a target is told it.
 #[derive(Clone)]
-struct To(String, Option<i32>);
+struct Address(String, Option<i32>);
 
-fn to(world: &dyn World, topic: &str, partition: Option<i32>) -> To {
-    let (topic, partition) = world.sent_as(topic, partition);
-    To(topic, partition)
+fn address_of(world: &dyn BrokerUnderTest, topic: &str, partition: Option<i32>) -> Address {
+    let (topic, partition) = world.target_address(topic, partition);
+    Address(topic, partition)
 }
 
-fn send(target: &mut dyn Target, To(topic, partition): &To, whole: &Whole, ticket: u64) -> Sent {
+fn send(
+    target: &mut dyn Target,
+    Address(topic, partition): &Address,
+    whole: &OwnedRecord,
+    ticket: u64,
+) -> SendResult {
     let mut block = Vec::new();
     whole
         .headers
@@ -182,24 +190,24 @@ fn send(target: &mut dyn Target, To(topic, partition): &To, whole: &Whole, ticke
     let headers = Headers::from_block(&block);
     let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
     target.send(
-        &Outgoing {
+        &OutgoingRecord {
             topic,
             partition: *partition,
             key,
             payload,
             headers,
-            stays: keeps_all,
-            extra: &[],
+            keep_header: keep_all_headers,
+            extra_headers: &[],
         },
         ticket,
     )
 }
 
 /// The reports of so many records, by ticket; each comes once.
-async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Report> {
+async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, DeliveryReport> {
     let mut found = BTreeMap::new();
     while found.len() < count {
-        let reports = within(PATIENCE, "reports", target.reports()).await;
+        let reports = within(PATIENCE, "reports", target.next_reports()).await;
         assert!(!reports.is_empty(), "an answer with nothing in it");
         for report in reports {
             let again = found.insert(report.ticket, report);
@@ -210,17 +218,17 @@ async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Report>
 }
 
 /// Sends all, whatever is full meanwhile, and wants each delivered.
-async fn deliver(target: &mut dyn Target, to: &To, all: &[Whole]) {
+async fn deliver(target: &mut dyn Target, to: &Address, all: &[OwnedRecord]) {
     let (mut sent, mut delivered) = (0, BTreeSet::new());
     while delivered.len() < all.len() {
         while let Some(whole) = all.get(sent) {
             match send(target, to, whole, sent as u64) {
-                Sent::Taken => sent += 1,
-                Sent::Full => break,
-                Sent::Failed(failure) => panic!("record {sent}: {failure:?}"),
+                SendResult::Accepted => sent += 1,
+                SendResult::QueueFull => break,
+                SendResult::Failed(failure) => panic!("record {sent}: {failure:?}"),
             }
         }
-        for report in within(PATIENCE, "reports", target.reports()).await {
+        for report in within(PATIENCE, "reports", target.next_reports()).await {
             assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
             assert!(
                 delivered.insert(report.ticket),
@@ -231,20 +239,24 @@ async fn deliver(target: &mut dyn Target, to: &To, all: &[Whole]) {
     }
 }
 
-fn texts(numbers: std::ops::Range<u64>) -> Vec<Whole> {
+fn numbered_records(numbers: std::ops::Range<u64>) -> Vec<OwnedRecord> {
     numbers
-        .map(|number| Whole::text(number.to_string()))
+        .map(|number| OwnedRecord::text(number.to_string()))
         .collect()
 }
 
 /// Waits until the group has given it so many partitions in all, over what it has already.
-async fn gain(source: &mut dyn Source, owned: &mut BTreeSet<Partition>, count: usize) {
+async fn wait_for_partitions(
+    source: &mut dyn Source,
+    owned: &mut BTreeSet<Partition>,
+    count: usize,
+) {
     while owned.len() < count {
-        match within(PATIENCE, "partitions", source.next()).await {
-            Ok(Event::Gained(partitions)) => partitions
+        match within(PATIENCE, "partitions", source.next_event()).await {
+            Ok(Event::Assigned(partitions)) => partitions
                 .into_iter()
                 .for_each(|partition| assert!(owned.insert(partition))),
-            Ok(Event::Lost(partitions)) => partitions
+            Ok(Event::Revoked(partitions)) => partitions
                 .iter()
                 .for_each(|partition| assert!(owned.remove(partition))),
             other => panic!("{other:?}"),
@@ -253,9 +265,16 @@ async fn gain(source: &mut dyn Source, owned: &mut BTreeSet<Partition>, count: u
 }
 
 /// A member of a group of its own, with all partitions of a topic.
-async fn member(world: &dyn World, topic: &str, partitions: usize) -> Box<dyn Source> {
-    let mut source = world.source(&name(world, "group"), &world.read_as(topic, partitions));
-    gain(&mut *source, &mut BTreeSet::new(), partitions).await;
+async fn join_group(
+    world: &dyn BrokerUnderTest,
+    topic: &str,
+    partitions: usize,
+) -> Box<dyn Source> {
+    let mut source = world.source(
+        &unique_name(world, "group"),
+        &world.source_topics(topic, partitions),
+    );
+    wait_for_partitions(&mut *source, &mut BTreeSet::new(), partitions).await;
     source
 }
 
@@ -264,24 +283,24 @@ async fn read_to_end(
     source: &mut dyn Source,
     partition: &Partition,
     epoch: u64,
-) -> (Vec<Whole>, Offset) {
+) -> (Vec<OwnedRecord>, Offset) {
     let mut read = Vec::new();
     loop {
-        match within(PATIENCE, "the end of a partition", source.next())
+        match within(PATIENCE, "the end of a partition", source.next_event())
             .await
             .expect("a source that reads")
         {
             Event::Records(batch) => {
                 assert_eq!((&batch.partition, batch.epoch), (partition, epoch));
-                read.extend(wholes(&batch));
+                read.extend(owned_records(&batch));
             }
-            Event::End {
+            Event::EndReached {
                 partition: of,
                 epoch: its,
                 at,
             } if (&of, its) == (partition, epoch) => return (read, at),
             // What was never to be seen may be told as gone.
-            Event::Removed {
+            Event::RecordsRemoved {
                 partition: of,
                 epoch: its,
                 ..
@@ -291,14 +310,14 @@ async fn read_to_end(
     }
 }
 
-fn wholes(batch: &Batch) -> Vec<Whole> {
+fn owned_records(batch: &RecordBatch) -> Vec<OwnedRecord> {
     let owned = |(name, value): Header<'_>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let whole = |record: crate::model::Record<'_>| {
         let timestamp = record
             .timestamp
             .expect("a record that was sent has a timestamp");
         assert!(timestamp > Timestamp::YEAR_2000);
-        Whole {
+        OwnedRecord {
             offset: record.offset.0,
             key: record.key.map(<[u8]>::to_vec),
             payload: record.payload.map(<[u8]>::to_vec),

@@ -1,15 +1,16 @@
 //! What a source and a catalog must do.
 
 use super::{
-    PATIENCE, Whole, World, deliver, gain, member, name, number, read_to_end, texts, to, topic,
-    wholes, within,
+    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
+    numbered_records, owned_records, payload_number, read_to_end, unique_name, wait_for_partitions,
+    within,
 };
-use crate::broker::{Commit, Error, Event};
+use crate::broker::{Error, Event, OffsetCommit};
 use crate::model::{Offset, Partition};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn World) {
+pub(super) async fn all(world: &dyn BrokerUnderTest) {
     if world.is_kafka() {
         every_byte_of_a_record_comes_back(world).await;
         added_partitions_are_gained(world).await;
@@ -29,26 +30,26 @@ pub(super) async fn all(world: &dyn World) {
     much_is_read_in_order_and_once(world).await;
 }
 
-async fn every_byte_of_a_record_comes_back(world: &dyn World) {
+async fn every_byte_of_a_record_comes_back(world: &dyn BrokerUnderTest) {
     let bytes = |bytes: &[u8]| Some(bytes.to_vec());
     let header = |name: &[u8], value: Option<&[u8]>| (name.to_vec(), value.map(<[u8]>::to_vec));
     let wanted = [
-        Whole::default(),
-        Whole {
+        OwnedRecord::default(),
+        OwnedRecord {
             key: bytes(b""),
             payload: bytes(b""),
-            ..Whole::default()
+            ..OwnedRecord::default()
         },
-        Whole {
+        OwnedRecord {
             key: bytes(&[0, 255, 128]),
             payload: bytes(&[0xc3, 0x28, 0]),
-            ..Whole::default()
+            ..OwnedRecord::default()
         },
-        Whole {
+        OwnedRecord {
             payload: bytes(&vec![7; 300_000]),
-            ..Whole::default()
+            ..OwnedRecord::default()
         },
-        Whole {
+        OwnedRecord {
             payload: bytes(b"x"),
             headers: vec![
                 header(b"b", Some(b"1")),
@@ -60,77 +61,89 @@ async fn every_byte_of_a_record_comes_back(world: &dyn World) {
                 header(&[0xff, 0xfe, b'!'], Some(&[0xff, 0, 0xfe])),
                 header("größe".as_bytes(), Some("ü".as_bytes())),
             ],
-            ..Whole::default()
+            ..OwnedRecord::default()
         },
-        Whole {
+        OwnedRecord {
             headers: (0..500)
                 .map(|n: u32| header(format!("h{n}").as_bytes(), Some(&n.to_le_bytes())))
                 .collect(),
-            ..Whole::default()
+            ..OwnedRecord::default()
         },
     ];
-    let topic = topic(world, "fidelity", 1).await;
+    let topic = create_topic(world, "fidelity", 1).await;
     deliver(
         &mut *world.target(100),
-        &to(world, &topic, Some(0)),
+        &address_of(world, &topic, Some(0)),
         &wanted,
     )
     .await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
     source.start(&partition, Offset(0), 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
     assert_eq!(read.len(), wanted.len());
     for (offset, (read, wanted)) in (0..).zip(read.iter().zip(wanted)) {
-        assert_eq!(*read, Whole { offset, ..wanted });
+        assert_eq!(*read, OwnedRecord { offset, ..wanted });
     }
     assert_eq!(at, Offset(6));
     source.close().await;
 }
 
-async fn reading_starts_where_it_is_told(world: &dyn World) {
-    let topic = topic(world, "start", 1).await;
+async fn reading_starts_where_it_is_told(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "start", 1).await;
     deliver(
         &mut *world.target(100),
-        &to(world, &topic, Some(0)),
-        &texts(0..10),
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..10),
     )
     .await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
     for (epoch, from) in [(1, 4), (2, 0), (3, 9), (4, 10)] {
-        source.start(&partition, Offset(world.first() + from), epoch);
+        source.start(&partition, Offset(world.first_offset() + from), epoch);
         let (read, at) = read_to_end(&mut *source, &partition, epoch).await;
         assert_eq!(
-            read.iter().map(number).collect::<Vec<_>>(),
+            read.iter().map(payload_number).collect::<Vec<_>>(),
             (from..10).collect::<Vec<_>>()
         );
-        assert_eq!(at, Offset(world.first() + 10));
-        assert_eq!(source.end(&partition), Some(Offset(world.first() + 10)));
+        assert_eq!(at, Offset(world.first_offset() + 10));
+        assert_eq!(
+            source.known_end(&partition),
+            Some(Offset(world.first_offset() + 10))
+        );
     }
     source.close().await;
 }
 
 /// Every batch is followed by a new start somewhere else, so whatever was fetched ahead is under way: none of it may come back.
-async fn a_new_start_drops_what_was_under_way(world: &dyn World) {
-    let topic = topic(world, "epochs", 1).await;
+async fn a_new_start_drops_what_was_under_way(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "epochs", 1).await;
     deliver(
         &mut *world.target(10_000),
-        &to(world, &topic, Some(0)),
-        &texts(0..30_000),
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..30_000),
     )
     .await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
     for (epoch, from) in (1..).zip([0, 20_000, 10, 29_000, 15_000, 15_000, 0, 29_999, 1]) {
-        source.start(&partition, Offset(world.first() + from), epoch);
-        match within(PATIENCE, "records", source.next())
+        source.start(&partition, Offset(world.first_offset() + from), epoch);
+        match within(PATIENCE, "records", source.next_event())
             .await
             .expect("a source that reads")
         {
             Event::Records(batch) => {
                 assert_eq!(batch.epoch, epoch);
-                let read = wholes(&batch);
+                let read = owned_records(&batch);
                 assert_eq!(
-                    (read[0].offset, number(&read[0])),
-                    (world.first() + from, from)
+                    (read[0].offset, payload_number(&read[0])),
+                    (world.first_offset() + from, from)
                 );
                 assert!(
                     read.windows(2)
@@ -143,11 +156,14 @@ async fn a_new_start_drops_what_was_under_way(world: &dyn World) {
     source.close().await;
 }
 
-async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
-    let topic = topic(world, "aborted", 1).await;
+async fn the_end_lies_past_an_aborted_transaction(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "aborted", 1).await;
     let mut target = world.target(100);
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
-    let first = Offset(world.first());
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
+    let first = Offset(world.first_offset());
     source.start(&partition, first, 1);
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
     assert_eq!(
@@ -155,13 +171,18 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
         (0, first),
         "an empty partition has an end too"
     );
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..1)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..1),
+    )
+    .await;
     world.abort_transaction(&partition).await;
     let end = source
         .describe(std::slice::from_ref(&partition))
         .await
         .expect("an answer")[0]
-        .end;
+        .end_offset;
     assert!(end > first.next());
     let mut read = Vec::new();
     loop {
@@ -171,8 +192,13 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
             break;
         }
     }
-    assert_eq!(read.iter().map(number).collect::<Vec<_>>(), [0]);
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(1..2)).await;
+    assert_eq!(read.iter().map(payload_number).collect::<Vec<_>>(), [0]);
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(1..2),
+    )
+    .await;
     let (read, at) = read_to_end(&mut *source, &partition, 1).await;
     assert_eq!(
         (read[0].offset, at),
@@ -182,28 +208,37 @@ async fn the_end_lies_past_an_aborted_transaction(world: &dyn World) {
     source.close().await;
 }
 
-async fn what_is_not_retained_is_out_of_range(world: &dyn World) {
-    let topic = topic(world, "range", 1).await;
+async fn what_is_not_retained_is_out_of_range(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "range", 1).await;
     deliver(
         &mut *world.target(100),
-        &to(world, &topic, Some(0)),
-        &texts(0..10),
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..10),
     )
     .await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
-    let place = |number| Offset(world.first() + number);
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
+    let place = |number| Offset(world.first_offset() + number);
     world.trim(&partition, place(5)).await;
     let described = source
         .describe(std::slice::from_ref(&partition))
         .await
         .expect("an answer");
     assert_eq!(
-        (described[0].first, described[0].end),
+        (described[0].first_offset, described[0].end_offset),
         (place(5), place(10))
     );
     for (epoch, from) in [(1, 4), (2, 11)] {
         source.start(&partition, place(from), epoch);
-        match within(PATIENCE, "an answer to a wrong position", source.next()).await {
+        match within(
+            PATIENCE,
+            "an answer to a wrong position",
+            source.next_event(),
+        )
+        .await
+        {
             Ok(Event::OutOfRange {
                 partition: of,
                 epoch: its,
@@ -216,21 +251,31 @@ async fn what_is_not_retained_is_out_of_range(world: &dyn World) {
     source.close().await;
 }
 
-async fn a_stopped_partition_is_not_read(world: &dyn World) {
-    let topic = topic(world, "stop", 2).await;
+async fn a_stopped_partition_is_not_read(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "stop", 2).await;
     let mut target = world.target(100);
     let (mut source, stopped, other) = (
-        member(world, &topic, 2).await,
+        join_group(world, &topic, 2).await,
         world.partition(&topic, 0),
         world.partition(&topic, 1),
     );
     for partition in [&stopped, &other] {
-        source.start(partition, Offset(world.first()), 1);
+        source.start(partition, Offset(world.first_offset()), 1);
     }
     source.stop(&stopped);
     source.stop(&stopped);
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..10)).await;
-    deliver(&mut *target, &to(world, &topic, Some(1)), &texts(0..10)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..10),
+    )
+    .await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(1)),
+        &numbered_records(0..10),
+    )
+    .await;
     let mut read = 0;
     while read < 10 {
         read += read_to_end(&mut *source, &other, 1).await.0.len();
@@ -238,17 +283,23 @@ async fn a_stopped_partition_is_not_read(world: &dyn World) {
     source.close().await;
 }
 
-async fn what_was_committed_comes_back(world: &dyn World) {
-    let (topic, group) = (topic(world, "commit", 3).await, name(world, "group"));
+async fn what_was_committed_comes_back(world: &dyn BrokerUnderTest) {
+    let (topic, group) = (
+        create_topic(world, "commit", 3).await,
+        unique_name(world, "group"),
+    );
     let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
-    let mut source = world.source(&group, &world.read_as(&topic, 3));
-    gain(&mut *source, &mut BTreeSet::new(), 3).await;
+    let mut source = world.source(&group, &world.source_topics(&topic, 3));
+    wait_for_partitions(&mut *source, &mut BTreeSet::new(), 3).await;
     assert_eq!(
-        source.committed(&partitions).await.expect("an answer"),
+        source
+            .committed_metadata(&partitions)
+            .await
+            .expect("an answer"),
         [None, None, None]
     );
     for (offset, first) in [(7, "first"), (3, "second, of an older offset")] {
-        let commits = [(0, first), (2, "")].map(|(index, metadata): (usize, &str)| Commit {
+        let commits = [(0, first), (2, "")].map(|(index, metadata): (usize, &str)| OffsetCommit {
             partition: partitions[index].clone(),
             offset: Offset(offset),
             metadata: metadata.to_owned(),
@@ -258,7 +309,10 @@ async fn what_was_committed_comes_back(world: &dyn World) {
             .expect("a commit by the owner");
         let wanted = [Some(first.to_owned()), None, Some(String::new())];
         assert_eq!(
-            source.committed(&partitions).await.expect("an answer"),
+            source
+                .committed_metadata(&partitions)
+                .await
+                .expect("an answer"),
             wanted
         );
         let turned: Vec<_> = partitions.iter().rev().cloned().collect();
@@ -267,7 +321,7 @@ async fn what_was_committed_comes_back(world: &dyn World) {
         assert_eq!(
             world
                 .catalog()
-                .committed(&group, &turned)
+                .committed_metadata(&group, &turned)
                 .await
                 .expect("an answer"),
             wanted,
@@ -277,27 +331,30 @@ async fn what_was_committed_comes_back(world: &dyn World) {
     source.close().await;
 }
 
-async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
-    let (topic, group) = (topic(world, "share", 4).await, name(world, "group"));
-    let names = world.read_as(&topic, 4);
+async fn members_share_partitions_and_hand_them_over(world: &dyn BrokerUnderTest) {
+    let (topic, group) = (
+        create_topic(world, "share", 4).await,
+        unique_name(world, "group"),
+    );
+    let names = world.source_topics(&topic, 4);
     let mut first = world.source(&group, &names);
     let mut owned = BTreeSet::new();
-    gain(&mut *first, &mut owned, 4).await;
+    wait_for_partitions(&mut *first, &mut owned, 4).await;
     let all = owned.clone();
     all.iter()
-        .for_each(|partition| first.start(partition, Offset(world.first()), 1));
+        .for_each(|partition| first.start(partition, Offset(world.first_offset()), 1));
     let mut second = world.source(&group, &names);
     let mut theirs = BTreeSet::new();
     let gained = within(PATIENCE, "half of the partitions", async {
         loop {
             tokio::select! {
-                event = first.next() => match event.expect("a source that reads") {
-                    Event::Lost(partitions) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
-                    Event::Gained(partitions) => owned.extend(partitions),
+                event = first.next_event() => match event.expect("a source that reads") {
+                    Event::Revoked(partitions) => partitions.iter().for_each(|partition| assert!(owned.remove(partition))),
+                    Event::Assigned(partitions) => owned.extend(partitions),
                     _ => {}
                 },
-                event = second.next() => match event.expect("a source that reads") {
-                    Event::Gained(partitions) => theirs.extend(partitions),
+                event = second.next_event() => match event.expect("a source that reads") {
+                    Event::Assigned(partitions) => theirs.extend(partitions),
                     other => panic!("{other:?}"),
                 },
             }
@@ -312,7 +369,7 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
         "{owned:?} {gained:?}"
     );
     let kept = owned.first().expect("two of them").clone();
-    let commit = Commit {
+    let commit = OffsetCommit {
         partition: kept.clone(),
         offset: Offset(1),
         metadata: "handed over".into(),
@@ -322,40 +379,43 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn World) {
         .await
         .expect("a commit by the owner");
     first.close().await;
-    gain(&mut *second, &mut theirs, 4).await;
+    wait_for_partitions(&mut *second, &mut theirs, 4).await;
     assert_eq!(
-        second.committed(&[kept]).await.expect("an answer"),
+        second.committed_metadata(&[kept]).await.expect("an answer"),
         [Some("handed over".to_owned())]
     );
     second.close().await;
 }
 
 /// Else it could not tell that from a group that has not answered.
-async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn World) {
-    let (topic, group) = (topic(world, "spare", 1).await, name(world, "group"));
-    let names = world.read_as(&topic, 1);
+async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn BrokerUnderTest) {
+    let (topic, group) = (
+        create_topic(world, "spare", 1).await,
+        unique_name(world, "group"),
+    );
+    let names = world.source_topics(&topic, 1);
     let mut first = world.source(&group, &names);
-    gain(&mut *first, &mut BTreeSet::new(), 1).await;
+    wait_for_partitions(&mut *first, &mut BTreeSet::new(), 1).await;
     let mut second = world.source(&group, &names);
-    match within(PATIENCE, "the group's answer", second.next()).await {
-        Ok(Event::Gained(none)) => assert_eq!(none, []),
+    match within(PATIENCE, "the group's answer", second.next_event()).await {
+        Ok(Event::Assigned(none)) => assert_eq!(none, []),
         other => panic!("{other:?}"),
     }
     first.close().await;
-    gain(&mut *second, &mut BTreeSet::new(), 1).await;
+    wait_for_partitions(&mut *second, &mut BTreeSet::new(), 1).await;
     second.close().await;
 }
 
-async fn added_partitions_are_gained(world: &dyn World) {
-    let topic = topic(world, "added", 1).await;
-    let mut source = world.source(&name(world, "group"), std::slice::from_ref(&topic));
+async fn added_partitions_are_gained(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "added", 1).await;
+    let mut source = world.source(&unique_name(world, "group"), std::slice::from_ref(&topic));
     let mut owned = BTreeSet::new();
-    gain(&mut *source, &mut owned, 1).await;
+    wait_for_partitions(&mut *source, &mut owned, 1).await;
     world.add_partitions(&topic, 3).await;
     within(
         Duration::from_secs(20),
         "the new partitions",
-        gain(&mut *source, &mut owned, 3),
+        wait_for_partitions(&mut *source, &mut owned, 3),
     )
     .await;
     let added = world.partition(&topic, 2);
@@ -364,28 +424,43 @@ async fn added_partitions_are_gained(world: &dyn World) {
     source.close().await;
 }
 
-async fn a_topic_made_again_is_another_one(world: &dyn World) {
-    let topic = topic(world, "again", 1).await;
+async fn a_topic_made_again_is_another_one(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "again", 1).await;
     let mut target = world.target(100);
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..5)).await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..5),
+    )
+    .await;
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
     let before = source
         .describe(std::slice::from_ref(&partition))
         .await
         .expect("an answer");
     assert!(before[0].identity.is_some());
-    source.start(&partition, Offset(world.first()), 1);
+    source.start(&partition, Offset(world.first_offset()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 5);
     world.delete_topic(&topic).await;
     world.create_topic(&topic, 1, None).await;
     // Longer than the old one, so that no offset tells the difference.
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..50)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..50),
+    )
+    .await;
     let told = async {
         loop {
-            match source.next().await {
-                Ok(Event::Lost(_) | Event::Removed { .. } | Event::OutOfRange { .. }) => return,
-                Ok(Event::Gained(_) | Event::Records(_) | Event::End { .. })
-                | Err(Error::Refused(_)) => {}
+            match source.next_event().await {
+                Ok(Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::OutOfRange { .. }) => {
+                    return;
+                }
+                Ok(Event::Assigned(_) | Event::Records(_) | Event::EndReached { .. })
+                | Err(Error::Rejected(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -404,45 +479,48 @@ async fn a_topic_made_again_is_another_one(world: &dyn World) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_told_and_awaited(world: &dyn World) {
-    let missing = name(world, "missing");
-    let mut source = world.source(&name(world, "group"), &world.read_as(&missing, 1));
+async fn a_missing_topic_is_told_and_awaited(world: &dyn BrokerUnderTest) {
+    let missing = unique_name(world, "missing");
+    let mut source = world.source(
+        &unique_name(world, "group"),
+        &world.source_topics(&missing, 1),
+    );
     match within(
         Duration::from_secs(20),
         "word of a missing topic",
-        source.next(),
+        source.next_event(),
     )
     .await
     {
-        Err(Error::Refused(words)) => assert!(words.contains(&missing), "{words}"),
+        Err(Error::Rejected(words)) => assert!(words.contains(&missing), "{words}"),
         other => panic!("{other:?}"),
     }
     let partition = world.partition(&missing, 0);
     assert!(matches!(
         source.describe(std::slice::from_ref(&partition)).await,
-        Err(Error::Refused(_))
+        Err(Error::Rejected(_))
     ));
     world.create_topic(&missing, 1, None).await;
     within(
         Duration::from_secs(20),
         "the new topic",
-        gain(&mut *source, &mut BTreeSet::new(), 1),
+        wait_for_partitions(&mut *source, &mut BTreeSet::new(), 1),
     )
     .await;
     source.close().await;
 }
 
-async fn a_catalog_knows_what_there_is(world: &dyn World) {
+async fn a_catalog_knows_what_there_is(world: &dyn BrokerUnderTest) {
     let (one, two, missing) = (
-        topic(world, "one", 1).await,
-        topic(world, "two", 2).await,
-        name(world, "missing"),
+        create_topic(world, "one", 1).await,
+        create_topic(world, "two", 2).await,
+        unique_name(world, "missing"),
     );
     let mut catalog = world.catalog();
     let names = [
-        world.read_as(&two, 2),
-        world.read_as(&missing, 1),
-        world.read_as(&one, 1),
+        world.source_topics(&two, 2),
+        world.source_topics(&missing, 1),
+        world.source_topics(&one, 1),
     ]
     .concat();
     let found = catalog.partitions(&names).await.expect("an answer");
@@ -464,20 +542,23 @@ async fn a_catalog_knows_what_there_is(world: &dyn World) {
         );
     }
     let never = catalog
-        .committed(&name(world, "never"), &[world.partition(&one, 0)])
+        .committed_metadata(&unique_name(world, "never"), &[world.partition(&one, 0)])
         .await
         .expect("an answer");
     assert_eq!(never, [None]);
     assert_eq!(
-        catalog.committed("any", &[]).await.expect("an answer"),
+        catalog
+            .committed_metadata("any", &[])
+            .await
+            .expect("an answer"),
         Vec::<Option<String>>::new()
     );
     catalog.close().await;
 }
 
 /// They are like topics that do not exist, and no less is said of the others.
-async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
-    let one = topic(world, "possible", 1).await;
+async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn BrokerUnderTest) {
+    let one = create_topic(world, "possible", 1).await;
     let mut catalog = world.catalog();
     let impossible = [
         "",
@@ -496,10 +577,10 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
         [Partition::new(one.clone(), 0)]
     );
     let partitions: Vec<Partition> = all.iter().map(|topic| world.partition(topic, 0)).collect();
-    let group = name(world, "group");
+    let group = unique_name(world, "group");
     assert_eq!(
         catalog
-            .committed(&group, &partitions)
+            .committed_metadata(&group, &partitions)
             .await
             .expect("an answer"),
         vec![None; all.len()]
@@ -510,7 +591,7 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
         assert!(
             matches!(
                 source.describe(std::slice::from_ref(partition)).await,
-                Err(Error::Refused(_))
+                Err(Error::Rejected(_))
             ),
             "{partition}"
         );
@@ -519,24 +600,24 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn World) {
 }
 
 /// More than one batch, one read and one buffer hold, in several partitions, by a reader that is slow.
-async fn much_is_read_in_order_and_once(world: &dyn World) {
-    let topic = topic(world, "much", 3).await;
+async fn much_is_read_in_order_and_once(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "much", 3).await;
     let mut target = world.target(10_000);
     let padding = "x".repeat(1_000);
-    let all: Vec<Whole> = (0..20_000)
-        .map(|n| Whole::text(format!("{n}{padding}")))
+    let all: Vec<OwnedRecord> = (0..20_000)
+        .map(|n| OwnedRecord::text(format!("{n}{padding}")))
         .collect();
     for index in 0..3 {
-        deliver(&mut *target, &to(world, &topic, Some(index)), &all).await;
+        deliver(&mut *target, &address_of(world, &topic, Some(index)), &all).await;
     }
-    let mut source = member(world, &topic, 3).await;
+    let mut source = join_group(world, &topic, 3).await;
     let partitions: Vec<Partition> = (0..3).map(|index| world.partition(&topic, index)).collect();
     partitions
         .iter()
-        .for_each(|partition| source.start(partition, Offset(world.first()), 9));
+        .for_each(|partition| source.start(partition, Offset(world.first_offset()), 9));
     let mut next = [0; 3];
     while next != [20_000; 3] {
-        match within(PATIENCE, "records", source.next())
+        match within(PATIENCE, "records", source.next_event())
             .await
             .expect("a source that reads")
         {
@@ -546,8 +627,13 @@ async fn much_is_read_in_order_and_once(world: &dyn World) {
                     .position(|partition| *partition == batch.partition)
                     .expect("one of them");
                 let place = &mut next[index];
-                for whole in wholes(&batch) {
-                    assert_eq!(whole.offset, world.first() + *place, "{}", batch.partition);
+                for whole in owned_records(&batch) {
+                    assert_eq!(
+                        whole.offset,
+                        world.first_offset() + *place,
+                        "{}",
+                        batch.partition
+                    );
                     assert!(
                         whole
                             .payload
@@ -557,46 +643,59 @@ async fn much_is_read_in_order_and_once(world: &dyn World) {
                     *place += 1;
                 }
             }
-            Event::End { .. } => {}
+            Event::EndReached { .. } => {}
             other => panic!("{other:?}"),
         }
     }
     source.close().await;
 }
 
-pub(super) async fn reading_goes_on_after_an_outage(world: &dyn World) {
-    let topic = topic(world, "outage-read", 1).await;
+pub(super) async fn reading_goes_on_after_an_outage(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "outage-read", 1).await;
     let mut target = world.target(100);
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..10)).await;
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
-    source.start(&partition, Offset(world.first()), 1);
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..10),
+    )
+    .await;
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
+    source.start(&partition, Offset(world.first_offset()), 1);
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 10);
     if !world.outage().await {
         return;
     }
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(10..20)).await;
-    let mut read: Vec<Whole> = Vec::new();
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(10..20),
+    )
+    .await;
+    let mut read: Vec<OwnedRecord> = Vec::new();
     let reading = async {
         while read.len() < 10 {
-            match source.next().await {
-                Ok(Event::Records(batch)) => read.extend(wholes(&batch)),
+            match source.next_event().await {
+                Ok(Event::Records(batch)) => read.extend(owned_records(&batch)),
                 // The group may have given the member up meanwhile; the caller knows where it was.
-                Ok(Event::Gained(_)) => source.start(
+                Ok(Event::Assigned(_)) => source.start(
                     &partition,
-                    Offset(world.first() + 10 + read.len() as u64),
+                    Offset(world.first_offset() + 10 + read.len() as u64),
                     2,
                 ),
-                Ok(Event::Lost(_) | Event::End { .. }) | Err(Error::Unavailable(_)) => {}
+                Ok(Event::Revoked(_) | Event::EndReached { .. }) | Err(Error::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
     };
     within(PATIENCE, "what came after the outage", reading).await;
     assert_eq!(
-        read.iter().map(number).collect::<Vec<_>>(),
+        read.iter().map(payload_number).collect::<Vec<_>>(),
         (10..20).collect::<Vec<_>>()
     );
-    let commit = Commit {
+    let commit = OffsetCommit {
         partition: partition.clone(),
         offset: Offset(20),
         metadata: "after".into(),
@@ -608,7 +707,10 @@ pub(super) async fn reading_goes_on_after_an_outage(world: &dyn World) {
     })
     .await;
     assert_eq!(
-        source.committed(&[partition]).await.expect("an answer"),
+        source
+            .committed_metadata(&[partition])
+            .await
+            .expect("an answer"),
         [Some("after".to_owned())]
     );
     source.close().await;

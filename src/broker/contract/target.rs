@@ -1,16 +1,16 @@
 //! What a target must do.
 
 use super::{
-    PATIENCE, To, Whole, World, deliver, member, name, number, read_to_end, reports, send, texts,
-    to, topic, within,
+    Address, BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
+    numbered_records, payload_number, read_to_end, reports, send, unique_name, within,
 };
-use crate::broker::{FailureKind, Outgoing, Sent, Target};
+use crate::broker::{FailureKind, OutgoingRecord, SendResult, Target};
 use crate::model::header::push_header;
 use crate::model::{Headers, Offset, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn World) {
+pub(super) async fn all(world: &dyn BrokerUnderTest) {
     if world.is_kafka() {
         headers_go_out_as_they_are_told(world).await;
         keys_land_where_java_puts_them(world).await;
@@ -24,8 +24,8 @@ pub(super) async fn all(world: &dyn World) {
     a_closed_target_takes_nothing(world).await;
 }
 
-async fn headers_go_out_as_they_are_told(world: &dyn World) {
-    let topic = topic(world, "headers", 1).await;
+async fn headers_go_out_as_they_are_told(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "headers", 1).await;
     let mut block = Vec::new();
     for (name, value) in [
         (&b"keep"[..], Some(&b"1"[..])),
@@ -34,19 +34,22 @@ async fn headers_go_out_as_they_are_told(world: &dyn World) {
     ] {
         push_header(&mut block, name, value);
     }
-    let record = Outgoing {
+    let record = OutgoingRecord {
         topic: &topic,
         partition: None,
         key: Some(b"k"),
         payload: None,
         headers: Headers::from_block(&block),
-        stays: |name| name != b"drop",
-        extra: &[("keep", b"3"), ("new", b"")],
+        keep_header: |name| name != b"drop",
+        extra_headers: &[("keep", b"3"), ("new", b"")],
     };
     let mut target = world.target(10);
-    assert_eq!(target.send(&record, 77), Sent::Taken);
+    assert_eq!(target.send(&record, 77), SendResult::Accepted);
     assert_eq!(reports(&mut *target, 1).await[&77].outcome, Ok(()));
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
     source.start(&partition, Offset(0), 1);
     let header = |name: &str, value: Option<&str>| {
         (
@@ -68,7 +71,7 @@ async fn headers_go_out_as_they_are_told(world: &dyn World) {
 }
 
 /// The hashes are those of `org.apache.kafka.common.utils.Utils.murmur2`, made positive.
-async fn keys_land_where_java_puts_them(world: &dyn World) {
+async fn keys_land_where_java_puts_them(world: &dyn BrokerUnderTest) {
     const HASHES: [(&str, u32); 8] = [
         ("", 275_646_681),
         ("21", 1_173_551_340),
@@ -83,14 +86,19 @@ async fn keys_land_where_java_puts_them(world: &dyn World) {
         ("größe", 588_164_084),
     ];
     const PARTITIONS: i32 = 7;
-    let topic = topic(world, "murmur2", PARTITIONS).await;
-    let keyed: Vec<Whole> = HASHES
+    let topic = create_topic(world, "murmur2", PARTITIONS).await;
+    let keyed: Vec<OwnedRecord> = HASHES
         .iter()
-        .map(|(key, _)| Whole::keyed(key.as_bytes()))
+        .map(|(key, _)| OwnedRecord::keyed(key.as_bytes()))
         .collect();
-    deliver(&mut *world.target(100), &to(world, &topic, None), &keyed).await;
+    deliver(
+        &mut *world.target(100),
+        &address_of(world, &topic, None),
+        &keyed,
+    )
+    .await;
     let mut found = BTreeMap::new();
-    let mut source = member(world, &topic, 7).await;
+    let mut source = join_group(world, &topic, 7).await;
     for index in 0..PARTITIONS {
         let partition = world.partition(&topic, index);
         source.start(&partition, Offset(0), 1);
@@ -112,24 +120,24 @@ async fn keys_land_where_java_puts_them(world: &dyn World) {
     source.close().await;
 }
 
-async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn World) {
-    let missing = name(world, "missing");
+async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn BrokerUnderTest) {
+    let missing = unique_name(world, "missing");
     let mut target = world.target(100);
     let mut ask = async |ticket: u64| match send(
         &mut *target,
-        &to(world, &missing, None),
-        &Whole::text("1"),
+        &address_of(world, &missing, None),
+        &OwnedRecord::text("1"),
         ticket,
     ) {
-        Sent::Taken => {
+        SendResult::Accepted => {
             reports(&mut *target, 1)
                 .await
                 .remove(&ticket)
                 .expect("its report")
                 .outcome
         }
-        Sent::Failed(failure) => Err(failure),
-        Sent::Full => panic!("full of one record"),
+        SendResult::Failed(failure) => Err(failure),
+        SendResult::QueueFull => panic!("full of one record"),
     };
     for ticket in [1, 2] {
         let failure = within(
@@ -141,7 +149,7 @@ async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn World)
         .expect_err("there is no such topic");
         assert_eq!(
             (failure.kind, failure.reason),
-            (FailureKind::NotNow, Reason::UnknownTarget),
+            (FailureKind::NotDelivered, Reason::UnknownTarget),
             "{}",
             failure.detail
         );
@@ -159,24 +167,24 @@ async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn World)
 
 /// Small records around the large one share its batch in a client: they are none the worse for it, even where a batch of them all would
 /// be too large.
-async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
-    let topic = name(world, "large");
+async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn BrokerUnderTest) {
+    let topic = unique_name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
     let mut target = world.target(1_000);
-    let large = Whole {
+    let large = OwnedRecord {
         payload: Some(vec![1; 3_000]),
-        ..Whole::default()
+        ..OwnedRecord::default()
     };
     for ticket in 0..300 {
-        let small = Whole::text(ticket.to_string());
+        let small = OwnedRecord::text(ticket.to_string());
         assert_eq!(
             send(
                 &mut *target,
-                &to(world, &topic, Some(0)),
+                &address_of(world, &topic, Some(0)),
                 if ticket % 100 == 50 { &large } else { &small },
                 ticket
             ),
-            Sent::Taken
+            SendResult::Accepted
         );
     }
     for (ticket, report) in reports(&mut *target, 300).await {
@@ -185,7 +193,7 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
             Err(failure) => {
                 assert_eq!(
                     (failure.kind, failure.reason),
-                    (FailureKind::Refused, Reason::TooLarge),
+                    (FailureKind::Rejected, Reason::TooLarge),
                     "{}",
                     failure.detail
                 );
@@ -193,169 +201,194 @@ async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn World) {
             }
         }
     }
-    let (mut source, partition) = (member(world, &topic, 1).await, world.partition(&topic, 0));
-    source.start(&partition, Offset(world.first()), 1);
+    let (mut source, partition) = (
+        join_group(world, &topic, 1).await,
+        world.partition(&topic, 0),
+    );
+    source.start(&partition, Offset(world.first_offset()), 1);
     let read: Vec<u64> = read_to_end(&mut *source, &partition, 1)
         .await
         .0
         .iter()
-        .map(number)
+        .map(payload_number)
         .collect();
     assert_eq!(read.len(), 297, "each once");
     assert_eq!(read.into_iter().collect::<BTreeSet<_>>().len(), 297);
     source.close().await;
 }
 
-async fn an_impossible_name_is_refused(world: &dyn World) {
+async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
     let mut target = world.target(10);
     for (ticket, topic) in (0..).zip(world.impossible_targets()) {
         let failure = match send(
             &mut *target,
-            &To(topic.clone(), None),
-            &Whole::text("1"),
+            &Address(topic.clone(), None),
+            &OwnedRecord::text("1"),
             ticket,
         ) {
-            Sent::Taken => reports(&mut *target, 1)
+            SendResult::Accepted => reports(&mut *target, 1)
                 .await
                 .remove(&ticket)
                 .expect("its report")
                 .outcome
                 .expect_err("no such topic"),
-            Sent::Failed(failure) => failure,
-            Sent::Full => panic!("full of one record"),
+            SendResult::Failed(failure) => failure,
+            SendResult::QueueFull => panic!("full of one record"),
         };
         assert_eq!(
             (failure.kind, failure.reason),
-            (FailureKind::Refused, Reason::InvalidTarget),
+            (FailureKind::Rejected, Reason::InvalidTarget),
             "{topic}: {}",
             failure.detail
         );
     }
 }
 
-async fn a_missing_partition_is_not_now(world: &dyn World) {
-    let topic = topic(world, "partitions", 2).await;
+async fn a_missing_partition_is_not_now(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "partitions", 2).await;
     let mut target = world.target(10);
-    deliver(&mut *target, &to(world, &topic, Some(1)), &texts(0..1)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(1)),
+        &numbered_records(0..1),
+    )
+    .await;
     let failure = match send(
         &mut *target,
-        &to(world, &topic, Some(2)),
-        &Whole::text("1"),
+        &address_of(world, &topic, Some(2)),
+        &OwnedRecord::text("1"),
         5,
     ) {
-        Sent::Taken => reports(&mut *target, 1)
+        SendResult::Accepted => reports(&mut *target, 1)
             .await
             .remove(&5)
             .expect("its report")
             .outcome
             .expect_err("no such partition"),
-        Sent::Failed(failure) => failure,
-        Sent::Full => panic!("full of one record"),
+        SendResult::Failed(failure) => failure,
+        SendResult::QueueFull => panic!("full of one record"),
     };
     assert_eq!(
         (failure.kind, failure.reason),
-        (FailureKind::NotNow, Reason::UnknownTarget),
+        (FailureKind::NotDelivered, Reason::UnknownTarget),
         "{}",
         failure.detail
     );
 }
 
-async fn order_is_kept_with_many_in_flight(world: &dyn World) {
-    let topic = topic(world, "order", 2).await;
+async fn order_is_kept_with_many_in_flight(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "order", 2).await;
     deliver(
         &mut *world.target(20_000),
-        &to(world, &topic, Some(1)),
-        &texts(0..50_000),
+        &address_of(world, &topic, Some(1)),
+        &numbered_records(0..50_000),
     )
     .await;
     assert_order(world, &topic, 1, 50_000).await;
 }
 
-async fn assert_order(world: &dyn World, topic: &str, index: i32, count: u64) {
-    let mut source = member(world, topic, 2).await;
+async fn assert_order(world: &dyn BrokerUnderTest, topic: &str, index: i32, count: u64) {
+    let mut source = join_group(world, topic, 2).await;
     let partition = world.partition(topic, index);
-    source.start(&partition, Offset(world.first()), 1);
+    source.start(&partition, Offset(world.first_offset()), 1);
     let (read, _) = read_to_end(&mut *source, &partition, 1).await;
     assert!(
-        read.iter().map(number).eq(0..count),
+        read.iter().map(payload_number).eq(0..count),
         "{} records, out of order or not each once",
         read.len()
     );
     source.close().await;
 }
 
-async fn a_full_target_says_so(world: &dyn World) {
-    let topic = topic(world, "full", 1).await;
+async fn a_full_target_says_so(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "full", 1).await;
     let mut target = world.target(10);
     for ticket in 0..10 {
         assert_eq!(
             send(
                 &mut *target,
-                &to(world, &topic, None),
-                &Whole::text("1"),
+                &address_of(world, &topic, None),
+                &OwnedRecord::text("1"),
                 ticket
             ),
-            Sent::Taken
+            SendResult::Accepted
         );
     }
     assert_eq!(
         send(
             &mut *target,
-            &to(world, &topic, None),
-            &Whole::text("1"),
+            &address_of(world, &topic, None),
+            &OwnedRecord::text("1"),
             10
         ),
-        Sent::Full
+        SendResult::QueueFull
     );
-    let some = within(PATIENCE, "reports", target.reports()).await.len();
+    let some = within(PATIENCE, "reports", target.next_reports())
+        .await
+        .len();
     for ticket in 0..some {
         assert_eq!(
             send(
                 &mut *target,
-                &to(world, &topic, None),
-                &Whole::text("1"),
+                &address_of(world, &topic, None),
+                &OwnedRecord::text("1"),
                 100 + ticket as u64
             ),
-            Sent::Taken
+            SendResult::Accepted
         );
     }
     assert_eq!(
         send(
             &mut *target,
-            &to(world, &topic, None),
-            &Whole::text("1"),
+            &address_of(world, &topic, None),
+            &OwnedRecord::text("1"),
             200
         ),
-        Sent::Full
+        SendResult::QueueFull
     );
     reports(&mut *target, 10).await;
 }
 
-async fn a_closed_target_takes_nothing(world: &dyn World) {
-    let topic = topic(world, "closed", 1).await;
+async fn a_closed_target_takes_nothing(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "closed", 1).await;
     let mut target = world.target(10);
-    deliver(&mut *target, &to(world, &topic, None), &texts(0..1)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, None),
+        &numbered_records(0..1),
+    )
+    .await;
     within(PATIENCE, "the end of a target", target.close()).await;
-    match send(&mut *target, &to(world, &topic, None), &Whole::text("1"), 1) {
-        Sent::Failed(failure) => assert_eq!(failure.kind, FailureKind::Closed),
+    match send(
+        &mut *target,
+        &address_of(world, &topic, None),
+        &OwnedRecord::text("1"),
+        1,
+    ) {
+        SendResult::Failed(failure) => assert_eq!(failure.kind, FailureKind::ClientFailed),
         other => panic!("{other:?}"),
     }
 }
 
 /// What is acknowledged before, during and after is there once, in order.
-pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn World) {
-    let topic = topic(world, "outage", 2).await;
+pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "outage", 2).await;
     let mut target = world.target(20_000);
-    deliver(&mut *target, &to(world, &topic, Some(0)), &texts(0..1_000)).await;
+    deliver(
+        &mut *target,
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(0..1_000),
+    )
+    .await;
     let (mut next, mut delivered): (u64, BTreeSet<u64>) = (1_000, BTreeSet::new());
     let mut fill = |target: &mut dyn Target, until: u64| {
         while next < until
             && send(
                 target,
-                &to(world, &topic, Some(0)),
-                &Whole::text(next.to_string()),
+                &address_of(world, &topic, Some(0)),
+                &OwnedRecord::text(next.to_string()),
                 next,
-            ) == Sent::Taken
+            ) == SendResult::Accepted
         {
             next += 1;
         }
@@ -367,7 +400,7 @@ pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn Worl
     }
     while delivered.len() < 20_000 {
         fill(&mut *target, 21_000);
-        for report in within(PATIENCE, "reports", target.reports()).await {
+        for report in within(PATIENCE, "reports", target.next_reports()).await {
             assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
             assert!(delivered.insert(report.ticket));
         }

@@ -1,18 +1,19 @@
 //! What transactors must do.
 
 use super::{
-    PATIENCE, Whole, World, deliver, keeps_all, member, name, number, read_to_end, texts, to,
-    topic, within,
+    BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
+    keep_all_headers, numbered_records, payload_number, read_to_end, unique_name, within,
 };
 use crate::broker::{
-    Failure, FailureKind, Happened, Marker, Outgoing, Report, Sent, Transactional, Transactors,
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
+    SendResult, TransactionalProducers, TxnOffset,
 };
 use crate::model::{Headers, Offset, Partition, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) async fn all(world: &dyn World) {
+pub(super) async fn all(world: &dyn BrokerUnderTest) {
     what_is_committed_is_there_once_with_its_marker(world).await;
     what_is_aborted_is_never_seen_and_its_marker_neither(world).await;
     nothing_is_seen_before_the_commit_nor_what_follows_it(world).await;
@@ -26,53 +27,58 @@ pub(super) async fn all(world: &dyn World) {
 }
 
 /// What was written cannot be taken back where a broker forgot to end what was committed before it.
-pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(world: &dyn World) {
-    let topic = topic(world, "outlived", 1).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
-    desk.deliver(1, &topic, 0, &texts(0..10)).await;
+pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(
+    world: &dyn BrokerUnderTest,
+) {
+    let topic = create_topic(world, "outlived", 1).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
+    desk.deliver(1, &topic, 0, &numbered_records(0..10)).await;
     desk.commit(1, "before").await;
-    desk.deliver(1, &topic, 0, &texts(10..20)).await;
+    desk.deliver(1, &topic, 0, &numbered_records(10..20)).await;
     if world.outage().await {
         desk.commit(1, "after").await;
-        assert_eq!(desk.opened(2, &name).await.as_deref(), Some("after"));
-        assert_eq!(read(world, &topic, 0, 1).await, (0..20).collect::<Vec<_>>());
+        assert_eq!(desk.open(2, &name).await.as_deref(), Some("after"));
+        assert_eq!(
+            read_numbers(world, &topic, 0, 1).await,
+            (0..20).collect::<Vec<_>>()
+        );
     }
     desk.transactors.close().await;
 }
 
 /// Transactors, and what was heard of them and not looked at.
-struct Desk {
-    transactors: Box<dyn Transactors>,
-    heard: BTreeMap<u64, Vec<Happened>>,
+struct TransactionClient {
+    transactors: Box<dyn TransactionalProducers>,
+    events: BTreeMap<u64, Vec<ProducerEvent>>,
 }
 
-impl Desk {
-    fn new(world: &dyn World) -> Self {
+impl TransactionClient {
+    fn new(world: &dyn BrokerUnderTest) -> Self {
         Self {
             transactors: world.transactors(),
-            heard: BTreeMap::new(),
+            events: BTreeMap::new(),
         }
     }
 
-    async fn next(&mut self, number: u64) -> Happened {
+    async fn next(&mut self, number: u64) -> ProducerEvent {
         loop {
-            let waiting = self.heard.entry(number).or_default();
+            let waiting = self.events.entry(number).or_default();
             if !waiting.is_empty() {
                 return waiting.remove(0);
             }
             for (of, happened) in
-                within(PATIENCE, "what happened", self.transactors.happened()).await
+                within(PATIENCE, "what happened", self.transactors.next_events()).await
             {
-                self.heard.entry(of).or_default().push(happened);
+                self.events.entry(of).or_default().push(happened);
             }
         }
     }
 
-    async fn opened(&mut self, number: u64, name: &Transactional) -> Option<String> {
+    async fn open(&mut self, number: u64, name: &ProducerIdentity) -> Option<String> {
         self.transactors.open(number, name);
         match self.next(number).await {
-            Happened::Opened(marker) => marker,
+            ProducerEvent::Opened(marker) => marker,
             other => panic!("{other:?}"),
         }
     }
@@ -81,9 +87,9 @@ impl Desk {
         &mut self,
         number: u64,
         place: (&str, Option<i32>),
-        whole: &Whole,
+        whole: &OwnedRecord,
         ticket: u64,
-    ) -> Sent {
+    ) -> SendResult {
         let (topic, partition) = place;
         let (key, payload, headers) = (
             whole.key.as_deref(),
@@ -92,27 +98,31 @@ impl Desk {
         );
         self.transactors.send(
             number,
-            &Outgoing {
+            &OutgoingRecord {
                 topic,
                 partition,
                 key,
                 payload,
                 headers,
-                stays: keeps_all,
-                extra: &[],
+                keep_header: keep_all_headers,
+                extra_headers: &[],
             },
             ticket,
         )
     }
 
     /// The outcomes of so many records, by ticket.
-    async fn outcomes(&mut self, number: u64, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
+    async fn outcomes(
+        &mut self,
+        number: u64,
+        count: usize,
+    ) -> BTreeMap<u64, Result<(), DeliveryFailure>> {
         let mut found = BTreeMap::new();
         while found.len() < count {
-            let Happened::Reports(reports) = self.next(number).await else {
+            let ProducerEvent::Reports(reports) = self.next(number).await else {
                 panic!("something else than reports")
             };
-            for Report {
+            for DeliveryReport {
                 ticket, outcome, ..
             } in reports
             {
@@ -123,11 +133,11 @@ impl Desk {
     }
 
     /// Sends all to one partition, and wants each taken.
-    async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[Whole]) {
+    async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[OwnedRecord]) {
         for (ticket, whole) in (0..).zip(all) {
             assert_eq!(
                 self.send(number, (topic, Some(index)), whole, ticket),
-                Sent::Taken
+                SendResult::Accepted
             );
         }
         self.outcomes(number, all.len())
@@ -138,7 +148,7 @@ impl Desk {
 
     async fn commit(&mut self, number: u64, text: &str) {
         self.transactors.commit(number, marker(text));
-        assert_eq!(self.next(number).await, Happened::Committed);
+        assert_eq!(self.next(number).await, ProducerEvent::Committed);
     }
 
     /// What comes before the end of an abort are reports.
@@ -146,32 +156,37 @@ impl Desk {
         self.transactors.abort(number);
         loop {
             match self.next(number).await {
-                Happened::Reports(_) => {}
-                other => return assert_eq!(other, Happened::Aborted),
+                ProducerEvent::Reports(_) => {}
+                other => return assert_eq!(other, ProducerEvent::Aborted),
             }
         }
     }
 }
 
-fn marker(text: &str) -> Marker {
-    Marker {
+fn marker(text: &str) -> TxnOffset {
+    TxnOffset {
         offset: Offset(7),
-        text: text.to_owned(),
+        metadata: text.to_owned(),
     }
 }
 
-fn transactional(world: &dyn World, topic: &str) -> Transactional {
-    Transactional {
-        id: name(world, "transactor"),
-        group: name(world, "markers"),
+fn transactional(world: &dyn BrokerUnderTest, topic: &str) -> ProducerIdentity {
+    ProducerIdentity {
+        transactional_id: unique_name(world, "transactor"),
+        offset_group: unique_name(world, "markers"),
         partition: Partition::new(topic, 0),
-        reach: Arc::default(),
+        target_topics: Arc::default(),
     }
 }
 
-async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> Vec<u64> {
+async fn read_numbers(
+    world: &dyn BrokerUnderTest,
+    topic: &str,
+    index: i32,
+    partitions: usize,
+) -> Vec<u64> {
     let (mut source, partition) = (
-        member(world, topic, partitions).await,
+        join_group(world, topic, partitions).await,
         Partition::new(topic, index),
     );
     source.start(&partition, Offset(0), 1);
@@ -179,144 +194,154 @@ async fn read(world: &dyn World, topic: &str, index: i32, partitions: usize) -> 
         .await
         .0
         .iter()
-        .map(number)
+        .map(payload_number)
         .collect();
     source.close().await;
     read
 }
 
-async fn what_is_committed_is_there_once_with_its_marker(world: &dyn World) {
-    let topic = topic(world, "committed", 2).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    assert_eq!(
-        desk.opened(1, &name).await,
-        None,
-        "nobody has committed one"
-    );
+async fn what_is_committed_is_there_once_with_its_marker(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "committed", 2).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    assert_eq!(desk.open(1, &name).await, None, "nobody has committed one");
     for round in 0..3 {
-        desk.deliver(1, &topic, 0, &texts(round * 10..round * 10 + 10))
+        desk.deliver(1, &topic, 0, &numbered_records(round * 10..round * 10 + 10))
             .await;
-        desk.deliver(1, &topic, 1, &texts(round..round + 1)).await;
+        desk.deliver(1, &topic, 1, &numbered_records(round..round + 1))
+            .await;
         desk.commit(1, &format!("marker {round}")).await;
     }
-    assert_eq!(read(world, &topic, 0, 2).await, (0..30).collect::<Vec<_>>());
-    assert_eq!(read(world, &topic, 1, 2).await, [0, 1, 2]);
-    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("marker 2"));
+    assert_eq!(
+        read_numbers(world, &topic, 0, 2).await,
+        (0..30).collect::<Vec<_>>()
+    );
+    assert_eq!(read_numbers(world, &topic, 1, 2).await, [0, 1, 2]);
+    assert_eq!(desk.open(2, &name).await.as_deref(), Some("marker 2"));
     desk.transactors.close().await;
 }
 
-async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn World) {
-    let topic = topic(world, "aborted", 1).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
-    desk.deliver(1, &topic, 0, &texts(0..5)).await;
+async fn what_is_aborted_is_never_seen_and_its_marker_neither(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "aborted", 1).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
+    desk.deliver(1, &topic, 0, &numbered_records(0..5)).await;
     desk.commit(1, "first").await;
     for unreported in [false, true] {
         if unreported {
             assert_eq!(
-                desk.send(1, (&topic, Some(0)), &Whole::text("99"), 0),
-                Sent::Taken
+                desk.send(1, (&topic, Some(0)), &OwnedRecord::text("99"), 0),
+                SendResult::Accepted
             );
         } else {
-            desk.deliver(1, &topic, 0, &texts(90..99)).await;
+            desk.deliver(1, &topic, 0, &numbered_records(90..99)).await;
         }
         desk.abort(1).await;
     }
-    desk.deliver(1, &topic, 0, &texts(5..6)).await;
+    desk.deliver(1, &topic, 0, &numbered_records(5..6)).await;
     desk.commit(1, "second").await;
-    assert_eq!(read(world, &topic, 0, 1).await, (0..6).collect::<Vec<_>>());
-    desk.deliver(1, &topic, 0, &texts(90..99)).await;
-    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("second"));
-    assert_eq!(read(world, &topic, 0, 1).await, (0..6).collect::<Vec<_>>());
+    assert_eq!(
+        read_numbers(world, &topic, 0, 1).await,
+        (0..6).collect::<Vec<_>>()
+    );
+    desk.deliver(1, &topic, 0, &numbered_records(90..99)).await;
+    assert_eq!(desk.open(2, &name).await.as_deref(), Some("second"));
+    assert_eq!(
+        read_numbers(world, &topic, 0, 1).await,
+        (0..6).collect::<Vec<_>>()
+    );
     desk.transactors.close().await;
 }
 
-async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn World) {
-    let topic = topic(world, "hidden", 1).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
-    desk.deliver(1, &topic, 0, &texts(0..3)).await;
+async fn nothing_is_seen_before_the_commit_nor_what_follows_it(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "hidden", 1).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
+    desk.deliver(1, &topic, 0, &numbered_records(0..3)).await;
     deliver(
         &mut *world.target(10),
-        &to(world, &topic, Some(0)),
-        &texts(3..4),
+        &address_of(world, &topic, Some(0)),
+        &numbered_records(3..4),
     )
     .await;
-    assert_eq!(read(world, &topic, 0, 1).await, Vec::<u64>::new());
+    assert_eq!(read_numbers(world, &topic, 0, 1).await, Vec::<u64>::new());
     desk.commit(1, "").await;
-    assert_eq!(read(world, &topic, 0, 1).await, [0, 1, 2, 3]);
+    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0, 1, 2, 3]);
     desk.transactors.close().await;
 }
 
-async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(world: &dyn World) {
-    let topic = topic(world, "fenced", 1).await;
+async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(
+    world: &dyn BrokerUnderTest,
+) {
+    let topic = create_topic(world, "fenced", 1).await;
     let (mut old, mut new, name) = (
-        Desk::new(world),
-        Desk::new(world),
+        TransactionClient::new(world),
+        TransactionClient::new(world),
         transactional(world, &topic),
     );
-    old.opened(1, &name).await;
-    new.transactors.expect(&name);
-    old.deliver(1, &topic, 0, &texts(0..1)).await;
+    old.open(1, &name).await;
+    new.transactors.preconnect(&name);
+    old.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     // Long enough for whatever an expected one does.
     tokio::time::sleep(Duration::from_millis(500)).await;
     old.commit(1, "of the old").await;
-    old.deliver(1, &topic, 0, &texts(90..99)).await;
-    assert_eq!(new.opened(1, &name).await.as_deref(), Some("of the old"));
+    old.deliver(1, &topic, 0, &numbered_records(90..99)).await;
+    assert_eq!(new.open(1, &name).await.as_deref(), Some("of the old"));
     old.transactors.commit(1, marker("too late"));
     assert!(matches!(
         old.next(1).await,
-        Happened::Lost {
+        ProducerEvent::Failed {
             is_fenced: true,
             ..
         }
     ));
-    match old.send(1, (&topic, None), &Whole::text("99"), 1) {
-        Sent::Failed(failure) => assert_eq!(failure.kind, FailureKind::Closed),
+    match old.send(1, (&topic, None), &OwnedRecord::text("99"), 1) {
+        SendResult::Failed(failure) => assert_eq!(failure.kind, FailureKind::ClientFailed),
         other => panic!("{other:?}"),
     }
-    new.deliver(1, &topic, 0, &texts(1..2)).await;
+    new.deliver(1, &topic, 0, &numbered_records(1..2)).await;
     new.commit(1, "of the new").await;
-    assert_eq!(read(world, &topic, 0, 1).await, [0, 1]);
+    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0, 1]);
     assert_eq!(
-        old.opened(2, &name).await.as_deref(),
+        old.open(2, &name).await.as_deref(),
         Some("of the new"),
         "who was fenced may come again"
     );
     // One that is never opened keeps nobody from ending.
-    new.transactors.expect(&Transactional {
-        id: format!("{}.other", name.id),
+    new.transactors.preconnect(&ProducerIdentity {
+        transactional_id: format!("{}.other", name.transactional_id),
         ..name
     });
     old.transactors.close().await;
     new.transactors.close().await;
 }
 
-async fn a_marker_can_be_committed_alone(world: &dyn World) {
-    let topic = topic(world, "alone", 1).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
+async fn a_marker_can_be_committed_alone(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "alone", 1).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
     desk.commit(1, "nothing else").await;
-    assert_eq!(desk.opened(2, &name).await.as_deref(), Some("nothing else"));
+    assert_eq!(desk.open(2, &name).await.as_deref(), Some("nothing else"));
     desk.transactors.close().await;
 }
 
 /// A transactor that cannot tell which of several records was refused is lost, and the next of its name can.
-async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(world: &dyn World) {
-    let topic = name(world, "large");
+async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
+    world: &dyn BrokerUnderTest,
+) {
+    let topic = unique_name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    let large = Whole {
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    let large = OwnedRecord {
         payload: Some(vec![1; 3_000]),
-        ..Whole::default()
+        ..OwnedRecord::default()
     };
     let (mut opening, mut refused) = (1, None);
-    desk.opened(opening, &name).await;
+    desk.open(opening, &name).await;
     'rounds: for round in 0.. {
         assert!(round < 6, "it comes to an end");
         let tickets: Vec<u64> = (0..50).filter(|ticket| refused != Some(*ticket)).collect();
         for ticket in &tickets {
-            let small = Whole::text(ticket.to_string());
+            let small = OwnedRecord::text(ticket.to_string());
             desk.send(
                 opening,
                 (&topic, Some(0)),
@@ -327,8 +352,8 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
         let (mut left, mut asked) = (tickets.len(), false);
         loop {
             match desk.next(opening).await {
-                Happened::Reports(reports) => {
-                    let is_large = |report: &&Report| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
+                ProducerEvent::Reports(reports) => {
+                    let is_large = |report: &&DeliveryReport| matches!(&report.outcome, Err(failure) if failure.reason == Reason::TooLarge);
                     refused = refused.or(reports.iter().find(is_large).map(|report| report.ticket));
                     left -= reports
                         .iter()
@@ -343,12 +368,12 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
                         asked = true;
                     }
                 }
-                Happened::Aborted if asked => break,
-                Happened::Lost {
+                ProducerEvent::Aborted if asked => break,
+                ProducerEvent::Failed {
                     is_fenced: false, ..
                 } => {
                     opening += 1;
-                    desk.opened(opening, &name).await;
+                    desk.open(opening, &name).await;
                     break;
                 }
                 other => panic!("{other:?}"),
@@ -357,21 +382,24 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(worl
     }
     assert_eq!(refused, Some(25));
     assert_eq!(
-        read(world, &topic, 0, 1).await,
+        read_numbers(world, &topic, 0, 1).await,
         (0..50).filter(|number| *number != 25).collect::<Vec<_>>()
     );
     desk.transactors.close().await;
 }
 
-async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn World) {
-    let (topic, missing) = (topic(world, "there", 1).await, name(world, "missing"));
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
+async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn BrokerUnderTest) {
+    let (topic, missing) = (
+        create_topic(world, "there", 1).await,
+        unique_name(world, "missing"),
+    );
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
     let asked = async {
-        match desk.send(1, (&missing, None), &Whole::text("1"), 1) {
-            Sent::Taken => desk.outcomes(1, 1).await.remove(&1).expect("its report"),
-            Sent::Failed(failure) => Err(failure),
-            Sent::Full => panic!("full of one record"),
+        match desk.send(1, (&missing, None), &OwnedRecord::text("1"), 1) {
+            SendResult::Accepted => desk.outcomes(1, 1).await.remove(&1).expect("its report"),
+            SendResult::Failed(failure) => Err(failure),
+            SendResult::QueueFull => panic!("full of one record"),
         }
     };
     let failure = within(Duration::from_secs(15), "word of a missing topic", asked)
@@ -379,53 +407,53 @@ async fn a_missing_topic_is_told_and_the_transaction_can_be_aborted(world: &dyn 
         .expect_err("there is no such topic");
     assert_eq!(
         (failure.kind, failure.reason),
-        (FailureKind::NotNow, Reason::UnknownTarget),
+        (FailureKind::NotDelivered, Reason::UnknownTarget),
         "{}",
         failure.detail
     );
     desk.abort(1).await;
-    desk.deliver(1, &topic, 0, &texts(0..1)).await;
+    desk.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     desk.commit(1, "").await;
-    assert_eq!(read(world, &topic, 0, 1).await, [0]);
+    assert_eq!(read_numbers(world, &topic, 0, 1).await, [0]);
     desk.transactors.close().await;
 }
 
-async fn an_impossible_name_is_refused(world: &dyn World) {
-    let topic = topic(world, "possible", 1).await;
-    let (mut desk, transactional) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &transactional).await;
+async fn an_impossible_name_is_refused(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "possible", 1).await;
+    let (mut desk, transactional) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &transactional).await;
     for name in ["no spaces", "", "^.*"] {
-        match desk.send(1, (name, None), &Whole::text("1"), 1) {
-            Sent::Failed(failure) => assert_eq!(
+        match desk.send(1, (name, None), &OwnedRecord::text("1"), 1) {
+            SendResult::Failed(failure) => assert_eq!(
                 (failure.kind, failure.reason),
-                (FailureKind::Refused, Reason::InvalidTarget)
+                (FailureKind::Rejected, Reason::InvalidTarget)
             ),
             other => panic!("{other:?}"),
         }
     }
-    desk.deliver(1, &topic, 0, &texts(0..1)).await;
+    desk.deliver(1, &topic, 0, &numbered_records(0..1)).await;
     desk.commit(1, "it does no harm").await;
     desk.transactors.close().await;
 }
 
-async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
+async fn many_names_keep_their_order_side_by_side(world: &dyn BrokerUnderTest) {
     const NAMES: u64 = 4;
-    let topic = topic(world, "many", NAMES as i32).await;
-    let mut desk = Desk::new(world);
+    let topic = create_topic(world, "many", NAMES as i32).await;
+    let mut desk = TransactionClient::new(world);
     for number in 0..NAMES {
-        desk.opened(number, &transactional(world, &topic)).await;
+        desk.open(number, &transactional(world, &topic)).await;
     }
     for round in 0..3 {
         for number in 0..NAMES {
-            for text in texts(round * 2_000..(round + 1) * 2_000) {
+            for text in numbered_records(round * 2_000..(round + 1) * 2_000) {
                 assert_eq!(
                     desk.send(
                         number,
                         (&topic, Some(number as i32)),
                         &text,
-                        round * 2_000 + super::number(&text)
+                        round * 2_000 + super::payload_number(&text)
                     ),
-                    Sent::Taken
+                    SendResult::Accepted
                 );
             }
         }
@@ -437,12 +465,12 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
             desk.transactors.commit(number, marker(""));
         }
         for number in 0..NAMES {
-            assert_eq!(desk.next(number).await, Happened::Committed);
+            assert_eq!(desk.next(number).await, ProducerEvent::Committed);
         }
     }
     for number in 0..NAMES {
         assert!(
-            read(world, &topic, number as i32, NAMES as usize)
+            read_numbers(world, &topic, number as i32, NAMES as usize)
                 .await
                 .into_iter()
                 .eq(0..6_000)
@@ -451,16 +479,16 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn World) {
     desk.transactors.close().await;
 }
 
-async fn what_has_ended_is_heard_of_no_more(world: &dyn World) {
-    let topic = topic(world, "ended", 1).await;
-    let (mut desk, name) = (Desk::new(world), transactional(world, &topic));
-    desk.opened(1, &name).await;
-    desk.send(1, (&topic, Some(0)), &Whole::text("90"), 1);
+async fn what_has_ended_is_heard_of_no_more(world: &dyn BrokerUnderTest) {
+    let topic = create_topic(world, "ended", 1).await;
+    let (mut desk, name) = (TransactionClient::new(world), transactional(world, &topic));
+    desk.open(1, &name).await;
+    desk.send(1, (&topic, Some(0)), &OwnedRecord::text("90"), 1);
     desk.transactors.commit(1, marker("never"));
-    desk.transactors.end(1);
-    desk.opened(2, &name).await;
-    desk.deliver(2, &topic, 0, &texts(0..1)).await;
+    desk.transactors.discard(1);
+    desk.open(2, &name).await;
+    desk.deliver(2, &topic, 0, &numbered_records(0..1)).await;
     desk.commit(2, "").await;
-    assert!(!desk.heard.contains_key(&1) || desk.heard[&1].is_empty());
+    assert!(!desk.events.contains_key(&1) || desk.events[&1].is_empty());
     desk.transactors.close().await;
 }

@@ -1,24 +1,24 @@
 //! What a cluster says of its topics and of a group's commits. Every question blocks until brokers answer, so they are put on a thread of
 //! their own, by `inquiry`; nothing here joins a group.
 
-use super::health::Health;
-use super::inquiry::{Chores, Inquiry};
-use super::raw::{self, Asking, Failed, Native, Spec, TopicFacts};
-use super::{Cluster, Side, failure, is_topic_name, unmade};
-use crate::broker::inspection::{Facts, Inspection};
-use crate::broker::{Catalog, Described, Error};
-use crate::health::Part;
-use crate::model::{Identity, Offset, Partition};
+use super::health::ClusterHealth;
+use super::inquiry::{AdminWorker, Chores};
+use super::raw::{self, CallContext, CallError, NativeClient, OffsetSpec, TopicDescription};
+use super::{ClientOptions, Cluster, client_creation_error, failure, is_valid_topic_name};
+use crate::broker::describe::{ClusterDescriber, ClusterInfo};
+use crate::broker::{Catalog, Error, PartitionInfo};
+use crate::health::HealthPart;
+use crate::model::{Offset, Partition, SourceIdentity};
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SIDE: Side = Side {
+const SIDE: ClientOptions = ClientOptions {
     defaults: &[],
-    bounds: &[],
-    owned: &[
+    limits: &[],
+    enforced: &[
         ("enable.auto.commit", "false"),
         ("isolation.level", "read_committed"),
     ],
@@ -26,14 +26,18 @@ const SIDE: Side = Side {
 
 /// The catalog port on one cluster.
 pub(crate) struct KafkaCatalog {
-    inquiry: Inquiry,
+    inquiry: AdminWorker,
 }
 
 impl KafkaCatalog {
     /// `part` tells of its cluster. It is connected for questions about `group` from the start; one about another has to wait for that.
-    pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
+    pub(crate) fn new(
+        cluster: &Cluster,
+        group: Option<&str>,
+        part: HealthPart,
+    ) -> Result<Self, Error> {
         Ok(Self {
-            inquiry: inquiry(cluster, group, Health::new(&cluster.name, part))?,
+            inquiry: inquiry(cluster, group, ClusterHealth::new(&cluster.name, part))?,
         })
     }
 }
@@ -42,14 +46,16 @@ impl KafkaCatalog {
 pub(super) fn inquiry(
     cluster: &Cluster,
     group: Option<&str>,
-    health: Health,
-) -> Result<Inquiry, Error> {
+    health: ClusterHealth,
+) -> Result<AdminWorker, Error> {
     let mut config = cluster.config(&SIDE, &[]);
     group
         .into_iter()
         .for_each(|group| _ = config.set("group.id", group));
-    let native = Arc::new(Native::asker(&config).map_err(|error| unmade(&error))?);
-    Inquiry::start(native, health, Chores::serving(config))
+    let native = Arc::new(
+        NativeClient::admin_client(&config).map_err(|error| client_creation_error(&error))?,
+    );
+    AdminWorker::start(native, health, Chores::serving(config))
 }
 
 #[async_trait(?Send)]
@@ -58,7 +64,7 @@ impl Catalog for KafkaCatalog {
         self.inquiry.partitions(topics).await
     }
 
-    async fn committed(
+    async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],
@@ -72,14 +78,14 @@ impl Catalog for KafkaCatalog {
 }
 
 #[async_trait(?Send)]
-impl Inspection for KafkaCatalog {
-    async fn inspect(&mut self, topics: &[String]) -> Result<Facts, Error> {
+impl ClusterDescriber for KafkaCatalog {
+    async fn describe_cluster(&mut self, topics: &[String]) -> Result<ClusterInfo, Error> {
         self.inquiry.inspect(topics).await
     }
 }
 
 pub(super) fn partitions(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     names: &[String],
 ) -> Result<Vec<Partition>, Error> {
     let mut found = Vec::new();
@@ -98,14 +104,14 @@ pub(super) fn partitions(
 
 /// `saw` is told what topics there are.
 pub(super) fn describe(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     partitions: &[Partition],
-    saw: impl FnOnce(&BTreeMap<String, TopicFacts>),
-) -> Result<Vec<Described>, Error> {
+    saw: impl FnOnce(&BTreeMap<String, TopicDescription>),
+) -> Result<Vec<PartitionInfo>, Error> {
     if partitions.is_empty() {
         return Ok(Vec::new());
     }
-    let topics: BTreeMap<String, TopicFacts> =
+    let topics: BTreeMap<String, TopicDescription> =
         topics(asking, partitions.iter().map(|partition| &*partition.topic))?
             .into_iter()
             .map(|topic| (topic.name.clone(), topic))
@@ -116,24 +122,24 @@ pub(super) fn describe(
             .get(&*partition.topic)
             .is_some_and(|topic| topic.partitions.contains(&partition.index))
         {
-            return Err(Error::Refused(format!(
+            return Err(Error::Rejected(format!(
                 "the partition {partition} does not exist"
             )));
         }
     }
     let places = places(partitions);
-    let firsts = raw::list_offsets(asking, &places, Spec::First).map_err(failed)?;
-    let ends = raw::list_offsets(asking, &places, Spec::End).map_err(failed)?;
+    let firsts = raw::list_offsets(asking, &places, OffsetSpec::Earliest).map_err(failed)?;
+    let ends = raw::list_offsets(asking, &places, OffsetSpec::Latest).map_err(failed)?;
     let mut described = Vec::with_capacity(partitions.len());
     for (partition, (first, end)) in partitions.iter().zip(firsts.into_iter().zip(ends)) {
         let identity = topics[&*partition.topic]
             .id
             .as_deref()
-            .map(|id| Identity(id.into()));
-        described.push(Described {
+            .map(|id| SourceIdentity(id.into()));
+        described.push(PartitionInfo {
             identity,
-            first: offset(first)?,
-            end: offset(end)?,
+            first_offset: offset(first)?,
+            end_offset: offset(end)?,
         });
     }
     Ok(described)
@@ -141,13 +147,13 @@ pub(super) fn describe(
 
 /// By the client's group, within `patience` or a little more. Of a topic that cannot exist nothing was ever committed.
 pub(super) fn committed(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     partitions: &[Partition],
     patience: Duration,
 ) -> Result<Vec<Option<String>>, Error> {
     let possible: Vec<Partition> = partitions
         .iter()
-        .filter(|partition| is_topic_name(&partition.topic))
+        .filter(|partition| is_valid_topic_name(&partition.topic))
         .cloned()
         .collect();
     if possible.is_empty() {
@@ -157,7 +163,7 @@ pub(super) fn committed(
         .map_err(failed)?
         .into_iter();
     let one = |partition: &Partition| {
-        if is_topic_name(&partition.topic) {
+        if is_valid_topic_name(&partition.topic) {
             found.next().unwrap_or(Ok(None)).map_err(failed)
         } else {
             Ok(None)
@@ -168,11 +174,11 @@ pub(super) fn committed(
 
 /// What the cluster says of topics; those that do not exist, or cannot, are left out.
 pub(super) fn topics<'a>(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     names: impl Iterator<Item = &'a str>,
-) -> Result<Vec<TopicFacts>, Error> {
+) -> Result<Vec<TopicDescription>, Error> {
     let names: Vec<&str> = names
-        .filter(|name| is_topic_name(name))
+        .filter(|name| is_valid_topic_name(name))
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
@@ -196,13 +202,13 @@ fn places(partitions: &[Partition]) -> Vec<(String, i32)> {
         .collect()
 }
 
-fn offset(found: Result<i64, Failed>) -> Result<Offset, Error> {
+fn offset(found: Result<i64, CallError>) -> Result<Offset, Error> {
     let found = found.map_err(failed)?;
     u64::try_from(found)
         .map(Offset)
         .map_err(|_| Error::Unavailable(format!("the broker answers the offset {found}")))
 }
 
-fn failed((code, words): Failed) -> Error {
-    failure::of_call(code, &words)
+fn failed((code, words): CallError) -> Error {
+    failure::call_error(code, &words)
 }

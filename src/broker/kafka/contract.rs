@@ -1,11 +1,14 @@
 //! A real Kafka as the contract's world: topics, retention and transactions by plain clients. For the integration tests, which have the
 //! broker.
 
-use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactors};
-use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors};
+use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
+use crate::broker::contract::{self, BrokerUnderTest};
+use crate::broker::{
+    Catalog, DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Source, Target,
+    TransactionalProducers,
+};
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::KAFKA_ANSWER_MAX;
+use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Headers, Offset, Partition};
 use async_trait::async_trait;
 use rdkafka::TopicPartitionList;
@@ -21,7 +24,7 @@ use std::time::Duration;
 pub async fn kafka_contract(brokers: &str) {
     let world = KafkaWorld::new(brokers, None);
     a_producer_that_failed_for_good_is_replaced(&world).await;
-    contract::all(&world).await;
+    contract::run_shared(&world).await;
 }
 
 /// What the contract says of outages; `outage` takes the broker away and brings it back with its data, `pause` has it fall silent or not.
@@ -32,7 +35,7 @@ pub async fn kafka_outage_contract(
 ) {
     let world = KafkaWorld::new(brokers, Some(Box::new(outage)));
     questions_asked_in_vain_are_given_up_and_do_no_harm_later(&world, pause).await;
-    contract::outages(&world).await;
+    contract::run_outages(&world).await;
 }
 
 struct KafkaWorld {
@@ -95,7 +98,7 @@ fn count(partitions: i32) -> usize {
 }
 
 #[async_trait(?Send)]
-impl World for KafkaWorld {
+impl BrokerUnderTest for KafkaWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
         Box::new(
             KafkaSource::new(&self.cluster, group.to_owned(), topics, part())
@@ -113,11 +116,14 @@ impl World for KafkaWorld {
         Box::new(KafkaCatalog::new(&self.cluster, None, part()).expect("a valid configuration"))
     }
 
-    fn transactors(&self) -> Box<dyn Transactors> {
-        Box::new(KafkaTransactors::new(&self.cluster, None, part()).expect("a valid configuration"))
+    fn transactors(&self) -> Box<dyn TransactionalProducers> {
+        Box::new(
+            KafkaTransactionalProducers::new(&self.cluster, None, part())
+                .expect("a valid configuration"),
+        )
     }
 
-    fn run(&self) -> String {
+    fn run_id(&self) -> String {
         self.run.clone()
     }
 
@@ -231,28 +237,31 @@ async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(
         tokio::join!(
             source.describe(&partitions),
             first.partitions(&topics),
-            second.committed(&group, &partitions),
-            third.committed(&group, &partitions)
+            second.committed_metadata(&group, &partitions),
+            third.committed_metadata(&group, &partitions)
         )
     };
-    let (described, found, one, other) = tokio::time::timeout(KAFKA_ANSWER_MAX, asked)
+    let (described, found, one, other) = tokio::time::timeout(KAFKA_REQUEST_TIMEOUT, asked)
         .await
         .expect("an answer in time");
     assert!(
         described.is_err() && found.is_err() && one.is_err() && other.is_err(),
         "nobody is there"
     );
-    tokio::time::sleep_until(paused + KAFKA_ANSWER_MAX + Duration::from_secs(2)).await;
+    tokio::time::sleep_until(paused + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(2)).await;
     pause(false);
     let answered = async {
         while source.describe(&partitions).await.is_err()
-            || source.committed(&partitions).await.is_err()
+            || source.committed_metadata(&partitions).await.is_err()
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for catalog in &mut catalogs {
             while catalog.partitions(&topics).await.is_err()
-                || catalog.committed(&group, &partitions).await.is_err()
+                || catalog
+                    .committed_metadata(&group, &partitions)
+                    .await
+                    .is_err()
             {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -276,58 +285,61 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
         target.send(
-            &Outgoing {
+            &OutgoingRecord {
                 topic: &topic,
                 partition: None,
                 key: None,
                 payload,
                 headers,
-                stays: |_| true,
-                extra: &[],
+                keep_header: |_| true,
+                extra_headers: &[],
             },
             ticket,
         )
     };
     for ticket in 0..500 {
-        assert_eq!(send(&mut target, ticket), Sent::Taken);
+        assert_eq!(send(&mut target, ticket), SendResult::Accepted);
     }
     target.fail_for_good();
     assert_eq!(
         send(&mut target, 500),
-        Sent::Taken,
+        SendResult::Accepted,
         "the first is replaced at once"
     );
     target.fail_for_good();
     let mut refused = 0;
-    while let Sent::Failed(failure) = send(&mut target, 501) {
-        assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}");
+    while let SendResult::Failed(failure) = send(&mut target, 501) {
+        assert_eq!(failure.kind, FailureKind::ClientFailed, "{failure:?}");
         refused += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(refused > 0, "the second waits");
     for ticket in 502..1_000 {
-        assert_eq!(send(&mut target, ticket), Sent::Taken);
+        assert_eq!(send(&mut target, ticket), SendResult::Accepted);
     }
     for (ticket, outcome) in outcomes(&mut target, 1_000).await {
         match outcome {
             Ok(()) => {}
             Err(failure) if ticket <= 500 => {
-                assert_eq!(failure.kind, FailureKind::Closed, "{failure:?}")
+                assert_eq!(failure.kind, FailureKind::ClientFailed, "{failure:?}")
             }
             Err(failure) => panic!("sent after the failure: {failure:?}"),
         }
     }
     while target.retired() > 0 {
-        assert_eq!(send(&mut target, 0), Sent::Taken);
+        assert_eq!(send(&mut target, 0), SendResult::Accepted);
         outcomes(&mut target, 1).await;
     }
     target.close().await;
 }
 
-async fn outcomes(target: &mut KafkaTarget, count: usize) -> BTreeMap<u64, Result<(), Failure>> {
+async fn outcomes(
+    target: &mut KafkaTarget,
+    count: usize,
+) -> BTreeMap<u64, Result<(), DeliveryFailure>> {
     let mut found = BTreeMap::new();
     while found.len() < count {
-        let reports = tokio::time::timeout(PATIENCE, target.reports())
+        let reports = tokio::time::timeout(PATIENCE, target.next_reports())
             .await
             .expect("reports");
         for report in reports {
@@ -340,6 +352,6 @@ async fn outcomes(target: &mut KafkaTarget, count: usize) -> BTreeMap<u64, Resul
     found
 }
 
-fn part() -> crate::health::Part {
-    crate::health::Health::new().part("contract")
+fn part() -> crate::health::HealthPart {
+    crate::health::Health::new().register("contract")
 }

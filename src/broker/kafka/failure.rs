@@ -1,7 +1,7 @@
 //! What librdkafka's errors mean to the ports' callers. Pure tables.
 
-use super::raw::Status;
-use crate::broker::{Error, Failure, FailureKind};
+use super::raw::PersistStatus;
+use crate::broker::{DeliveryFailure, Error, FailureKind};
 use crate::model::Reason;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -19,13 +19,17 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 ///
 /// The last two rows are the timeouts: librdkafka itself retries whatever may pass until `message.timeout.ms` ends, and then says which of
 /// the two it was. What becomes of them while the client can send nothing at all, [`in_trouble`] says.
-pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
+pub(super) fn delivery_failure(
+    code: Code,
+    status: PersistStatus,
+    words: String,
+) -> DeliveryFailure {
     let (kind, reason) = match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => {
-            (FailureKind::Refused, Reason::TooLarge)
+            (FailureKind::Rejected, Reason::TooLarge)
         }
         Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
-            (FailureKind::Refused, Reason::Unauthorized)
+            (FailureKind::Rejected, Reason::Unauthorized)
         }
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
@@ -33,15 +37,15 @@ pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
         | Code::InvalidMessageSize
         | Code::InvalidTimestamp
         | Code::UnsupportedForMessageFormat
-        | Code::PolicyViolation => (FailureKind::Refused, Reason::InvalidRecord),
-        Code::InvalidTopic => (FailureKind::Refused, Reason::InvalidTarget),
+        | Code::PolicyViolation => (FailureKind::Rejected, Reason::InvalidRecord),
+        Code::InvalidTopic => (FailureKind::Rejected, Reason::InvalidTarget),
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition => {
-            (FailureKind::NotNow, Reason::UnknownTarget)
+            (FailureKind::NotDelivered, Reason::UnknownTarget)
         }
-        _ if status == Status::NotPersisted => (FailureKind::NotNow, Reason::TimedOut),
-        _ => (FailureKind::Unknown, Reason::TimedOut),
+        _ if status == PersistStatus::NotPersisted => (FailureKind::NotDelivered, Reason::TimedOut),
+        _ => (FailureKind::MaybeDelivered, Reason::TimedOut),
     };
-    Failure {
+    DeliveryFailure {
         kind,
         reason,
         detail: if words.is_empty() {
@@ -53,9 +57,9 @@ pub(super) fn of_record(code: Code, status: Status, words: String) -> Failure {
 }
 
 /// The client as a whole has failed, or ended: nothing is known of the record, and another client may send it.
-pub(super) fn closed(detail: String) -> Failure {
-    Failure {
-        kind: FailureKind::Closed,
+pub(super) fn client_failed(detail: String) -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::ClientFailed,
         reason: Reason::TimedOut,
         detail,
     }
@@ -63,22 +67,26 @@ pub(super) fn closed(detail: String) -> Failure {
 
 /// What is left of a failure where `trouble` keeps the client from sending anything: a record of which the broker has said nothing waits
 /// for the end of that, like all others. It is no worse a record for it, and no other way is open either.
-pub(super) fn in_trouble(failure: Failure, trouble: Option<String>) -> Failure {
+pub(super) fn or_client_failed(
+    failure: DeliveryFailure,
+    trouble: Option<String>,
+) -> DeliveryFailure {
     match trouble {
-        Some(trouble) if failure.reason == Reason::TimedOut => closed(trouble),
+        Some(trouble) if failure.reason == Reason::TimedOut => client_failed(trouble),
         _ => failure,
     }
 }
 
 /// Whether the broker refused a whole batch for what one record in it may have done. librdkafka fails every record of the batch, so that
 /// one has to be sent alone before it is known to be at fault.
-pub(super) fn is_of_batch(code: Code) -> bool {
-    let Failure { kind, reason, .. } = of_record(code, Status::NotPersisted, String::new());
-    kind == FailureKind::Refused && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
+pub(super) fn is_batch_rejection(code: Code) -> bool {
+    let DeliveryFailure { kind, reason, .. } =
+        delivery_failure(code, PersistStatus::NotPersisted, String::new());
+    kind == FailureKind::Rejected && matches!(reason, Reason::TooLarge | Reason::InvalidRecord)
 }
 
 /// Why a question, a commit or the reading of a partition failed.
-pub(super) fn of_call(code: Code, words: &str) -> Error {
+pub(super) fn call_error(code: Code, words: &str) -> Error {
     let words = if words.is_empty() {
         code.to_string()
     } else {
@@ -86,13 +94,13 @@ pub(super) fn of_call(code: Code, words: &str) -> Error {
     };
     match code {
         Code::Fatal | Code::Fenced | Code::FencedInstanceId => Error::Fatal(words),
-        _ if is_refusal(code) => Error::Refused(words),
+        _ if needs_operator(code) => Error::Rejected(words),
         _ => Error::Unavailable(words),
     }
 }
 
 /// Whether a person must act before the same can succeed.
-pub(super) fn is_refusal(code: Code) -> bool {
+pub(super) fn needs_operator(code: Code) -> bool {
     matches!(
         code,
         Code::UnknownTopic
@@ -118,114 +126,119 @@ mod tests {
 
     #[test]
     fn every_error_of_the_table_has_its_kind_and_reason() {
-        use FailureKind::{NotNow, Refused, Unknown};
-        use Status::{NotPersisted, PossiblyPersisted};
+        use FailureKind::{MaybeDelivered, NotDelivered, Rejected};
+        use PersistStatus::{NotPersisted, PossiblyPersisted};
         for (code, status, kind, reason) in [
             (
                 Code::MessageSizeTooLarge,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::TooLarge,
             ),
             (
                 Code::MessageBatchTooLarge,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::TooLarge,
             ),
             (
                 Code::TopicAuthorizationFailed,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::Unauthorized,
             ),
             (
                 Code::ClusterAuthorizationFailed,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::Unauthorized,
             ),
             (
                 Code::InvalidRecord,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::InvalidRecord,
             ),
             (
                 Code::InvalidTimestamp,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::InvalidRecord,
             ),
             (
                 Code::PolicyViolation,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::InvalidRecord,
             ),
             (
                 Code::InvalidTopic,
                 NotPersisted,
-                Refused,
+                Rejected,
                 Reason::InvalidTarget,
             ),
             (
                 Code::UnknownTopic,
                 NotPersisted,
-                NotNow,
+                NotDelivered,
                 Reason::UnknownTarget,
             ),
             (
                 Code::UnknownTopicOrPartition,
                 NotPersisted,
-                NotNow,
+                NotDelivered,
                 Reason::UnknownTarget,
             ),
             (
                 Code::UnknownPartition,
                 NotPersisted,
-                NotNow,
+                NotDelivered,
                 Reason::UnknownTarget,
             ),
             (
                 Code::MessageTimedOut,
                 NotPersisted,
-                NotNow,
+                NotDelivered,
                 Reason::TimedOut,
             ),
             (
                 Code::MessageTimedOut,
                 PossiblyPersisted,
-                Unknown,
+                MaybeDelivered,
                 Reason::TimedOut,
             ),
             (
                 Code::OperationTimedOut,
                 PossiblyPersisted,
-                Unknown,
+                MaybeDelivered,
                 Reason::TimedOut,
             ),
             (
                 Code::NetworkException,
                 PossiblyPersisted,
-                Unknown,
+                MaybeDelivered,
                 Reason::TimedOut,
             ),
-            (Code::PurgeQueue, NotPersisted, NotNow, Reason::TimedOut),
+            (
+                Code::PurgeQueue,
+                NotPersisted,
+                NotDelivered,
+                Reason::TimedOut,
+            ),
             (
                 Code::PurgeInflight,
                 PossiblyPersisted,
-                Unknown,
+                MaybeDelivered,
                 Reason::TimedOut,
             ),
             (
                 Code::OutOfOrderSequenceNumber,
                 PossiblyPersisted,
-                Unknown,
+                MaybeDelivered,
                 Reason::TimedOut,
             ),
         ] {
-            let failure = of_record(code, status, String::new());
+            let failure = delivery_failure(code, status, String::new());
             assert_eq!(
                 (failure.kind, failure.reason),
                 (kind, reason),
@@ -234,7 +247,7 @@ mod tests {
             assert!(!failure.detail.is_empty());
         }
         assert_eq!(
-            of_record(Code::InvalidRecord, NotPersisted, "no key".into()).detail,
+            delivery_failure(Code::InvalidRecord, NotPersisted, "no key".into()).detail,
             "no key"
         );
     }
@@ -242,57 +255,62 @@ mod tests {
     #[test]
     fn a_record_is_not_diverted_for_what_its_client_suffers() {
         let after = |code, status, trouble: Option<&str>| {
-            in_trouble(
-                of_record(code, status, String::new()),
+            or_client_failed(
+                delivery_failure(code, status, String::new()),
                 trouble.map(str::to_owned),
             )
             .kind
         };
         for (code, status) in [
-            (Code::MessageTimedOut, Status::NotPersisted),
-            (Code::PurgeInflight, Status::PossiblyPersisted),
+            (Code::MessageTimedOut, PersistStatus::NotPersisted),
+            (Code::PurgeInflight, PersistStatus::PossiblyPersisted),
         ] {
-            assert_ne!(after(code, status, None), FailureKind::Closed);
+            assert_ne!(after(code, status, None), FailureKind::ClientFailed);
             assert_eq!(
                 after(code, status, Some("no broker answers")),
-                FailureKind::Closed
+                FailureKind::ClientFailed
             );
         }
         assert_eq!(
             after(
                 Code::MessageSizeTooLarge,
-                Status::NotPersisted,
+                PersistStatus::NotPersisted,
                 Some("it failed")
             ),
-            FailureKind::Refused
+            FailureKind::Rejected
         );
         assert_eq!(
-            after(Code::UnknownTopic, Status::NotPersisted, Some("it failed")),
-            FailureKind::NotNow
+            after(
+                Code::UnknownTopic,
+                PersistStatus::NotPersisted,
+                Some("it failed")
+            ),
+            FailureKind::NotDelivered
         );
     }
 
     #[test]
     fn only_what_a_neighbour_may_have_caused_is_tried_alone() {
         assert!(
-            is_of_batch(Code::MessageSizeTooLarge) && is_of_batch(Code::InvalidDifferentRecord)
+            is_batch_rejection(Code::MessageSizeTooLarge)
+                && is_batch_rejection(Code::InvalidDifferentRecord)
         );
         assert!(
-            !is_of_batch(Code::TopicAuthorizationFailed)
-                && !is_of_batch(Code::UnknownTopic)
-                && !is_of_batch(Code::MessageTimedOut)
+            !is_batch_rejection(Code::TopicAuthorizationFailed)
+                && !is_batch_rejection(Code::UnknownTopic)
+                && !is_batch_rejection(Code::MessageTimedOut)
         );
     }
 
     #[test]
     fn a_person_is_asked_only_where_one_can_help() {
         assert!(
-            matches!(of_call(Code::GroupAuthorizationFailed, "JoinGroup failed"), Error::Refused(words) if words == "JoinGroup failed")
+            matches!(call_error(Code::GroupAuthorizationFailed, "JoinGroup failed"), Error::Rejected(words) if words == "JoinGroup failed")
         );
         assert!(matches!(
-            of_call(Code::CoordinatorNotAvailable, ""),
+            call_error(Code::CoordinatorNotAvailable, ""),
             Error::Unavailable(_)
         ));
-        assert!(matches!(of_call(Code::Fatal, ""), Error::Fatal(_)));
+        assert!(matches!(call_error(Code::Fatal, ""), Error::Fatal(_)));
     }
 }

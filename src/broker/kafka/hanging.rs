@@ -13,9 +13,9 @@
 //! something under way is given up only when that is committed (`transactor`). Where its process died, too, the fence would undo both. It shows in
 //! the marker, which is in no transaction's hands any more: then the other one is committed before it is fenced, and what it holds comes again.
 
-use super::last::{Last, Lasts};
-use super::namesake::place;
-use super::wire::{Connections, Unmet, done, text};
+use super::last::{TxnHistory, TxnRecord};
+use super::namesake::offsets_partition;
+use super::wire::{AskError, Connections, check_code, text};
 use crate::limit::KAFKA_DESCRIBED_MAX;
 use crate::model::Partition;
 use kafka_protocol::ResponseError;
@@ -35,15 +35,18 @@ use kafka_protocol::messages::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where brokers keep what groups have committed, and so markers.
-pub(super) const OFFSETS: &str = "__consumer_offsets";
+pub(super) const OFFSETS_TOPIC: &str = "__consumer_offsets";
 
 /// Whether it is the one that holds markers.
-pub(super) fn is_of_markers(partition: &Partition) -> bool {
-    &*partition.topic == OFFSETS
+pub(super) fn is_offsets_partition(partition: &Partition) -> bool {
+    &*partition.topic == OFFSETS_TOPIC
 }
 
 /// The last transaction of a name, as the coordinator has it. `None`: it knows nothing of the name.
-pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Last>, Unmet> {
+pub(super) fn describe_last_transaction(
+    connections: &mut Connections,
+    id: &str,
+) -> Result<Option<TxnRecord>, AskError> {
     let request = DescribeTransactionsRequest::default()
         .with_transactional_ids(vec![TransactionalId(text(id))]);
     let coordinator = coordinator(connections, id)?;
@@ -56,7 +59,7 @@ pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Las
     {
         return Ok(None);
     }
-    done(state.error_code)?;
+    check_code(state.error_code)?;
     let topics = state.topics.iter();
     let partitions = topics
         .flat_map(|topic| {
@@ -67,7 +70,7 @@ pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Las
         })
         .collect();
     let producer = (state.producer_id, state.producer_epoch);
-    Ok(Some(Last::new(
+    Ok(Some(TxnRecord::new(
         producer,
         state.transaction_start_time_ms,
         &state.transaction_state,
@@ -76,7 +79,7 @@ pub(super) fn last(connections: &mut Connections, id: &str) -> Result<Option<Las
 }
 
 /// The address of a name's coordinator.
-fn coordinator(connections: &mut Connections, id: &str) -> Result<String, Unmet> {
+fn coordinator(connections: &mut Connections, id: &str) -> Result<String, AskError> {
     const TRANSACTION: i8 = 1;
     let found = connections.ask_any(
         &FindCoordinatorRequest::default()
@@ -84,33 +87,33 @@ fn coordinator(connections: &mut Connections, id: &str) -> Result<String, Unmet>
             .with_key_type(TRANSACTION),
         2,
     )?;
-    done(found.error_code)?;
+    check_code(found.error_code)?;
     Ok(format!("{}:{}", found.host, found.port))
 }
 
 /// Whether the marker of a transaction is open that is not the one under way, by the same producer: so that one was complete and forgotten, for
 /// otherwise its producer would not have begun another.
-pub(super) fn is_behind_a_forgotten_one(
+pub(super) fn follows_unfinished_transaction(
     connections: &mut Connections,
-    lasts: &Lasts,
+    lasts: &TxnHistory,
     partition: &Partition,
     group: &str,
-) -> Result<bool, Unmet> {
+) -> Result<bool, AskError> {
     let Some(under_way) = lasts.under_way() else {
         return Ok(false);
     };
-    let sight = Sight::take(connections, lasts, (&[], partition), group)?;
+    let sight = PartitionScan::take(connections, lasts, (&[], partition), group)?;
     if let Some((_, unmet)) = sight
         .untold
         .into_iter()
-        .find(|(partition, _)| is_of_markers(partition))
+        .find(|(partition, _)| is_offsets_partition(partition))
     {
         return Err(unmet);
     }
     let mut markers = sight
         .hanging
         .iter()
-        .filter(|hanging| is_of_markers(&hanging.partition));
+        .filter(|hanging| is_offsets_partition(&hanging.partition));
     Ok(markers
         .any(|hanging| under_way.is_before(hanging.producer, hanging.epoch, &hanging.partition)))
 }
@@ -119,20 +122,20 @@ pub(super) fn is_behind_a_forgotten_one(
 pub(super) fn commit(
     connections: &mut Connections,
     id: &str,
-    under_way: &Last,
-) -> Result<(), Unmet> {
+    under_way: &TxnRecord,
+) -> Result<(), AskError> {
     let request = EndTxnRequest::default()
         .with_transactional_id(TransactionalId(text(id)))
         .with_producer_id(under_way.producer)
         .with_producer_epoch(under_way.epoch)
         .with_committed(true);
     let coordinator = coordinator(connections, id)?;
-    done(connections.ask(&coordinator, &request, 1)?.error_code)
+    check_code(connections.ask(&coordinator, &request, 1)?.error_code)
 }
 
 /// A transaction that is open in a partition, and its producer bears its name no longer.
 #[derive(Debug)]
-pub(super) struct Hanging {
+pub(super) struct HangingTxn {
     pub(super) partition: Partition,
     /// How it was to end; `None`: nobody knows.
     pub(super) is_committed: Option<bool>,
@@ -142,13 +145,13 @@ pub(super) struct Hanging {
     coordinator_epoch: i32,
 }
 
-impl Hanging {
+impl HangingTxn {
     /// Has its leader write down its end.
     pub(super) fn end(
         &self,
         connections: &mut Connections,
         is_committed: bool,
-    ) -> Result<(), Unmet> {
+    ) -> Result<(), AskError> {
         let topic = WritableTxnMarkerTopic::default()
             .with_name(TopicName(text(&self.partition.topic)))
             .with_partition_indexes(vec![self.partition.index]);
@@ -170,13 +173,13 @@ impl Hanging {
             .flat_map(|topic| &topic.partitions);
         let result = results
             .next()
-            .ok_or_else(|| Unmet::Later("the answer does not tell".to_owned()))?;
-        done(result.error_code)
+            .ok_or_else(|| AskError::Retry("the answer does not tell".to_owned()))?;
+        check_code(result.error_code)
     }
 
     /// A marker of which nobody knows how it was to end: the next commit of the group by the same producer commits it.
     pub(super) fn is_presumed(&self) -> bool {
-        self.is_committed.is_none() && is_of_markers(&self.partition)
+        self.is_committed.is_none() && is_offsets_partition(&self.partition)
     }
 
     /// Whose it is.
@@ -187,25 +190,25 @@ impl Hanging {
 
 /// What is seen at the leaders of the partitions.
 #[derive(Debug, Default)]
-pub(super) struct Sight {
-    pub(super) hanging: Vec<Hanging>,
+pub(super) struct PartitionScan {
+    pub(super) hanging: Vec<HangingTxn>,
     /// Of these nobody can tell. A topic that is not told of at all is here as its first partition.
-    pub(super) untold: BTreeMap<Partition, Unmet>,
+    pub(super) untold: BTreeMap<Partition, AskError>,
 }
 
-impl Sight {
+impl PartitionScan {
     /// Looks at all partitions of the topics, at one more, and at where the group's positions lie. To be called when the producer is fenced: what
     /// the last ones have open has no other end any more.
     pub(super) fn take(
         connections: &mut Connections,
-        lasts: &Lasts,
+        lasts: &TxnHistory,
         (topics, partition): (&[String], &Partition),
         group: &str,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, AskError> {
         let names: BTreeSet<&str> = topics
             .iter()
             .map(String::as_str)
-            .chain([&*partition.topic, OFFSETS])
+            .chain([&*partition.topic, OFFSETS_TOPIC])
             .collect();
         let topic = |name| MetadataRequestTopic::default().with_name(Some(TopicName(text(name))));
         let request = MetadataRequest::default()
@@ -213,9 +216,9 @@ impl Sight {
             .with_allow_auto_topic_creation(false);
         let metadata = connections.ask_any(&request, 4)?;
         let is_asked_for = |topic: &MetadataResponseTopic, name: &str, index: i32| match name {
-            OFFSETS => {
+            OFFSETS_TOPIC => {
                 index
-                    == place(
+                    == offsets_partition(
                         group,
                         i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX),
                     )
@@ -267,7 +270,7 @@ impl Sight {
             {
                 continue;
             }
-            if let Err(unmet) = done(topic.error_code) {
+            if let Err(unmet) = check_code(topic.error_code) {
                 self.untold.insert(Partition::new(name, 0), unmet);
                 continue;
             }
@@ -285,7 +288,7 @@ impl Sight {
                     None => {
                         _ = self
                             .untold
-                            .insert(partition, Unmet::Later("it has no leader".to_owned()))
+                            .insert(partition, AskError::Retry("it has no leader".to_owned()))
                     }
                 }
             }
@@ -298,8 +301,8 @@ impl Sight {
         connections: &mut Connections,
         leader: &str,
         partitions: &[Partition],
-        lasts: &Lasts,
-    ) -> Result<(), Unmet> {
+        lasts: &TxnHistory,
+    ) -> Result<(), AskError> {
         let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
         partitions.iter().for_each(|partition| {
             topics
@@ -317,7 +320,7 @@ impl Sight {
         for topic in connections.ask(leader, &request, 0)?.topics {
             for told in topic.partitions {
                 let partition = Partition::new(&**topic.name, told.partition_index);
-                if let Err(unmet) = done(told.error_code) {
+                if let Err(unmet) = check_code(told.error_code) {
                     self.untold.insert(partition, unmet);
                     continue;
                 }
@@ -334,7 +337,7 @@ impl Sight {
                 });
                 let past = open.filter(|(producer, epoch, _)| lasts.is_past(*producer, *epoch));
                 self.hanging
-                    .extend(past.map(|(producer, epoch, coordinator_epoch)| Hanging {
+                    .extend(past.map(|(producer, epoch, coordinator_epoch)| HangingTxn {
                         is_committed: lasts.judge(producer, epoch, &partition),
                         partition: partition.clone(),
                         leader: leader.to_owned(),

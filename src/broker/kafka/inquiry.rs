@@ -2,15 +2,16 @@
 //! unasked. What the answers mean is `catalog`'s affair.
 
 use super::catalog::{committed, describe, partitions, topics};
-use super::health::{Health, Probe};
+use super::client_creation_error;
+use super::client_thread::ClientThread;
+use super::health::{ClusterHealth, ClusterProbe};
 use super::inspection::inspect;
-use super::raw::{Asking, Native, TopicFacts};
-use super::thread::Thread;
-use super::unmade;
-use crate::broker::inspection::Facts;
-use crate::broker::{Described, Error};
+use super::raw::{CallContext, NativeClient, TopicDescription};
+use crate::broker::describe::ClusterInfo;
+use crate::broker::{Error, PartitionInfo};
 use crate::limit::{
-    KAFKA_ANSWER_MAX, KAFKA_COMMITTED_TURN, KAFKA_IDLE, KAFKA_QUESTIONS_MAX, KAFKA_WATCH_INTERVAL,
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMITTED_REQUEST_TIMEOUT,
+    KAFKA_REQUEST_TIMEOUT, KAFKA_TOPIC_ID_CHECK_INTERVAL,
 };
 use crate::model::Partition;
 use rdkafka::config::ClientConfig;
@@ -23,38 +24,42 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
 /// See the module's page.
-pub(super) struct Inquiry {
+pub(super) struct AdminWorker {
     /// `None` only while it ends: the thread ends when nobody can ask any more.
-    questions: Option<SyncSender<Question>>,
+    questions: Option<SyncSender<AdminRequest>>,
     /// Gives up the question that is being asked.
     stop: Arc<AtomicBool>,
-    thread: Thread,
+    thread: ClientThread,
 }
 
 /// Asks from a thread that may wait.
 #[derive(Clone)]
-pub(super) struct Asker(SyncSender<Question>);
+pub(super) struct AdminHandle(SyncSender<AdminRequest>);
 
-impl Asker {
+impl AdminHandle {
     /// What a group committed for one partition. Not for long: while it is of a transaction that has not ended the broker does not tell, and
     /// others wait for the answers to theirs.
-    pub(super) fn committed(&self, group: &str, partition: &Partition) -> Result<Awaited, Error> {
+    pub(super) fn committed(
+        &self,
+        group: &str,
+        partition: &Partition,
+    ) -> Result<PendingAnswer, Error> {
         let (reply, answer) = oneshot::channel();
-        let question = Question::Committed(
+        let question = AdminRequest::Committed(
             group.to_owned(),
             vec![partition.clone()],
-            KAFKA_COMMITTED_TURN,
+            KAFKA_COMMITTED_REQUEST_TIMEOUT,
             reply,
         );
         self.0.try_send(question).map_err(|_| busy())?;
-        Ok(Awaited(answer))
+        Ok(PendingAnswer(answer))
     }
 }
 
 /// The answer to come. Who asked may do something else until then; once this is dropped nobody asks any more.
-pub(super) struct Awaited(oneshot::Receiver<Result<Vec<Option<String>>, Error>>);
+pub(super) struct PendingAnswer(oneshot::Receiver<Result<Vec<Option<String>>, Error>>);
 
-impl Awaited {
+impl PendingAnswer {
     /// `None`: not yet.
     pub(super) fn answer(&mut self) -> Option<Result<Option<String>, Error>> {
         match self.0.try_recv() {
@@ -71,11 +76,11 @@ fn busy() -> Error {
     Error::Unavailable("earlier questions are not answered yet".into())
 }
 
-enum Question {
+enum AdminRequest {
     Partitions(Vec<String>, Reply<Vec<Partition>>),
-    Describe(Vec<Partition>, Reply<Vec<Described>>),
+    Describe(Vec<Partition>, Reply<Vec<PartitionInfo>>),
     Committed(String, Vec<Partition>, Duration, Reply<Vec<Option<String>>>),
-    Inspect(Vec<String>, Reply<Facts>),
+    Inspect(Vec<String>, Reply<ClusterInfo>),
 }
 
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -83,19 +88,19 @@ type Reply<T> = oneshot::Sender<Result<T, Error>>;
 /// What the thread does besides.
 pub(super) struct Chores {
     /// Serves the client's own notices, and asks after the cluster's health: not where another thread does.
-    own: Option<Own>,
-    watch: Option<Watch>,
+    own: Option<OwnedClient>,
+    watch: Option<TopicWatch>,
 }
 
 /// What it takes to care for a client alone.
-struct Own {
-    probe: Probe,
+struct OwnedClient {
+    probe: ClusterProbe,
     /// With the name of a group: what that committed is asked by a client that bears it.
     config: ClientConfig,
 }
 
 /// Notices that a topic was deleted and made again under its name: librdkafka reads on as if nothing had happened.
-struct Watch {
+struct TopicWatch {
     ids: BTreeMap<String, Option<String>>,
     next: Instant,
     changed: Box<dyn FnMut(&str) + Send>,
@@ -105,8 +110,8 @@ impl Chores {
     /// Of a client of these options that nobody else has.
     pub(super) fn serving(config: ClientConfig) -> Self {
         Self {
-            own: Some(Own {
-                probe: Probe::new(),
+            own: Some(OwnedClient {
+                probe: ClusterProbe::new(),
                 config,
             }),
             watch: None,
@@ -118,17 +123,17 @@ impl Chores {
         let ids = topics.iter().map(|topic| (topic.clone(), None)).collect();
         Self {
             own: None,
-            watch: Some(Watch {
+            watch: Some(TopicWatch {
                 ids,
-                next: Instant::now() + KAFKA_WATCH_INTERVAL,
+                next: Instant::now() + KAFKA_TOPIC_ID_CHECK_INTERVAL,
                 changed: Box::new(changed),
             }),
         }
     }
 }
 
-impl Watch {
-    fn saw<'a>(&mut self, found: impl Iterator<Item = &'a TopicFacts>) {
+impl TopicWatch {
+    fn saw<'a>(&mut self, found: impl Iterator<Item = &'a TopicDescription>) {
         for topic in found.filter(|topic| topic.id.is_some()) {
             let Some(known) = self.ids.get_mut(&topic.name) else {
                 continue;
@@ -141,17 +146,17 @@ impl Watch {
     }
 }
 
-impl Inquiry {
+impl AdminWorker {
     pub(super) fn start(
-        native: Arc<Native>,
-        health: Health,
+        native: Arc<NativeClient>,
+        health: ClusterHealth,
         chores: Chores,
     ) -> Result<Self, Error> {
-        let (questions, asked) = sync_channel(KAFKA_QUESTIONS_MAX);
+        let (questions, asked) = sync_channel(KAFKA_ADMIN_REQUESTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let Chores { own, watch } = chores;
-        let desk = Desk {
-            attendant: Attendant {
+        let desk = WorkerThread {
+            attendant: ClientService {
                 native,
                 health,
                 stop: stop.clone(),
@@ -159,7 +164,7 @@ impl Inquiry {
             },
             watch,
         };
-        let thread = Thread::start("kafka-catalog", move || desk.serve(&asked));
+        let thread = ClientThread::start("kafka-catalog", move || desk.serve(&asked));
         Ok(Self {
             questions: Some(questions),
             stop,
@@ -168,12 +173,15 @@ impl Inquiry {
     }
 
     pub(super) async fn partitions(&self, topics: &[String]) -> Result<Vec<Partition>, Error> {
-        self.ask(|reply| Question::Partitions(topics.to_vec(), reply))
+        self.ask(|reply| AdminRequest::Partitions(topics.to_vec(), reply))
             .await
     }
 
-    pub(super) async fn describe(&self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
-        self.ask(|reply| Question::Describe(partitions.to_vec(), reply))
+    pub(super) async fn describe(
+        &self,
+        partitions: &[Partition],
+    ) -> Result<Vec<PartitionInfo>, Error> {
+        self.ask(|reply| AdminRequest::Describe(partitions.to_vec(), reply))
             .await
     }
 
@@ -183,22 +191,22 @@ impl Inquiry {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         self.ask(|reply| {
-            Question::Committed(
+            AdminRequest::Committed(
                 group.to_owned(),
                 partitions.to_vec(),
-                KAFKA_ANSWER_MAX,
+                KAFKA_REQUEST_TIMEOUT,
                 reply,
             )
         })
         .await
     }
 
-    pub(super) async fn inspect(&self, topics: &[String]) -> Result<Facts, Error> {
-        self.ask(|reply| Question::Inspect(topics.to_vec(), reply))
+    pub(super) async fn inspect(&self, topics: &[String]) -> Result<ClusterInfo, Error> {
+        self.ask(|reply| AdminRequest::Inspect(topics.to_vec(), reply))
             .await
     }
 
-    async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Error> {
+    async fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> AdminRequest) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let asked = self
             .questions
@@ -213,13 +221,13 @@ impl Inquiry {
     }
 
     /// For another thread. Its own thread ends only when all of these are gone.
-    pub(super) fn asker(&self) -> Option<Asker> {
-        self.questions.clone().map(Asker)
+    pub(super) fn asker(&self) -> Option<AdminHandle> {
+        self.questions.clone().map(AdminHandle)
     }
 
     pub(super) async fn end(&mut self) {
         self.stop();
-        self.thread.end().await;
+        self.thread.join().await;
     }
 
     fn stop(&mut self) {
@@ -228,27 +236,27 @@ impl Inquiry {
     }
 }
 
-impl Drop for Inquiry {
+impl Drop for AdminWorker {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 /// What runs on the thread.
-struct Desk {
-    attendant: Attendant,
-    watch: Option<Watch>,
+struct WorkerThread {
+    attendant: ClientService,
+    watch: Option<TopicWatch>,
 }
 
 /// What goes on while an answer is awaited.
-struct Attendant {
-    native: Arc<Native>,
-    health: Health,
+struct ClientService {
+    native: Arc<NativeClient>,
+    health: ClusterHealth,
     stop: Arc<AtomicBool>,
-    own: Option<Own>,
+    own: Option<OwnedClient>,
 }
 
-impl Attendant {
+impl ClientService {
     fn turn(&mut self) {
         let Self {
             native,
@@ -256,10 +264,10 @@ impl Attendant {
             stop,
             own,
         } = self;
-        if let Some(Own { probe, .. }) = own {
-            while native.serve(Duration::ZERO, &mut |notice| health.heard(notice)) > 0 {}
+        if let Some(OwnedClient { probe, .. }) = own {
+            while native.poll(Duration::ZERO, &mut |notice| health.on_client_event(notice)) > 0 {}
             probe.serve(health, |ping| {
-                !stop.load(Ordering::Relaxed) && native.ping(ping)
+                !stop.load(Ordering::Relaxed) && native.probe(ping)
             });
         }
     }
@@ -272,7 +280,10 @@ impl Attendant {
             .filter(|own| own.config.get("group.id") != Some(group))
         {
             own.config.set("group.id", group);
-            self.native = Arc::new(Native::asker(&own.config).map_err(|error| unmade(&error))?);
+            self.native = Arc::new(
+                NativeClient::admin_client(&own.config)
+                    .map_err(|error| client_creation_error(&error))?,
+            );
         }
         Ok(())
     }
@@ -280,34 +291,37 @@ impl Attendant {
     /// Asks, unless there is nobody to ask; gives up when that turns out meanwhile, or at the end.
     fn ask<T>(
         &mut self,
-        ask: impl FnOnce(&mut Asking<'_>) -> Result<T, Error>,
+        ask: impl FnOnce(&mut CallContext<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(words) = self.health.outage() {
+        if let Some(words) = self.health.outage_reason() {
             return Err(Error::Unavailable(words));
         }
         let native = self.native.clone();
         let mut meanwhile = || {
             self.turn();
-            !self.stop.load(Ordering::Relaxed) && self.health.outage().is_none()
+            !self.stop.load(Ordering::Relaxed) && self.health.outage_reason().is_none()
         };
-        let answer = ask(&mut Asking {
+        let answer = ask(&mut CallContext {
             native: &native,
             meanwhile: &mut meanwhile,
         });
         match answer {
             Ok(answer) => {
-                self.health.answered();
+                self.health.record_response();
                 Ok(answer)
             }
-            Err(error) => Err(self.health.outage().map_or(error, Error::Unavailable)),
+            Err(error) => Err(self
+                .health
+                .outage_reason()
+                .map_or(error, Error::Unavailable)),
         }
     }
 }
 
-impl Desk {
-    fn serve(mut self, asked: &Receiver<Question>) {
+impl WorkerThread {
+    fn serve(mut self, asked: &Receiver<AdminRequest>) {
         loop {
-            let question = asked.recv_timeout(KAFKA_IDLE);
+            let question = asked.recv_timeout(KAFKA_CLIENT_WAKE_INTERVAL);
             self.attendant.turn();
             match question {
                 Ok(question) => self.answer(question),
@@ -318,24 +332,24 @@ impl Desk {
         }
     }
 
-    fn answer(&mut self, question: Question) {
+    fn answer(&mut self, question: AdminRequest) {
         let Self { attendant, watch } = self;
         match question {
-            Question::Partitions(topics, reply) => tell(reply, || {
+            AdminRequest::Partitions(topics, reply) => tell(reply, || {
                 attendant.ask(|asking| partitions(asking, &topics))
             }),
-            Question::Describe(places, reply) => tell(reply, || {
-                let saw = |topics: &BTreeMap<String, TopicFacts>| {
+            AdminRequest::Describe(places, reply) => tell(reply, || {
+                let saw = |topics: &BTreeMap<String, TopicDescription>| {
                     watch
                         .iter_mut()
                         .for_each(|watch| watch.saw(topics.values()))
                 };
                 attendant.ask(|asking| describe(asking, &places, saw))
             }),
-            Question::Inspect(topics, reply) => {
+            AdminRequest::Inspect(topics, reply) => {
                 tell(reply, || attendant.ask(|asking| inspect(asking, &topics)))
             }
-            Question::Committed(group, places, patience, reply) => tell(reply, || {
+            AdminRequest::Committed(group, places, patience, reply) => tell(reply, || {
                 attendant.ask_as(&group)?;
                 attendant.ask(|asking| committed(asking, &places, patience))
             }),
@@ -348,7 +362,7 @@ impl Desk {
         if now < watch.next {
             return;
         }
-        watch.next = now + KAFKA_WATCH_INTERVAL;
+        watch.next = now + KAFKA_TOPIC_ID_CHECK_INTERVAL;
         let names: Vec<String> = watch.ids.keys().cloned().collect();
         // A cluster that does not answer is told of elsewhere.
         if let Ok(found) = self

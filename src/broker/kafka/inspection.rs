@@ -1,22 +1,26 @@
 //! What a cluster is set to, put together from several questions. What is refused of it is told in its place.
 
 use super::catalog::topics;
-use super::raw::{self, Asking, Failed, Values, Whose};
-use super::{failure, is_topic_name, no_topic_name};
+use super::raw::{self, CallContext, CallError, ConfigOwner, ConfigValues};
+use super::{failure, invalid_topic_name, is_valid_topic_name};
 use crate::broker::Error;
-use crate::broker::inspection::{Facts, Rights, Settings, Topic};
+use crate::broker::describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub(super) fn inspect(asking: &mut Asking<'_>, names: &[String]) -> Result<Facts, Error> {
-    let brokers = raw::brokers(asking).map_err(|(code, words)| failure::of_call(code, &words))?;
+pub(super) fn inspect(
+    asking: &mut CallContext<'_>,
+    names: &[String],
+) -> Result<ClusterInfo, Error> {
+    let brokers =
+        raw::brokers(asking).map_err(|(code, words)| failure::call_error(code, &words))?;
     let offsets_retention = brokers
         .first()
         .map(|broker| offsets_retention(asking, &broker.to_string()));
     let possible: Vec<&str> = names
         .iter()
         .map(String::as_str)
-        .filter(|name| is_topic_name(name))
+        .filter(|name| is_valid_topic_name(name))
         .collect();
     let mut topics = partitions(asking, &possible);
     let existing: Vec<&str> = possible
@@ -28,10 +32,10 @@ pub(super) fn inspect(asking: &mut Asking<'_>, names: &[String]) -> Result<Facts
         Some(found) => {
             found.map(|partitions| partitions.map(|partitions| details.topic(name, partitions)))
         }
-        None => Err(no_topic_name(name)),
+        None => Err(invalid_topic_name(name)),
     };
-    Ok(Facts {
-        brokers: brokers.len(),
+    Ok(ClusterInfo {
+        broker_count: brokers.len(),
         offsets_retention,
         topics: names
             .iter()
@@ -40,11 +44,13 @@ pub(super) fn inspect(asking: &mut Asking<'_>, names: &[String]) -> Result<Facts
     })
 }
 
-fn offsets_retention(asking: &mut Asking<'_>, broker: &str) -> Result<Duration, String> {
-    let values = raw::settings(asking, Whose::Broker, &[broker])
+fn offsets_retention(asking: &mut CallContext<'_>, broker: &str) -> Result<Duration, String> {
+    let values = raw::configs(asking, ConfigOwner::Broker, &[broker])
         .map_err(words)?
         .remove(broker);
-    let values = values.unwrap_or_else(|| Ok(Values::new())).map_err(words)?;
+    let values = values
+        .unwrap_or_else(|| Ok(ConfigValues::new()))
+        .map_err(words)?;
     let minutes = values
         .get("offsets.retention.minutes")
         .and_then(|minutes| minutes.parse().ok());
@@ -55,7 +61,7 @@ fn offsets_retention(asking: &mut Asking<'_>, broker: &str) -> Result<Duration, 
 
 /// How many partitions each topic has; nothing: it does not exist.
 fn partitions(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     names: &[&str],
 ) -> BTreeMap<String, Result<Option<usize>, String>> {
     let together = topics(asking, names.iter().copied()).ok();
@@ -81,29 +87,29 @@ fn partitions(
 /// What is known of topics besides, by their names.
 struct Details {
     rights: BTreeMap<String, (bool, bool)>,
-    settings: Result<BTreeMap<String, Result<Values, Failed>>, String>,
+    settings: Result<BTreeMap<String, Result<ConfigValues, CallError>>, String>,
 }
 
 impl Details {
-    fn of(asking: &mut Asking<'_>, names: &[&str]) -> Self {
+    fn of(asking: &mut CallContext<'_>, names: &[&str]) -> Self {
         if names.is_empty() {
             return Self {
                 rights: BTreeMap::new(),
                 settings: Ok(BTreeMap::new()),
             };
         }
-        let rights = raw::rights(asking, names).unwrap_or_default();
+        let rights = raw::permissions(asking, names).unwrap_or_default();
         Self {
             rights,
-            settings: raw::settings(asking, Whose::Topic, names).map_err(words),
+            settings: raw::configs(asking, ConfigOwner::Topic, names).map_err(words),
         }
     }
 
-    fn topic(&mut self, name: &str, partitions: usize) -> Topic {
+    fn topic(&mut self, name: &str, partitions: usize) -> TopicInfo {
         let settings = match &mut self.settings {
             Ok(settings) => settings
                 .remove(name)
-                .unwrap_or_else(|| Ok(Values::new()))
+                .unwrap_or_else(|| Ok(ConfigValues::new()))
                 .map(|values| read(&values))
                 .map_err(words),
             Err(words) => Err(words.clone()),
@@ -111,16 +117,16 @@ impl Details {
         let rights = self
             .rights
             .remove(name)
-            .map(|(read, write)| Rights { read, write });
-        Topic {
+            .map(|(read, write)| TopicPermissions { read, write });
+        TopicInfo {
             partitions,
-            rights,
-            settings,
+            permissions: rights,
+            config: settings,
         }
     }
 }
 
-fn words((code, words): Failed) -> String {
+fn words((code, words): CallError) -> String {
     if words.is_empty() {
         code.to_string()
     } else {
@@ -129,7 +135,7 @@ fn words((code, words): Failed) -> String {
 }
 
 /// Kafka's own: -1 is no bound.
-fn read(values: &Values) -> Settings {
+fn read(values: &ConfigValues) -> TopicConfig {
     let policy = values
         .get("cleanup.policy")
         .map_or("delete", String::as_str);
@@ -139,9 +145,9 @@ fn read(values: &Values) -> Settings {
             .and_then(|value| value.parse::<i64>().ok())
             .and_then(|value| u64::try_from(value).ok())
     };
-    Settings {
+    TopicConfig {
         is_compacted: policy.split(',').any(|word| word.trim() == "compact"),
-        is_deleted: policy.split(',').any(|word| word.trim() == "delete"),
+        has_retention: policy.split(',').any(|word| word.trim() == "delete"),
         retention: number("retention.ms").map(Duration::from_millis),
         retention_bytes: number("retention.bytes"),
     }
@@ -159,9 +165,9 @@ mod tests {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect()
         };
-        let unbounded = Settings {
+        let unbounded = TopicConfig {
             is_compacted: false,
-            is_deleted: true,
+            has_retention: true,
             retention: None,
             retention_bytes: None,
         };
@@ -173,20 +179,20 @@ mod tests {
             ])),
             unbounded
         );
-        assert_eq!(read(&Values::new()), unbounded);
+        assert_eq!(read(&ConfigValues::new()), unbounded);
         assert_eq!(
             read(&values(&[
                 ("retention.ms", "5000"),
                 ("retention.bytes", "7"),
                 ("cleanup.policy", "compact, delete")
             ])),
-            Settings {
+            TopicConfig {
                 is_compacted: true,
-                is_deleted: true,
+                has_retention: true,
                 retention: Some(Duration::from_secs(5)),
                 retention_bytes: Some(7)
             }
         );
-        assert!(!read(&values(&[("cleanup.policy", "compact")])).is_deleted);
+        assert!(!read(&values(&[("cleanup.policy", "compact")])).has_retention);
     }
 }

@@ -1,15 +1,15 @@
 //! One producer, and the thread that serves its reports. Which records it is given is the target's affair, and who takes its place when it
 //! failed for good that of `succession`.
 
-use super::health::{Health, Probe};
-use super::raw::{Delivery, Notice, Outbound, Sender};
-use super::succession::Succession;
-use super::thread::Thread;
+use super::client_thread::ClientThread;
+use super::health::{ClusterHealth, ClusterProbe};
+use super::raw::{ClientEvent, Delivery, NativeProducer, ProduceRequest};
+use super::succession::FailoverProducer;
 use super::topics::Topics;
-use super::{failure, unmade};
-pub(super) use crate::broker::reports::Reports;
-use crate::broker::{Error, Report};
-use crate::limit::KAFKA_IDLE;
+use super::{client_creation_error, failure};
+pub(super) use crate::broker::delivery_reports::DeliveryReports;
+use crate::broker::{DeliveryReport, Error};
+use crate::limit::KAFKA_CLIENT_WAKE_INTERVAL;
 use crate::model::Offset;
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
@@ -19,30 +19,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a lane is made of, and another one in its place.
 #[derive(Clone)]
-pub(super) struct Options {
+pub(super) struct ProducerOptions {
     pub(super) config: ClientConfig,
     /// The options of a second lane, whose batches hold one record. What this lane's broker refuses with its whole batch goes there once
     /// more, and is refused only if it is refused there.
     pub(super) alone: Option<ClientConfig>,
-    pub(super) reports: Arc<Reports>,
-    pub(super) health: Health,
+    pub(super) reports: Arc<DeliveryReports>,
+    pub(super) health: ClusterHealth,
 }
 
 /// Dropping it gives up what is under way and joins the thread.
-pub(super) struct Lane {
+pub(super) struct PlainProducer {
     topics: Topics,
     /// Given up before the thread is waited for: the last to hold it ends the client, which blocks, and that is to be the thread.
-    sender: Option<Arc<Sender>>,
+    sender: Option<Arc<NativeProducer>>,
     stop: Arc<AtomicBool>,
-    thread: Thread,
+    thread: ClientThread,
 }
 
-impl Lane {
-    pub(super) fn open(options: &Options) -> Result<Self, Error> {
-        let sender = Arc::new(Sender::new(&options.config).map_err(|error| unmade(&error))?);
+impl PlainProducer {
+    pub(super) fn open(options: &ProducerOptions) -> Result<Self, Error> {
+        let sender = Arc::new(
+            NativeProducer::new(&options.config).map_err(|error| client_creation_error(&error))?,
+        );
         let stop = Arc::new(AtomicBool::new(false));
         let alone = options.alone.clone().map(|config| {
-            Succession::new(Options {
+            FailoverProducer::new(ProducerOptions {
                 config,
                 alone: None,
                 ..options.clone()
@@ -53,7 +55,7 @@ impl Lane {
         } else {
             "kafka-alone"
         };
-        let pump = Pump {
+        let pump = ReportLoop {
             sender: sender.clone(),
             stop: stop.clone(),
             reports: options.reports.clone(),
@@ -62,7 +64,7 @@ impl Lane {
             has_failed: false,
             alone,
         };
-        let thread = Thread::start(name, move || pump.serve())
+        let thread = ClientThread::start(name, move || pump.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             topics: Topics::new(),
@@ -75,7 +77,7 @@ impl Lane {
     pub(super) fn send<'h>(
         &mut self,
         topic: &str,
-        record: &Outbound<'_>,
+        record: &ProduceRequest<'_>,
         headers: impl Iterator<Item = Header<'h>>,
     ) -> Result<(), Code> {
         let Some(sender) = &self.sender else {
@@ -94,18 +96,18 @@ impl Lane {
         self.stop.store(true, Ordering::Relaxed);
         self.topics.clear();
         if let Some(sender) = self.sender.take() {
-            sender.interrupt();
+            sender.wake_poll();
         }
     }
 
     /// Of a retired lane: all has been reported, and its client is gone.
     pub(super) fn has_ended(&self) -> bool {
-        self.thread.has_ended()
+        self.thread.is_finished()
     }
 
     pub(super) async fn end(&mut self) {
         self.retire();
-        self.thread.end().await;
+        self.thread.join().await;
     }
 
     #[cfg(feature = "test-support")]
@@ -116,28 +118,28 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for PlainProducer {
     fn drop(&mut self) {
         self.retire();
     }
 }
 
 /// What runs on the lane's thread.
-struct Pump {
-    sender: Arc<Sender>,
+struct ReportLoop {
+    sender: Arc<NativeProducer>,
     stop: Arc<AtomicBool>,
-    reports: Arc<Reports>,
-    health: Health,
-    batch: Vec<Report>,
+    reports: Arc<DeliveryReports>,
+    health: ClusterHealth,
+    batch: Vec<DeliveryReport>,
     /// For good: librdkafka keeps what it holds until that times out, though none of it will be sent.
     has_failed: bool,
-    alone: Option<Succession>,
+    alone: Option<FailoverProducer>,
 }
 
-impl Pump {
+impl ReportLoop {
     fn serve(mut self) {
         // One of the two lanes asks for both.
-        let mut probe = self.alone.is_some().then(Probe::new);
+        let mut probe = self.alone.is_some().then(ClusterProbe::new);
         while !self.stop.load(Ordering::Relaxed) {
             let could_send = !self.has_failed;
             self.turn();
@@ -145,11 +147,11 @@ impl Pump {
                 self.sender.purge();
             }
             if let Some(probe) = probe.as_mut().filter(|_| could_send) {
-                probe.serve(&self.health, |ping| self.sender.native().ping(ping));
+                probe.serve(&self.health, |ping| self.sender.native().probe(ping));
             }
         }
         self.sender.purge();
-        while self.sender.waiting() > 0 && self.turn() > 0 {}
+        while self.sender.queued_events() > 0 && self.turn() > 0 {}
     }
 
     fn turn(&mut self) -> usize {
@@ -165,19 +167,19 @@ impl Pump {
         let mut hear = |notice| {
             *has_failed |= matches!(
                 notice,
-                Notice::Error {
+                ClientEvent::Error {
                     code: Code::Fatal,
                     ..
                 }
             );
-            health.heard(notice);
+            health.on_client_event(notice);
         };
-        let served = sender.serve(KAFKA_IDLE, &mut hear, |delivery| {
+        let served = sender.poll(KAFKA_CLIENT_WAKE_INTERVAL, &mut hear, |delivery| {
             if let Some(report) = judge(delivery, sender, alone.as_mut(), health) {
                 batch.push(report);
             }
         });
-        reports.put(batch);
+        reports.push(batch);
         served
     }
 }
@@ -185,43 +187,44 @@ impl Pump {
 /// `None`: tried again alone, which will report.
 fn judge(
     delivery: &Delivery<'_>,
-    sender: &Sender,
-    alone: Option<&mut Succession>,
-    health: &Health,
-) -> Option<Report> {
+    sender: &NativeProducer,
+    alone: Option<&mut FailoverProducer>,
+    health: &ClusterHealth,
+) -> Option<DeliveryReport> {
     let Some(code) = delivery.error else {
-        health.answered();
+        health.record_response();
         // Of what a repeat found delivered already, the broker does not say where.
         let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
         let place = offset.map(|offset| (delivery.message.partition(), offset));
-        return Some(Report {
+        return Some(DeliveryReport {
             ticket: delivery.ticket,
-            place,
+            position: place,
             outcome: Ok(()),
         });
     };
     let failure = match alone
-        .filter(|_| failure::is_of_batch(code))
+        .filter(|_| failure::is_batch_rejection(code))
         .map(|alone| send_alone(delivery, alone))
     {
         Some(Ok(())) => return None,
         // Nothing is known of this record: the refusal may be its neighbour's.
-        Some(Err(code)) => failure::closed(format!(
+        Some(Err(code)) => failure::client_failed(format!(
             "it was refused with its batch, and cannot be sent alone for now: {code}"
         )),
-        None => failure::of_record(code, delivery.status(), delivery.words()),
+        None => failure::delivery_failure(code, delivery.status(), delivery.words()),
     };
-    let failure = failure::in_trouble(failure, sender.fatal().or_else(|| health.trouble()));
-    Some(Report {
+    let failure =
+        failure::or_client_failed(failure, sender.fatal().or_else(|| health.recent_outage()));
+    Some(DeliveryReport {
         ticket: delivery.ticket,
-        place: None,
+        position: None,
         outcome: Err(failure),
     })
 }
 
-fn send_alone(delivery: &Delivery<'_>, alone: &mut Succession) -> Result<(), Code> {
+fn send_alone(delivery: &Delivery<'_>, alone: &mut FailoverProducer) -> Result<(), Code> {
     let message = &delivery.message;
-    let record = Outbound {
+    let record = ProduceRequest {
         partition: Some(message.partition()).filter(|partition| *partition >= 0),
         key: message.key(),
         payload: message.payload(),

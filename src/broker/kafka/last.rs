@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 
 /// What a coordinator tells of a name's last transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Last {
+pub(super) struct TxnRecord {
     pub(super) producer: ProducerId,
     /// As of the answer: one more than the transaction's own, if it was fenced.
     pub(super) epoch: i16,
     /// When it began, in milliseconds by the coordinator's clock: tells two of one epoch apart.
     pub(super) since: i64,
-    pub(super) end: End,
+    pub(super) end: TxnOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum TxnOutcome {
     Committed,
     Aborted,
     /// It is under way, and is aborted by the next producer, unless its own ends it before. Where it has written.
@@ -29,7 +29,7 @@ pub(super) enum End {
     Unknown,
 }
 
-impl Last {
+impl TxnRecord {
     /// `state` in Kafka's words.
     pub(super) fn new(
         (producer, epoch): (ProducerId, i16),
@@ -38,11 +38,11 @@ impl Last {
         partitions: BTreeSet<Partition>,
     ) -> Self {
         let end = match state {
-            "CompleteCommit" | "PrepareCommit" => End::Committed,
+            "CompleteCommit" | "PrepareCommit" => TxnOutcome::Committed,
             // Of one that is about to be aborted the partitions are forgotten one by one.
-            "CompleteAbort" | "PrepareAbort" | "PrepareEpochFence" => End::Aborted,
-            "Ongoing" => End::UnderWay(partitions),
-            _ => End::Unknown,
+            "CompleteAbort" | "PrepareAbort" | "PrepareEpochFence" => TxnOutcome::Aborted,
+            "Ongoing" => TxnOutcome::UnderWay(partitions),
+            _ => TxnOutcome::Unknown,
         };
         Self {
             producer,
@@ -54,17 +54,17 @@ impl Last {
 
     /// What is told when the next producer was made: fencing one that has a transaction takes an epoch more. So its own had ended it, which almost
     /// always commits. A number whose epochs are used up gives way to another, and nobody can tell.
-    pub(super) fn fenced_by(&mut self, now: &Last) {
+    pub(super) fn fenced_by(&mut self, now: &TxnRecord) {
         if now.producer != self.producer {
-            self.end = End::Unknown;
+            self.end = TxnOutcome::Unknown;
         } else if now.epoch <= self.epoch.saturating_add(1) {
-            self.end = End::Committed;
+            self.end = TxnOutcome::Committed;
         }
     }
 
     /// Whether it is undone, and has written to a partition.
     fn is_undone_in(&self, partition: &Partition) -> bool {
-        matches!(&self.end, End::UnderWay(partitions) if partitions.contains(partition))
+        matches!(&self.end, TxnOutcome::UnderWay(partitions) if partitions.contains(partition))
     }
 
     /// Whether what a producer has open in a partition is of one before it, by the same producer.
@@ -74,38 +74,37 @@ impl Last {
         epoch: i16,
         partition: &Partition,
     ) -> bool {
-        let is_elsewhere =
-            matches!(&self.end, End::UnderWay(partitions) if !partitions.contains(partition));
+        let is_elsewhere = matches!(&self.end, TxnOutcome::UnderWay(partitions) if !partitions.contains(partition));
         is_elsewhere && (self.producer, self.epoch) == (producer, epoch)
     }
 
     /// Whether what a producer of that epoch has open in a partition is to be committed; `None`: this does not tell.
     fn judge(&self, partition: &Partition, epoch: i16) -> Option<bool> {
         match &self.end {
-            End::Committed => (epoch == self.epoch).then_some(true),
+            TxnOutcome::Committed => (epoch == self.epoch).then_some(true),
             // By its own producer, or fenced.
-            End::Aborted => (epoch >= self.epoch.saturating_sub(1)).then_some(false),
+            TxnOutcome::Aborted => (epoch >= self.epoch.saturating_sub(1)).then_some(false),
             // Elsewhere it is one before it by the same producer, which aborts none while it cannot be sure that those before are complete.
-            End::UnderWay(partitions) => {
+            TxnOutcome::UnderWay(partitions) => {
                 (epoch == self.epoch).then(|| !partitions.contains(partition))
             }
-            End::Unknown => None,
+            TxnOutcome::Unknown => None,
         }
     }
 }
 
 /// All that is known of a name, oldest first: of those before the last only while something may hang of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lasts(Vec<Last>);
+pub(super) struct TxnHistory(Vec<TxnRecord>);
 
-impl Lasts {
+impl TxnHistory {
     /// Older ones are left to the next transaction that goes where they hang, as everything is of which nobody knows.
     const MAX: usize = 4;
 
     /// What is told later of the same producer takes the place of what was told before. Of one that was under way when the opening before this
     /// one asked, a new producer tells how it ended.
-    pub(super) fn add(&mut self, told: Last) {
-        let tells_nothing = told.end == End::Unknown && !self.0.is_empty();
+    pub(super) fn add(&mut self, told: TxnRecord) {
+        let tells_nothing = told.end == TxnOutcome::Unknown && !self.0.is_empty();
         if tells_nothing {
             if let Some(under_way) = self.under_way_mut() {
                 under_way.fenced_by(&told);
@@ -124,17 +123,17 @@ impl Lasts {
     }
 
     /// The last one, if it was under way.
-    pub(super) fn under_way(&self) -> Option<&Last> {
+    pub(super) fn under_way(&self) -> Option<&TxnRecord> {
         self.0
             .last()
-            .filter(|last| matches!(last.end, End::UnderWay(_)))
+            .filter(|last| matches!(last.end, TxnOutcome::UnderWay(_)))
     }
 
     /// The same.
-    pub(super) fn under_way_mut(&mut self) -> Option<&mut Last> {
+    pub(super) fn under_way_mut(&mut self) -> Option<&mut TxnRecord> {
         self.0
             .last_mut()
-            .filter(|last| matches!(last.end, End::UnderWay(_)))
+            .filter(|last| matches!(last.end, TxnOutcome::UnderWay(_)))
     }
 
     /// Whether one of them is undone, since it was fenced, that has written to a partition.
@@ -159,7 +158,7 @@ impl Lasts {
             .find_map(|last| last.judge(partition, epoch))
     }
 
-    fn of(&self, producer: ProducerId) -> impl Iterator<Item = &Last> {
+    fn of(&self, producer: ProducerId) -> impl Iterator<Item = &TxnRecord> {
         self.0.iter().filter(move |last| last.producer == producer)
     }
 }
@@ -174,16 +173,16 @@ mod tests {
         Partition::new("orders", index)
     }
 
-    fn after(states: &[(i16, &str)]) -> Lasts {
-        let mut lasts = Lasts::default();
+    fn after(states: &[(i16, &str)]) -> TxnHistory {
+        let mut lasts = TxnHistory::default();
         states
             .iter()
             .for_each(|(epoch, state)| lasts.add(told(*epoch, state)));
         lasts
     }
 
-    fn told(epoch: i16, state: &str) -> Last {
-        Last::new((PRODUCER, epoch), 0, state, BTreeSet::from([place(1)]))
+    fn told(epoch: i16, state: &str) -> TxnRecord {
+        TxnRecord::new((PRODUCER, epoch), 0, state, BTreeSet::from([place(1)]))
     }
 
     #[test]
@@ -285,7 +284,12 @@ mod tests {
     #[test]
     fn of_a_number_that_gave_way_to_another_nothing_is_decided() {
         let mut lasts = after(&[(i16::MAX - 1, "Ongoing")]);
-        lasts.add(Last::new((ProducerId(8), 0), 0, "Empty", BTreeSet::new()));
+        lasts.add(TxnRecord::new(
+            (ProducerId(8), 0),
+            0,
+            "Empty",
+            BTreeSet::new(),
+        ));
         assert_eq!(lasts.judge(PRODUCER, i16::MAX - 1, &place(1)), None);
         assert!(lasts.is_past(PRODUCER, i16::MAX - 1));
     }

@@ -1,13 +1,13 @@
 //! The consumer that belongs to the route's group: it is told which partitions are gained and lost, and commits. It reads nothing: each
 //! partition that it is given is paused at once.
 
-use super::health::Health;
-use super::raw::{self, Commits, Notice};
-use super::{Cluster, Side, failure, kbytes, millis, unmade};
-use crate::broker::{Commit, Error};
+use super::health::ClusterHealth;
+use super::raw::{self, ClientEvent, CommitQueue};
+use super::{ClientOptions, Cluster, client_creation_error, failure, kbytes, millis};
+use crate::broker::{Error, OffsetCommit};
 use crate::limit::{
-    KAFKA_COMMIT_MAX, KAFKA_HEARTBEAT, KAFKA_MEMBER_BYTES_MAX, KAFKA_SESSION_MAX,
-    KAFKA_TURN_EVENTS_MAX,
+    KAFKA_COMMIT_TIMEOUT, KAFKA_GROUP_CONSUMER_QUEUE_BYTES_MAX, KAFKA_GROUP_EVENTS_PER_TURN_MAX,
+    KAFKA_HEARTBEAT_INTERVAL, KAFKA_SESSION_TIMEOUT,
 };
 use crate::model::Partition;
 use rdkafka::client::ClientContext;
@@ -23,14 +23,17 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-const SIDE: Side = Side {
+const SIDE: ClientOptions = ClientOptions {
     defaults: &[],
-    bounds: &[
-        ("session.timeout.ms", millis(KAFKA_SESSION_MAX)),
-        ("heartbeat.interval.ms", millis(KAFKA_HEARTBEAT)),
-        ("queued.max.messages.kbytes", kbytes(KAFKA_MEMBER_BYTES_MAX)),
+    limits: &[
+        ("session.timeout.ms", millis(KAFKA_SESSION_TIMEOUT)),
+        ("heartbeat.interval.ms", millis(KAFKA_HEARTBEAT_INTERVAL)),
+        (
+            "queued.max.messages.kbytes",
+            kbytes(KAFKA_GROUP_CONSUMER_QUEUE_BYTES_MAX),
+        ),
     ],
-    owned: &[
+    enforced: &[
         ("group.protocol", "classic"),
         // Partitions that stay are not interrupted by those that move.
         ("partition.assignment.strategy", "cooperative-sticky"),
@@ -41,41 +44,41 @@ const SIDE: Side = Side {
 
 /// What the group did.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum GroupEvent {
     /// None: there is none (more) for this member.
-    Gained(Vec<Partition>),
-    Lost(Vec<Partition>),
+    Assigned(Vec<Partition>),
+    Revoked(Vec<Partition>),
     /// A person must act.
-    Refused(String),
+    Rejected(String),
 }
 
 /// A commit, and whoever waits for it.
-pub(super) struct Committing {
-    pub(super) commits: Vec<Commit>,
+pub(super) struct CommitRequest {
+    pub(super) commits: Vec<OffsetCommit>,
     pub(super) reply: oneshot::Sender<Result<(), Error>>,
 }
 
-pub(super) struct Member {
-    commits: Commits,
+pub(super) struct GroupConsumer {
+    commits: CommitQueue,
     consumer: BaseConsumer<Context>,
-    committing: Option<UnderWay>,
+    committing: Option<PendingCommit>,
     /// Commits so far.
     number: usize,
 }
 
 /// The commit whose answer is awaited.
-struct UnderWay {
+struct PendingCommit {
     number: usize,
     reply: oneshot::Sender<Result<(), Error>>,
     until: Instant,
 }
 
-impl Member {
+impl GroupConsumer {
     pub(super) fn join(
         cluster: &Cluster,
         group: &str,
         topics: &[String],
-        health: Health,
+        health: ClusterHealth,
     ) -> Result<Self, Error> {
         let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
         let context = Context {
@@ -84,13 +87,13 @@ impl Member {
         };
         let consumer: BaseConsumer<Context> = config
             .create_with_context(context)
-            .map_err(|error| unmade(&error))?;
+            .map_err(|error| client_creation_error(&error))?;
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         consumer
             .subscribe(&names)
-            .map_err(|error| Error::Refused(error.to_string()))?;
+            .map_err(|error| Error::Rejected(error.to_string()))?;
         Ok(Self {
-            commits: Commits::new(consumer.client()),
+            commits: CommitQueue::new(consumer.client()),
             consumer,
             committing: None,
             number: 0,
@@ -104,9 +107,9 @@ impl Member {
     }
 
     /// Serves what waits, and answers what the group did, in order. Must be called every few seconds, or the group gives the member up.
-    pub(super) fn serve(&mut self) -> VecDeque<Told> {
-        for _ in 0..KAFKA_TURN_EVENTS_MAX {
-            if raw::waiting(self.consumer.client()) == 0 {
+    pub(super) fn serve(&mut self) -> VecDeque<GroupEvent> {
+        for _ in 0..KAFKA_GROUP_EVENTS_PER_TURN_MAX {
+            if raw::queued_events(self.consumer.client()) == 0 {
                 break;
             }
             // Messages that were fetched before the pause are dropped with the poll's result, and errors come to the context, with words.
@@ -122,7 +125,7 @@ impl Member {
     }
 
     /// Starts a commit; the answer comes while serving.
-    pub(super) fn commit(&mut self, Committing { commits, reply }: Committing) {
+    pub(super) fn commit(&mut self, CommitRequest { commits, reply }: CommitRequest) {
         debug_assert!(self.can_commit(), "one at a time");
         self.number += 1;
         match self
@@ -130,21 +133,21 @@ impl Member {
             .start(self.consumer.client(), &offsets(&commits), self.number)
         {
             Ok(()) => {
-                self.committing = Some(UnderWay {
+                self.committing = Some(PendingCommit {
                     number: self.number,
                     reply,
-                    until: Instant::now() + KAFKA_COMMIT_MAX,
+                    until: Instant::now() + KAFKA_COMMIT_TIMEOUT,
                 })
             }
             // Nobody waits if the caller's future was dropped; so below.
-            Err(code) => drop(reply.send(Err(failure::of_call(code, "")))),
+            Err(code) => drop(reply.send(Err(failure::call_error(code, "")))),
         }
     }
 
     /// Leaves the group, so that its partitions go to others at once. Where no broker answers, the group has to notice by itself: any end
     /// of librdkafka's would wait for one, for as long as a session if a commit is under way. So the consumer ends with the process.
     pub(super) fn leave(self) {
-        if let Some(words) = self.consumer.context().health.outage() {
+        if let Some(words) = self.consumer.context().health.outage_reason() {
             tracing::info!("the group is not told of the end, for no broker answers: {words}");
             std::mem::forget(self);
         }
@@ -158,18 +161,18 @@ impl Member {
                 .take_if(|under_way| under_way.number == answer.number)
             {
                 if answer.result.is_ok() {
-                    self.consumer.context().health.answered();
+                    self.consumer.context().health.record_response();
                 }
                 drop(
                     under_way
                         .reply
-                        .send(answer.result.map_err(|code| failure::of_call(code, ""))),
+                        .send(answer.result.map_err(|code| failure::call_error(code, ""))),
                 );
             }
         }
         // Whoever waits for it does nothing else: where nobody answers, it is not worth waiting.
         let now = Instant::now();
-        let outage = self.consumer.context().health.outage();
+        let outage = self.consumer.context().health.outage_reason();
         if let Some(late) = self
             .committing
             .take_if(|under_way| outage.is_some() || now >= under_way.until)
@@ -181,7 +184,7 @@ impl Member {
     }
 }
 
-fn offsets(commits: &[Commit]) -> TopicPartitionList {
+fn offsets(commits: &[OffsetCommit]) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(commits.len());
     for commit in commits {
         let mut element = list.add_partition(&commit.partition.topic, commit.partition.index);
@@ -196,19 +199,19 @@ fn offsets(commits: &[Commit]) -> TopicPartitionList {
 
 /// What librdkafka calls while the member is served.
 struct Context {
-    health: Health,
-    told: Mutex<VecDeque<Told>>,
+    health: ClusterHealth,
+    told: Mutex<VecDeque<GroupEvent>>,
 }
 
 impl Context {
-    fn told(&self) -> MutexGuard<'_, VecDeque<Told>> {
+    fn told(&self) -> MutexGuard<'_, VecDeque<GroupEvent>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.health.heard(Notice::Log {
+        self.health.on_client_event(ClientEvent::Log {
             level: level.into(),
             text: format!("{facility} {line}"),
         });
@@ -216,12 +219,13 @@ impl ClientContext for Context {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
-        if failure::is_refusal(code)
+        if failure::needs_operator(code)
             && !matches!(code, Code::Authentication | Code::SaslAuthenticationFailed)
         {
-            self.told().push_back(Told::Refused(reason.to_owned()));
+            self.told()
+                .push_back(GroupEvent::Rejected(reason.to_owned()));
         }
-        self.health.failed(code, reason.to_owned());
+        self.health.record_error(code, reason.to_owned());
     }
 }
 
@@ -244,20 +248,20 @@ impl ConsumerContext for Context {
             let assigned = placed
                 .and_then(|()| consumer.incremental_assign(partitions))
                 .and_then(|()| consumer.pause(partitions));
-            self.health.answered();
-            (Told::Gained(named(partitions)), assigned)
+            self.health.record_response();
+            (GroupEvent::Assigned(named(partitions)), assigned)
         } else {
             // By the group, or by librdkafka itself, if no coordinator has answered for the session's length.
             // Given back at once: whoever reads on meanwhile is stopped by the watermark, and a group that waits reads nothing.
             (
-                Told::Lost(named(partitions)),
+                GroupEvent::Revoked(named(partitions)),
                 consumer.incremental_unassign(partitions),
             )
         };
         if let Err(error) = done {
             tracing::error!(%error, "librdkafka refuses its own assignment");
         }
-        if !matches!(&told, Told::Lost(partitions) if partitions.is_empty()) {
+        if !matches!(&told, GroupEvent::Revoked(partitions) if partitions.is_empty()) {
             self.told().push_back(told);
         }
     }

@@ -1,13 +1,16 @@
 //! How an opening looks after what a broker may have left open of the last transactions of its name: see `hanging`.
 
 use super::hanging::{
-    Hanging, OFFSETS, Sight, commit, is_behind_a_forgotten_one, is_of_markers, last,
+    HangingTxn, OFFSETS_TOPIC, PartitionScan, commit, describe_last_transaction,
+    follows_unfinished_transaction, is_offsets_partition,
 };
-use super::last::{End as Decision, Lasts};
-use super::transactor::{Desk, End, lost};
-use super::wire::{Connections, Unmet, is_open};
-use crate::broker::Transactional;
-use crate::limit::{KAFKA_MEND_MAX, KAFKA_MEND_PAUSE, KAFKA_TRANSACTION_TURN};
+use super::last::{TxnHistory, TxnOutcome as Decision};
+use super::transactor::{ExitReason, ProducerThread, failed};
+use super::wire::{AskError, Connections, is_plaintext};
+use crate::broker::ProducerIdentity;
+use crate::limit::{
+    KAFKA_TRANSACTION_CALL_TIMEOUT, KAFKA_TXN_REPAIR_PAUSE, KAFKA_TXN_REPAIR_TIMEOUT,
+};
 use crate::model::Partition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,9 +19,9 @@ use tokio::time::Instant;
 
 /// What openings of one cluster leave to those that follow.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct RecoveryState {
     /// By transactional id, for as long as something may hang. A producer that is made lets its coordinator forget it.
-    lasts: Mutex<BTreeMap<String, Lasts>>,
+    lasts: Mutex<BTreeMap<String, TxnHistory>>,
     /// Some partition was waited for in vain, and until then none is.
     impatient: Mutex<Option<Instant>>,
     /// It was told that nobody can be asked.
@@ -27,8 +30,8 @@ pub(super) struct Memory {
     first: Arc<AtomicUsize>,
 }
 
-impl Memory {
-    fn lasts(&self, id: &str) -> Lasts {
+impl RecoveryState {
+    fn lasts(&self, id: &str) -> TxnHistory {
         self.lasts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -37,7 +40,7 @@ impl Memory {
             .unwrap_or_default()
     }
 
-    fn keep(&self, id: &str, lasts: Lasts) {
+    fn keep(&self, id: &str, lasts: TxnHistory) {
         let mut kept = self.lasts.lock().unwrap_or_else(PoisonError::into_inner);
         if lasts.is_empty() {
             kept.remove(id)
@@ -55,7 +58,7 @@ impl Memory {
         if impatient.is_some_and(|until| now < until) {
             now
         } else {
-            now + KAFKA_MEND_MAX
+            now + KAFKA_TXN_REPAIR_TIMEOUT
         }
     }
 
@@ -63,19 +66,19 @@ impl Memory {
         *self
             .impatient
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(now + KAFKA_MEND_PAUSE);
+            .unwrap_or_else(PoisonError::into_inner) = Some(now + KAFKA_TXN_REPAIR_PAUSE);
     }
 }
 
 /// What one opening knows of the last transactions, and whom it asks.
-pub(super) struct Mending {
-    lasts: Lasts,
+pub(super) struct Recovery {
+    lasts: TxnHistory,
     connections: Connections,
 }
 
 /// What was ended.
 #[derive(Default)]
-struct Ended {
+struct Repaired {
     decided: BTreeSet<Partition>,
     /// As committed, for nobody knows how it was to end, and its marker will be.
     presumed: BTreeSet<Partition>,
@@ -83,16 +86,16 @@ struct Ended {
 
 /// What still hangs after all was tried, or may.
 #[derive(Default)]
-struct Left {
-    untold: BTreeMap<Partition, Unmet>,
-    refused: BTreeMap<Partition, Unmet>,
+struct Unrepaired {
+    untold: BTreeMap<Partition, AskError>,
+    refused: BTreeMap<Partition, AskError>,
     /// Nobody knows how it was to end.
     undecided: BTreeSet<Partition>,
     /// It was to be undone, and nobody can tell whether the marker would be, too.
     kept_back: BTreeSet<Partition>,
 }
 
-impl Left {
+impl Unrepaired {
     fn may_pass(&self) -> bool {
         self.out_of_reach().next().is_some()
     }
@@ -107,10 +110,10 @@ impl Left {
     }
 
     /// Why the next producer must not begin yet: its first commit ends what hangs where it goes, markers and records, in that way and no other.
-    fn forbids(&self, lasts: &Lasts) -> Option<String> {
+    fn forbids(&self, lasts: &TxnHistory) -> Option<String> {
         let marker = self
             .out_of_reach()
-            .find(|partition| is_of_markers(partition));
+            .find(|partition| is_offsets_partition(partition));
         let undone = self
             .out_of_reach()
             .find(|partition| lasts.is_undone_in(partition));
@@ -125,28 +128,28 @@ impl Left {
     }
 }
 
-impl Desk {
+impl ProducerThread {
     /// Before the producer of the last one is fenced: after that its coordinator does not know any more. `None`: nobody can be asked.
-    pub(super) fn ask_for_last(&mut self) -> Result<Option<Mending>, End> {
-        if !is_open(&self.cluster) {
+    pub(super) fn ask_for_last(&mut self) -> Result<Option<Recovery>, ExitReason> {
+        if !is_plaintext(&self.cluster) {
             return Ok(None);
         }
-        let mut lasts = self.memory.lasts(&self.name.id);
+        let mut lasts = self.memory.lasts(&self.name.transactional_id);
         let brokers = self.cluster.brokers.as_slice().into();
         let mut connections =
             Connections::new(brokers, self.memory.first.clone(), self.stop.clone());
-        let until = Instant::now() + KAFKA_MEND_MAX;
+        let until = Instant::now() + KAFKA_TXN_REPAIR_TIMEOUT;
         loop {
-            self.look()?;
+            self.check_usable()?;
             match self.learn_of_last(&mut connections, &mut lasts) {
                 Ok(()) => {
-                    self.memory.keep(&self.name.id, lasts.clone());
-                    return Ok((!lasts.is_empty()).then_some(Mending { lasts, connections }));
+                    self.memory.keep(&self.name.transactional_id, lasts.clone());
+                    return Ok((!lasts.is_empty()).then_some(Recovery { lasts, connections }));
                 }
-                Err(Unmet::Never(reason)) => {
+                Err(AskError::Permanent(reason)) => {
                     if !self.memory.is_told.swap(true, Ordering::Relaxed) {
                         tracing::warn!(
-                            transactional_id = self.name.id,
+                            transactional_id = self.name.transactional_id,
                             reason,
                             "brokers do not tell how the last transaction ended: what one of them forgets to end hangs until the next message of the \
                             shard goes there (docs/operate.md: a transaction that hangs); told once"
@@ -154,36 +157,40 @@ impl Desk {
                     }
                     return Ok(None);
                 }
-                Err(Unmet::Later(reason)) if until <= Instant::now() => {
-                    return Err(lost(format!(
+                Err(AskError::Retry(reason)) if until <= Instant::now() => {
+                    return Err(failed(format!(
                         "how the last transaction ended is not known: {reason}"
                     )));
                 }
-                Err(Unmet::Later(_)) => _ = self.turn(KAFKA_TRANSACTION_TURN),
+                Err(AskError::Retry(_)) => _ = self.poll(KAFKA_TRANSACTION_CALL_TIMEOUT),
             }
         }
     }
 
     /// And has one that was begun behind a forgotten one committed, lest both are undone.
-    fn learn_of_last(&self, connections: &mut Connections, lasts: &mut Lasts) -> Result<(), Unmet> {
-        let Transactional {
-            id,
-            group,
+    fn learn_of_last(
+        &self,
+        connections: &mut Connections,
+        lasts: &mut TxnHistory,
+    ) -> Result<(), AskError> {
+        let ProducerIdentity {
+            transactional_id: id,
+            offset_group: group,
             partition,
             ..
         } = &self.name;
-        let Some(told) = last(connections, id)? else {
+        let Some(told) = describe_last_transaction(connections, id)? else {
             return Ok(());
         };
         lasts.add(told);
-        if is_behind_a_forgotten_one(connections, lasts, partition, group)?
+        if follows_unfinished_transaction(connections, lasts, partition, group)?
             && let Some(under_way) = lasts.under_way_mut()
             // Not one that has come to its own marker in between.
-            && last(connections, id)?.as_ref() == Some(&*under_way)
+            && describe_last_transaction(connections, id)?.as_ref() == Some(&*under_way)
         {
             // Refused, it is another state by now.
             commit(connections, id, under_way)
-                .map_err(|unmet| Unmet::Later(unmet.reason().to_owned()))?;
+                .map_err(|unmet| AskError::Retry(unmet.reason().to_owned()))?;
             under_way.end = Decision::Committed;
             tracing::warn!(
                 transactional_id = id,
@@ -195,60 +202,62 @@ impl Desk {
     }
 
     /// When it is fenced, and before anything of the next one is written anywhere.
-    pub(super) fn end_what_hangs(&mut self, mut mending: Mending) -> Result<(), End> {
+    pub(super) fn end_what_hangs(&mut self, mut mending: Recovery) -> Result<(), ExitReason> {
         self.learn_who_ended(&mut mending)?;
         let until = self.memory.patience(Instant::now());
-        let mut ended = Ended::default();
+        let mut ended = Repaired::default();
         let left = loop {
-            self.look()?;
+            self.check_usable()?;
             let left = self.end_what_is_seen(&mut mending, &mut ended);
             if !left.may_pass() || until <= Instant::now() {
                 break left;
             }
-            self.turn(KAFKA_TRANSACTION_TURN);
+            self.poll(KAFKA_TRANSACTION_CALL_TIMEOUT);
         };
-        self.look()?;
+        self.check_usable()?;
         self.tell_of(&ended, &left);
         if left.untold.is_empty() && left.refused.is_empty() {
-            self.memory.keep(&self.name.id, Lasts::default());
+            self.memory
+                .keep(&self.name.transactional_id, TxnHistory::default());
         } else if left.may_pass() {
             self.memory.lose_patience(Instant::now());
         }
         left.forbids(&mending.lasts)
-            .map_or(Ok(()), |reason| Err(lost(reason)))
+            .map_or(Ok(()), |reason| Err(failed(reason)))
     }
 
     /// Of a transaction that was under way: whether the fence ended it.
-    fn learn_who_ended(&mut self, mending: &mut Mending) -> Result<(), End> {
+    fn learn_who_ended(&mut self, mending: &mut Recovery) -> Result<(), ExitReason> {
         let Some(last_one) = mending.lasts.under_way_mut() else {
             return Ok(());
         };
-        match last(&mut mending.connections, &self.name.id) {
+        match describe_last_transaction(&mut mending.connections, &self.name.transactional_id) {
             Ok(Some(now)) => {
                 last_one.fenced_by(&now);
-                self.memory.keep(&self.name.id, mending.lasts.clone());
+                self.memory
+                    .keep(&self.name.transactional_id, mending.lasts.clone());
                 Ok(())
             }
             Ok(None) => Ok(()),
-            Err(unmet) => Err(lost(format!(
+            Err(unmet) => Err(failed(format!(
                 "how the last transaction ended is not known: {}",
                 unmet.reason()
             ))),
         }
     }
 
-    fn end_what_is_seen(&self, mending: &mut Mending, ended: &mut Ended) -> Left {
-        let Mending { lasts, connections } = mending;
-        let mut left = Left::default();
-        let mut sight = match Sight::take(
+    fn end_what_is_seen(&self, mending: &mut Recovery, ended: &mut Repaired) -> Unrepaired {
+        let Recovery { lasts, connections } = mending;
+        let mut left = Unrepaired::default();
+        let mut sight = match PartitionScan::take(
             connections,
             lasts,
-            (&self.name.reach, &self.name.partition),
-            &self.name.group,
+            (&self.name.target_topics, &self.name.partition),
+            &self.name.offset_group,
         ) {
             Ok(sight) => sight,
             Err(unmet) => {
-                left.untold.insert(Partition::new(OFFSETS, 0), unmet);
+                left.untold.insert(Partition::new(OFFSETS_TOPIC, 0), unmet);
                 return left;
             }
         };
@@ -256,19 +265,19 @@ impl Desk {
         // The marker comes first: undone elsewhere and not there, messages would count as delivered that are not.
         sight
             .hanging
-            .sort_by_key(|hanging| !is_of_markers(&hanging.partition));
+            .sort_by_key(|hanging| !is_offsets_partition(&hanging.partition));
         let presumed: Vec<_> = sight
             .hanging
             .iter()
             .filter(|hanging| hanging.is_presumed())
-            .map(Hanging::of)
+            .map(HangingTxn::of)
             .collect();
         for hanging in sight.hanging {
             let is_marker_sure = !left
                 .untold
                 .keys()
                 .chain(left.refused.keys())
-                .any(is_of_markers);
+                .any(is_offsets_partition);
             match hanging
                 .is_committed
                 .or(presumed.contains(&hanging.of()).then_some(true))
@@ -287,8 +296,8 @@ impl Desk {
         left
     }
 
-    fn tell_of(&self, ended: &Ended, left: &Left) {
-        let id = &self.name.id;
+    fn tell_of(&self, ended: &Repaired, left: &Unrepaired) {
+        let id = &self.name.transactional_id;
         if !ended.presumed.is_empty() {
             tracing::warn!(
                 transactional_id = id,
@@ -318,7 +327,7 @@ impl Desk {
                 .values()
                 .chain(left.untold.values())
                 .next()
-                .map_or("nobody knows how", Unmet::reason);
+                .map_or("nobody knows how", AskError::reason);
             tracing::warn!(
                 transactional_id = id,
                 partitions = ?names(&hanging),
@@ -339,7 +348,7 @@ fn names(partitions: &BTreeSet<Partition>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::last::Last;
+    use super::super::last::TxnRecord;
     use super::*;
     use kafka_protocol::messages::ProducerId;
 
@@ -347,9 +356,9 @@ mod tests {
         Partition::new("orders", index)
     }
 
-    fn under_way_in(index: i32) -> Lasts {
-        let mut lasts = Lasts::default();
-        lasts.add(Last::new(
+    fn under_way_in(index: i32) -> TxnHistory {
+        let mut lasts = TxnHistory::default();
+        lasts.add(TxnRecord::new(
             (ProducerId(7), 5),
             0,
             "Ongoing",
@@ -361,26 +370,26 @@ mod tests {
     #[test]
     fn nothing_begins_while_the_marker_or_what_is_undone_is_out_of_reach() {
         let (later, never) = (
-            Unmet::Later("it has no leader".to_owned()),
-            Unmet::Never("unknown".to_owned()),
+            AskError::Retry("it has no leader".to_owned()),
+            AskError::Permanent("unknown".to_owned()),
         );
         for (partition, unmet, forbids) in [
-            (Partition::new(OFFSETS, 3), &later, true),
+            (Partition::new(OFFSETS_TOPIC, 3), &later, true),
             (place(1), &later, true),
             (place(0), &later, false),
             // What is never told is not waited for.
-            (Partition::new(OFFSETS, 3), &never, false),
+            (Partition::new(OFFSETS_TOPIC, 3), &never, false),
             (place(1), &never, false),
         ] {
             let there = || BTreeMap::from([(partition.clone(), unmet.clone())]);
             for left in [
-                Left {
+                Unrepaired {
                     untold: there(),
-                    ..Left::default()
+                    ..Unrepaired::default()
                 },
-                Left {
+                Unrepaired {
                     refused: there(),
-                    ..Left::default()
+                    ..Unrepaired::default()
                 },
             ] {
                 assert_eq!(

@@ -4,24 +4,24 @@
 //! Not for tests of promises: it keeps the newest 5 MiB or 100,000 records of a partition and forgets the rest without a word, has no
 //! transactions to rely on, and answers a fetch that finds nothing only when its wait is over, hence [`InProcess::PROPERTIES`].
 
+use super::client_creation_error;
 use super::raw::MockBroker;
-use super::unmade;
 use crate::broker::Error;
 
 /// Two brokers, which end when this is dropped: end their clients first.
-pub(crate) struct InProcess(MockBroker);
+pub(crate) struct InProcessKafka(MockBroker);
 
-impl InProcess {
+impl InProcessKafka {
     /// What its clients are to set: messages that arrive during a fetch are seen only when its wait is over.
     pub(crate) const PROPERTIES: &[(&str, &str)] = &[("fetch.wait.max.ms", "2")];
 
     /// Starts it with topics of so many partitions each.
     pub(crate) fn start(topics: &[(&str, i32)]) -> Result<Self, Error> {
-        let broker = MockBroker::start().map_err(|error| unmade(&error))?;
+        let broker = MockBroker::start().map_err(|error| client_creation_error(&error))?;
         for (topic, partitions) in topics {
             broker
                 .create_topic(topic, *partitions)
-                .map_err(|error| unmade(&error))?;
+                .map_err(|error| client_creation_error(&error))?;
         }
         Ok(Self(broker))
     }
@@ -36,13 +36,15 @@ impl InProcess {
 mod tests {
     use super::*;
     use crate::broker::kafka::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget};
-    use crate::broker::{Catalog, Commit, Described, Event, Outgoing, Sent, Source, Target};
+    use crate::broker::{
+        Catalog, Event, OffsetCommit, OutgoingRecord, PartitionInfo, SendResult, Source, Target,
+    };
     use crate::health::Health;
     use crate::model::{Headers, Offset, Partition};
     use std::time::Duration;
 
-    fn cluster(broker: &InProcess) -> Cluster {
-        let properties = InProcess::PROPERTIES
+    fn cluster(broker: &InProcessKafka) -> Cluster {
+        let properties = InProcessKafka::PROPERTIES
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Cluster {
@@ -53,7 +55,7 @@ mod tests {
     }
 
     async fn next(source: &mut KafkaSource) -> Event {
-        tokio::time::timeout(Duration::from_secs(20), source.next())
+        tokio::time::timeout(Duration::from_secs(20), source.next_event())
             .await
             .expect("something happens")
             .expect("no error")
@@ -62,7 +64,7 @@ mod tests {
     /// One that got there would end the broker, and hang who ends it in order.
     #[test]
     fn no_signal_reaches_the_thread_that_serves_it() {
-        let _broker = InProcess::start(&[]).unwrap();
+        let _broker = InProcessKafka::start(&[]).unwrap();
         let is_blocked = |folder: std::path::PathBuf| {
             let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
             let blocked = status
@@ -95,31 +97,31 @@ mod tests {
     /// What the service asks of a broker, and what a mock could well lack: positions of partitions, groups, commits with their metadata.
     #[tokio::test]
     async fn every_port_works_on_it() {
-        let broker = InProcess::start(&[("in", 2)]).unwrap();
+        let broker = InProcessKafka::start(&[("in", 2)]).unwrap();
         let (cluster, health) = (cluster(&broker), Health::new());
         let partitions = [Partition::new("in", 0), Partition::new("in", 1)];
-        let mut target = KafkaTarget::new(&cluster, 10, health.part("target")).unwrap();
-        let record = Outgoing {
+        let mut target = KafkaTarget::new(&cluster, 10, health.register("target")).unwrap();
+        let record = OutgoingRecord {
             topic: "in",
             partition: Some(1),
             key: Some(b"k"),
             payload: None,
             headers: Headers::default(),
-            stays: |_| true,
-            extra: &[("a", b"b")],
+            keep_header: |_| true,
+            extra_headers: &[("a", b"b")],
         };
-        assert_eq!(target.send(&record, 7), Sent::Taken);
-        let reports = target.reports().await;
+        assert_eq!(target.send(&record, 7), SendResult::Accepted);
+        let reports = target.next_reports().await;
         assert_eq!((reports[0].ticket, &reports[0].outcome), (7, &Ok(())));
 
         let mut source = KafkaSource::new(
             &cluster,
             "g".to_owned(),
             &["in".to_owned()],
-            health.part("source"),
+            health.register("source"),
         )
         .unwrap();
-        let Event::Gained(mut gained) = next(&mut source).await else {
+        let Event::Assigned(mut gained) = next(&mut source).await else {
             panic!("nothing gained")
         };
         gained.sort();
@@ -127,7 +129,13 @@ mod tests {
         let described = source.describe(&gained).await.unwrap();
         let ranges: Vec<_> = described
             .iter()
-            .map(|Described { first, end, .. }| (first.0, end.0))
+            .map(
+                |PartitionInfo {
+                     first_offset,
+                     end_offset,
+                     ..
+                 }| (first_offset.0, end_offset.0),
+            )
             .collect();
         assert_eq!(ranges, [(0, 0), (0, 1)]);
         source.start(&gained[1], Offset(0), 1);
@@ -140,14 +148,15 @@ mod tests {
             record.headers.iter().next(),
             Some((&b"a"[..], Some(&b"b"[..])))
         );
-        let commit = Commit {
+        let commit = OffsetCommit {
             partition: gained[1].clone(),
             offset: Offset(1),
             metadata: "what was delivered".to_owned(),
         };
         source.commit(&[commit]).await.unwrap();
 
-        let mut catalog = KafkaCatalog::new(&cluster, Some("g"), health.part("catalog")).unwrap();
+        let mut catalog =
+            KafkaCatalog::new(&cluster, Some("g"), health.register("catalog")).unwrap();
         assert_eq!(
             catalog
                 .partitions(&["in".to_owned(), "none".to_owned()])
@@ -156,7 +165,7 @@ mod tests {
             partitions
         );
         assert_eq!(
-            catalog.committed("g", &partitions).await.unwrap(),
+            catalog.committed_metadata("g", &partitions).await.unwrap(),
             [None, Some("what was delivered".to_owned())]
         );
         tokio::join!(source.close(), catalog.close(), target.close());

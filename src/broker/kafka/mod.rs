@@ -49,13 +49,13 @@ mod wire;
 pub(crate) use catalog::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
-pub(crate) use mock::InProcess;
+pub(crate) use mock::InProcessKafka;
 pub(crate) use source::KafkaSource;
 pub(crate) use target::KafkaTarget;
-pub(crate) use transact::KafkaTransactors;
+pub(crate) use transact::KafkaTransactionalProducers;
 
-use super::{Error, thread};
-use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_MAX};
+use super::{Error, client_thread};
+use crate::limit::{KAFKA_METADATA_AGE_MAX, KAFKA_METADATA_INTERVAL, KAFKA_RECONNECT_DELAY_MAX};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use std::collections::BTreeMap;
@@ -74,33 +74,36 @@ pub(crate) struct Cluster {
 }
 
 /// What one kind of client sets: `defaults`, and `bounds` from `limit.rs`, give way to the cluster's properties; `owned` do not.
-struct Side {
+struct ClientOptions {
     defaults: &'static [(&'static str, &'static str)],
-    bounds: &'static [(&'static str, u64)],
-    owned: &'static [(&'static str, &'static str)],
+    limits: &'static [(&'static str, u64)],
+    enforced: &'static [(&'static str, &'static str)],
 }
 
 /// Of every client.
-const EVERY: Side = Side {
+const ALL_CLIENTS: ClientOptions = ClientOptions {
     defaults: &[
         ("client.id", "postdate"),
         ("socket.keepalive.enable", "true"),
         // What brokers may ask of clients' own metrics. A client that ends waits up to a second to hand in the last of them.
         ("enable.metrics.push", "false"),
     ],
-    bounds: &[
+    limits: &[
         (
             "topic.metadata.refresh.interval.ms",
             millis(KAFKA_METADATA_INTERVAL),
         ),
         ("metadata.max.age.ms", millis(KAFKA_METADATA_AGE_MAX)),
-        ("reconnect.backoff.max.ms", millis(KAFKA_RECONNECT_MAX)),
+        (
+            "reconnect.backoff.max.ms",
+            millis(KAFKA_RECONNECT_DELAY_MAX),
+        ),
     ],
-    owned: &[],
+    enforced: &[],
 };
 
 /// Owned by every client that sends.
-const SENDING: &[(&str, &str)] = &[
+const PRODUCER_ENFORCED: &[(&str, &str)] = &[
     ("enable.idempotence", "true"),
     ("request.required.acks", "all"),
     ("partitioner", "murmur2_random"),
@@ -123,7 +126,7 @@ const TOPIC_BYTES_MAX: usize = 249;
 
 /// Whether Kafka can have a topic of that name. One that it cannot have must not reach librdkafka, which ends a name at a zero byte, takes
 /// one that begins with `^` for a pattern, and asks the brokers for any other with every refresh from then on.
-fn is_topic_name(name: &str) -> bool {
+fn is_valid_topic_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..=TOPIC_BYTES_MAX).contains(&name.len())
         && name.bytes().all(fits)
@@ -131,7 +134,7 @@ fn is_topic_name(name: &str) -> bool {
         && name != ".."
 }
 
-fn no_topic_name(name: &str) -> String {
+fn invalid_topic_name(name: &str) -> String {
     format!(
         "`{}` is not a name that a topic can have: 1-{TOPIC_BYTES_MAX} of A-Z a-z 0-9 . _ -, neither . nor ..",
         name.escape_debug()
@@ -153,10 +156,10 @@ const ALIASES: &[(&str, &str)] = &[
 
 impl Cluster {
     /// The options of a client; `more` are owned too, but known only now.
-    fn config(&self, side: &Side, more: &[(&str, String)]) -> ClientConfig {
+    fn config(&self, side: &ClientOptions, more: &[(&str, String)]) -> ClientConfig {
         let brokers = [("metadata.broker.list", self.brokers.join(","))];
         let owned: BTreeMap<&str, &str> = side
-            .owned
+            .enforced
             .iter()
             .copied()
             .chain(
@@ -165,24 +168,24 @@ impl Cluster {
                     .chain(more)
                     .map(|(name, value)| (*name, value.as_str())),
             )
-            .map(|(name, value)| (real_name(name), value))
+            .map(|(name, value)| (canonical_name(name), value))
             .collect();
-        let bounds: Vec<_> = EVERY
-            .bounds
+        let bounds: Vec<_> = ALL_CLIENTS
+            .limits
             .iter()
-            .chain(side.bounds)
+            .chain(side.limits)
             .map(|(name, bound)| (*name, bound.to_string()))
             .collect();
-        let defaults = EVERY.defaults.iter().chain(side.defaults).copied();
+        let defaults = ALL_CLIENTS.defaults.iter().chain(side.defaults).copied();
         let mut options: BTreeMap<&str, &str> = defaults
             .chain(bounds.iter().map(|(name, bound)| (*name, bound.as_str())))
-            .map(|(name, value)| (real_name(name), value))
+            .map(|(name, value)| (canonical_name(name), value))
             .collect();
         for (name, value) in &self.properties {
-            if owned.contains_key(real_name(name)) {
+            if owned.contains_key(canonical_name(name)) {
                 tracing::warn!(cluster = %self.name, property = name, "a property that postdate's promises rest on is left as it is");
             }
-            options.insert(real_name(name), value);
+            options.insert(canonical_name(name), value);
         }
         options.extend(owned);
         let mut config: ClientConfig = options
@@ -194,7 +197,7 @@ impl Cluster {
     }
 }
 
-fn real_name(name: &str) -> &str {
+fn canonical_name(name: &str) -> &str {
     ALIASES
         .iter()
         .find(|(alias, _)| *alias == name)
@@ -211,19 +214,19 @@ fn log_level() -> RDKafkaLogLevel {
 }
 
 /// Why a client could not be made: its options, for it does not need a broker to be made.
-fn unmade(error: &KafkaError) -> Error {
+fn client_creation_error(error: &KafkaError) -> Error {
     match error {
         KafkaError::ClientConfig(_, reason, name, value)
             if value.is_empty() || !reason.contains(value.as_str()) =>
         {
-            Error::Refused(format!("the property `{name}`: {reason}"))
+            Error::Rejected(format!("the property `{name}`: {reason}"))
         }
         // librdkafka's reason repeats the value, which may be a secret.
-        KafkaError::ClientConfig(_, _, name, _) => Error::Refused(format!(
+        KafkaError::ClientConfig(_, _, name, _) => Error::Rejected(format!(
             "the property `{name}` cannot have the value it has"
         )),
-        KafkaError::ClientCreation(reason) => Error::Refused(reason.clone()),
-        other => Error::Refused(other.to_string()),
+        KafkaError::ClientCreation(reason) => Error::Rejected(reason.clone()),
+        other => Error::Rejected(other.to_string()),
     }
 }
 
@@ -231,10 +234,10 @@ fn unmade(error: &KafkaError) -> Error {
 mod tests {
     use super::*;
 
-    const SIDE: Side = Side {
+    const SIDE: ClientOptions = ClientOptions {
         defaults: &[("linger.ms", "1")],
-        bounds: &[("session.timeout.ms", 6_000), ("retries", 3)],
-        owned: &[("acks", "all")],
+        limits: &[("session.timeout.ms", 6_000), ("retries", 3)],
+        enforced: &[("acks", "all")],
     };
 
     fn cluster(properties: &[(&str, &str)]) -> Cluster {
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn a_name_that_no_topic_can_have_is_known() {
         for name in ["a", "A-z_0.9", "...", "__x", &"x".repeat(249)] {
-            assert!(is_topic_name(name), "{name}");
+            assert!(is_valid_topic_name(name), "{name}");
         }
         for name in [
             "",
@@ -290,7 +293,7 @@ mod tests {
             "a*",
             &"x".repeat(250),
         ] {
-            assert!(!is_topic_name(name), "{name:?}");
+            assert!(!is_valid_topic_name(name), "{name:?}");
         }
     }
 
@@ -320,7 +323,7 @@ mod tests {
         let Err(error) = config.create_native_config() else {
             panic!("hunter2 is not a number")
         };
-        let text = unmade(&error).to_string();
+        let text = client_creation_error(&error).to_string();
         assert!(
             text.contains("session.timeout.ms") && !text.contains("hunter2"),
             "{text}"
@@ -329,7 +332,7 @@ mod tests {
         let Err(error) = config.create_native_config() else {
             panic!("there is no such property")
         };
-        let text = unmade(&error).to_string();
+        let text = client_creation_error(&error).to_string();
         assert!(text.contains("sesion.timeout.ms"), "{text}");
     }
 }

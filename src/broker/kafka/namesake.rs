@@ -9,7 +9,7 @@ const BASE: u64 = 31;
 const LENGTH: u32 = 9;
 
 /// The same name for the same group, always: the name, `.ended.`, and letters that make the hashes equal.
-pub(super) fn namesake(group: &str) -> String {
+pub(super) fn colocated_group(group: &str) -> String {
     let start = format!("{group}.ended.");
     let plain = format!("{start}{}", "a".repeat(LENGTH as usize));
     let lacks = u64::from(hash(group).wrapping_sub(hash(&plain)));
@@ -30,7 +30,7 @@ fn letters(sum: u64) -> Option<String> {
 }
 
 /// Which of the partitions of `__consumer_offsets` holds what a group has committed.
-pub(super) fn place(group: &str, partitions: i32) -> i32 {
+pub(super) fn offsets_partition(group: &str, partitions: i32) -> i32 {
     // As Java's: the least of all numbers has no positive counterpart.
     hash(group).cast_signed().checked_abs().unwrap_or(0) % partitions.max(1)
 }
@@ -62,10 +62,10 @@ mod tests {
             "postdate.orders.delivered",
             "prod.orders.delivered",
         ]
-        .map(|group| place(group, 50));
+        .map(|group| offsets_partition(group, 50));
         assert_eq!(at, [25, 15, 40]);
         assert_eq!(
-            place("polygenelubricants", 50),
+            offsets_partition("polygenelubricants", 50),
             0,
             "the least of all numbers"
         );
@@ -74,7 +74,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_namesake_lies_in_the_same_partition_and_is_another(group in "[a-z.]{1,60}|\\PC{1,20}") {
-            let other = namesake(&group);
+            let other = colocated_group(&group);
             prop_assert_eq!(hash(&other), hash(&group));
             prop_assert!(other.len() == group.len() + ".ended.".len() + LENGTH as usize && other.starts_with(&group));
         }

@@ -1,13 +1,13 @@
 //! The consumer that reads partitions from explicit offsets, and makes batches of what it reads. Which partitions the group gave to this
 //! process is not its affair.
 
-use super::health::Health;
-use super::raw::{Message, Native, Reader};
-use super::{Cluster, Side, failure, kbytes, millis, unmade};
-use crate::broker::{Batch, Error, Event};
+use super::health::ClusterHealth;
+use super::raw::{Message, NativeClient, NativeConsumer};
+use super::{ClientOptions, Cluster, client_creation_error, failure, kbytes, millis};
+use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    KAFKA_ANSWER_BYTES_MAX, KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_PAUSE, KAFKA_FETCH_WAIT_MAX,
-    KAFKA_FETCHED_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
+    KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX,
+    KAFKA_READ_MESSAGES_MAX, KAFKA_RESPONSE_BYTES_MAX,
 };
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
@@ -16,19 +16,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::thread::Thread;
 
-const SIDE: Side = Side {
+const SIDE: ClientOptions = ClientOptions {
     defaults: &[],
-    bounds: &[
+    limits: &[
         (
             "queued.max.messages.kbytes",
-            kbytes(KAFKA_FETCHED_BYTES_MAX),
+            kbytes(KAFKA_PREFETCH_BYTES_MAX),
         ),
-        ("fetch.max.bytes", KAFKA_FETCHED_BYTES_MAX),
-        ("fetch.queue.backoff.ms", millis(KAFKA_FETCH_PAUSE)),
+        ("fetch.max.bytes", KAFKA_PREFETCH_BYTES_MAX),
+        ("fetch.queue.backoff.ms", millis(KAFKA_FETCH_BACKOFF)),
         ("fetch.wait.max.ms", millis(KAFKA_FETCH_WAIT_MAX)),
-        ("receive.message.max.bytes", KAFKA_ANSWER_BYTES_MAX),
+        ("receive.message.max.bytes", KAFKA_RESPONSE_BYTES_MAX),
     ],
-    owned: &[
+    enforced: &[
         ("auto.offset.reset", "error"),
         ("enable.auto.commit", "false"),
         ("enable.auto.offset.store", "false"),
@@ -44,26 +44,30 @@ pub(super) struct Start {
     pub(super) epoch: u64,
 }
 
-pub(super) struct PartitionReader {
-    reader: Reader,
-    slots: Slots,
-    health: Health,
+pub(super) struct PartitionConsumer {
+    reader: NativeConsumer,
+    slots: Partitions,
+    health: ClusterHealth,
 }
 
-impl PartitionReader {
+impl PartitionConsumer {
     /// `group` is not joined; librdkafka reads nothing without a name of one, and this one's access is granted already.
-    pub(super) fn new(cluster: &Cluster, group: &str, health: Health) -> Result<Self, Error> {
+    pub(super) fn new(
+        cluster: &Cluster,
+        group: &str,
+        health: ClusterHealth,
+    ) -> Result<Self, Error> {
         let config = cluster.config(&SIDE, &[("group.id", group.to_owned())]);
-        let reader =
-            Reader::new(&config, KAFKA_READ_MESSAGES_MAX).map_err(|error| unmade(&error))?;
+        let reader = NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)
+            .map_err(|error| client_creation_error(&error))?;
         Ok(Self {
             reader,
-            slots: Slots::default(),
+            slots: Partitions::default(),
             health,
         })
     }
 
-    pub(super) fn native(&self) -> &Arc<Native> {
+    pub(super) fn native(&self) -> &Arc<NativeClient> {
         self.reader.native()
     }
 
@@ -74,7 +78,11 @@ impl PartitionReader {
     /// Serves the client's own notices.
     pub(super) fn serve(&self) {
         let health = &self.health;
-        while self.reader.serve(&mut |notice| health.heard(notice)) > 0 {}
+        while self
+            .reader
+            .serve(&mut |notice| health.on_client_event(notice))
+            > 0
+        {}
     }
 
     /// Starts partitions, anew if they are read already, and stops those that want nothing.
@@ -103,7 +111,7 @@ impl PartitionReader {
     }
 
     /// What is read of a topic that is another one under its old name: its positions mean nothing any more.
-    pub(super) fn give_up(&mut self, topic: &str, read: &mut Read) -> Result<(), Error> {
+    pub(super) fn give_up(&mut self, topic: &str, read: &mut ReadResult) -> Result<(), Error> {
         let gone: Vec<(Partition, u64)> = self.slots.of(topic);
         let wants = gone
             .iter()
@@ -117,7 +125,7 @@ impl PartitionReader {
     }
 
     /// Adds what has been fetched, without waiting. `false`: nothing is left for now.
-    pub(super) fn read(&mut self, read: &mut Read) -> bool {
+    pub(super) fn read(&mut self, read: &mut ReadResult) -> bool {
         let Self {
             reader,
             slots,
@@ -129,7 +137,7 @@ impl PartitionReader {
             slots.take(message, read, health);
         });
         if heard {
-            health.answered();
+            health.record_response();
         }
         slots.flush(read);
         more
@@ -138,24 +146,24 @@ impl PartitionReader {
 
 /// What one read brought.
 #[derive(Default)]
-pub(super) struct Read {
+pub(super) struct ReadResult {
     pub(super) events: VecDeque<Event>,
     /// A person must act before these partitions can be read on.
     pub(super) refusals: Vec<String>,
 }
 
 /// One partition that is read.
-struct Slot {
+struct PartitionState {
     partition: Partition,
     epoch: u64,
     /// What lies before it was handed out, or skipped by the broker.
     next: u64,
-    batch: Batch,
+    batch: RecordBatch,
     /// What the batch before held: records and bytes.
     before: (usize, usize),
 }
 
-impl Slot {
+impl PartitionState {
     fn push(&mut self, offset: Offset, message: &Message<'_>) {
         if self.batch.len() == 0 {
             self.batch.reserve(self.before);
@@ -178,7 +186,7 @@ impl Slot {
             );
             events.push_back(Event::Records(std::mem::replace(
                 &mut self.batch,
-                Batch::new(self.partition.clone(), self.epoch),
+                RecordBatch::new(self.partition.clone(), self.epoch),
             )));
         }
     }
@@ -186,17 +194,17 @@ impl Slot {
 
 /// The partitions that are read, found by what their messages carry.
 #[derive(Default)]
-struct Slots {
-    all: Vec<Slot>,
+struct Partitions {
+    all: Vec<PartitionState>,
     /// Places in `all` by [`Message::origin`]; forgotten whenever a partition comes or goes, for then librdkafka may use an address anew.
     by_origin: BTreeMap<(usize, i32), usize>,
     last: Option<((usize, i32), usize)>,
 }
 
-impl Slots {
+impl Partitions {
     fn insert(&mut self, partition: Partition, start: Start) {
-        let batch = Batch::new(partition.clone(), start.epoch);
-        self.all.push(Slot {
+        let batch = RecordBatch::new(partition.clone(), start.epoch);
+        self.all.push(PartitionState {
             partition,
             epoch: start.epoch,
             next: start.from.0,
@@ -225,13 +233,13 @@ impl Slots {
             .collect()
     }
 
-    fn find(&mut self, message: &Message<'_>) -> Option<&mut Slot> {
+    fn find(&mut self, message: &Message<'_>) -> Option<&mut PartitionState> {
         let origin = message.origin();
         let at = match self.last {
             Some((last, at)) if last == origin => at,
             _ => {
                 let at = self.by_origin.get(&origin).copied().or_else(|| {
-                    let is_its = |slot: &Slot| {
+                    let is_its = |slot: &PartitionState| {
                         slot.partition.index == message.partition()
                             && &*slot.partition.topic == message.topic()
                     };
@@ -245,7 +253,7 @@ impl Slots {
         self.all.get_mut(at)
     }
 
-    fn take(&mut self, message: &Message<'_>, read: &mut Read, health: &Health) {
+    fn take(&mut self, message: &Message<'_>, read: &mut ReadResult, health: &ClusterHealth) {
         if let Some((code, words)) = message.error() {
             return self.take_error(message, (code, words), read, health);
         }
@@ -270,11 +278,11 @@ impl Slots {
         &mut self,
         message: &Message<'_>,
         (code, words): (Code, String),
-        read: &mut Read,
-        health: &Health,
+        read: &mut ReadResult,
+        health: &ClusterHealth,
     ) {
         let Some(slot) = self.find(message) else {
-            return health.failed(code, words);
+            return health.record_error(code, words);
         };
         let (partition, epoch) = (slot.partition.clone(), slot.epoch);
         match code {
@@ -282,7 +290,7 @@ impl Slots {
                 let at = u64::try_from(message.offset()).unwrap_or(0).max(slot.next);
                 slot.next = at;
                 slot.flush(&mut read.events);
-                read.events.push_back(Event::End {
+                read.events.push_back(Event::EndReached {
                     partition,
                     epoch,
                     at: Offset(at),
@@ -293,14 +301,14 @@ impl Slots {
                 read.events
                     .push_back(Event::OutOfRange { partition, epoch });
             }
-            _ if failure::is_refusal(code) => read
+            _ if failure::needs_operator(code) => read
                 .refusals
                 .push(format!("{partition} cannot be read: {words}")),
-            _ => health.failed(code, words),
+            _ => health.record_error(code, words),
         }
     }
 
-    fn flush(&mut self, read: &mut Read) {
+    fn flush(&mut self, read: &mut ReadResult) {
         for slot in &mut self.all {
             slot.flush(&mut read.events);
         }

@@ -5,24 +5,24 @@
 //! | between caller and thread | bound |
 //! |---|---|
 //! | what the group did | a few; it overtakes records, for these may wait for long |
-//! | records | [`KAFKA_EVENTS_MAX`] batches, [`KAFKA_EVENT_BYTES_MAX`] bytes; then the reader is not read any more, and librdkafka stops at its own bound |
+//! | records | [`KAFKA_RECORD_QUEUE_BATCHES_MAX`] batches, [`KAFKA_RECORD_QUEUE_BYTES_MAX`] bytes; then the reader is not read any more, and librdkafka stops at its own bound |
 //! | what is to be read | one wish a partition: a later one replaces it |
 //! | commits | one under way, one waiting |
 //!
 //! The group is served whether or not records are taken: a stalled caller keeps its partitions.
 
-use super::health::{Health, Probe};
-use super::inquiry::{Chores, Inquiry};
-use super::member::{Committing, Member, Told};
-use super::raw::Native;
-use super::reader::{PartitionReader, Read, Start};
-use super::thread::Thread;
-use super::{Cluster, is_topic_name, no_topic_name};
-use crate::broker::{Commit, Described, Error, Event, Source};
-use crate::health::Part;
+use super::client_thread::ClientThread;
+use super::health::{ClusterHealth, ClusterProbe};
+use super::inquiry::{AdminWorker, Chores};
+use super::member::{CommitRequest, GroupConsumer, GroupEvent};
+use super::raw::NativeClient;
+use super::reader::{PartitionConsumer, ReadResult, Start};
+use super::{Cluster, invalid_topic_name, is_valid_topic_name};
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
+use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_CONTROLS_MAX, KAFKA_EVENT_BYTES_MAX, KAFKA_EVENTS_MAX, KAFKA_REFUSAL_INTERVAL,
-    KAFKA_SOURCE_IDLE,
+    KAFKA_GROUP_EVENT_QUEUE_MAX, KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_RECORD_QUEUE_BYTES_MAX,
+    KAFKA_REFUSAL_LOG_INTERVAL, KAFKA_SOURCE_WAKE_INTERVAL,
 };
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
@@ -41,29 +41,29 @@ pub(crate) struct KafkaSource {
     epochs: BTreeMap<Partition, u64>,
     shared: Arc<Shared>,
     /// The reader's client.
-    native: Arc<Native>,
-    inquiry: Inquiry,
-    thread: Thread,
+    native: Arc<NativeClient>,
+    inquiry: AdminWorker,
+    thread: ClientThread,
 }
 
 /// Between the caller and the thread.
 #[derive(Default)]
 struct Shared {
-    wishes: Mutex<Wishes>,
+    wishes: Mutex<ReadCommands>,
     bytes: AtomicUsize,
     stop: AtomicBool,
 }
 
 #[derive(Default)]
-struct Wishes {
+struct ReadCommands {
     starts: BTreeMap<Partition, Option<Start>>,
-    commit: Option<Committing>,
+    commit: Option<CommitRequest>,
     /// Topics that are others under their old names.
     changed: BTreeSet<String>,
 }
 
 impl Shared {
-    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+    fn wishes(&self) -> MutexGuard<'_, ReadCommands> {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,41 +74,41 @@ impl KafkaSource {
         cluster: &Cluster,
         group: String,
         topics: &[String],
-        part: Part,
+        part: HealthPart,
     ) -> Result<Self, Error> {
-        if let Some(impossible) = topics.iter().find(|topic| !is_topic_name(topic)) {
-            return Err(Error::Refused(no_topic_name(impossible)));
+        if let Some(impossible) = topics.iter().find(|topic| !is_valid_topic_name(topic)) {
+            return Err(Error::Rejected(invalid_topic_name(impossible)));
         }
-        let health = Health::new(&cluster.name, part);
-        let reader = PartitionReader::new(cluster, &group, health.clone())?;
+        let health = ClusterHealth::new(&cluster.name, part);
+        let reader = PartitionConsumer::new(cluster, &group, health.clone())?;
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
         let changed = move |topic: &str| theirs.wishes().changed.extend([topic.to_owned()]);
         let native = reader.native().clone();
-        let inquiry = Inquiry::start(
+        let inquiry = AdminWorker::start(
             native.clone(),
             health.clone(),
             Chores::watching(topics, changed),
         )?;
-        let member = Member::join(cluster, &group, topics, health.clone())?;
-        let (control_out, control) = mpsc::channel(KAFKA_CONTROLS_MAX);
-        let (records_out, records) = mpsc::channel(KAFKA_EVENTS_MAX);
-        let server = Server {
+        let member = GroupConsumer::join(cluster, &group, topics, health.clone())?;
+        let (control_out, control) = mpsc::channel(KAFKA_GROUP_EVENT_QUEUE_MAX);
+        let (records_out, records) = mpsc::channel(KAFKA_RECORD_QUEUE_BATCHES_MAX);
+        let server = SourceThread {
             member,
             reader,
             shared: shared.clone(),
-            control: Outlet {
+            control: BoundedSender {
                 channel: control_out,
                 waiting: VecDeque::new(),
             },
-            records: Outlet {
+            records: BoundedSender {
                 channel: records_out,
                 waiting: VecDeque::new(),
             },
             health,
             refused: BTreeMap::new(),
         };
-        let thread = Thread::start("kafka-source", move || server.serve())
+        let thread = ClientThread::start("kafka-source", move || server.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             group,
@@ -131,27 +131,27 @@ impl KafkaSource {
     fn took(&self, event: &Event) {
         self.shared
             .bytes
-            .fetch_sub(weight(event), Ordering::Relaxed);
+            .fetch_sub(batch_bytes(event), Ordering::Relaxed);
         self.thread.unpark();
     }
 
     fn is_current(&self, event: &Event) -> bool {
         let (partition, epoch) = match event {
             Event::Records(batch) => (&batch.partition, batch.epoch),
-            Event::End {
+            Event::EndReached {
                 partition, epoch, ..
             }
-            | Event::Removed {
+            | Event::RecordsRemoved {
                 partition, epoch, ..
             }
             | Event::OutOfRange { partition, epoch } => (partition, *epoch),
-            Event::Gained(_) | Event::Lost(_) => return true,
+            Event::Assigned(_) | Event::Revoked(_) => return true,
         };
         self.epochs.get(partition) == Some(&epoch)
     }
 }
 
-fn weight(event: &Event) -> usize {
+fn batch_bytes(event: &Event) -> usize {
     if let Event::Records(batch) = event {
         batch.bytes()
     } else {
@@ -162,7 +162,7 @@ fn weight(event: &Event) -> usize {
 #[async_trait(?Send)]
 impl Source for KafkaSource {
     /// Both channels keep what was not taken, so dropping it loses nothing.
-    async fn next(&mut self) -> Result<Event, Error> {
+    async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
             let event = tokio::select! {
                 biased;
@@ -172,7 +172,7 @@ impl Source for KafkaSource {
                     event
                 }
             };
-            if let Event::Lost(partitions) = &event {
+            if let Event::Revoked(partitions) = &event {
                 for partition in partitions {
                     self.stop(partition);
                 }
@@ -183,11 +183,14 @@ impl Source for KafkaSource {
         }
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
         self.inquiry.describe(partitions).await
     }
 
-    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.inquiry.committed(&self.group, partitions).await
     }
 
@@ -202,19 +205,19 @@ impl Source for KafkaSource {
         }
     }
 
-    fn end(&self, partition: &Partition) -> Option<Offset> {
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
         self.native
             .end(&partition.topic, partition.index)
             .map(Offset)
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
         if commits.is_empty() {
             return Ok(());
         }
         let (reply, answer) = oneshot::channel();
         // One that waits here was left by a caller that was dropped: this one says the same, or something newer.
-        self.shared.wishes().commit = Some(Committing {
+        self.shared.wishes().commit = Some(CommitRequest {
             commits: commits.to_vec(),
             reply,
         });
@@ -228,7 +231,7 @@ impl Source for KafkaSource {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.unpark();
         // At the same time, for each may have to wait for a broker that is away.
-        tokio::join!(self.inquiry.end(), self.thread.end());
+        tokio::join!(self.inquiry.end(), self.thread.join());
     }
 }
 
@@ -239,24 +242,24 @@ impl Drop for KafkaSource {
 }
 
 /// What runs on the source's thread.
-struct Server {
-    member: Member,
-    reader: PartitionReader,
+struct SourceThread {
+    member: GroupConsumer,
+    reader: PartitionConsumer,
     shared: Arc<Shared>,
-    control: Outlet<Result<Event, Error>>,
-    records: Outlet<Event>,
-    health: Health,
+    control: BoundedSender<Result<Event, Error>>,
+    records: BoundedSender<Event>,
+    health: ClusterHealth,
     /// Refusals, and when each was told.
     refused: BTreeMap<String, Instant>,
 }
 
 /// A bounded channel, and what waits for room in it: never more than one turn brought.
-struct Outlet<T> {
+struct BoundedSender<T> {
     channel: mpsc::Sender<T>,
     waiting: VecDeque<T>,
 }
 
-impl<T> Outlet<T> {
+impl<T> BoundedSender<T> {
     /// Whether all has gone.
     fn push(&mut self) -> bool {
         while let Ok(permit) = self.channel.try_reserve() {
@@ -269,18 +272,18 @@ impl<T> Outlet<T> {
     }
 }
 
-impl Server {
+impl SourceThread {
     fn serve(mut self) {
         self.member.wake(std::thread::current());
         self.reader.wake(std::thread::current());
-        let mut probe = Probe::new();
+        let mut probe = ClusterProbe::new();
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.serve_group();
             self.serve_wishes();
             self.reader.serve();
-            probe.serve(&self.health, |ping| self.reader.native().ping(ping));
+            probe.serve(&self.health, |ping| self.reader.native().probe(ping));
             if !self.serve_records() {
-                std::thread::park_timeout(KAFKA_SOURCE_IDLE);
+                std::thread::park_timeout(KAFKA_SOURCE_WAKE_INTERVAL);
             }
         }
         self.member.leave();
@@ -289,29 +292,31 @@ impl Server {
     fn serve_group(&mut self) {
         for told in self.member.serve() {
             match told {
-                Told::Gained(partitions) => gain(&mut self.control.waiting, partitions),
-                Told::Lost(partitions) => {
+                GroupEvent::Assigned(partitions) => {
+                    queue_assigned(&mut self.control.waiting, partitions)
+                }
+                GroupEvent::Revoked(partitions) => {
                     self.apply(
                         partitions
                             .iter()
                             .map(|partition| (partition.clone(), None))
                             .collect(),
                     );
-                    lose(&mut self.control.waiting, partitions);
+                    queue_revoked(&mut self.control.waiting, partitions);
                 }
-                Told::Refused(words) => self.refuse(words),
+                GroupEvent::Rejected(words) => self.refuse(words),
             }
         }
         self.control.push();
     }
 
     fn serve_wishes(&mut self) {
-        let Wishes {
+        let ReadCommands {
             starts, changed, ..
         } = {
             let mut wishes = self.shared.wishes();
             let commit = wishes.commit.take_if(|_| self.member.can_commit());
-            let taken = Wishes {
+            let taken = ReadCommands {
                 starts: std::mem::take(&mut wishes.starts),
                 changed: std::mem::take(&mut wishes.changed),
                 commit: None,
@@ -322,7 +327,7 @@ impl Server {
             }
             taken
         };
-        let mut read = Read::default();
+        let mut read = ReadResult::default();
         for topic in changed {
             tracing::error!(
                 topic,
@@ -347,15 +352,15 @@ impl Server {
     /// Whether there is more to read at once.
     fn serve_records(&mut self) -> bool {
         if !self.records.push()
-            || self.shared.bytes.load(Ordering::Relaxed) >= KAFKA_EVENT_BYTES_MAX
+            || self.shared.bytes.load(Ordering::Relaxed) >= KAFKA_RECORD_QUEUE_BYTES_MAX
         {
             return false;
         }
-        let mut read = Read::default();
+        let mut read = ReadResult::default();
         let more = self.reader.read(&mut read);
         self.shared
             .bytes
-            .fetch_add(read.events.iter().map(weight).sum(), Ordering::Relaxed);
+            .fetch_add(read.events.iter().map(batch_bytes).sum(), Ordering::Relaxed);
         self.records.waiting.append(&mut read.events);
         self.records.push();
         for words in read.refusals {
@@ -368,34 +373,34 @@ impl Server {
     fn refuse(&mut self, words: String) {
         let now = Instant::now();
         self.refused
-            .retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_INTERVAL);
+            .retain(|_, at| now.duration_since(*at) < KAFKA_REFUSAL_LOG_INTERVAL);
         if self.control.push() && self.refused.insert(words.clone(), now).is_none() {
-            self.control.waiting.push_back(Err(Error::Refused(words)));
+            self.control.waiting.push_back(Err(Error::Rejected(words)));
         }
     }
 }
 
 /// Adds to what waits for the caller that partitions were gained. None says no more than a gain before it does.
-fn gain(waiting: &mut VecDeque<Result<Event, Error>>, gained: Vec<Partition>) {
-    if !gained.is_empty() || !matches!(waiting.back(), Some(Ok(Event::Gained(_)))) {
-        waiting.push_back(Ok(Event::Gained(gained)));
+fn queue_assigned(waiting: &mut VecDeque<Result<Event, Error>>, gained: Vec<Partition>) {
+    if !gained.is_empty() || !matches!(waiting.back(), Some(Ok(Event::Assigned(_)))) {
+        waiting.push_back(Ok(Event::Assigned(gained)));
     }
 }
 
 /// Adds to what waits for the caller that partitions were lost, unless it was not told of having them. So no more waits than one loss and
 /// one gain a partition, however often the group changes its mind.
-fn lose(waiting: &mut VecDeque<Result<Event, Error>>, mut lost: Vec<Partition>) {
+fn queue_revoked(waiting: &mut VecDeque<Result<Event, Error>>, mut lost: Vec<Partition>) {
     for event in waiting.iter_mut() {
-        if let Ok(Event::Gained(gained)) = event {
+        if let Ok(Event::Assigned(gained)) = event {
             let untold: Vec<Partition> = lost
                 .extract_if(.., |partition| gained.contains(partition))
                 .collect();
             gained.retain(|partition| !untold.contains(partition));
         }
     }
-    waiting.retain(|event| !matches!(event, Ok(Event::Gained(gained)) if gained.is_empty()));
+    waiting.retain(|event| !matches!(event, Ok(Event::Assigned(gained)) if gained.is_empty()));
     if !lost.is_empty() {
-        waiting.push_back(Ok(Event::Lost(lost)));
+        waiting.push_back(Ok(Event::Revoked(lost)));
     }
 }
 
@@ -411,14 +416,14 @@ mod tests {
             properties: BTreeMap::new(),
         };
         for topic in ["^orders.*", "no spaces", "a\0b", ""] {
-            let part = crate::health::Health::new().part("source");
+            let part = crate::health::Health::new().register("source");
             match KafkaSource::new(
                 &cluster,
                 "group".to_owned(),
                 &["orders".to_owned(), topic.to_owned()],
                 part,
             ) {
-                Err(Error::Refused(words)) => assert!(
+                Err(Error::Rejected(words)) => assert!(
                     words.contains(&format!("`{}`", topic.escape_debug())),
                     "{words}"
                 ),
@@ -437,22 +442,22 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let mut waiting = VecDeque::from([
-            Ok(Event::Lost(partitions(&[0]))),
-            Ok(Event::Gained(partitions(&[0, 1]))),
+            Ok(Event::Revoked(partitions(&[0]))),
+            Ok(Event::Assigned(partitions(&[0, 1]))),
         ]);
-        lose(&mut waiting, partitions(&[0, 2]));
+        queue_revoked(&mut waiting, partitions(&[0, 2]));
         assert_eq!(
             format!("{waiting:?}"),
             format!(
                 "{:?}",
                 [
-                    Ok::<_, Error>(Event::Lost(partitions(&[0]))),
-                    Ok(Event::Gained(partitions(&[1]))),
-                    Ok(Event::Lost(partitions(&[2]))),
+                    Ok::<_, Error>(Event::Revoked(partitions(&[0]))),
+                    Ok(Event::Assigned(partitions(&[1]))),
+                    Ok(Event::Revoked(partitions(&[2]))),
                 ]
             )
         );
-        lose(&mut waiting, partitions(&[1]));
+        queue_revoked(&mut waiting, partitions(&[1]));
         assert_eq!(waiting.len(), 2);
     }
 
@@ -460,18 +465,18 @@ mod tests {
     fn the_answer_that_there_is_nothing_waits_once_and_after_what_was_lost() {
         let mut waiting = VecDeque::new();
         for _ in 0..3 {
-            gain(&mut waiting, Vec::new());
-            lose(&mut waiting, vec![Partition::new("t", 0)]);
-            gain(&mut waiting, Vec::new());
-            gain(&mut waiting, Vec::new());
+            queue_assigned(&mut waiting, Vec::new());
+            queue_revoked(&mut waiting, vec![Partition::new("t", 0)]);
+            queue_assigned(&mut waiting, Vec::new());
+            queue_assigned(&mut waiting, Vec::new());
         }
         assert_eq!(
             waiting
                 .iter()
-                .filter(|event| matches!(event, Ok(Event::Gained(_))))
+                .filter(|event| matches!(event, Ok(Event::Assigned(_))))
                 .count(),
             1
         );
-        assert!(matches!(waiting.back(), Some(Ok(Event::Gained(none))) if none.is_empty()));
+        assert!(matches!(waiting.back(), Some(Ok(Event::Assigned(none))) if none.is_empty()));
     }
 }

@@ -1,29 +1,29 @@
 //! One lane after the other: takes a new one when the producer of the last failed for good, and sees the old ones out. Not at every failure:
 //! what made one fail may still be there.
 
-use super::lane::{Lane, Options};
-use super::raw::Outbound;
+use super::lane::{PlainProducer, ProducerOptions};
+use super::raw::ProduceRequest;
 use crate::broker::Error;
-use crate::limit::{KAFKA_RETIRED_MAX, REPLACE_INTERVAL};
+use crate::limit::{KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL};
 use crate::model::header::Header;
 use futures_util::future::join_all;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::time::Instant;
 
 /// See the module's page.
-pub(super) struct Succession {
-    options: Options,
+pub(super) struct FailoverProducer {
+    options: ProducerOptions,
     /// `None`: not needed yet, or closed.
-    lane: Option<Lane>,
+    lane: Option<PlainProducer>,
     /// Failed ones, whose last reports are on their way.
-    retired: Vec<Lane>,
+    retired: Vec<PlainProducer>,
     /// When another one may be opened.
     next: Instant,
 }
 
-impl Succession {
+impl FailoverProducer {
     /// Its first lane is opened when it is needed.
-    pub(super) fn new(options: Options) -> Self {
+    pub(super) fn new(options: ProducerOptions) -> Self {
         Self {
             options,
             lane: None,
@@ -33,7 +33,7 @@ impl Succession {
     }
 
     pub(super) fn open(&mut self) -> Result<(), Error> {
-        self.lane = Some(Lane::open(&self.options)?);
+        self.lane = Some(PlainProducer::open(&self.options)?);
         Ok(())
     }
 
@@ -41,7 +41,7 @@ impl Succession {
     pub(super) fn send<'h, H: Iterator<Item = Header<'h>>>(
         &mut self,
         topic: &str,
-        record: &Outbound<'_>,
+        record: &ProduceRequest<'_>,
         headers: impl Fn() -> H,
     ) -> Result<(), Code> {
         if let Some(lane) = &mut self.lane {
@@ -74,13 +74,13 @@ impl Succession {
         if now < self.next {
             return false;
         }
-        self.next = now + REPLACE_INTERVAL;
-        if self.retired.len() >= KAFKA_RETIRED_MAX {
-            self.options.health.broke("producers that failed for good do not end, so no more are made: restart the process".to_owned());
+        self.next = now + PRODUCER_REPLACE_INTERVAL;
+        if self.retired.len() >= KAFKA_CLOSING_PRODUCERS_MAX {
+            self.options.health.mark_broken("producers that failed for good do not end, so no more are made: restart the process".to_owned());
             return false;
         }
         let reason = self.fatal();
-        match Lane::open(&self.options) {
+        match PlainProducer::open(&self.options) {
             Ok(lane) => {
                 if let Some(mut failed) = self.lane.replace(lane) {
                     tracing::warn!(
@@ -93,7 +93,7 @@ impl Succession {
                 true
             }
             Err(error) => {
-                self.options.health.broke(format!(
+                self.options.health.mark_broken(format!(
                     "a producer that failed for good cannot be replaced: {error}"
                 ));
                 false
@@ -103,7 +103,13 @@ impl Succession {
 
     /// Ends all lanes at the same time.
     pub(super) async fn end(&mut self) {
-        join_all(self.lane.iter_mut().chain(&mut self.retired).map(Lane::end)).await;
+        join_all(
+            self.lane
+                .iter_mut()
+                .chain(&mut self.retired)
+                .map(PlainProducer::end),
+        )
+        .await;
         self.lane = None;
         self.retired.clear();
     }

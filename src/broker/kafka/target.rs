@@ -1,21 +1,23 @@
 //! Kafka as a target: an idempotent producer, its bound, and what becomes of it when it fails for good.
 //!
 //! A producer that librdkafka declares fatally failed (a broker lost data that it had acknowledged, or forgot the producer) is replaced by
-//! a new one at the next send, at most every [`REPLACE_INTERVAL`](crate::limit::REPLACE_INTERVAL). What was under way, and what is sent
+//! a new one at the next send, at most every [`PRODUCER_REPLACE_INTERVAL`](crate::limit::REPLACE_INTERVAL). What was under way, and what is sent
 //! while none may be made yet, is answered [`FailureKind::Closed`](crate::broker::FailureKind::Closed): it says nothing about the record,
 //! which is to be sent again. So the service recovers without a restart, and no message is diverted for it. The same holds for what is not
 //! delivered in time while the whole cluster is away.
 
-use super::health::Health;
-use super::lane::{Options, Reports};
-use super::raw::{Outbound, Status};
-use super::succession::Succession;
-use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name};
-use crate::broker::{Error, Outgoing, Report, Sent, Target};
-use crate::health::Part;
+use super::health::ClusterHealth;
+use super::lane::{DeliveryReports, ProducerOptions};
+use super::raw::{PersistStatus, ProduceRequest};
+use super::succession::FailoverProducer;
+use super::{
+    ClientOptions, Cluster, PRODUCER_ENFORCED, failure, invalid_topic_name, kbytes, millis,
+};
+use crate::broker::{DeliveryReport, Error, OutgoingRecord, SendResult, Target};
+use crate::health::HealthPart;
 use crate::limit::{
-    KAFKA_FLOOD_LINGER, KAFKA_NEW_TOPIC_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER,
-    KAFKA_SEND_MAX,
+    KAFKA_BULK_LINGER, KAFKA_DELIVERY_TIMEOUT, KAFKA_NEW_TOPIC_TIMEOUT,
+    KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
 };
 use async_trait::async_trait;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -23,33 +25,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// For what is due now.
-const PROMPT: Side = side(&[linger(KAFKA_SEND_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
+const LOW_LATENCY: ClientOptions = side(&[linger(KAFKA_SEND_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
 
 /// For floods, which are late as it is: fuller requests.
-const FLOODS: Side = side(&[linger(KAFKA_FLOOD_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
+const BULK: ClientOptions = side(&[linger(KAFKA_BULK_LINGER), SEND_MAX, NEW_TOPIC_MAX]);
 
-const SEND_MAX: (&str, u64) = ("message.timeout.ms", millis(KAFKA_SEND_MAX));
+const SEND_MAX: (&str, u64) = ("message.timeout.ms", millis(KAFKA_DELIVERY_TIMEOUT));
 
 /// A topic that does not exist is told after so long; the next seconds of a new one are covered.
 const NEW_TOPIC_MAX: (&str, u64) = (
     "topic.metadata.propagation.max.ms",
-    millis(KAFKA_NEW_TOPIC_MAX),
+    millis(KAFKA_NEW_TOPIC_TIMEOUT),
 );
 
 const fn linger(length: Duration) -> (&'static str, u64) {
     ("queue.buffering.max.ms", millis(length))
 }
 
-const fn side(bounds: &'static [(&'static str, u64)]) -> Side {
-    Side {
+const fn side(bounds: &'static [(&'static str, u64)]) -> ClientOptions {
+    ClientOptions {
         defaults: &[
             ("socket.nagle.disable", "true"),
             // A broker answers the requests of one connection one after the other. With more of them under way, and what waits for its
             // partition's turn, librdkafka (2.12) spins until an answer comes.
             ("max.in.flight.requests.per.connection", "1"),
         ],
-        bounds,
-        owned: SENDING,
+        limits: bounds,
+        enforced: PRODUCER_ENFORCED,
     }
 }
 
@@ -59,31 +61,40 @@ pub(crate) struct KafkaTarget {
     /// Taken over, and not handed out as reports yet.
     in_flight: usize,
     /// `None`: closed.
-    lanes: Option<Succession>,
-    reports: Arc<Reports>,
+    lanes: Option<FailoverProducer>,
+    reports: Arc<DeliveryReports>,
 }
 
 impl KafkaTarget {
     /// Takes over at most `in_flight_max` records that were not reported on yet. `part` tells of the cluster.
-    pub(crate) fn new(cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
-        Self::of(&PROMPT, cluster, in_flight_max, part)
+    pub(crate) fn new(
+        cluster: &Cluster,
+        in_flight_max: usize,
+        part: HealthPart,
+    ) -> Result<Self, Error> {
+        Self::of(&LOW_LATENCY, cluster, in_flight_max, part)
     }
 
     /// As `new`, for more than can be sent at once: each record waits a little longer, and costs less.
-    pub(crate) fn for_floods(
+    pub(crate) fn for_bulk(
         cluster: &Cluster,
         in_flight_max: usize,
-        part: Part,
+        part: HealthPart,
     ) -> Result<Self, Error> {
-        Self::of(&FLOODS, cluster, in_flight_max, part)
+        Self::of(&BULK, cluster, in_flight_max, part)
     }
 
-    fn of(side: &Side, cluster: &Cluster, in_flight_max: usize, part: Part) -> Result<Self, Error> {
+    fn of(
+        side: &ClientOptions,
+        cluster: &Cluster,
+        in_flight_max: usize,
+        part: HealthPart,
+    ) -> Result<Self, Error> {
         let bounds = [
             ("queue.buffering.max.messages", in_flight_max.to_string()),
             (
                 "queue.buffering.max.kbytes",
-                kbytes(KAFKA_SEND_BYTES_MAX).to_string(),
+                kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX).to_string(),
             ),
         ];
         let config = cluster.config(side, &bounds);
@@ -91,9 +102,9 @@ impl KafkaTarget {
         alone
             .set("batch.num.messages", "1")
             .set("queue.buffering.max.ms", "0");
-        let reports: Arc<Reports> = Arc::default();
-        let health = Health::new(&cluster.name, part);
-        let mut lanes = Succession::new(Options {
+        let reports: Arc<DeliveryReports> = Arc::default();
+        let health = ClusterHealth::new(&cluster.name, part);
+        let mut lanes = FailoverProducer::new(ProducerOptions {
             config,
             alone: Some(alone),
             reports: reports.clone(),
@@ -108,20 +119,25 @@ impl KafkaTarget {
         })
     }
 
-    fn refused(&self, code: Code, topic: &str) -> Sent {
-        let failed =
-            |code, words| Sent::Failed(failure::of_record(code, Status::NotPersisted, words));
+    fn refused(&self, code: Code, topic: &str) -> SendResult {
+        let failed = |code, words| {
+            SendResult::Failed(failure::delivery_failure(
+                code,
+                PersistStatus::NotPersisted,
+                words,
+            ))
+        };
         match code {
-            Code::QueueFull if self.in_flight > 0 => Sent::Full,
+            Code::QueueFull if self.in_flight > 0 => SendResult::QueueFull,
             Code::QueueFull => failed(Code::MessageSizeTooLarge, String::new()),
-            Code::InvalidTopic => failed(code, no_topic_name(topic)),
+            Code::InvalidTopic => failed(code, invalid_topic_name(topic)),
             Code::Fatal => {
                 let reason = self
                     .lanes
                     .as_ref()
-                    .and_then(Succession::fatal)
+                    .and_then(FailoverProducer::fatal)
                     .unwrap_or_default();
-                Sent::Failed(failure::closed(format!(
+                SendResult::Failed(failure::client_failed(format!(
                     "the producer failed for good and is not replaced yet: {reason}"
                 )))
             }
@@ -140,38 +156,38 @@ impl KafkaTarget {
     /// Producers that failed and have not been let go of.
     #[cfg(feature = "test-support")]
     pub(crate) fn retired(&self) -> usize {
-        self.lanes.as_ref().map_or(0, Succession::retired)
+        self.lanes.as_ref().map_or(0, FailoverProducer::retired)
     }
 }
 
 #[async_trait(?Send)]
 impl Target for KafkaTarget {
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
         let Some(lanes) = &mut self.lanes else {
-            return Sent::Failed(failure::closed("the producer is closed".to_owned()));
+            return SendResult::Failed(failure::client_failed("the producer is closed".to_owned()));
         };
         if self.in_flight >= self.in_flight_max {
-            return Sent::Full;
+            return SendResult::QueueFull;
         }
-        let outbound = Outbound {
+        let outbound = ProduceRequest {
             partition: record.partition,
             key: record.key,
             payload: record.payload,
             ticket,
         };
-        match lanes.send(record.topic, &outbound, || record.out_headers()) {
+        match lanes.send(record.topic, &outbound, || record.all_headers()) {
             Ok(()) => {
                 self.in_flight += 1;
-                Sent::Taken
+                SendResult::Accepted
             }
             Err(code) => self.refused(code, record.topic),
         }
     }
 
-    async fn reports(&mut self) -> Vec<Report> {
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         let reports = self.reports.take().await;
         self.in_flight -= reports.len();
-        self.lanes.iter_mut().for_each(Succession::prune);
+        self.lanes.iter_mut().for_each(FailoverProducer::prune);
         reports
     }
 

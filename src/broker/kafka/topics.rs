@@ -1,15 +1,15 @@
 //! The topics' handles that a producer keeps: at most so many. Messages may name any number of topics; a handle that is gone is made again.
 
-use super::is_topic_name;
-use super::raw::{Sender, Topic};
-use crate::limit::KAFKA_TOPICS_MAX;
+use super::is_valid_topic_name;
+use super::raw::{NativeProducer, TopicHandle};
+use crate::limit::KAFKA_TOPIC_HANDLES_MAX;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::BTreeMap;
 
 /// See the module's page. When there are as many as may be, one goes that was not sent to lately: each that was since the hand came by it last is
 /// passed over once (the clock algorithm). Where topics come in rotation the next ones in line would be those that are wanted next: so the hand jumps
 /// on after each, and of a few topics more than are kept only few are made again.
-pub(super) struct Topics<T = Topic> {
+pub(super) struct Topics<T = TopicHandle> {
     places: BTreeMap<Box<str>, usize>,
     kept: Vec<Kept<T>>,
     /// Where the one lies that was sent to last, which mostly is the next one, too.
@@ -27,13 +27,17 @@ struct Kept<T> {
 
 impl Topics {
     pub(super) fn new() -> Self {
-        Self::of(KAFKA_TOPICS_MAX)
+        Self::of(KAFKA_TOPIC_HANDLES_MAX)
     }
 
     /// The handle of a topic of this sender, which must be the same each time.
-    pub(super) fn of_sender(&mut self, sender: &Sender, name: &str) -> Result<&Topic, Code> {
+    pub(super) fn of_sender(
+        &mut self,
+        sender: &NativeProducer,
+        name: &str,
+    ) -> Result<&TopicHandle, Code> {
         let make = || {
-            if is_topic_name(name) {
+            if is_valid_topic_name(name) {
                 sender.topic(name)
             } else {
                 None

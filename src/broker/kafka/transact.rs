@@ -2,22 +2,29 @@
 //!
 //! The calls that make, commit and abort transactions block, so each producer has a thread (`transactor`). Which record of a refused batch
 //! was at fault the broker does not say, and within a transaction no other producer can try: so the producer is lost, and the next ones of
-//! its name send each record in a batch of its own for [`KAFKA_ALONE`](crate::limit::KAFKA_ALONE).
+//! its name send each record in a batch of its own for [`KAFKA_SINGLE_RECORD_BATCHES_DURATION`](crate::limit::KAFKA_ALONE).
 
 use super::catalog;
-use super::health::Health;
-use super::inquiry::Inquiry;
-use super::mending::Memory;
-use super::raw::{Outbound, Sender, Status};
-use super::thread::Thread;
+use super::client_thread::ClientThread;
+use super::health::ClusterHealth;
+use super::inquiry::AdminWorker;
+use super::mending::RecoveryState;
+use super::raw::{NativeProducer, PersistStatus, ProduceRequest};
 use super::topics::Topics;
-use super::transactor::{Alone, Desk, Heard, Order};
-use super::{Cluster, SENDING, Side, failure, kbytes, millis, no_topic_name, unmade};
-use crate::broker::{Error, Happened, Marker, Outgoing, Sent, Transactional, Transactors};
-use crate::health::Part;
+use super::transactor::{Command, EventQueue, ProducerThread, SingleRecordMode};
+use super::{
+    ClientOptions, Cluster, PRODUCER_ENFORCED, client_creation_error, failure, invalid_topic_name,
+    kbytes, millis,
+};
+use crate::broker::{
+    Error, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, TransactionalProducers,
+    TxnOffset,
+};
+use crate::health::HealthPart;
 use crate::limit::{
-    HANDED_LONG_MAX, KAFKA_SEND_BYTES_MAX, KAFKA_SEND_LINGER, KAFKA_TRANSACTION_MAX,
-    KAFKA_TRANSACTION_NEW_TOPIC_MAX, TRANSACTOR_EXPECTED_MAX, TRANSACTORS_EXPECTED_MAX,
+    BULK_LANE_MESSAGES_MAX, KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
+    KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT, PRECONNECTION_TIMEOUT,
+    PRECONNECTIONS_MAX,
 };
 use crate::model::Reason;
 use async_trait::async_trait;
@@ -30,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use tokio::time::Instant;
 
-const SIDE: Side = Side {
+const SIDE: ClientOptions = ClientOptions {
     defaults: &[
         ("socket.nagle.disable", "true"),
         // As of a target.
@@ -38,47 +45,51 @@ const SIDE: Side = Side {
         // While the coordinator ends the last transaction it answers the first request of the next that it is busy.
         ("retry.backoff.ms", "5"),
     ],
-    bounds: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
-    owned: SENDING,
+    limits: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
+    enforced: PRODUCER_ENFORCED,
 };
 
 /// The port of transactions on one cluster.
-pub(crate) struct KafkaTransactors {
+pub(crate) struct KafkaTransactionalProducers {
     cluster: Cluster,
-    health: Health,
-    heard: Arc<Heard>,
-    alone: Arc<Alone>,
-    memory: Arc<Memory>,
-    lines: BTreeMap<u64, Line>,
+    health: ClusterHealth,
+    heard: Arc<EventQueue>,
+    alone: Arc<SingleRecordMode>,
+    memory: Arc<RecoveryState>,
+    lines: BTreeMap<u64, ProducerHandle>,
     /// Connected for names that may be opened soon, and until when each is kept.
-    expected: BTreeMap<String, (Instant, Line)>,
+    expected: BTreeMap<String, (Instant, ProducerHandle)>,
     /// Those that follow, when there is room. As many as there are shards.
-    next: VecDeque<(Instant, Transactional)>,
+    next: VecDeque<(Instant, ProducerIdentity)>,
     /// Ended, and not gone yet.
-    retired: Vec<Line>,
+    retired: Vec<ProducerHandle>,
     /// Declared after the lines, which ask it.
-    inquiry: Inquiry,
+    inquiry: AdminWorker,
 }
 
 /// One producer. Dropping it joins its thread.
-struct Line {
+struct ProducerHandle {
     topics: Topics,
     /// Given up before the thread is waited for: the last to hold it ends the client, which blocks.
-    sender: Option<Arc<Sender>>,
-    orders: Option<SyncSender<Order>>,
+    sender: Option<Arc<NativeProducer>>,
+    orders: Option<SyncSender<Command>>,
     stop: Arc<AtomicBool>,
     /// As of its desk.
     is_used: Arc<AtomicBool>,
-    thread: Thread,
+    thread: ClientThread,
     /// Sends each record in a batch of its own.
     is_alone: bool,
     in_flight: usize,
 }
 
-impl KafkaTransactors {
+impl KafkaTransactionalProducers {
     /// `part` tells of the cluster. Of `group` the markers are asked without waiting for a connection.
-    pub(crate) fn new(cluster: &Cluster, group: Option<&str>, part: Part) -> Result<Self, Error> {
-        let health = Health::new(&cluster.name, part);
+    pub(crate) fn new(
+        cluster: &Cluster,
+        group: Option<&str>,
+        part: HealthPart,
+    ) -> Result<Self, Error> {
+        let health = ClusterHealth::new(&cluster.name, part);
         let inquiry = catalog::inquiry(cluster, group, health.clone())?;
         let (heard, alone, memory, lines, expected, next) = Default::default();
         Ok(Self {
@@ -96,7 +107,7 @@ impl KafkaTransactors {
     }
 
     fn config(&self, id: &str, is_alone: bool) -> ClientConfig {
-        let lasts = millis(KAFKA_TRANSACTION_MAX).to_string();
+        let lasts = millis(KAFKA_TRANSACTION_TIMEOUT).to_string();
         let mut config = self.cluster.config(
             &SIDE,
             &[
@@ -105,12 +116,15 @@ impl KafkaTransactors {
                 ("message.timeout.ms", lasts),
                 (
                     "topic.metadata.propagation.max.ms",
-                    millis(KAFKA_TRANSACTION_NEW_TOPIC_MAX).to_string(),
+                    millis(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT).to_string(),
                 ),
-                ("queue.buffering.max.messages", HANDED_LONG_MAX.to_string()),
+                (
+                    "queue.buffering.max.messages",
+                    BULK_LANE_MESSAGES_MAX.to_string(),
+                ),
                 (
                     "queue.buffering.max.kbytes",
-                    kbytes(KAFKA_SEND_BYTES_MAX).to_string(),
+                    kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX).to_string(),
                 ),
             ],
         );
@@ -124,11 +138,11 @@ impl KafkaTransactors {
     }
 
     /// One that connects, and waits to be opened.
-    fn line(&self, name: &Transactional) -> Result<Line, Error> {
-        let alone_until = self.alone.until(&name.id);
+    fn line(&self, name: &ProducerIdentity) -> Result<ProducerHandle, Error> {
+        let alone_until = self.alone.until(&name.transactional_id);
         let is_alone = alone_until.is_some();
-        let sender =
-            Sender::new(&self.config(&name.id, is_alone)).map_err(|error| unmade(&error))?;
+        let sender = NativeProducer::new(&self.config(&name.transactional_id, is_alone))
+            .map_err(|error| client_creation_error(&error))?;
         let (sender, stop, is_used) = (
             Arc::new(sender),
             Arc::<AtomicBool>::default(),
@@ -140,7 +154,7 @@ impl KafkaTransactors {
             .inquiry
             .asker()
             .ok_or_else(|| Error::Fatal("the transactors are closed".to_owned()))?;
-        let desk = Desk {
+        let desk = ProducerThread {
             number: None,
             name: name.clone(),
             sender: sender.clone(),
@@ -159,9 +173,9 @@ impl KafkaTransactors {
             alone_until,
             is_mixed: false,
         };
-        let thread = Thread::start("kafka-transact", move || desk.serve())
+        let thread = ClientThread::start("kafka-transact", move || desk.serve())
             .map_err(|error| Error::Fatal(error.to_string()))?;
-        Ok(Line {
+        Ok(ProducerHandle {
             topics: Topics::new(),
             sender: Some(sender),
             orders: Some(orders),
@@ -174,7 +188,7 @@ impl KafkaTransactors {
     }
 
     /// The one that is ready for the name, if it is still as it should be.
-    fn take_expected(&mut self, id: &str) -> Option<Line> {
+    fn take_expected(&mut self, id: &str) -> Option<ProducerHandle> {
         let (_, line) = self.expected.remove(id)?;
         if line.is_alone == self.alone.until(id).is_some() {
             return Some(line);
@@ -183,7 +197,7 @@ impl KafkaTransactors {
         None
     }
 
-    fn give_up(&mut self, mut line: Line) {
+    fn give_up(&mut self, mut line: ProducerHandle) {
         line.retire();
         self.retired.push(line);
     }
@@ -205,45 +219,45 @@ impl KafkaTransactors {
     /// Connects for names that are expected, as many as there is room for.
     fn connect_next(&mut self) {
         let now = Instant::now();
-        while self.expected.len() < TRANSACTORS_EXPECTED_MAX
+        while self.expected.len() < PRECONNECTIONS_MAX
             && let Some((until, name)) = self.next.pop_front()
         {
             if until > now
                 && let Ok(line) = self.line(&name)
             {
-                self.expected.insert(name.id, (until, line));
+                self.expected.insert(name.transactional_id, (until, line));
             }
         }
     }
 
-    fn order(&mut self, number: u64, order: Order) {
+    fn order(&mut self, number: u64, order: Command) {
         if let Some(line) = self.lines.get(&number) {
             line.order(order);
         }
     }
 
     fn prune(&mut self) {
-        self.retired.retain(|line| !line.thread.has_ended());
+        self.retired.retain(|line| !line.thread.is_finished());
     }
 }
 
-impl Line {
-    fn order(&self, order: Order) {
+impl ProducerHandle {
+    fn order(&self, order: Command) {
         let (Some(orders), Some(sender)) = (&self.orders, &self.sender) else {
             return;
         };
         // Its thread has ended, and that was told.
         let _told = orders.try_send(order);
-        sender.interrupt();
+        sender.wake_poll();
     }
 
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<(), Code> {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> Result<(), Code> {
         let Some(sender) = &self.sender else {
             return Err(Code::DestroyBroker);
         };
         // Before it is: nobody gives up meanwhile what is about to be written.
         self.is_used.store(true, Ordering::Release);
-        let outbound = Outbound {
+        let outbound = ProduceRequest {
             partition: record.partition,
             key: record.key,
             payload: record.payload,
@@ -252,7 +266,7 @@ impl Line {
         sender.send(
             self.topics.of_sender(sender, record.topic)?,
             &outbound,
-            record.out_headers(),
+            record.all_headers(),
         )
     }
 
@@ -261,49 +275,51 @@ impl Line {
         self.topics.clear();
         self.orders = None;
         if let Some(sender) = self.sender.take() {
-            sender.interrupt();
+            sender.wake_poll();
         }
     }
 
     async fn end(&mut self) {
         self.retire();
-        self.thread.end().await;
+        self.thread.join().await;
     }
 }
 
-impl Drop for Line {
+impl Drop for ProducerHandle {
     fn drop(&mut self) {
         self.retire();
     }
 }
 
 #[async_trait(?Send)]
-impl Transactors for KafkaTransactors {
+impl TransactionalProducers for KafkaTransactionalProducers {
     /// Connects, which takes as long as the rest of an opening.
-    fn expect(&mut self, name: &Transactional) {
+    fn preconnect(&mut self, name: &ProducerIdentity) {
         self.prune();
-        if !self.expected.contains_key(&name.id) {
-            self.next.retain(|(_, next)| next.id != name.id);
+        if !self.expected.contains_key(&name.transactional_id) {
             self.next
-                .push_back((Instant::now() + TRANSACTOR_EXPECTED_MAX, name.clone()));
+                .retain(|(_, next)| next.transactional_id != name.transactional_id);
+            self.next
+                .push_back((Instant::now() + PRECONNECTION_TIMEOUT, name.clone()));
         }
         self.connect_next();
     }
 
-    fn open(&mut self, number: u64, name: &Transactional) {
+    fn open(&mut self, number: u64, name: &ProducerIdentity) {
         self.prune();
-        self.next.retain(|(_, next)| next.id != name.id);
+        self.next
+            .retain(|(_, next)| next.transactional_id != name.transactional_id);
         match self
-            .take_expected(&name.id)
+            .take_expected(&name.transactional_id)
             .map_or_else(|| self.line(name), Ok)
         {
             Ok(line) => {
-                line.order(Order::Open(number));
+                line.order(Command::Open(number));
                 self.lines.insert(number, line);
             }
             Err(error) => self.heard.put(
                 number,
-                Happened::Lost {
+                ProducerEvent::Failed {
                     is_fenced: false,
                     reason: error.to_string(),
                 },
@@ -312,48 +328,49 @@ impl Transactors for KafkaTransactors {
         self.connect_next();
     }
 
-    fn send(&mut self, number: u64, record: &Outgoing<'_>, ticket: u64) -> Sent {
-        let closed = |detail: String| Sent::Failed(failure::closed(detail));
+    fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        let closed = |detail: String| SendResult::Failed(failure::client_failed(detail));
         let Some(line) = self.lines.get_mut(&number) else {
             return closed("the transactor is gone".to_owned());
         };
         match line.send(record, ticket) {
             Ok(()) => {
                 line.in_flight += 1;
-                Sent::Taken
+                SendResult::Accepted
             }
-            Err(Code::QueueFull) if line.in_flight > 0 => Sent::Full,
-            Err(Code::QueueFull) => Sent::Failed(failure::of_record(
+            Err(Code::QueueFull) if line.in_flight > 0 => SendResult::QueueFull,
+            Err(Code::QueueFull) => SendResult::Failed(failure::delivery_failure(
                 Code::MessageSizeTooLarge,
-                Status::NotPersisted,
+                PersistStatus::NotPersisted,
                 String::new(),
             )),
-            Err(code @ Code::InvalidTopic) => Sent::Failed(failure::of_record(
+            Err(code @ Code::InvalidTopic) => SendResult::Failed(failure::delivery_failure(
                 code,
-                Status::NotPersisted,
-                no_topic_name(record.topic),
+                PersistStatus::NotPersisted,
+                invalid_topic_name(record.topic),
             )),
             Err(code) => {
-                let failure = failure::of_record(code, Status::NotPersisted, String::new());
+                let failure =
+                    failure::delivery_failure(code, PersistStatus::NotPersisted, String::new());
                 // Of a transaction that is to be aborted, or a client that has failed, nothing is known of the record.
                 if failure.reason == Reason::TimedOut {
                     closed(failure.detail)
                 } else {
-                    Sent::Failed(failure)
+                    SendResult::Failed(failure)
                 }
             }
         }
     }
 
-    fn commit(&mut self, number: u64, marker: Marker) {
-        self.order(number, Order::Commit(marker));
+    fn commit(&mut self, number: u64, marker: TxnOffset) {
+        self.order(number, Command::Commit(marker));
     }
 
     fn abort(&mut self, number: u64) {
-        self.order(number, Order::Abort);
+        self.order(number, Command::Abort);
     }
 
-    fn end(&mut self, number: u64) {
+    fn discard(&mut self, number: u64) {
         self.prune();
         if let Some(line) = self.lines.remove(&number) {
             self.give_up(line);
@@ -361,7 +378,7 @@ impl Transactors for KafkaTransactors {
     }
 
     /// Dropping it loses nothing: what happened leaves only with the answer.
-    async fn happened(&mut self) -> Vec<(u64, Happened)> {
+    async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         loop {
             let expiry = self.expected.values().map(|(until, _)| *until).min();
             let expiry = async {
@@ -379,12 +396,13 @@ impl Transactors for KafkaTransactors {
                     continue;
                 }
             };
-            let is_failed_opening = |happened: &Happened| matches!(happened, Happened::Lost { .. });
+            let is_failed_opening =
+                |happened: &ProducerEvent| matches!(happened, ProducerEvent::Failed { .. });
             happened.retain(|(number, happened)| {
                 self.lines.contains_key(number) || is_failed_opening(happened)
             });
             for (number, happened) in &happened {
-                if let (Happened::Reports(reports), Some(line)) =
+                if let (ProducerEvent::Reports(reports), Some(line)) =
                     (happened, self.lines.get_mut(number))
                 {
                     line.in_flight -= reports.len();
@@ -407,7 +425,7 @@ impl Transactors for KafkaTransactors {
         let mut lines: Vec<_> = lines.collect();
         // At the same time, for each may have to wait for a broker that is away.
         tokio::join!(
-            join_all(lines.iter_mut().map(Line::end)),
+            join_all(lines.iter_mut().map(ProducerHandle::end)),
             self.inquiry.end()
         );
     }

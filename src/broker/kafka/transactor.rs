@@ -3,15 +3,15 @@
 
 use super::Cluster;
 use super::failure;
-use super::health::Health;
-use super::inquiry::Asker;
-use super::mending::Memory;
-use super::namesake::namesake;
-use super::raw::{After, Delivery, Notice, Sender, Undone};
-use crate::broker::{Error, Happened, Marker, Report, Transactional};
+use super::health::ClusterHealth;
+use super::inquiry::AdminHandle;
+use super::mending::RecoveryState;
+use super::namesake::colocated_group;
+use super::raw::{ClientEvent, Delivery, NativeProducer, NextStep, TxnError};
+use crate::broker::{DeliveryReport, Error, ProducerEvent, ProducerIdentity, TxnOffset};
 use crate::limit::{
-    KAFKA_ALONE, KAFKA_IDLE, KAFKA_MARKER_LONG, KAFKA_MARKER_TURN, KAFKA_OFFSETS_MAX,
-    KAFKA_TRANSACTION_TURN,
+    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_MARKER_POLL_INTERVAL, KAFKA_MARKER_TIMEOUT,
+    KAFKA_MARKER_WARN_AFTER, KAFKA_SINGLE_RECORD_BATCHES_DURATION, KAFKA_TRANSACTION_CALL_TIMEOUT,
 };
 use crate::model::Offset;
 use rdkafka::TopicPartitionList;
@@ -26,13 +26,13 @@ use tokio::time::Instant;
 
 /// What happened to transactors, on its way to the port's caller. Bounded by what the caller hands over and asks for.
 #[derive(Default)]
-pub(super) struct Heard {
-    waiting: Mutex<Vec<(u64, Happened)>>,
+pub(super) struct EventQueue {
+    waiting: Mutex<Vec<(u64, ProducerEvent)>>,
     came: Notify,
 }
 
-impl Heard {
-    pub(super) fn put(&self, number: u64, happened: Happened) {
+impl EventQueue {
+    pub(super) fn put(&self, number: u64, happened: ProducerEvent) {
         self.waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -41,7 +41,7 @@ impl Heard {
     }
 
     /// Dropped early, it loses nothing: what happened leaves only with the answer.
-    pub(super) async fn take(&self) -> Vec<(u64, Happened)> {
+    pub(super) async fn take(&self) -> Vec<(u64, ProducerEvent)> {
         loop {
             let happened =
                 std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
@@ -55,9 +55,9 @@ impl Heard {
 
 /// Names whose records are sent one a batch until an instant, for a batch of theirs was refused: only so it is known which record was it.
 #[derive(Default)]
-pub(super) struct Alone(Mutex<BTreeMap<String, Instant>>);
+pub(super) struct SingleRecordMode(Mutex<BTreeMap<String, Instant>>);
 
-impl Alone {
+impl SingleRecordMode {
     /// Until when, if it is now.
     pub(super) fn until(&self, id: &str) -> Option<Instant> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,33 +70,36 @@ impl Alone {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(id.to_owned(), Instant::now() + KAFKA_ALONE);
+            .insert(
+                id.to_owned(),
+                Instant::now() + KAFKA_SINGLE_RECORD_BATCHES_DURATION,
+            );
     }
 }
 
 /// What the thread is asked to do.
-pub(super) enum Order {
+pub(super) enum Command {
     /// First of all, under this number.
     Open(u64),
-    Commit(Marker),
+    Commit(TxnOffset),
     Abort,
 }
 
 /// What runs on the thread.
-pub(super) struct Desk {
+pub(super) struct ProducerThread {
     /// Nothing is told before it is opened.
     pub(super) number: Option<u64>,
-    pub(super) name: Transactional,
-    pub(super) sender: Arc<Sender>,
-    pub(super) orders: Receiver<Order>,
+    pub(super) name: ProducerIdentity,
+    pub(super) sender: Arc<NativeProducer>,
+    pub(super) orders: Receiver<Command>,
     pub(super) stop: Arc<AtomicBool>,
     /// Something was sent since it was opened, or the last commit or abort was told.
     pub(super) is_used: Arc<AtomicBool>,
-    pub(super) heard: Arc<Heard>,
-    pub(super) health: Health,
+    pub(super) heard: Arc<EventQueue>,
+    pub(super) health: ClusterHealth,
     pub(super) cluster: Cluster,
-    pub(super) asker: Asker,
-    pub(super) alone: Arc<Alone>,
+    pub(super) asker: AdminHandle,
+    pub(super) alone: Arc<SingleRecordMode>,
     /// Its batches hold one record, until then.
     pub(super) alone_until: Option<Instant>,
     /// Some record of a batch was refused.
@@ -107,97 +110,97 @@ pub(super) struct Desk {
     pub(super) is_cut: bool,
     /// Some broker was out of reach since then.
     pub(super) is_shaken: bool,
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<RecoveryState>,
 }
 
 /// Why the thread ends.
-pub(super) enum End {
-    Asked,
-    Lost { is_fenced: bool, reason: String },
+pub(super) enum ExitReason {
+    Stopped,
+    Failed { is_fenced: bool, reason: String },
 }
 
-pub(super) fn lost(reason: impl Into<String>) -> End {
-    End::Lost {
+pub(super) fn failed(reason: impl Into<String>) -> ExitReason {
+    ExitReason::Failed {
         is_fenced: false,
         reason: reason.into(),
     }
 }
 
-impl Desk {
+impl ProducerThread {
     pub(super) fn serve(mut self) {
-        if let Err(End::Lost { is_fenced, reason }) = self.work() {
+        if let Err(ExitReason::Failed { is_fenced, reason }) = self.work() {
             if self.number.is_none()
-                && let Ok(Order::Open(number)) = self.orders.recv()
+                && let Ok(Command::Open(number)) = self.orders.recv()
             {
                 self.number = Some(number);
             }
-            self.tell(Happened::Lost { is_fenced, reason });
+            self.tell(ProducerEvent::Failed { is_fenced, reason });
         }
         self.sender.purge();
-        while self.sender.waiting() > 0 && self.turn(KAFKA_IDLE) > 0 {}
+        while self.sender.queued_events() > 0 && self.poll(KAFKA_CLIENT_WAKE_INTERVAL) > 0 {}
     }
 
-    fn work(&mut self) -> Result<(), End> {
+    fn work(&mut self) -> Result<(), ExitReason> {
         self.connect()?;
         self.await_opening()?;
         (self.is_cut, self.is_shaken) = (false, false);
         let mending = self.ask_for_last()?;
-        self.insist(Sender::init_transactions)?;
+        self.insist(NativeProducer::init_transactions)?;
         mending.map_or(Ok(()), |mending| self.end_what_hangs(mending))?;
         self.settle()?;
         let marker = self.marker()?;
         self.begin()?;
         self.is_open = true;
-        self.tell(Happened::Opened(marker));
+        self.tell(ProducerEvent::Opened(marker));
         loop {
-            self.look()?;
+            self.check_usable()?;
             self.stay()?;
             match self.orders.try_recv() {
-                Ok(Order::Commit(marker)) => self.commit(&marker)?,
-                Ok(Order::Abort) => self.abort()?,
-                Ok(Order::Open(_)) => return Err(lost("it was opened twice")),
-                Err(TryRecvError::Empty) => _ = self.turn(KAFKA_IDLE),
-                Err(TryRecvError::Disconnected) => return Err(End::Asked),
+                Ok(Command::Commit(marker)) => self.commit(&marker)?,
+                Ok(Command::Abort) => self.abort()?,
+                Ok(Command::Open(_)) => return Err(failed("it was opened twice")),
+                Err(TryRecvError::Empty) => _ = self.poll(KAFKA_CLIENT_WAKE_INTERVAL),
+                Err(TryRecvError::Disconnected) => return Err(ExitReason::Stopped),
             }
         }
     }
 
-    fn tell(&self, happened: Happened) {
+    fn tell(&self, happened: ProducerEvent) {
         if let Some(number) = self.number {
             self.heard.put(number, happened);
         }
     }
 
     /// Up to here no other of its name notices anything.
-    fn await_opening(&mut self) -> Result<(), End> {
+    fn await_opening(&mut self) -> Result<(), ExitReason> {
         loop {
-            self.look()?;
+            self.check_usable()?;
             match self.orders.try_recv() {
-                Ok(Order::Open(number)) => {
+                Ok(Command::Open(number)) => {
                     self.number = Some(number);
                     return Ok(());
                 }
-                Ok(Order::Commit(_) | Order::Abort) => return Err(lost("it was not opened")),
-                Err(TryRecvError::Empty) => _ = self.turn(KAFKA_IDLE),
-                Err(TryRecvError::Disconnected) => return Err(End::Asked),
+                Ok(Command::Commit(_) | Command::Abort) => return Err(failed("it was not opened")),
+                Err(TryRecvError::Empty) => _ = self.poll(KAFKA_CLIENT_WAKE_INTERVAL),
+                Err(TryRecvError::Disconnected) => return Err(ExitReason::Stopped),
             }
         }
     }
 
     /// Whether it can go on.
-    pub(super) fn look(&self) -> Result<(), End> {
+    pub(super) fn check_usable(&self) -> Result<(), ExitReason> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(End::Asked);
+            return Err(ExitReason::Stopped);
         }
         if let Some((code, words)) = self.sender.fatal_error() {
-            return Err(End::Lost {
+            return Err(ExitReason::Failed {
                 is_fenced: is_fenced(code),
                 reason: words,
             });
         }
         if self.is_mixed {
-            self.alone.begin(&self.name.id);
-            return Err(lost(
+            self.alone.begin(&self.name.transactional_id);
+            return Err(failed(
                 "a batch was refused for one of its records: they are sent one by one for a while, to see which",
             ));
         }
@@ -206,9 +209,9 @@ impl Desk {
 
     /// Whether it can be gone on with, once what is under way is committed. A broker that comes back may have forgotten to end the last transaction:
     /// that is to be mended before the next one takes part in anything, lest what was committed is undone along with it.
-    fn go_on(&self) -> Result<(), End> {
-        if self.is_open && (self.is_cut || self.health.outage().is_some()) {
-            return Err(lost(
+    fn go_on(&self) -> Result<(), ExitReason> {
+        if self.is_open && (self.is_cut || self.health.outage_reason().is_some()) {
+            return Err(failed(
                 "its brokers are away, or were: what they may have left open is ended before another begins",
             ));
         }
@@ -218,7 +221,7 @@ impl Desk {
     /// The same, while something may be under way. Where the last one was forgotten and this one has written, they end in one: undone, what was
     /// committed is lost; committed by another, without the marker that only this one has, what is under way is delivered twice. So it has to come to
     /// its own end.
-    fn stay(&self) -> Result<(), End> {
+    fn stay(&self) -> Result<(), ExitReason> {
         if self.is_used.load(Ordering::Acquire) {
             Ok(())
         } else {
@@ -226,136 +229,139 @@ impl Desk {
         }
     }
 
-    fn connect(&mut self) -> Result<(), End> {
+    fn connect(&mut self) -> Result<(), ExitReason> {
         let source = self
             .sender
             .topic(&self.name.partition.topic)
-            .ok_or_else(|| lost("its source has no name that a topic can have"))?;
+            .ok_or_else(|| failed("its source has no name that a topic can have"))?;
         self.insist(|sender, patience| sender.connect(&source, patience))
     }
 
     /// Commits an empty transaction, for two things that brokers were seen to do. One that ended under load noted a transaction as complete and
     /// never told the partitions: there it ends with the next of the same producer, as this one does, and where the marker lies this is the
     /// next. One that was killed under load answered with a marker that was long superseded, until something was written where it lies.
-    fn settle(&mut self) -> Result<(), End> {
+    fn settle(&mut self) -> Result<(), ExitReason> {
         self.begin()?;
         let (group, nothing) = (
-            namesake(&self.name.group),
-            Marker {
+            colocated_group(&self.name.offset_group),
+            TxnOffset {
                 offset: Offset(0),
-                text: String::new(),
+                metadata: String::new(),
             },
         );
         let refusal = self.conclude(&group, &nothing)?;
         refusal.map_or(Ok(()), |refusal| {
-            Err(lost(format!(
+            Err(failed(format!(
                 "an empty transaction with the group {group} is refused: {refusal}"
             )))
         })
     }
 
     /// What was committed last; waits for what is about to be.
-    fn marker(&mut self) -> Result<Option<String>, End> {
-        let (long, mut is_told) = (Instant::now() + KAFKA_MARKER_LONG, false);
+    fn marker(&mut self) -> Result<Option<String>, ExitReason> {
+        let (long, mut is_told) = (Instant::now() + KAFKA_MARKER_WARN_AFTER, false);
         loop {
             match self.ask_for_marker()? {
                 Ok(marker) => return Ok(marker),
                 Err(Error::Unavailable(reason)) => {
-                    if !is_told && long <= Instant::now() && self.health.outage().is_none() {
+                    if !is_told && long <= Instant::now() && self.health.outage_reason().is_none() {
                         is_told = true;
-                        tracing::warn!(partition = %self.name.partition, group = self.name.group, transactional_id = self.name.id, reason,
+                        tracing::warn!(partition = %self.name.partition, group = self.name.offset_group, transactional_id = self.name.transactional_id, reason,
                             "nothing of a partition is delivered, for the broker does not tell what was: it is slow, or the last transaction \
                             hangs, and only an operator can end it (docs/operate.md: a transaction that hangs)");
                     }
-                    self.turn(KAFKA_TRANSACTION_TURN);
+                    self.poll(KAFKA_TRANSACTION_CALL_TIMEOUT);
                 }
-                Err(error) => return Err(lost(format!("its marker cannot be read: {error}"))),
+                Err(error) => return Err(failed(format!("its marker cannot be read: {error}"))),
             }
         }
     }
 
-    fn ask_for_marker(&mut self) -> Result<Result<Option<String>, Error>, End> {
-        let mut awaited = match self.asker.committed(&self.name.group, &self.name.partition) {
+    fn ask_for_marker(&mut self) -> Result<Result<Option<String>, Error>, ExitReason> {
+        let mut awaited = match self
+            .asker
+            .committed(&self.name.offset_group, &self.name.partition)
+        {
             Ok(awaited) => awaited,
             Err(error) => return Ok(Err(error)),
         };
         loop {
-            self.look()?;
+            self.check_usable()?;
             if let Some(answer) = awaited.answer() {
                 return Ok(answer);
             }
-            self.turn(KAFKA_MARKER_TURN);
+            self.poll(KAFKA_MARKER_POLL_INTERVAL);
         }
     }
 
-    fn begin(&self) -> Result<(), End> {
+    fn begin(&self) -> Result<(), ExitReason> {
         self.sender.begin_transaction().map_err(end)
     }
 
-    fn commit(&mut self, marker: &Marker) -> Result<(), End> {
-        let group = self.name.group.clone();
+    fn commit(&mut self, marker: &TxnOffset) -> Result<(), ExitReason> {
+        let group = self.name.offset_group.clone();
         if let Some(refusal) = self.conclude(&group, marker)? {
             tracing::warn!(
-                transactional_id = self.name.id,
+                transactional_id = self.name.transactional_id,
                 group,
                 reason = refusal,
                 "a commit was refused: what is in it is delivered again"
             );
             return self.abort();
         }
-        self.health.answered();
+        self.health.record_response();
         let has_been_alone = self
             .alone_until
             .is_some_and(|until| until <= Instant::now());
         let begun = if has_been_alone {
-            Err(lost("records are sent in batches again"))
+            Err(failed("records are sent in batches again"))
         } else {
             self.go_on().and_then(|()| self.begin())
         };
         // Who hears it may send at once.
         self.is_used.store(false, Ordering::Release);
-        self.tell(Happened::Committed);
+        self.tell(ProducerEvent::Committed);
         begun
     }
 
     /// Commits what was sent along with a marker of a group; else it can only be aborted, for this reason.
-    fn conclude(&mut self, group: &str, marker: &Marker) -> Result<Option<String>, End> {
+    fn conclude(&mut self, group: &str, marker: &TxnOffset) -> Result<Option<String>, ExitReason> {
         let offsets = offsets(&self.name, marker);
         let refusal =
-            self.call(|sender, _| sender.send_offsets(group, &offsets, KAFKA_OFFSETS_MAX))?;
+            self.call(|sender, _| sender.send_offsets(group, &offsets, KAFKA_MARKER_TIMEOUT))?;
         if refusal.is_some() {
             Ok(refusal)
         } else {
-            self.call(Sender::commit_transaction)
+            self.call(NativeProducer::commit_transaction)
         }
     }
 
-    fn abort(&mut self) -> Result<(), End> {
-        while self.turn(Duration::ZERO) > 0 {}
+    fn abort(&mut self) -> Result<(), ExitReason> {
+        while self.poll(Duration::ZERO) > 0 {}
         self.go_on()?;
         if self.is_shaken {
             // Afterwards nobody could tell it from what a broker forgot to end before; who fences it knows where it has written.
-            return Err(lost(
+            return Err(failed(
                 "a broker was out of reach: what is under way is undone by the next one",
             ));
         }
-        self.insist(Sender::abort_transaction)?;
-        while self.turn(Duration::ZERO) > 0 {}
+        self.insist(NativeProducer::abort_transaction)?;
+        while self.poll(Duration::ZERO) > 0 {}
         self.begin()?;
         // That a batch was refused is told only now: what was in it may have been the least of it.
-        self.look()?;
+        self.check_usable()?;
         self.is_used.store(false, Ordering::Release);
-        self.tell(Happened::Aborted);
+        self.tell(ProducerEvent::Aborted);
         Ok(())
     }
 
     fn insist(
         &mut self,
-        call: impl FnMut(&Sender, Duration) -> Result<(), Undone>,
-    ) -> Result<(), End> {
+        call: impl FnMut(&NativeProducer, Duration) -> Result<(), TxnError>,
+    ) -> Result<(), ExitReason> {
         let refusal = self.call(call)?;
         refusal.map_or(Ok(()), |words| {
-            Err(lost(format!(
+            Err(failed(format!(
                 "a transaction that should be aborted cannot be: {words}"
             )))
         })
@@ -364,32 +370,32 @@ impl Desk {
     /// Calls until it is done, or the transaction can only be aborted, for this reason.
     fn call(
         &mut self,
-        mut call: impl FnMut(&Sender, Duration) -> Result<(), Undone>,
-    ) -> Result<Option<String>, End> {
+        mut call: impl FnMut(&NativeProducer, Duration) -> Result<(), TxnError>,
+    ) -> Result<Option<String>, ExitReason> {
         loop {
-            match call(&self.sender, KAFKA_TRANSACTION_TURN) {
+            match call(&self.sender, KAFKA_TRANSACTION_CALL_TIMEOUT) {
                 Ok(()) => return Ok(None),
-                Err(Undone {
-                    after: After::Abort,
+                Err(TxnError {
+                    after: NextStep::Abort,
                     words,
                     ..
                 }) => return Ok(Some(words)),
-                Err(Undone {
-                    after: After::Again,
+                Err(TxnError {
+                    after: NextStep::Retry,
                     ..
                 }) => {
                     if self.stop.load(Ordering::Relaxed) {
-                        return Err(End::Asked);
+                        return Err(ExitReason::Stopped);
                     }
                     self.stay()?;
-                    while self.turn(Duration::ZERO) > 0 {}
+                    while self.poll(Duration::ZERO) > 0 {}
                 }
                 Err(undone) => return Err(end(undone)),
             }
         }
     }
 
-    pub(super) fn turn(&mut self, patience: Duration) -> usize {
+    pub(super) fn poll(&mut self, patience: Duration) -> usize {
         let Self {
             sender,
             health,
@@ -400,8 +406,8 @@ impl Desk {
             ..
         } = self;
         let mut reports = Vec::new();
-        let mut heard = |notice: Notice| {
-            if let Notice::Error { code, .. } = &notice {
+        let mut heard = |notice: ClientEvent| {
+            if let ClientEvent::Error { code, .. } = &notice {
                 *is_cut |= *code == Code::AllBrokersDown;
                 *is_shaken |= matches!(
                     code,
@@ -411,42 +417,48 @@ impl Desk {
                         | Code::AllBrokersDown
                 );
             }
-            health.heard(notice);
+            health.on_client_event(notice);
         };
-        let served = sender.serve(patience, &mut heard, |delivery| {
+        let served = sender.poll(patience, &mut heard, |delivery| {
             reports.push(judge(delivery, health, alone_until.is_some(), is_mixed));
         });
         if !reports.is_empty() {
-            self.tell(Happened::Reports(reports));
+            self.tell(ProducerEvent::Reports(reports));
         }
         served
     }
 }
 
-fn judge(delivery: &Delivery<'_>, health: &Health, is_alone: bool, is_mixed: &mut bool) -> Report {
+fn judge(
+    delivery: &Delivery<'_>,
+    health: &ClusterHealth,
+    is_alone: bool,
+    is_mixed: &mut bool,
+) -> DeliveryReport {
     let Some(code) = delivery.error else {
-        health.answered();
+        health.record_response();
         let offset = u64::try_from(delivery.message.offset()).ok().map(Offset);
-        return Report {
+        return DeliveryReport {
             ticket: delivery.ticket,
-            place: offset.map(|offset| (delivery.message.partition(), offset)),
+            position: offset.map(|offset| (delivery.message.partition(), offset)),
             outcome: Ok(()),
         };
     };
-    let mut failure = failure::of_record(code, delivery.status(), delivery.words());
-    if !is_alone && failure::is_of_batch(code) {
+    let mut failure = failure::delivery_failure(code, delivery.status(), delivery.words());
+    if !is_alone && failure::is_batch_rejection(code) {
         *is_mixed = true;
-        failure = failure::closed(format!("it was refused with its batch: {}", failure.detail));
+        failure =
+            failure::client_failed(format!("it was refused with its batch: {}", failure.detail));
     }
-    Report {
+    DeliveryReport {
         ticket: delivery.ticket,
-        place: None,
+        position: None,
         outcome: Err(failure),
     }
 }
 
-fn end(Undone { code, words, .. }: Undone) -> End {
-    End::Lost {
+fn end(TxnError { code, words, .. }: TxnError) -> ExitReason {
+    ExitReason::Failed {
         is_fenced: is_fenced(code),
         reason: words,
     }
@@ -459,13 +471,13 @@ fn is_fenced(code: Code) -> bool {
     )
 }
 
-fn offsets(name: &Transactional, marker: &Marker) -> TopicPartitionList {
+fn offsets(name: &ProducerIdentity, marker: &TxnOffset) -> TopicPartitionList {
     let mut list = TopicPartitionList::with_capacity(1);
     let mut element = list.add_partition(&name.partition.topic, name.partition.index);
     let offset = i64::try_from(marker.offset.0).unwrap_or(i64::MAX);
     element
         .set_offset(rdkafka::Offset::Offset(offset))
         .expect("an offset that is not negative");
-    element.set_metadata(&marker.text);
+    element.set_metadata(&marker.metadata);
     list
 }

@@ -19,38 +19,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unmet {
+pub(super) enum AskError {
     /// It may be, soon.
-    Later(String),
-    Never(String),
+    Retry(String),
+    Permanent(String),
 }
 
-impl Unmet {
+impl AskError {
     pub(super) fn is_later(&self) -> bool {
-        matches!(self, Self::Later(_))
+        matches!(self, Self::Retry(_))
     }
 
     pub(super) fn reason(&self) -> &str {
-        let (Self::Later(reason) | Self::Never(reason)) = self;
+        let (Self::Retry(reason) | Self::Permanent(reason)) = self;
         reason
     }
 }
 
-impl From<Error> for Unmet {
+impl From<Error> for AskError {
     fn from(error: Error) -> Self {
         // What cannot be read now cannot be read the next time either.
         let is_for_good = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::Other);
         let as_such = if is_for_good {
-            Self::Never
+            Self::Permanent
         } else {
-            Self::Later
+            Self::Retry
         };
         as_such(error.to_string())
     }
 }
 
 /// Whether the cluster's brokers can be asked like this at all.
-pub(super) fn is_open(cluster: &Cluster) -> bool {
+pub(super) fn is_plaintext(cluster: &Cluster) -> bool {
     cluster
         .properties
         .get("security.protocol")
@@ -58,16 +58,16 @@ pub(super) fn is_open(cluster: &Cluster) -> bool {
 }
 
 /// What an error code in an answer means.
-pub(super) fn done(code: i16) -> std::result::Result<(), Unmet> {
+pub(super) fn check_code(code: i16) -> std::result::Result<(), AskError> {
     match ResponseError::try_from_code(code) {
         None if code == 0 => Ok(()),
-        None => Err(Unmet::Never(format!(
+        None => Err(AskError::Permanent(format!(
             "the broker answers with the error {code}"
         ))),
         Some(error) if error.is_retriable() || error == ResponseError::UnknownTopicOrPartition => {
-            Err(Unmet::Later(error.to_string()))
+            Err(AskError::Retry(error.to_string()))
         }
-        Some(error) => Err(Unmet::Never(error.to_string())),
+        Some(error) => Err(AskError::Permanent(error.to_string())),
     }
 }
 
@@ -105,9 +105,9 @@ impl Connections {
         &mut self,
         request: &R,
         version: i16,
-    ) -> std::result::Result<R::Response, Unmet> {
+    ) -> std::result::Result<R::Response, AskError> {
         let (brokers, first) = (self.brokers.clone(), self.first.load(Ordering::Relaxed));
-        let mut unmet = Unmet::Never("the cluster has no brokers".to_owned());
+        let mut unmet = AskError::Permanent("the cluster has no brokers".to_owned());
         for at in (0..brokers.len()).map(|at| (first + at) % brokers.len()) {
             match self.ask(&brokers[at], request, version) {
                 Ok(answer) => {
@@ -126,9 +126,9 @@ impl Connections {
         addr: &str,
         request: &R,
         version: i16,
-    ) -> std::result::Result<R::Response, Unmet> {
+    ) -> std::result::Result<R::Response, AskError> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Unmet::Later("the client ends".to_owned()));
+            return Err(AskError::Retry("the client ends".to_owned()));
         }
         let told = |error: Error| Error::new(error.kind(), format!("{addr}: {error}"));
         let mut connection = match self.open.remove(addr) {
@@ -140,7 +140,7 @@ impl Connections {
             .get(&R::KEY)
             .is_none_or(|max| *max < version)
         {
-            return Err(Unmet::Never(format!(
+            return Err(AskError::Permanent(format!(
                 "{addr} is too old for version {version} of the request {}",
                 R::KEY
             )));

@@ -1,6 +1,6 @@
 //! One consumer group: who has which partition, and what was committed. Partitions stay where they are as far as an even share allows.
 
-use crate::broker::{Commit, Event};
+use crate::broker::{Event, OffsetCommit};
 use crate::model::{Offset, Partition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,12 +15,12 @@ struct Member {
     topics: Vec<String>,
     owned: BTreeSet<Partition>,
     /// What it has not been told yet.
-    told: VecDeque<Event>,
+    events: VecDeque<Event>,
     /// It knows its share: what it joined, or lost, was followed by an answer.
-    answered: bool,
-    dead: bool,
+    knows_its_share: bool,
+    is_dead: bool,
     /// What it owns is others', and it has not been told.
-    is_lapsed: bool,
+    is_expired: bool,
 }
 
 impl Group {
@@ -39,37 +39,37 @@ impl Group {
     }
 
     /// Its partitions wait for [`Group::expire_dead`].
-    pub(super) fn die(&mut self, id: u64) {
+    pub(super) fn mark_dead(&mut self, id: u64) {
         if let Some(member) = self.members.get_mut(&id) {
-            member.dead = true;
+            member.is_dead = true;
         }
     }
 
     pub(super) fn expire_dead(&mut self) {
-        self.members.retain(|_, member| !member.dead);
+        self.members.retain(|_, member| !member.is_dead);
     }
 
-    pub(super) fn told(&mut self, id: u64) -> Option<Event> {
-        self.members.get_mut(&id)?.told.pop_front()
+    pub(super) fn next_event(&mut self, id: u64) -> Option<Event> {
+        self.members.get_mut(&id)?.events.pop_front()
     }
 
     /// `false`: one of the partitions is another's.
-    pub(super) fn commit_all(&mut self, id: u64, commits: &[Commit]) -> bool {
-        let owns = |commit: &Commit| {
+    pub(super) fn commit_all(&mut self, id: u64, commits: &[OffsetCommit]) -> bool {
+        let owns = |commit: &OffsetCommit| {
             self.members
                 .get(&id)
                 .is_some_and(|member| member.owned.contains(&commit.partition))
         };
         let owns_all = commits.iter().all(owns);
         if owns_all {
-            self.put(commits);
+            self.commit_unchecked(commits);
         }
         owns_all
     }
 
     /// Whoever commits them.
-    pub(super) fn put(&mut self, commits: &[Commit]) {
-        for Commit {
+    pub(super) fn commit_unchecked(&mut self, commits: &[OffsetCommit]) {
+        for OffsetCommit {
             partition,
             offset,
             metadata,
@@ -81,27 +81,27 @@ impl Group {
     }
 
     /// The lease of its `nth` member runs out: what that owns goes to others, and it goes on until it is told.
-    pub(super) fn lapse(&mut self, nth: usize) {
+    pub(super) fn expire_silently(&mut self, nth: usize) {
         let nth = nth % self.members.len().max(1);
         self.members
             .values_mut()
             .skip(nth)
             .take(1)
-            .for_each(|member| member.is_lapsed = true);
+            .for_each(|member| member.is_expired = true);
     }
 
-    pub(super) fn tell_lapsed(&mut self) {
-        for member in self.members.values_mut().filter(|member| member.is_lapsed) {
+    pub(super) fn notify_expired(&mut self) {
+        for member in self.members.values_mut().filter(|member| member.is_expired) {
             let lost: Vec<_> = std::mem::take(&mut member.owned).into_iter().collect();
             member
-                .told
-                .extend((!lost.is_empty()).then_some(Event::Lost(lost)));
-            (member.is_lapsed, member.answered) = (false, false);
+                .events
+                .extend((!lost.is_empty()).then_some(Event::Revoked(lost)));
+            (member.is_expired, member.knows_its_share) = (false, false);
         }
     }
 
     /// Of a group without members, by a transaction.
-    pub(super) fn mark(&mut self, partition: Partition, offset: Offset, text: String) {
+    pub(super) fn commit_marker(&mut self, partition: Partition, offset: Offset, text: String) {
         self.commits.insert(partition, (offset, text));
     }
 
@@ -110,7 +110,7 @@ impl Group {
     }
 
     /// What Kafka forgets with a topic.
-    pub(super) fn forget(&mut self, topic: &str) {
+    pub(super) fn forget_topic(&mut self, topic: &str) {
         self.commits
             .retain(|partition, _| &*partition.topic != topic);
     }
@@ -128,7 +128,7 @@ impl Group {
         let share = all.len().div_ceil(
             self.members
                 .values()
-                .filter(|member| !member.is_lapsed)
+                .filter(|member| !member.is_expired)
                 .count()
                 .max(1),
         );
@@ -136,7 +136,7 @@ impl Group {
         for (id, member) in self
             .members
             .iter_mut()
-            .filter(|(_, member)| !member.is_lapsed)
+            .filter(|(_, member)| !member.is_expired)
         {
             let keeps: BTreeSet<Partition> = member
                 .owned
@@ -152,8 +152,8 @@ impl Group {
         let mut gained: BTreeMap<u64, Vec<Partition>> = BTreeMap::new();
         for partition in free {
             let wants = |member: &Member| {
-                !member.dead
-                    && !member.is_lapsed
+                !member.is_dead
+                    && !member.is_expired
                     && member
                         .topics
                         .iter()
@@ -172,17 +172,17 @@ impl Group {
         for (id, member) in self
             .members
             .iter_mut()
-            .filter(|(_, member)| !member.is_lapsed)
+            .filter(|(_, member)| !member.is_expired)
         {
             let lost = lost
                 .remove(id)
                 .filter(|lost| !lost.is_empty())
-                .map(Event::Lost);
-            member.answered &= lost.is_none();
-            let none = (!member.answered && !waits(member)).then(Vec::new);
-            let gained = gained.remove(id).or(none).map(Event::Gained);
-            member.answered |= gained.is_some();
-            member.told.extend(lost.into_iter().chain(gained));
+                .map(Event::Revoked);
+            member.knows_its_share &= lost.is_none();
+            let none = (!member.knows_its_share && !waits(member)).then(Vec::new);
+            let gained = gained.remove(id).or(none).map(Event::Assigned);
+            member.knows_its_share |= gained.is_some();
+            member.events.extend(lost.into_iter().chain(gained));
         }
     }
 }

@@ -1,20 +1,20 @@
 //! One partition's records, with the offsets that are gone or never were.
 
-use super::Arrived;
+use super::StoredRecord;
 use crate::model::header::{Header, push_header};
 use crate::model::{Headers, Offset, Timestamp};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
-pub(super) struct Log {
+pub(super) struct PartitionLog {
     first: u64,
     end: u64,
-    records: BTreeMap<u64, Stored>,
+    records: BTreeMap<u64, LogRecord>,
     /// The first record of each transaction that is under way, by whose it is.
-    open: BTreeMap<u64, u64>,
+    open_transactions: BTreeMap<u64, u64>,
 }
 
-pub(super) struct Stored {
+pub(super) struct LogRecord {
     at: Timestamp,
     pub(super) timestamp: Option<Timestamp>,
     pub(super) key: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub(super) struct Stored {
     writer: Option<u64>,
 }
 
-impl Stored {
+impl LogRecord {
     pub(super) fn new<'h>(
         at: Timestamp,
         timestamp: Option<Timestamp>,
@@ -46,7 +46,7 @@ impl Stored {
     }
 
     /// It may have waited for long; its timestamp is its producer's and stays.
-    pub(super) fn arrive(&mut self, at: Timestamp) {
+    pub(super) fn set_arrival_time(&mut self, at: Timestamp) {
         self.at = at;
     }
 
@@ -61,8 +61,8 @@ impl Stored {
     }
 }
 
-impl Log {
-    pub(super) fn append(&mut self, stored: Stored) -> Offset {
+impl PartitionLog {
+    pub(super) fn append(&mut self, stored: LogRecord) -> Offset {
         let offset = self.end;
         self.records.insert(offset, stored);
         self.end += 1;
@@ -70,15 +70,15 @@ impl Log {
     }
 
     /// In a transaction of `writer`.
-    pub(super) fn append_openly(&mut self, mut stored: Stored, writer: u64) -> Offset {
-        self.open.entry(writer).or_insert(self.end);
+    pub(super) fn append_in_transaction(&mut self, mut stored: LogRecord, writer: u64) -> Offset {
+        self.open_transactions.entry(writer).or_insert(self.end);
         stored.writer = Some(writer);
         self.append(stored)
     }
 
     /// Ends what `writer` has under way here, by a mark that takes an offset of its own.
-    pub(super) fn finish(&mut self, writer: u64, is_committed: bool) {
-        let Some(first) = self.open.remove(&writer) else {
+    pub(super) fn end_transaction(&mut self, writer: u64, is_committed: bool) {
+        let Some(first) = self.open_transactions.remove(&writer) else {
             return;
         };
         let mine: Vec<u64> = self
@@ -101,8 +101,12 @@ impl Log {
     }
 
     /// One past the last offset of which nothing before is under way: so far readers of what is committed come.
-    pub(super) fn stable_end(&self) -> u64 {
-        self.open.values().min().copied().unwrap_or(self.end)
+    pub(super) fn last_stable_offset(&self) -> u64 {
+        self.open_transactions
+            .values()
+            .min()
+            .copied()
+            .unwrap_or(self.end)
     }
 
     pub(super) fn skip(&mut self, count: u64) {
@@ -123,24 +127,28 @@ impl Log {
     }
 
     /// What a reader of what is committed is handed.
-    pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = (u64, &Stored)> {
+    pub(super) fn committed_from(&self, offset: u64) -> impl Iterator<Item = (u64, &LogRecord)> {
         self.records
-            .range(offset..self.stable_end().max(offset))
+            .range(offset..self.last_stable_offset().max(offset))
             .map(|(offset, stored)| (*offset, stored))
     }
 
-    pub(super) fn arrived(&self, partition: i32) -> impl Iterator<Item = Arrived> + use<'_> {
-        self.from(self.first).map(move |(offset, stored)| Arrived {
-            partition,
-            offset: Offset(offset),
-            at: stored.at,
-            key: stored.key.clone(),
-            payload: stored.payload.clone(),
-            headers: stored
-                .headers()
-                .iter()
-                .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
-                .collect(),
-        })
+    pub(super) fn committed_records(
+        &self,
+        partition: i32,
+    ) -> impl Iterator<Item = StoredRecord> + use<'_> {
+        self.committed_from(self.first)
+            .map(move |(offset, stored)| StoredRecord {
+                partition,
+                offset: Offset(offset),
+                at: stored.at,
+                key: stored.key.clone(),
+                payload: stored.payload.clone(),
+                headers: stored
+                    .headers()
+                    .iter()
+                    .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
+                    .collect(),
+            })
     }
 }

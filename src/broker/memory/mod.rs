@@ -16,72 +16,72 @@ pub(crate) use source::MemorySource;
 pub(crate) use target::MemoryTarget;
 pub(crate) use transact::MemoryTransactors;
 
-use super::{Catalog, Error, Failure};
+use super::{Catalog, DeliveryFailure, Error};
 use crate::clock::Clock;
 use crate::model::header::Header;
 use crate::model::{Offset, Partition, Timestamp};
 use async_trait::async_trait;
 use group::Group;
-use log::{Log, Stored};
+use log::{LogRecord, PartitionLog};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use stream::Window;
-use target::Outbox;
+use stream::DedupWindow;
+use target::ProducerState;
 use tokio::sync::Notify;
 use transact::Transactions;
 
 /// A handle on the cluster; clones are the same cluster.
 #[derive(Clone)]
 pub(crate) struct MemoryCluster {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<ClusterState>>,
     /// Told of every change; whoever waits looks again.
     changed: Rc<Notify>,
 }
 
-struct State {
+struct ClusterState {
     clock: Rc<dyn Clock>,
     topics: BTreeMap<Arc<str>, Topic>,
     groups: BTreeMap<String, Group>,
-    outboxes: BTreeMap<u64, Outbox>,
+    producers: BTreeMap<u64, ProducerState>,
     transactions: Transactions,
     /// How often the consumers of streams were made.
-    make: u64,
+    consumer_generation: u64,
     /// Names members, targets and the incarnations of topics.
     counter: u64,
-    faults: Faults,
+    faults: ClusterFaults,
 }
 
 /// What is switched on.
-struct Faults {
+struct ClusterFaults {
     down: bool,
     hold_sends: bool,
     hold_reports: bool,
-    hold_dead: bool,
+    keep_dead_members: bool,
     producers_failed: bool,
     /// So many sends to come are reported as unknown; whether they arrive.
-    lost_reports: Vec<bool>,
+    unknown_outcomes: Vec<bool>,
     /// Records of one batch that a source hands out.
     batch_max: usize,
 }
 
 struct Topic {
     incarnation: u64,
-    partitions: Vec<Log>,
+    partitions: Vec<PartitionLog>,
     /// Bytes of key, payload and headers.
-    size_max: Option<usize>,
-    refusal: Option<Failure>,
+    record_size_max: Option<usize>,
+    refusal: Option<DeliveryFailure>,
     /// Where the next record without a key goes.
-    turn: usize,
+    next_without_key: usize,
     /// Its partitions are filter subjects of one stream.
     is_stream: bool,
-    window: Option<Window>,
+    dedup_window: Option<DedupWindow>,
 }
 
 /// A record as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct StoredRecord {
     pub(crate) partition: i32,
     pub(crate) offset: Offset,
     pub(crate) at: Timestamp,
@@ -93,22 +93,22 @@ pub(crate) struct Arrived {
 /// Whose clients, what there is, and what a person does to it.
 impl MemoryCluster {
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
-        let faults = Faults {
+        let faults = ClusterFaults {
             down: false,
             hold_sends: false,
             hold_reports: false,
-            hold_dead: false,
+            keep_dead_members: false,
             producers_failed: false,
-            lost_reports: Vec::new(),
+            unknown_outcomes: Vec::new(),
             batch_max: 500,
         };
-        let state = State {
+        let state = ClusterState {
             clock,
             topics: BTreeMap::new(),
             groups: BTreeMap::new(),
-            outboxes: BTreeMap::new(),
+            producers: BTreeMap::new(),
             transactions: Transactions::default(),
-            make: 0,
+            consumer_generation: 0,
             counter: 0,
             faults,
         };
@@ -135,17 +135,17 @@ impl MemoryCluster {
     }
 
     pub(crate) fn create_topic(&self, name: &str, partitions: i32) {
-        self.change(|state| {
-            let incarnation = state.count();
-            let partitions = (0..partitions).map(|_| Log::default()).collect();
+        self.update(|state| {
+            let incarnation = state.next_number();
+            let partitions = (0..partitions).map(|_| PartitionLog::default()).collect();
             let topic = Topic {
                 incarnation,
                 partitions,
-                size_max: None,
+                record_size_max: None,
                 refusal: None,
-                turn: 0,
+                next_without_key: 0,
                 is_stream: false,
-                window: None,
+                dedup_window: None,
             };
             state.topics.insert(name.into(), topic);
             state.rebalance();
@@ -153,18 +153,18 @@ impl MemoryCluster {
     }
 
     pub(crate) fn delete_topic(&self, name: &str) {
-        self.change(|state| {
-            state.forget(name);
+        self.update(|state| {
+            state.forget_commits(name);
             state.topics.remove(name);
             state.rebalance();
         });
     }
 
     /// Deletes a topic and makes it again, empty, so quickly that no group notices.
-    pub(crate) fn recreate(&self, name: &str) {
-        self.change(|state| {
-            state.forget(name);
-            let incarnation = state.count();
+    pub(crate) fn recreate_topic(&self, name: &str) {
+        self.update(|state| {
+            state.forget_commits(name);
+            let incarnation = state.next_number();
             let topic = state.topics.get_mut(name).expect("a topic that exists");
             topic.incarnation = incarnation;
             topic.clear();
@@ -173,18 +173,19 @@ impl MemoryCluster {
 
     /// Raises a topic to so many partitions in all.
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
-        self.change(|state| {
+        self.update(|state| {
             let topic = state.topics.get_mut(name).expect("a topic that exists");
-            topic
-                .partitions
-                .resize_with(usize::try_from(total).expect("not negative"), Log::default);
+            topic.partitions.resize_with(
+                usize::try_from(total).expect("not negative"),
+                PartitionLog::default,
+            );
             state.rebalance();
         });
     }
 
     /// Retention: removes what lies before `first`; of a stream, whatever the subject.
     pub(crate) fn trim_to(&self, partition: &Partition, first: Offset) {
-        self.change(|state| {
+        self.update(|state| {
             let topic = state
                 .topics
                 .get_mut(&partition.topic)
@@ -204,7 +205,7 @@ impl MemoryCluster {
 
     /// Leaves out so many offsets, as compaction or an aborted transaction does.
     pub(crate) fn skip_offsets(&self, partition: &Partition, count: u64) {
-        self.change(|state| {
+        self.update(|state| {
             state
                 .log(partition)
                 .expect("a partition that exists")
@@ -213,7 +214,7 @@ impl MemoryCluster {
                 .topics
                 .get_mut(&partition.topic)
                 .expect("a topic that exists")
-                .even();
+                .align_ends();
         });
     }
 
@@ -225,8 +226,8 @@ impl MemoryCluster {
         (key, payload): (Option<&[u8]>, Option<&[u8]>),
         headers: impl IntoIterator<Item = Header<'h>>,
     ) -> Offset {
-        self.change(|state| {
-            let stored = Stored::new(state.clock.now(), timestamp, (key, payload), headers);
+        self.update(|state| {
+            let stored = LogRecord::new(state.clock.now(), timestamp, (key, payload), headers);
             state
                 .append(partition, stored)
                 .expect("a partition that exists")
@@ -234,20 +235,20 @@ impl MemoryCluster {
     }
 
     /// Writes a record in a transaction that is aborted.
-    pub(crate) fn produce_in_vain(&self, partition: &Partition, payload: &[u8]) {
-        self.change(|state| {
+    pub(crate) fn produce_aborted(&self, partition: &Partition, payload: &[u8]) {
+        self.update(|state| {
             let (stored, writer) = (
-                Stored::new(state.clock.now(), None, (None, Some(payload)), []),
-                state.count(),
+                LogRecord::new(state.clock.now(), None, (None, Some(payload)), []),
+                state.next_number(),
             );
             let log = state.log(partition).expect("a partition that exists");
-            log.append_openly(stored, writer);
-            log.finish(writer, false);
+            log.append_in_transaction(stored, writer);
+            log.end_transaction(writer, false);
         });
     }
 
     /// All that a topic holds for a reader of what is committed, by partition and offset.
-    pub(crate) fn records(&self, topic: &str) -> Vec<Arrived> {
+    pub(crate) fn records(&self, topic: &str) -> Vec<StoredRecord> {
         let state = self.state();
         let logs = state
             .topics
@@ -256,12 +257,16 @@ impl MemoryCluster {
             .unwrap_or_default();
         logs.iter()
             .zip(0..)
-            .flat_map(|(log, index)| log.arrived(index))
+            .flat_map(|(log, index)| log.committed_records(index))
             .collect()
     }
 
     /// What the group committed for a partition: offset and metadata.
-    pub(crate) fn commit_of(&self, group: &str, partition: &Partition) -> Option<(Offset, String)> {
+    pub(crate) fn committed_offset(
+        &self,
+        group: &str,
+        partition: &Partition,
+    ) -> Option<(Offset, String)> {
         self.state().groups.get(group)?.commit(partition).cloned()
     }
 }
@@ -270,15 +275,15 @@ impl MemoryCluster {
 impl MemoryCluster {
     /// No broker answers: questions fail, reading pauses, and what is sent waits in its client.
     pub(crate) fn set_down(&self, down: bool) {
-        self.change(|state| {
+        self.update(|state| {
             state.faults.down = down;
             state.deliver();
         });
     }
 
     /// Refuses every record for a topic (`None`: no more).
-    pub(crate) fn refuse(&self, topic: &str, failure: Option<Failure>) {
-        self.change(|state| {
+    pub(crate) fn refuse_records(&self, topic: &str, failure: Option<DeliveryFailure>) {
+        self.update(|state| {
             state
                 .topics
                 .get_mut(topic)
@@ -288,35 +293,35 @@ impl MemoryCluster {
     }
 
     /// Bytes of key, payload and headers beyond which a topic refuses a record.
-    pub(crate) fn limit_size(&self, topic: &str, bytes: Option<usize>) {
-        self.change(|state| {
+    pub(crate) fn limit_record_size(&self, topic: &str, bytes: Option<usize>) {
+        self.update(|state| {
             state
                 .topics
                 .get_mut(topic)
                 .expect("a topic that exists")
-                .size_max = bytes
+                .record_size_max = bytes
         });
     }
 
     /// Holds what is sent in the network; let go, it arrives, even if its sender died meanwhile.
     pub(crate) fn hold_sends(&self, hold: bool) {
-        self.change(|state| {
+        self.update(|state| {
             state.faults.hold_sends = hold;
             state.deliver();
         });
     }
 
     /// Loses what the network holds of senders that died.
-    pub(crate) fn lose_sends_of_the_dead(&self) {
-        self.change(|state| {
-            state.outboxes.retain(|_, outbox| !outbox.is_dead());
-            state.transactions.lose_the_dead();
+    pub(crate) fn drop_sends_of_dead_producers(&self) {
+        self.update(|state| {
+            state.producers.retain(|_, outbox| !outbox.is_dead());
+            state.transactions.drop_dead_producers();
         });
     }
 
     /// Holds reports back, though their records arrive.
     pub(crate) fn hold_reports(&self, hold: bool) {
-        self.change(|state| {
+        self.update(|state| {
             state.faults.hold_reports = hold;
             state.deliver();
         });
@@ -324,39 +329,39 @@ impl MemoryCluster {
 
     /// Lets so many held reports of each target go.
     pub(crate) fn release_reports(&self, count: usize) {
-        self.change(|state| {
+        self.update(|state| {
             state
-                .outboxes
+                .producers
                 .values_mut()
-                .for_each(|outbox| outbox.release(count))
+                .for_each(|outbox| outbox.release_reports(count))
         });
     }
 
     /// The next `count` sends are reported as of unknown outcome; `arrive`: though they arrived.
     pub(crate) fn lose_reports(&self, count: usize, arrive: bool) {
-        self.change(|state| {
+        self.update(|state| {
             state
                 .faults
-                .lost_reports
+                .unknown_outcomes
                 .extend(std::iter::repeat_n(arrive, count))
         });
     }
 
     /// Producers have failed for good, and are not replaced yet.
     pub(crate) fn fail_producers(&self, failed: bool) {
-        self.change(|state| {
+        self.update(|state| {
             state.faults.producers_failed = failed;
             state.deliver();
         });
     }
 
     /// Keeps the partitions of members that die until [`MemoryCluster::expire_dead`], as a session timeout does.
-    pub(crate) fn hold_dead(&self, hold: bool) {
-        self.change(|state| state.faults.hold_dead = hold);
+    pub(crate) fn keep_dead_members(&self, hold: bool) {
+        self.update(|state| state.faults.keep_dead_members = hold);
     }
 
-    pub(crate) fn expire_dead(&self) {
-        self.change(|state| {
+    pub(crate) fn expire_dead_members(&self) {
+        self.update(|state| {
             state.groups.values_mut().for_each(Group::expire_dead);
             state.rebalance();
         });
@@ -364,12 +369,12 @@ impl MemoryCluster {
 }
 
 impl MemoryCluster {
-    fn state(&self) -> Ref<'_, State> {
+    fn state(&self) -> Ref<'_, ClusterState> {
         self.state.borrow()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state: RefMut<'_, State> = self.state.borrow_mut();
+    fn update<T>(&self, change: impl FnOnce(&mut ClusterState) -> T) -> T {
+        let mut state: RefMut<'_, ClusterState> = self.state.borrow_mut();
         let result = change(&mut state);
         drop(state);
         self.changed.notify_waiters();
@@ -377,7 +382,7 @@ impl MemoryCluster {
     }
 
     /// What `look` answers, as soon as it answers anything.
-    async fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, mut look: impl FnMut(&mut ClusterState) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             if let Some(found) = look(&mut self.state.borrow_mut()) {
@@ -393,19 +398,19 @@ impl MemoryCluster {
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
         let state = self.state();
-        state.answers()?;
+        state.check_available()?;
         let commit = |partition| Some(state.groups.get(group)?.commit(partition)?.1.clone());
         Ok(partitions.iter().map(commit).collect())
     }
 }
 
-impl State {
-    fn count(&mut self) -> u64 {
+impl ClusterState {
+    fn next_number(&mut self) -> u64 {
         self.counter += 1;
         self.counter
     }
 
-    fn answers(&self) -> Result<(), Error> {
+    fn check_available(&self) -> Result<(), Error> {
         if self.faults.down {
             Err(Error::Unavailable("the cluster is switched off".into()))
         } else {
@@ -417,7 +422,7 @@ impl State {
         self.topics.get(name)
     }
 
-    fn log(&mut self, partition: &Partition) -> Option<&mut Log> {
+    fn log(&mut self, partition: &Partition) -> Option<&mut PartitionLog> {
         self.topics
             .get_mut(&partition.topic)?
             .partitions
@@ -425,9 +430,9 @@ impl State {
     }
 
     /// `None`: there is no such partition.
-    fn append(&mut self, partition: &Partition, stored: Stored) -> Option<Offset> {
+    fn append(&mut self, partition: &Partition, stored: LogRecord) -> Option<Offset> {
         let offset = self.log(partition)?.append(stored);
-        self.topics.get_mut(&partition.topic)?.even();
+        self.topics.get_mut(&partition.topic)?.align_ends();
         Some(offset)
     }
 
@@ -465,11 +470,11 @@ pub(crate) struct MemoryCatalog(MemoryCluster);
 impl Catalog for MemoryCatalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
         let state = self.0.state();
-        state.answers()?;
+        state.check_available()?;
         Ok(state.partitions(topics))
     }
 
-    async fn committed(
+    async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],

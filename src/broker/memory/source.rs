@@ -1,9 +1,9 @@
 //! The source port on the cluster of memory.
 
-use super::log::Log;
-use super::{MemoryCluster, State};
-use crate::broker::{Batch, Commit, Described, Error, Event, Source};
-use crate::model::{Identity, Offset, Partition};
+use super::log::PartitionLog;
+use super::{ClusterState, MemoryCluster};
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
+use crate::model::{Offset, Partition, SourceIdentity};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,28 +13,28 @@ pub(crate) struct MemorySource {
     group: String,
     topics: Vec<String>,
     id: u64,
-    reading: BTreeMap<Partition, Reading>,
+    reading: BTreeMap<Partition, PartitionReader>,
     /// Who was read last: the next in order has its turn.
-    last: Option<Partition>,
+    last_read: Option<Partition>,
     /// Missing topics that were told of.
-    missed: BTreeSet<String>,
+    reported_missing: BTreeSet<String>,
 }
 
-struct Reading {
+struct PartitionReader {
     epoch: u64,
     next: u64,
     /// `None`: read from a topic that did not exist.
     incarnation: Option<u64>,
-    ended: bool,
+    end_reported: bool,
     out_of_range: bool,
     /// Of the consumer that reads.
-    make: u64,
+    consumer_generation: u64,
 }
 
 impl MemorySource {
     pub(super) fn join(cluster: MemoryCluster, group: &str, topics: &[String]) -> Self {
-        let id = cluster.change(|state| {
-            let id = state.count();
+        let id = cluster.update(|state| {
+            let id = state.next_number();
             state
                 .groups
                 .entry(group.to_owned())
@@ -50,17 +50,17 @@ impl MemorySource {
             topics: topics.to_vec(),
             id,
             reading: BTreeMap::new(),
-            last: None,
-            missed: BTreeSet::new(),
+            last_read: None,
+            reported_missing: BTreeSet::new(),
         }
     }
 
-    fn leave(&mut self, alive: bool) {
-        self.cluster.change(|state| {
-            let held = state.faults.hold_dead && !alive;
+    fn leave_group(&mut self, alive: bool) {
+        self.cluster.update(|state| {
+            let held = state.faults.keep_dead_members && !alive;
             if let Some(group) = state.groups.get_mut(&self.group) {
                 if held {
-                    group.die(self.id)
+                    group.mark_dead(self.id)
                 } else {
                     group.leave(self.id)
                 }
@@ -71,47 +71,57 @@ impl MemorySource {
 }
 
 /// What comes next; what the group did comes first.
-fn look(source: &mut MemorySource, state: &mut State) -> Option<Result<Event, Error>> {
+fn next_event(source: &mut MemorySource, state: &mut ClusterState) -> Option<Result<Event, Error>> {
     if state.faults.down {
         return None;
     }
-    if let Some(event) = state.groups.get_mut(&source.group)?.told(source.id) {
-        if let Event::Lost(partitions) = &event {
+    if let Some(event) = state.groups.get_mut(&source.group)?.next_event(source.id) {
+        if let Event::Revoked(partitions) = &event {
             source
                 .reading
                 .retain(|partition, _| !partitions.contains(partition));
         }
         return Some(Ok(event));
     }
-    source.missed.retain(|topic| state.topic(topic).is_none());
+    source
+        .reported_missing
+        .retain(|topic| state.topic(topic).is_none());
     if let Some(missing) = source
         .topics
         .iter()
-        .find(|topic| state.topic(topic).is_none() && !source.missed.contains(*topic))
+        .find(|topic| state.topic(topic).is_none() && !source.reported_missing.contains(*topic))
     {
-        source.missed.insert(missing.clone());
-        return Some(Err(Error::Refused(format!(
+        source.reported_missing.insert(missing.clone());
+        return Some(Err(Error::Rejected(format!(
             "the topic `{missing}` does not exist"
         ))));
     }
-    let after = source.last.iter().flat_map(|last| {
+    let after = source.last_read.iter().flat_map(|last| {
         source
             .reading
             .keys()
             .filter(move |partition| *partition > last)
     });
     let turns: Vec<Partition> = after.chain(source.reading.keys()).cloned().collect();
-    let MemorySource { reading, last, .. } = source;
+    let MemorySource {
+        reading,
+        last_read: last,
+        ..
+    } = source;
     turns.into_iter().find_map(|partition| {
-        let event = read(&partition, reading.get_mut(&partition)?, state)?;
+        let event = read_partition(&partition, reading.get_mut(&partition)?, state)?;
         *last = Some(partition);
         Some(Ok(event))
     })
 }
 
-fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Option<Event> {
+fn read_partition(
+    partition: &Partition,
+    reading: &mut PartitionReader,
+    state: &mut ClusterState,
+) -> Option<Event> {
     let incarnation = state.topic(&partition.topic).map(|topic| topic.incarnation);
-    let (batch_max, make) = (state.faults.batch_max, state.make);
+    let (batch_max, make) = (state.faults.batch_max, state.consumer_generation);
     let log = state.log(partition)?;
     if reading.out_of_range {
         return None;
@@ -123,18 +133,18 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
             epoch: reading.epoch,
         });
     }
-    if reading.make != make {
+    if reading.consumer_generation != make {
         // As a client may that loses its consumer before that has brought anything.
-        (reading.make, reading.next) = (make, log.first());
+        (reading.consumer_generation, reading.next) = (make, log.first());
     }
-    if let Some(batch) = batch(partition, reading, log, batch_max) {
-        reading.ended = false;
+    if let Some(batch) = read_batch(partition, reading, log, batch_max) {
+        reading.end_reported = false;
         return Some(Event::Records(batch));
     }
-    let end = log.stable_end();
-    if reading.next < end || !reading.ended {
-        (reading.next, reading.ended) = (end.max(reading.next), true);
-        return Some(Event::End {
+    let end = log.last_stable_offset();
+    if reading.next < end || !reading.end_reported {
+        (reading.next, reading.end_reported) = (end.max(reading.next), true);
+        return Some(Event::EndReached {
             partition: partition.clone(),
             epoch: reading.epoch,
             at: Offset(reading.next),
@@ -143,14 +153,14 @@ fn read(partition: &Partition, reading: &mut Reading, state: &mut State) -> Opti
     None
 }
 
-fn batch(
+fn read_batch(
     partition: &Partition,
-    reading: &mut Reading,
-    log: &Log,
+    reading: &mut PartitionReader,
+    log: &PartitionLog,
     records_max: usize,
-) -> Option<Batch> {
-    let mut batch = Batch::new(partition.clone(), reading.epoch);
-    for (offset, stored) in log.from(reading.next).take(records_max) {
+) -> Option<RecordBatch> {
+    let mut batch = RecordBatch::new(partition.clone(), reading.epoch);
+    for (offset, stored) in log.committed_from(reading.next).take(records_max) {
         batch.push(
             (Offset(offset), stored.timestamp),
             stored.key.as_deref(),
@@ -165,34 +175,37 @@ fn batch(
 #[async_trait(?Send)]
 impl Source for MemorySource {
     /// Dropping it loses nothing: what it answers is taken only with the answer.
-    async fn next(&mut self) -> Result<Event, Error> {
+    async fn next_event(&mut self) -> Result<Event, Error> {
         let cluster = self.cluster.clone();
-        cluster.wait(|state| look(self, state)).await
+        cluster.wait_for(|state| next_event(self, state)).await
     }
 
-    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<Described>, Error> {
-        self.cluster.change(|state| {
-            state.answers()?;
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.cluster.update(|state| {
+            state.check_available()?;
             let describe = |partition: &Partition| {
                 let missing =
-                    || Error::Refused(format!("the partition {partition} does not exist"));
+                    || Error::Rejected(format!("the partition {partition} does not exist"));
                 let incarnation = state
                     .topic(&partition.topic)
                     .ok_or_else(missing)?
                     .incarnation;
                 let log = state.log(partition).ok_or_else(missing)?;
-                let identity = Some(Identity(format!("incarnation-{incarnation}").into()));
-                Ok(Described {
+                let identity = Some(SourceIdentity(format!("incarnation-{incarnation}").into()));
+                Ok(PartitionInfo {
                     identity,
-                    first: Offset(log.first()),
-                    end: Offset(log.end()),
+                    first_offset: Offset(log.first()),
+                    end_offset: Offset(log.end()),
                 })
             };
             partitions.iter().map(describe).collect()
         })
     }
 
-    async fn committed(&mut self, partitions: &[Partition]) -> Result<Vec<Option<String>>, Error> {
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
         self.cluster.committed(&self.group, partitions)
     }
 
@@ -201,16 +214,16 @@ impl Source for MemorySource {
             let state = self.cluster.state();
             (
                 state.topic(&partition.topic).map(|topic| topic.incarnation),
-                state.make,
+                state.consumer_generation,
             )
         };
-        let reading = Reading {
+        let reading = PartitionReader {
             epoch,
             next: from.0,
             incarnation,
-            ended: false,
+            end_reported: false,
             out_of_range: false,
-            make,
+            consumer_generation: make,
         };
         self.reading.insert(partition.clone(), reading);
     }
@@ -219,21 +232,21 @@ impl Source for MemorySource {
         self.reading.remove(partition);
     }
 
-    fn end(&self, partition: &Partition) -> Option<Offset> {
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
         self.cluster
-            .change(|state| state.log(partition).map(|log| Offset(log.end())))
+            .update(|state| state.log(partition).map(|log| Offset(log.end())))
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<(), Error> {
-        self.cluster.change(|state| {
-            state.answers()?;
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.cluster.update(|state| {
+            state.check_available()?;
             let (guarded, free): (Vec<_>, Vec<_>) = commits.iter().cloned().partition(|commit| {
                 state
                     .topic(&commit.partition.topic)
                     .is_none_or(|topic| !topic.is_stream)
             });
             let group = state.groups.entry(self.group.clone()).or_default();
-            group.put(&free);
+            group.commit_unchecked(&free);
             if group.commit_all(self.id, &guarded) {
                 Ok(())
             } else {
@@ -243,12 +256,12 @@ impl Source for MemorySource {
     }
 
     async fn close(&mut self) {
-        self.leave(true);
+        self.leave_group(true);
     }
 }
 
 impl Drop for MemorySource {
     fn drop(&mut self) {
-        self.leave(false);
+        self.leave_group(false);
     }
 }

@@ -3,21 +3,21 @@
 //! a window passes over what it has already. Who reads is settled by leases, which run out before their holder knows.
 
 use super::group::Group;
-use super::log::Log;
-use super::{MemoryCluster, State, Topic};
+use super::log::PartitionLog;
+use super::{ClusterState, MemoryCluster, Topic};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// For how long a stream knows a message that comes again.
-pub(super) struct Window {
+pub(super) struct DedupWindow {
     length: Duration,
     taken: BTreeMap<String, Instant>,
 }
 
-impl Window {
+impl DedupWindow {
     /// Whether the message is there already; if not, it is from now on.
-    pub(super) fn knows(&mut self, id: String) -> bool {
+    pub(super) fn is_duplicate(&mut self, id: String) -> bool {
         let now = Instant::now();
         let is_known = self
             .taken
@@ -30,22 +30,27 @@ impl Window {
     }
 }
 
-impl State {
+impl ClusterState {
     /// Commits of a topic's partitions go with it, as in Kafka; those of a stream's stay.
-    pub(super) fn forget(&mut self, topic: &str) {
+    pub(super) fn forget_commits(&mut self, topic: &str) {
         if self.topics.get(topic).is_some_and(|topic| !topic.is_stream) {
             self.groups
                 .values_mut()
-                .for_each(|group| group.forget(topic));
+                .for_each(|group| group.forget_topic(topic));
         }
     }
 }
 
 impl Topic {
     /// No subject of a stream has an end of its own.
-    pub(super) fn even(&mut self) {
+    pub(super) fn align_ends(&mut self) {
         if self.is_stream {
-            let end = self.partitions.iter().map(Log::end).max().unwrap_or(0);
+            let end = self
+                .partitions
+                .iter()
+                .map(PartitionLog::end)
+                .max()
+                .unwrap_or(0);
             self.partitions
                 .iter_mut()
                 .for_each(|log| log.skip(end - log.end()));
@@ -55,13 +60,13 @@ impl Topic {
     pub(super) fn clear(&mut self) {
         self.partitions
             .iter_mut()
-            .for_each(|log| *log = Log::default());
+            .for_each(|log| *log = PartitionLog::default());
         if self.is_stream {
-            self.begin();
+            self.start_at_one();
         }
     }
 
-    fn begin(&mut self) {
+    fn start_at_one(&mut self) {
         for log in &mut self.partitions {
             log.skip(1);
             log.trim(1);
@@ -71,17 +76,17 @@ impl Topic {
 
 impl MemoryCluster {
     /// Of a topic that is empty still.
-    pub(crate) fn make_stream(&self, name: &str) {
-        self.change(|state| {
+    pub(crate) fn turn_into_stream(&self, name: &str) {
+        self.update(|state| {
             let topic = state.topics.get_mut(name).expect("a topic that exists");
             topic.is_stream = true;
-            topic.begin();
+            topic.start_at_one();
         });
     }
 
-    pub(crate) fn set_window(&self, name: &str, length: Duration) {
-        self.change(|state| {
-            let window = Window {
+    pub(crate) fn set_dedup_window(&self, name: &str, length: Duration) {
+        self.update(|state| {
+            let window = DedupWindow {
                 length,
                 taken: BTreeMap::new(),
             };
@@ -89,26 +94,30 @@ impl MemoryCluster {
                 .topics
                 .get_mut(name)
                 .expect("a topic that exists")
-                .window = Some(window);
+                .dedup_window = Some(window);
         });
     }
 
     /// What reads is made anew, and brings all that is retained once more.
-    pub(crate) fn remake_consumers(&self) {
-        self.change(|state| state.make += 1);
+    pub(crate) fn recreate_consumers(&self) {
+        self.update(|state| state.consumer_generation += 1);
     }
 
     /// The lease of a group's `nth` member runs out, and it does not know until [`MemoryCluster::tell_lapsed`].
-    pub(crate) fn lapse(&self, group: &str, nth: usize) {
-        self.change(|state| {
-            state.groups.entry(group.to_owned()).or_default().lapse(nth);
+    pub(crate) fn expire_silently(&self, group: &str, nth: usize) {
+        self.update(|state| {
+            state
+                .groups
+                .entry(group.to_owned())
+                .or_default()
+                .expire_silently(nth);
             state.rebalance();
         });
     }
 
-    pub(crate) fn tell_lapsed(&self) {
-        self.change(|state| {
-            state.groups.values_mut().for_each(Group::tell_lapsed);
+    pub(crate) fn notify_expired(&self) {
+        self.update(|state| {
+            state.groups.values_mut().for_each(Group::notify_expired);
             state.rebalance();
         });
     }
@@ -117,26 +126,28 @@ impl MemoryCluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::contract::{self, World};
-    use crate::broker::{Catalog, Commit, Event, Outgoing, Source, Target, Transactors};
+    use crate::broker::contract::{self, BrokerUnderTest};
+    use crate::broker::{
+        Catalog, Event, OffsetCommit, OutgoingRecord, Source, Target, TransactionalProducers,
+    };
     use crate::clock::Clock;
     use crate::model::header_name::{ERROR, ORIGIN};
     use crate::model::{Headers, Offset, Partition, Timestamp};
     use async_trait::async_trait;
     use std::rc::Rc;
 
-    struct Still;
+    struct FixedClock;
 
-    impl Clock for Still {
+    impl Clock for FixedClock {
         fn now(&self) -> Timestamp {
             Timestamp::from_millis(1_800_000_000_000)
         }
     }
 
     fn cluster(partitions: i32) -> MemoryCluster {
-        let cluster = MemoryCluster::new(Rc::new(Still));
+        let cluster = MemoryCluster::new(Rc::new(FixedClock));
         cluster.create_topic("s", partitions);
-        cluster.make_stream("s");
+        cluster.turn_into_stream("s");
         cluster
     }
 
@@ -144,7 +155,7 @@ mod tests {
     struct StreamWorld(MemoryCluster);
 
     #[async_trait(?Send)]
-    impl World for StreamWorld {
+    impl BrokerUnderTest for StreamWorld {
         fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
             Box::new(self.0.source(group, topics))
         }
@@ -157,11 +168,11 @@ mod tests {
             Box::new(self.0.catalog())
         }
 
-        fn transactors(&self) -> Box<dyn Transactors> {
+        fn transactors(&self) -> Box<dyn TransactionalProducers> {
             unreachable!("there are none, as the contract is told")
         }
 
-        fn run(&self) -> String {
+        fn run_id(&self) -> String {
             "memory".into()
         }
 
@@ -169,7 +180,7 @@ mod tests {
             false
         }
 
-        fn first(&self) -> u64 {
+        fn first_offset(&self) -> u64 {
             1
         }
 
@@ -177,22 +188,22 @@ mod tests {
             Partition::new(format!("{topic}-{index}"), 0)
         }
 
-        fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
+        fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
             (0..partitions)
                 .map(|index| format!("{topic}-{index}"))
                 .collect()
         }
 
-        fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+        fn target_address(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
             (format!("{topic}-{}", partition.unwrap_or(0)), None)
         }
 
         async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
-            for name in self.read_as(name, usize::try_from(partitions).unwrap()) {
+            for name in self.source_topics(name, usize::try_from(partitions).unwrap()) {
                 self.0.create_topic(&name, 1);
-                self.0.make_stream(&name);
-                self.0.set_window(&name, Duration::from_secs(120));
-                self.0.limit_size(&name, bytes_max);
+                self.0.turn_into_stream(&name);
+                self.0.set_dedup_window(&name, Duration::from_secs(120));
+                self.0.limit_record_size(&name, bytes_max);
             }
         }
 
@@ -223,8 +234,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn streams_of_memory_keep_the_contract() {
         let world = StreamWorld(cluster(1));
-        contract::all(&world).await;
-        contract::outages(&world).await;
+        contract::run_shared(&world).await;
+        contract::run_outages(&world).await;
     }
 
     fn produce(cluster: &MemoryCluster, index: i32) -> Offset {
@@ -232,8 +243,8 @@ mod tests {
     }
 
     async fn gained(source: &mut impl Source) -> Vec<Partition> {
-        match source.next().await.unwrap() {
-            Event::Gained(partitions) => partitions,
+        match source.next_event().await.unwrap() {
+            Event::Assigned(partitions) => partitions,
             other => panic!("{other:?}"),
         }
     }
@@ -249,10 +260,11 @@ mod tests {
         assert!(
             described
                 .iter()
-                .all(|described| (described.first, described.end) == (Offset(1), Offset(5)))
+                .all(|described| (described.first_offset, described.end_offset)
+                    == (Offset(1), Offset(5)))
         );
         source.start(&partitions[1], Offset(1), 7);
-        let Event::Records(batch) = source.next().await.unwrap() else {
+        let Event::Records(batch) = source.next_event().await.unwrap() else {
             panic!("no records")
         };
         assert_eq!(
@@ -263,39 +275,42 @@ mod tests {
             [2, 3]
         );
         assert!(matches!(
-            source.next().await,
-            Ok(Event::End { at: Offset(5), .. })
+            source.next_event().await,
+            Ok(Event::EndReached { at: Offset(5), .. })
         ));
-        cluster.remake_consumers();
+        cluster.recreate_consumers();
         assert!(
-            matches!(source.next().await, Ok(Event::Records(batch)) if batch.len() == 2),
+            matches!(source.next_event().await, Ok(Event::Records(batch)) if batch.len() == 2),
             "it is brought again"
         );
         assert!(matches!(
-            source.next().await,
-            Ok(Event::End { at: Offset(5), .. })
+            source.next_event().await,
+            Ok(Event::EndReached { at: Offset(5), .. })
         ));
-        cluster.recreate("s");
-        assert!(matches!(source.next().await, Ok(Event::OutOfRange { .. })));
+        cluster.recreate_topic("s");
+        assert!(matches!(
+            source.next_event().await,
+            Ok(Event::OutOfRange { .. })
+        ));
         assert_eq!(produce(&cluster, 1), Offset(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_target_passes_over_what_it_has_until_its_window_has_passed() {
         let cluster = cluster(1);
-        cluster.set_window("s", Duration::from_secs(2));
+        cluster.set_dedup_window("s", Duration::from_secs(2));
         let mut target = cluster.target(10);
         let mut send = |extra: &[(&str, &[u8])]| {
             let (headers, stays) = (Headers::default(), |_: &[u8]| true);
             target.send(
-                &Outgoing {
+                &OutgoingRecord {
                     topic: "s",
                     partition: None,
                     key: None,
                     payload: None,
                     headers,
-                    stays,
-                    extra,
+                    keep_header: stays,
+                    extra_headers: extra,
                 },
                 1,
             );
@@ -329,22 +344,25 @@ mod tests {
         let partition = gained(&mut one).await.remove(0);
         assert!(gained(&mut two).await.is_empty());
         one.start(&partition, Offset(1), 1);
-        assert!(matches!(one.next().await, Ok(Event::End { .. })));
-        cluster.lapse("g", 0);
+        assert!(matches!(
+            one.next_event().await,
+            Ok(Event::EndReached { .. })
+        ));
+        cluster.expire_silently("g", 0);
         assert_eq!(gained(&mut two).await, std::slice::from_ref(&partition));
         two.start(&partition, Offset(1), 1);
         produce(&cluster, 0);
         assert!(
-            matches!(one.next().await, Ok(Event::Records(_)))
-                && matches!(two.next().await, Ok(Event::Records(_)))
+            matches!(one.next_event().await, Ok(Event::Records(_)))
+                && matches!(two.next_event().await, Ok(Event::Records(_)))
         );
-        let commits = [Commit {
+        let commits = [OffsetCommit {
             partition: partition.clone(),
             offset: Offset(2),
             metadata: "m".into(),
         }];
         assert!(one.commit(&commits).await.is_ok() && two.commit(&commits).await.is_ok());
-        cluster.tell_lapsed();
-        assert!(matches!(one.next().await, Ok(Event::Lost(lost)) if lost == [partition]));
+        cluster.notify_expired();
+        assert!(matches!(one.next_event().await, Ok(Event::Revoked(lost)) if lost == [partition]));
     }
 }

@@ -1,8 +1,10 @@
 //! The target port on the cluster of memory: Kafka's partitioner, and sends and reports that can be held, refused and lost.
 
-use super::log::Stored;
-use super::{MemoryCluster, State, Topic};
-use crate::broker::{Failure, FailureKind, Outgoing, Report, Sent, Target};
+use super::log::LogRecord;
+use super::{ClusterState, MemoryCluster, Topic};
+use crate::broker::{
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
+};
 use crate::model::{Partition, Reason};
 use async_trait::async_trait;
 use std::collections::VecDeque;
@@ -20,59 +22,59 @@ pub(crate) struct MemoryTarget {
 
 /// What one producer has under way.
 #[derive(Default)]
-pub(super) struct Outbox {
-    sends: VecDeque<Send>,
-    held: VecDeque<Report>,
-    reports: Vec<Report>,
-    dead: bool,
+pub(super) struct ProducerState {
+    sends: VecDeque<PendingSend>,
+    held_reports: VecDeque<DeliveryReport>,
+    reports: Vec<DeliveryReport>,
+    is_dead: bool,
 }
 
-pub(super) struct Send {
+pub(super) struct PendingSend {
     pub(super) topic: Arc<str>,
     pub(super) partition: Option<i32>,
-    pub(super) record: Stored,
+    pub(super) record: LogRecord,
     pub(super) ticket: u64,
     /// What a stream knows it by when it comes again.
     pub(super) id: Option<String>,
 }
 
-impl Outbox {
+impl ProducerState {
     pub(super) fn is_dead(&self) -> bool {
-        self.dead
+        self.is_dead
     }
 
-    pub(super) fn release(&mut self, count: usize) {
-        let count = count.min(self.held.len());
-        self.reports.extend(self.held.drain(..count));
+    pub(super) fn release_reports(&mut self, count: usize) {
+        let count = count.min(self.held_reports.len());
+        self.reports.extend(self.held_reports.drain(..count));
     }
 }
 
-impl State {
+impl ClusterState {
     /// Lets arrive what can: everything unless the cluster is down or the network holds it.
     pub(super) fn deliver(&mut self) {
         if self.faults.down || self.faults.hold_sends {
             return;
         }
-        let mut outboxes = std::mem::take(&mut self.outboxes);
+        let mut outboxes = std::mem::take(&mut self.producers);
         for outbox in outboxes.values_mut() {
             while let Some(send) = outbox.sends.pop_front() {
                 let report = self.arrive(send);
-                outbox.held.push_back(report);
+                outbox.held_reports.push_back(report);
             }
             if !self.faults.hold_reports {
-                outbox.release(usize::MAX);
+                outbox.release_reports(usize::MAX);
             }
         }
-        outboxes.retain(|_, outbox| !outbox.dead);
-        self.outboxes = outboxes;
-        self.transact();
+        outboxes.retain(|_, outbox| !outbox.is_dead);
+        self.producers = outboxes;
+        self.run_transaction_requests();
     }
 
-    fn arrive(&mut self, send: Send) -> Report {
-        let lost = if self.faults.lost_reports.is_empty() {
+    fn arrive(&mut self, send: PendingSend) -> DeliveryReport {
+        let lost = if self.faults.unknown_outcomes.is_empty() {
             None
         } else {
-            Some(self.faults.lost_reports.remove(0))
+            Some(self.faults.unknown_outcomes.remove(0))
         };
         let ticket = send.ticket;
         let outcome = match lost {
@@ -80,17 +82,21 @@ impl State {
             Some(true) => self.store(send, None).and(Err(unknown())),
             None => self.store(send, None).map(drop),
         };
-        Report {
+        DeliveryReport {
             ticket,
-            place: None,
+            position: None,
             outcome,
         }
     }
 
     /// `writer`: in whose transaction.
-    pub(super) fn store(&mut self, send: Send, writer: Option<u64>) -> Result<Partition, Failure> {
+    pub(super) fn store(
+        &mut self,
+        send: PendingSend,
+        writer: Option<u64>,
+    ) -> Result<Partition, DeliveryFailure> {
         let now = self.clock.now();
-        let Send {
+        let PendingSend {
             topic: name,
             partition,
             mut record,
@@ -105,11 +111,11 @@ impl State {
             return Err(refusal.clone());
         }
         if topic
-            .size_max
+            .record_size_max
             .is_some_and(|size_max| record.size() > size_max)
         {
             return Err(failure(
-                FailureKind::Refused,
+                FailureKind::Rejected,
                 Reason::TooLarge,
                 "the record is larger than the topic takes",
             ));
@@ -117,20 +123,20 @@ impl State {
         let index = partition.unwrap_or_else(|| topic.partition_of(record.key.as_deref()));
         let partition = Partition::new(name, index);
         if topic
-            .window
+            .dedup_window
             .as_mut()
             .zip(id)
-            .is_some_and(|(window, id)| window.knows(id))
+            .is_some_and(|(window, id)| window.is_duplicate(id))
         {
             return Ok(partition);
         }
         let missing = || not_now("the topic has no such partition");
-        record.arrive(now);
+        record.set_arrival_time(now);
         match writer {
             Some(writer) => self
                 .log(&partition)
                 .ok_or_else(missing)?
-                .append_openly(record, writer),
+                .append_in_transaction(record, writer),
             None => self.append(&partition, record).ok_or_else(missing)?,
         };
         Ok(partition)
@@ -144,8 +150,8 @@ impl Topic {
         let index = match key {
             Some(key) => (murmur2(key) & 0x7fff_ffff) as usize % count,
             None => {
-                self.turn += 1;
-                self.turn % count
+                self.next_without_key += 1;
+                self.next_without_key % count
             }
         };
         i32::try_from(index).expect("fewer partitions than that")
@@ -175,21 +181,21 @@ fn murmur2(key: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> Failure {
-    Failure {
+pub(super) fn failure(kind: FailureKind, reason: Reason, detail: &str) -> DeliveryFailure {
+    DeliveryFailure {
         kind,
         reason,
         detail: detail.to_owned(),
     }
 }
 
-fn not_now(detail: &str) -> Failure {
-    failure(FailureKind::NotNow, Reason::UnknownTarget, detail)
+fn not_now(detail: &str) -> DeliveryFailure {
+    failure(FailureKind::NotDelivered, Reason::UnknownTarget, detail)
 }
 
-fn unknown() -> Failure {
+fn unknown() -> DeliveryFailure {
     failure(
-        FailureKind::Unknown,
+        FailureKind::MaybeDelivered,
         Reason::TimedOut,
         "the answer was lost",
     )
@@ -203,9 +209,9 @@ pub(super) fn is_name(topic: &str) -> bool {
 
 impl MemoryTarget {
     pub(super) fn open(cluster: MemoryCluster, in_flight_max: usize) -> Self {
-        let id = cluster.change(|state| {
-            let id = state.count();
-            state.outboxes.insert(id, Outbox::default());
+        let id = cluster.update(|state| {
+            let id = state.next_number();
+            state.producers.insert(id, ProducerState::default());
             id
         });
         Self {
@@ -219,12 +225,12 @@ impl MemoryTarget {
 
     fn end(&mut self) {
         self.closed = true;
-        self.cluster.change(|state| {
+        self.cluster.update(|state| {
             // What a client still holds dies with it; what the network holds does not.
             let in_network = state.faults.hold_sends && !state.faults.down;
-            match state.outboxes.get_mut(&self.id) {
-                Some(outbox) if in_network => outbox.dead = true,
-                _ => drop(state.outboxes.remove(&self.id)),
+            match state.producers.get_mut(&self.id) {
+                Some(outbox) if in_network => outbox.is_dead = true,
+                _ => drop(state.producers.remove(&self.id)),
             }
         });
     }
@@ -232,34 +238,34 @@ impl MemoryTarget {
 
 #[async_trait(?Send)]
 impl Target for MemoryTarget {
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
         if self.closed || self.cluster.state().faults.producers_failed {
-            return Sent::Failed(failure(
-                FailureKind::Closed,
+            return SendResult::Failed(failure(
+                FailureKind::ClientFailed,
                 Reason::TimedOut,
                 "the producer is closed",
             ));
         }
         if self.in_flight >= self.in_flight_max {
-            return Sent::Full;
+            return SendResult::QueueFull;
         }
         if !is_name(record.topic) {
-            return Sent::Failed(failure(
-                FailureKind::Refused,
+            return SendResult::Failed(failure(
+                FailureKind::Rejected,
                 Reason::InvalidTarget,
                 "no topic can have that name",
             ));
         }
         self.in_flight += 1;
-        self.cluster.change(|state| {
+        self.cluster.update(|state| {
             let now = state.clock.now();
-            let stored = Stored::new(
+            let stored = LogRecord::new(
                 now,
                 Some(now),
                 (record.key, record.payload),
-                record.out_headers(),
+                record.all_headers(),
             );
-            let send = Send {
+            let send = PendingSend {
                 topic: record.topic.into(),
                 partition: record.partition,
                 record: stored,
@@ -267,21 +273,21 @@ impl Target for MemoryTarget {
                 id: record.message_id(),
             };
             state
-                .outboxes
+                .producers
                 .entry(self.id)
                 .or_default()
                 .sends
                 .push_back(send);
             state.deliver();
         });
-        Sent::Taken
+        SendResult::Accepted
     }
 
     /// Dropping it loses nothing: reports leave only with the answer.
-    async fn reports(&mut self) -> Vec<Report> {
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         let id = self.id;
-        let taken = self.cluster.wait(|state| {
-            let outbox = state.outboxes.get_mut(&id)?;
+        let taken = self.cluster.wait_for(|state| {
+            let outbox = state.producers.get_mut(&id)?;
             (!outbox.reports.is_empty()).then(|| std::mem::take(&mut outbox.reports))
         });
         let reports = taken.await;

@@ -1,9 +1,10 @@
 //! The cluster of memory keeps the contract, and its faults do what they say.
 
 use super::{MemoryCluster, MemorySource};
-use crate::broker::contract::{self, World};
+use crate::broker::contract::{self, BrokerUnderTest};
 use crate::broker::{
-    Catalog, Error, Event, Failure, FailureKind, Outgoing, Sent, Source, Target, Transactors,
+    Catalog, DeliveryFailure, Error, Event, FailureKind, OutgoingRecord, SendResult, Source,
+    Target, TransactionalProducers,
 };
 use crate::clock::Clock;
 use crate::model::{Headers, Offset, Partition, Reason, Timestamp};
@@ -14,9 +15,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-struct Hand(Cell<i64>);
+struct SettableClock(Cell<i64>);
 
-impl Clock for Hand {
+impl Clock for SettableClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.get())
     }
@@ -24,15 +25,15 @@ impl Clock for Hand {
 
 const NOW: i64 = 1_800_000_000_000;
 
-fn cluster() -> (MemoryCluster, Rc<Hand>) {
-    let clock = Rc::new(Hand(Cell::new(NOW)));
+fn cluster() -> (MemoryCluster, Rc<SettableClock>) {
+    let clock = Rc::new(SettableClock(Cell::new(NOW)));
     (MemoryCluster::new(clock.clone()), clock)
 }
 
 struct MemoryWorld(MemoryCluster);
 
 #[async_trait(?Send)]
-impl World for MemoryWorld {
+impl BrokerUnderTest for MemoryWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
         Box::new(self.0.source(group, topics))
     }
@@ -45,17 +46,17 @@ impl World for MemoryWorld {
         Box::new(self.0.catalog())
     }
 
-    fn transactors(&self) -> Box<dyn Transactors> {
+    fn transactors(&self) -> Box<dyn TransactionalProducers> {
         Box::new(self.0.transactors())
     }
 
-    fn run(&self) -> String {
+    fn run_id(&self) -> String {
         "memory".into()
     }
 
     async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>) {
         self.0.create_topic(name, partitions);
-        self.0.limit_size(name, bytes_max);
+        self.0.limit_record_size(name, bytes_max);
     }
 
     async fn delete_topic(&self, name: &str) {
@@ -85,8 +86,8 @@ impl World for MemoryWorld {
 #[tokio::test(start_paused = true)]
 async fn memory_keeps_the_contract() {
     let world = MemoryWorld(cluster().0);
-    contract::all(&world).await;
-    contract::outages(&world).await;
+    contract::run_shared(&world).await;
+    contract::run_outages(&world).await;
 }
 
 /// What a future answers at once.
@@ -97,17 +98,17 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-fn send(target: &mut dyn Target, topic: &str, ticket: u64) -> Sent {
+fn send(target: &mut dyn Target, topic: &str, ticket: u64) -> SendResult {
     let payload = ticket.to_string();
     target.send(
-        &Outgoing {
+        &OutgoingRecord {
             topic,
             partition: None,
             key: None,
             payload: Some(payload.as_bytes()),
             headers: Headers::default(),
-            stays: |_| true,
-            extra: &[],
+            keep_header: |_| true,
+            extra_headers: &[],
         },
         ticket,
     )
@@ -122,8 +123,8 @@ fn arrived(cluster: &MemoryCluster, topic: &str) -> Vec<String> {
 }
 
 fn gained(source: &mut MemorySource) -> Vec<Partition> {
-    match now(source.next()) {
-        Some(Ok(Event::Gained(partitions))) => partitions,
+    match now(source.next_event()) {
+        Some(Ok(Event::Assigned(partitions))) => partitions,
         other => panic!("{other:?}"),
     }
 }
@@ -159,15 +160,17 @@ fn nothing_answers_while_the_cluster_is_down_and_nothing_is_lost() {
     gained(&mut source);
     source.start(&partition, Offset(0), 1);
     cluster.set_down(true);
-    assert_eq!(send(&mut target, "t", 1), Sent::Taken);
-    assert!(now(target.reports()).is_none() && now(source.next()).is_none());
+    assert_eq!(send(&mut target, "t", 1), SendResult::Accepted);
+    assert!(now(target.next_reports()).is_none() && now(source.next_event()).is_none());
     assert!(matches!(
         now(source.describe(&[partition])),
         Some(Err(Error::Unavailable(_)))
     ));
     cluster.set_down(false);
-    assert_eq!(now(target.reports()).unwrap()[0].outcome, Ok(()));
-    assert!(matches!(now(source.next()), Some(Ok(Event::Records(batch))) if batch.len() == 1));
+    assert_eq!(now(target.next_reports()).unwrap()[0].outcome, Ok(()));
+    assert!(
+        matches!(now(source.next_event()), Some(Ok(Event::Records(batch))) if batch.len() == 1)
+    );
 }
 
 #[test]
@@ -180,10 +183,10 @@ fn held_reports_come_when_released_and_their_records_are_there_before() {
         send(&mut target, "t", ticket);
     }
     assert_eq!(arrived(&cluster, "t"), ["1", "2", "3"]);
-    assert!(now(target.reports()).is_none());
+    assert!(now(target.next_reports()).is_none());
     cluster.release_reports(2);
     assert_eq!(
-        now(target.reports())
+        now(target.next_reports())
             .unwrap()
             .iter()
             .map(|report| report.ticket)
@@ -191,7 +194,7 @@ fn held_reports_come_when_released_and_their_records_are_there_before() {
         [1, 2]
     );
     cluster.hold_reports(false);
-    assert_eq!(now(target.reports()).unwrap().len(), 1);
+    assert_eq!(now(target.next_reports()).unwrap().len(), 1);
 }
 
 #[test]
@@ -204,14 +207,18 @@ fn a_lost_report_says_unknown_whether_or_not_its_record_arrived() {
     for ticket in 1..=3 {
         send(&mut target, "t", ticket);
     }
-    let reports = now(target.reports()).unwrap();
+    let reports = now(target.next_reports()).unwrap();
     let kinds: Vec<_> = reports
         .into_iter()
         .map(|report| report.outcome.err().map(|failure| failure.kind))
         .collect();
     assert_eq!(
         kinds,
-        [Some(FailureKind::Unknown), Some(FailureKind::Unknown), None]
+        [
+            Some(FailureKind::MaybeDelivered),
+            Some(FailureKind::MaybeDelivered),
+            None
+        ]
     );
     assert_eq!(arrived(&cluster, "t"), ["1", "3"]);
 }
@@ -226,7 +233,7 @@ fn what_the_network_holds_arrives_after_its_sender_died_unless_it_is_lost() {
         send(&mut target, "t", 1);
         drop(target);
         if lost {
-            cluster.lose_sends_of_the_dead();
+            cluster.drop_sends_of_dead_producers();
         }
         cluster.hold_sends(false);
         assert_eq!(arrived(&cluster, "t").len(), usize::from(!lost));
@@ -250,16 +257,16 @@ fn a_refused_topic_refuses_until_it_does_not() {
     let (cluster, _) = cluster();
     cluster.create_topic("t", 1);
     let mut target = cluster.target(10);
-    let failure = Failure {
-        kind: FailureKind::Refused,
+    let failure = DeliveryFailure {
+        kind: FailureKind::Rejected,
         reason: Reason::Unauthorized,
         detail: "no".into(),
     };
-    cluster.refuse("t", Some(failure.clone()));
+    cluster.refuse_records("t", Some(failure.clone()));
     send(&mut target, "t", 1);
-    cluster.refuse("t", None);
+    cluster.refuse_records("t", None);
     send(&mut target, "t", 2);
-    let outcomes: Vec<_> = now(target.reports())
+    let outcomes: Vec<_> = now(target.next_reports())
         .unwrap()
         .into_iter()
         .map(|report| report.outcome)
@@ -275,13 +282,13 @@ fn partitions_of_a_dead_member_are_anothers_once_its_session_ends() {
     assert_eq!(gained(&mut first).len(), 2);
     let mut second = cluster.source("g", &topics);
     assert!(
-        matches!(now(first.next()), Some(Ok(Event::Lost(partitions))) if partitions == [Partition::new("t", 1)])
+        matches!(now(first.next_event()), Some(Ok(Event::Revoked(partitions))) if partitions == [Partition::new("t", 1)])
     );
     assert_eq!(gained(&mut second), [Partition::new("t", 1)]);
-    cluster.hold_dead(true);
+    cluster.keep_dead_members(true);
     drop(first);
-    assert!(now(second.next()).is_none());
-    cluster.expire_dead();
+    assert!(now(second.next_event()).is_none());
+    cluster.expire_dead_members();
     assert_eq!(gained(&mut second), [Partition::new("t", 0)]);
 }
 
@@ -294,7 +301,7 @@ fn a_commit_of_what_is_anothers_fails() {
         cluster.source("g", &["t".into()]),
     );
     let partition = gained(&mut owner).remove(0);
-    let commits = [crate::broker::Commit {
+    let commits = [crate::broker::OffsetCommit {
         partition: partition.clone(),
         offset: Offset(1),
         metadata: "m".into(),
@@ -302,7 +309,7 @@ fn a_commit_of_what_is_anothers_fails() {
     assert!(now(other.commit(&commits)).unwrap().is_err());
     assert!(now(owner.commit(&commits)).unwrap().is_ok());
     assert_eq!(
-        cluster.commit_of("g", &partition),
+        cluster.committed_offset("g", &partition),
         Some((Offset(1), "m".into()))
     );
 }
@@ -314,12 +321,15 @@ fn a_topic_made_again_behind_the_groups_back_is_out_of_range() {
     let mut source = cluster.source("g", &["t".into()]);
     let partition = gained(&mut source).remove(0);
     source.start(&partition, Offset(0), 1);
-    assert!(matches!(now(source.next()), Some(Ok(Event::End { .. }))));
-    cluster.recreate("t");
+    assert!(matches!(
+        now(source.next_event()),
+        Some(Ok(Event::EndReached { .. }))
+    ));
+    cluster.recreate_topic("t");
     cluster.produce(&partition, None, (None, None), []);
     assert!(matches!(
-        now(source.next()),
+        now(source.next_event()),
         Some(Ok(Event::OutOfRange { epoch: 1, .. }))
     ));
-    assert!(now(source.next()).is_none());
+    assert!(now(source.next_event()).is_none());
 }

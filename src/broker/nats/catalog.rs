@@ -1,53 +1,56 @@
 //! The catalog port on NATS: the partitions whose streams exist, and what the group committed.
 
-use super::bucket::{self, Bucket};
-use super::link::Link;
-use super::{Cluster, StreamFacts, stream};
+use super::connection::Connection;
+use super::kv::{self, KvBucket};
+use super::{Cluster, StreamInfo, stream_info};
 use crate::broker::{Catalog, Error};
-use crate::health::Part;
-use crate::model::{Partition, split_topic};
+use crate::health::HealthPart;
+use crate::model::{Partition, split_source_topic};
 use async_trait::async_trait;
 
 /// The catalog port on one cluster.
 pub(crate) struct NatsCatalog {
-    link: Link,
-    bucket: Bucket,
+    connection: Connection,
+    bucket: KvBucket,
 }
 
 impl NatsCatalog {
     /// `part` tells of its cluster.
-    pub(crate) fn new(cluster: &Cluster, part: Part) -> Self {
-        let link = Link::new(cluster, part);
+    pub(crate) fn new(cluster: &Cluster, part: HealthPart) -> Self {
+        let link = Connection::new(cluster, part);
         Self {
-            bucket: Bucket::new(link.clone()),
-            link,
+            bucket: KvBucket::new(link.clone()),
+            connection: link,
         }
     }
 
     pub(crate) fn bucket_name(&self) -> String {
-        bucket::name(&self.link.cluster().deployment)
+        kv::bucket_name(&self.connection.cluster().deployment)
     }
 
     /// Whether this client may read and write the deployment's bucket; nothing is written. `None`: there is none.
-    pub(crate) async fn bucket_rights(&self) -> Result<Option<()>, Error> {
-        self.bucket.rights().await
+    pub(crate) async fn check_bucket_access(&self) -> Result<Option<()>, Error> {
+        self.bucket.check_access().await
     }
 
     /// `None`: there is no such stream.
-    pub(crate) async fn stream(&self, name: &str) -> Result<Option<StreamFacts>, Error> {
-        stream::facts(&self.link, name).await
+    pub(crate) async fn stream(&self, name: &str) -> Result<Option<StreamInfo>, Error> {
+        stream_info::fetch(&self.connection, name).await
     }
 
     /// The stream behind a subject. `None`: there is none.
-    pub(crate) async fn behind(&self, subject: &str) -> Result<Option<StreamFacts>, Error> {
-        Ok(self.all_behind(subject).await?.into_iter().next())
+    pub(crate) async fn stream_for_subject(
+        &self,
+        subject: &str,
+    ) -> Result<Option<StreamInfo>, Error> {
+        Ok(self.streams_for_subject(subject).await?.into_iter().next())
     }
 
     /// The streams that take something of what a filter lets through.
-    pub(crate) async fn all_behind(&self, filter: &str) -> Result<Vec<StreamFacts>, Error> {
+    pub(crate) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
         let mut found = Vec::new();
-        for name in stream::names_behind(&self.link, filter).await? {
-            found.extend(stream::facts(&self.link, &name).await?);
+        for name in stream_info::names_for_subject(&self.connection, filter).await? {
+            found.extend(stream_info::fetch(&self.connection, &name).await?);
         }
         Ok(found)
     }
@@ -58,17 +61,17 @@ impl Catalog for NatsCatalog {
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in topics {
-            let Some((name, _)) = split_topic(topic) else {
+            let Some((name, _)) = split_source_topic(topic) else {
                 continue;
             };
-            if stream::facts(&self.link, name).await?.is_some() {
+            if stream_info::fetch(&self.connection, name).await?.is_some() {
                 found.push(Partition::new(topic.as_str(), 0));
             }
         }
         Ok(found)
     }
 
-    async fn committed(
+    async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],
@@ -77,6 +80,6 @@ impl Catalog for NatsCatalog {
     }
 
     async fn close(&mut self) {
-        self.link.close();
+        self.connection.close();
     }
 }

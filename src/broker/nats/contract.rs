@@ -1,12 +1,12 @@
 //! A real NATS as the contract's world: a topic of the contract is a stream a partition, by a plain client. For the integration tests, which
 //! have the server.
 
-use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, Reading, Tls};
-use crate::broker::contract::{self, World};
-use crate::broker::{Catalog, Source, Target, Transactors};
+use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions, Tls};
+use crate::broker::contract::{self, BrokerUnderTest};
+use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
-use crate::health::{Health, Part};
-use crate::model::{Offset, Partition, source_topic, split_topic};
+use crate::health::{Health, HealthPart};
+use crate::model::{Offset, Partition, source_topic, split_source_topic};
 use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
 use std::cell::{Cell, RefCell};
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 
 /// The contract on the server at `url`, to which it does no harm.
 pub async fn nats_contract(url: &str) {
-    contract::all(&NatsWorld::new(url, None)).await;
+    contract::run_shared(&NatsWorld::new(url, None)).await;
 }
 
 /// What the contract says of outages; `outage` takes the server away and brings it back with its data.
 pub async fn nats_outage_contract(url: &str, outage: impl FnMut() + 'static) {
-    contract::outages(&NatsWorld::new(url, Some(Box::new(outage)))).await;
+    contract::run_outages(&NatsWorld::new(url, Some(Box::new(outage)))).await;
 }
 
 struct NatsWorld {
@@ -39,7 +39,7 @@ impl NatsWorld {
             deployment: run.as_str().into(),
             urls: vec![url.to_owned()],
             domain: None,
-            login: Login::Nobody,
+            login: Login::Anonymous,
             tls: Tls::default(),
         };
         Self {
@@ -74,18 +74,18 @@ fn subject(topic: &str, index: i32) -> String {
     format!("{topic}.{index}")
 }
 
-fn part() -> Part {
-    Health::new().part("contract")
+fn part() -> HealthPart {
+    Health::new().register("contract")
 }
 
 #[async_trait(?Send)]
-impl World for NatsWorld {
+impl BrokerUnderTest for NatsWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        let reading = Reading {
+        let reading = SourceOptions {
             group: group.to_owned(),
             topics: topics.to_vec(),
             member: self.client(),
-            keeps_schedules: false,
+            reads_schedules: false,
         };
         Box::new(NatsSource::new(&self.cluster, reading, part()).expect("a thread"))
     }
@@ -100,11 +100,11 @@ impl World for NatsWorld {
         Box::new(NatsCatalog::new(&self.cluster, part()))
     }
 
-    fn transactors(&self) -> Box<dyn Transactors> {
+    fn transactors(&self) -> Box<dyn TransactionalProducers> {
         unreachable!("there are none, as the contract is told")
     }
 
-    fn run(&self) -> String {
+    fn run_id(&self) -> String {
         self.run.clone()
     }
 
@@ -112,7 +112,7 @@ impl World for NatsWorld {
         false
     }
 
-    fn first(&self) -> u64 {
+    fn first_offset(&self) -> u64 {
         1
     }
 
@@ -123,14 +123,14 @@ impl World for NatsWorld {
         )
     }
 
-    fn read_as(&self, topic: &str, partitions: usize) -> Vec<String> {
+    fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
         let count = i32::try_from(partitions).expect("a few");
         (0..count)
             .map(|index| self.partition(topic, index).topic.to_string())
             .collect()
     }
 
-    fn sent_as(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+    fn target_address(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
         (subject(topic, partition.unwrap_or(0)), None)
     }
 
@@ -183,7 +183,7 @@ impl World for NatsWorld {
     }
 
     async fn trim(&self, partition: &Partition, first: Offset) {
-        let (name, _) = split_topic(&partition.topic).expect("of NATS");
+        let (name, _) = split_source_topic(&partition.topic).expect("of NATS");
         let stream = self
             .context()
             .await
@@ -197,7 +197,7 @@ impl World for NatsWorld {
     async fn abort_transaction(&self, partition: &Partition) {
         let (context, (name, subject)) = (
             self.context().await,
-            split_topic(&partition.topic).expect("of NATS"),
+            split_source_topic(&partition.topic).expect("of NATS"),
         );
         let ack = context
             .publish(subject.to_owned(), "never seen".into())

@@ -1,18 +1,18 @@
 //! What the server's answers to a publish mean to the port's callers. Pure tables.
 
-use crate::broker::{Failure, FailureKind};
+use crate::broker::{DeliveryFailure, FailureKind};
 use crate::model::Reason;
 
 /// An answer to a publish.
 #[derive(serde::Deserialize)]
-struct Answer {
+struct AckBody {
     stream: Option<String>,
     seq: Option<u64>,
-    error: Option<Refusal>,
+    error: Option<ApiError>,
 }
 
 #[derive(serde::Deserialize)]
-struct Refusal {
+struct ApiError {
     code: u16,
     err_code: Option<u64>,
     #[serde(default)]
@@ -33,19 +33,19 @@ struct Refusal {
 /// | anything else | not now | `timed_out` |
 ///
 /// `None`: it is no stream that answers, but some other program that listens on the subject; a stream may answer yet.
-pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
-    if let Some(sequence) = stored(payload) {
+pub(super) fn parse_ack(payload: &[u8]) -> Option<Result<u64, DeliveryFailure>> {
+    if let Some(sequence) = parse_plain_ack(payload) {
         return Some(Ok(sequence));
     }
-    match serde_json::from_slice::<Answer>(payload) {
-        Ok(Answer {
+    match serde_json::from_slice::<AckBody>(payload) {
+        Ok(AckBody {
             stream: Some(_),
             seq: Some(sequence),
             error: None,
         }) => Some(Ok(sequence)),
-        Ok(Answer {
+        Ok(AckBody {
             error:
-                Some(Refusal {
+                Some(ApiError {
                     code,
                     err_code,
                     description,
@@ -54,16 +54,16 @@ pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
         }) => {
             let err_code = err_code.unwrap_or_default();
             let (kind, reason) = match (code, err_code) {
-                (_, 10_035 | 10_039) => (FailureKind::NotNow, Reason::UnknownTarget),
+                (_, 10_035 | 10_039) => (FailureKind::NotDelivered, Reason::UnknownTarget),
                 (_, 10_002 | 10_023 | 10_028 | 10_047 | 10_077 | 10_120) => {
-                    (FailureKind::NotNow, Reason::TargetFull)
+                    (FailureKind::NotDelivered, Reason::TargetFull)
                 }
-                (_, 10_054 | 10_097) => (FailureKind::Refused, Reason::TooLarge),
-                (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotNow, Reason::TimedOut),
-                (400..=499, _) => (FailureKind::Refused, Reason::InvalidRecord),
-                _ => (FailureKind::NotNow, Reason::TimedOut),
+                (_, 10_054 | 10_097) => (FailureKind::Rejected, Reason::TooLarge),
+                (429, _) | (_, 10_008 | 10_167) => (FailureKind::NotDelivered, Reason::TimedOut),
+                (400..=499, _) => (FailureKind::Rejected, Reason::InvalidRecord),
+                _ => (FailureKind::NotDelivered, Reason::TimedOut),
             };
-            Some(Err(Failure {
+            Some(Err(DeliveryFailure {
                 kind,
                 reason,
                 detail: format!("{description} ({err_code})"),
@@ -74,9 +74,9 @@ pub(super) fn of_answer(payload: &[u8]) -> Option<Result<u64, Failure>> {
 }
 
 /// Only some other program answers.
-pub(super) fn not_a_stream() -> Failure {
-    Failure {
-        kind: FailureKind::NotNow,
+pub(super) fn not_a_stream() -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::NotDelivered,
         reason: Reason::UnknownTarget,
         detail: "what answers is not a stream".to_owned(),
     }
@@ -84,7 +84,7 @@ pub(super) fn not_a_stream() -> Failure {
 
 /// The sequence in the answer that a stream of a server without a domain gives when it has stored a message: nearly all answers, letter by
 /// letter. Whatever differs is read as JSON.
-fn stored(payload: &[u8]) -> Option<u64> {
+fn parse_plain_ack(payload: &[u8]) -> Option<u64> {
     let (stream, rest) = std::str::from_utf8(payload)
         .ok()?
         .strip_prefix(r#"{"stream":""#)?
@@ -97,7 +97,7 @@ fn stored(payload: &[u8]) -> Option<u64> {
 }
 
 /// Whether some stream takes a subject, by the answer to that question; an answer that is none says nothing against it.
-pub(super) fn may_be_taken(answer: &[u8]) -> bool {
+pub(super) fn may_have_stream(answer: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Names {
         total: u64,
@@ -108,43 +108,43 @@ pub(super) fn may_be_taken(answer: &[u8]) -> bool {
 }
 
 /// Nobody listens on the subject.
-pub(super) fn no_stream(subject: &str) -> Failure {
+pub(super) fn no_stream(subject: &str) -> DeliveryFailure {
     let detail = format!("no stream takes the subject {subject}");
-    Failure {
-        kind: FailureKind::NotNow,
+    DeliveryFailure {
+        kind: FailureKind::NotDelivered,
         reason: Reason::UnknownTarget,
         detail,
     }
 }
 
-pub(super) fn refused(reason: Reason, detail: String) -> Failure {
-    Failure {
-        kind: FailureKind::Refused,
+pub(super) fn refused(reason: Reason, detail: String) -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::Rejected,
         reason,
         detail,
     }
 }
 
 /// Sent, and never answered.
-pub(super) fn unanswered() -> Failure {
+pub(super) fn not_confirmed() -> DeliveryFailure {
     let detail = "the stream does not confirm it".to_owned();
-    Failure {
-        kind: FailureKind::Unknown,
+    DeliveryFailure {
+        kind: FailureKind::MaybeDelivered,
         reason: Reason::TimedOut,
         detail,
     }
 }
 
-pub(super) fn closed() -> Failure {
-    Failure {
-        kind: FailureKind::Closed,
+pub(super) fn closed() -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::ClientFailed,
         reason: Reason::TimedOut,
         detail: "the client is closed".to_owned(),
     }
 }
 
 /// The subject that the server's words deny publishing to.
-pub(super) fn denied(words: &str) -> Option<&str> {
+pub(super) fn denied_subject(words: &str) -> Option<&str> {
     let (_, after) = words
         .split_once("ermissions violation for publish to \"")
         .or_else(|| words.split_once("ermissions Violation for Publish to \""))?;
@@ -157,27 +157,27 @@ mod tests {
 
     #[test]
     fn every_answer_of_the_table_has_its_kind_and_reason() {
-        use FailureKind::{NotNow, Refused};
+        use FailureKind::{NotDelivered, Rejected};
         let error = |code: u16, err_code: u64| {
             format!(
                 r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d"}},"stream":"S","seq":0}}"#
             )
         };
         for (answer, kind, reason) in [
-            (error(503, 10_039), NotNow, Reason::UnknownTarget),
-            (error(503, 10_077), NotNow, Reason::TargetFull),
-            (error(503, 10_047), NotNow, Reason::TargetFull),
-            (error(400, 10_002), NotNow, Reason::TargetFull),
-            (error(500, 10_028), NotNow, Reason::TargetFull),
-            (error(400, 10_120), NotNow, Reason::TargetFull),
-            (error(400, 10_054), Refused, Reason::TooLarge),
-            (error(400, 10_097), Refused, Reason::TooLarge),
-            (error(429, 10_167), NotNow, Reason::TimedOut),
-            (error(503, 10_008), NotNow, Reason::TimedOut),
-            (error(400, 10_071), Refused, Reason::InvalidRecord),
-            (error(500, 1), NotNow, Reason::TimedOut),
+            (error(503, 10_039), NotDelivered, Reason::UnknownTarget),
+            (error(503, 10_077), NotDelivered, Reason::TargetFull),
+            (error(503, 10_047), NotDelivered, Reason::TargetFull),
+            (error(400, 10_002), NotDelivered, Reason::TargetFull),
+            (error(500, 10_028), NotDelivered, Reason::TargetFull),
+            (error(400, 10_120), NotDelivered, Reason::TargetFull),
+            (error(400, 10_054), Rejected, Reason::TooLarge),
+            (error(400, 10_097), Rejected, Reason::TooLarge),
+            (error(429, 10_167), NotDelivered, Reason::TimedOut),
+            (error(503, 10_008), NotDelivered, Reason::TimedOut),
+            (error(400, 10_071), Rejected, Reason::InvalidRecord),
+            (error(500, 1), NotDelivered, Reason::TimedOut),
         ] {
-            let failure = of_answer(answer.as_bytes()).unwrap().unwrap_err();
+            let failure = parse_ack(answer.as_bytes()).unwrap().unwrap_err();
             assert_eq!((failure.kind, failure.reason), (kind, reason), "{answer}");
         }
         for answer in [
@@ -187,20 +187,20 @@ mod tests {
             r#"{"stream":"S","seq":7,"duplicate":true}"#,
             r#"{"stream":"S","domain":"hub","seq":7}"#,
         ] {
-            assert_eq!(of_answer(answer.as_bytes()), Some(Ok(7)), "{answer}");
+            assert_eq!(parse_ack(answer.as_bytes()), Some(Ok(7)), "{answer}");
         }
         for answer in ["", "hello", "{}", r#"{"seq":7}"#, r#"{"error":"no"}"#] {
-            assert_eq!(of_answer(answer.as_bytes()), None, "{answer}");
+            assert_eq!(parse_ack(answer.as_bytes()), None, "{answer}");
         }
     }
 
     #[test]
     fn a_denied_subject_is_found_in_the_servers_words() {
         let words = "Permissions Violation for Publish to \"orders.eu\"";
-        assert_eq!(denied(words), Some("orders.eu"));
-        assert_eq!(denied(&words.to_lowercase()), Some("orders.eu"));
+        assert_eq!(denied_subject(words), Some("orders.eu"));
+        assert_eq!(denied_subject(&words.to_lowercase()), Some("orders.eu"));
         assert_eq!(
-            denied("Permissions Violation for Subscription to \"x\""),
+            denied_subject("Permissions Violation for Subscription to \"x\""),
             None
         );
     }

@@ -2,41 +2,41 @@
 //! live, each with a number that it raises every second, and who reads which partition. Every change is made only if nobody made another
 //! since (the bucket's revision), so a partition has one owner at a time.
 //!
-//! A member whose number stood still for [`NATS_MEMBER_MAX`], by the clock of whoever watches, is taken off, and its partitions are free.
+//! A member whose number stood still for [`NATS_GROUP_MEMBER_TIMEOUT`], by the clock of whoever watches, is taken off, and its partitions are free.
 //! Partitions go round the members in the order of their names. An owner gives up what another should have, and only then does that one
 //! take it. Two that read one partition for a moment, where one was taken for dead, do no harm: the store takes each offset once.
 
-use super::bucket::{self, Bucket};
-use super::link::Link;
-use super::source::Reading;
-use super::stream;
+use super::connection::Connection;
+use super::kv::{self, KvBucket};
+use super::source::SourceOptions;
+use super::stream_info;
 use crate::broker::Error;
-use crate::limit::{NATS_GROUP_TRIES_MAX, NATS_MEMBER_MAX};
-use crate::model::{Partition, split_topic};
+use crate::limit::{NATS_GROUP_MEMBER_TIMEOUT, NATS_GROUP_WRITE_ATTEMPTS_MAX};
+use crate::model::{Partition, split_source_topic};
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 /// One member's view of its group.
-pub(super) struct Group {
-    link: Link,
-    bucket: Bucket,
+pub(super) struct GroupMember {
+    connection: Connection,
+    bucket: KvBucket,
     key: String,
     member: String,
     topics: Vec<String>,
     /// Whether the headers of the server's own schedules are read.
     reads_schedules: bool,
     /// The others' numbers, and when each was seen to change.
-    seen: BTreeMap<String, (u64, Instant)>,
+    last_changes: BTreeMap<String, (u64, Instant)>,
     owned: BTreeSet<Partition>,
     /// Streams that are missing, or cannot be read for now, and were told of.
-    missed: BTreeSet<String>,
+    reported_streams: BTreeSet<String>,
 }
 
 /// What a step came to.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(super) struct Rebalance {
     pub(super) gained: Vec<Partition>,
     pub(super) lost: Vec<Partition>,
     /// Streams that are newly found missing, or that cannot be sources.
@@ -45,40 +45,40 @@ pub(super) struct Step {
 
 /// The value in the bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Roll {
+struct GroupState {
     members: BTreeMap<String, u64>,
     owners: BTreeMap<String, String>,
 }
 
-impl Group {
-    pub(super) fn new(link: &Link, reading: &Reading) -> Self {
+impl GroupMember {
+    pub(super) fn new(link: &Connection, reading: &SourceOptions) -> Self {
         Self {
-            link: link.clone(),
-            bucket: Bucket::new(link.clone()),
-            key: format!("group.{}", bucket::escaped(&reading.group)),
+            connection: link.clone(),
+            bucket: KvBucket::new(link.clone()),
+            key: format!("group.{}", kv::escape_key(&reading.group)),
             member: reading.member.clone(),
             topics: reading.topics.clone(),
-            reads_schedules: reading.keeps_schedules,
-            seen: BTreeMap::new(),
+            reads_schedules: reading.reads_schedules,
+            last_changes: BTreeMap::new(),
             owned: BTreeSet::new(),
-            missed: BTreeSet::new(),
+            reported_streams: BTreeSet::new(),
         }
     }
 
     /// Says that the member lives, and takes and gives up what it should.
-    pub(super) async fn step(&mut self) -> Result<Step, Error> {
-        let mut step = Step::default();
-        let partitions = self.partitions(&mut step.faults).await?;
-        let store = self.bucket.store().await?;
-        for _ in 0..NATS_GROUP_TRIES_MAX {
-            let (mut roll, revision) = self.roll(&store).await?;
+    pub(super) async fn rebalance(&mut self) -> Result<Rebalance, Error> {
+        let mut step = Rebalance::default();
+        let partitions = self.readable_partitions(&mut step.faults).await?;
+        let store = self.bucket.open().await?;
+        for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
+            let (mut roll, revision) = self.load(&store).await?;
             if !self.owned.is_empty() && !roll.members.contains_key(&self.member) {
                 // Taken for dead, or a bucket that somebody made anew.
-                self.bucket.commit_again(&store).await?;
+                self.bucket.restore_commits(&store).await?;
             }
-            self.watch(&roll);
-            let owned = self.share(&mut roll, &partitions);
-            if self.write(&store, &roll, revision).await? {
+            self.track_members(&roll);
+            let owned = self.assign(&mut roll, &partitions);
+            if self.compare_and_set(&store, &roll, revision).await? {
                 step.gained = owned.difference(&self.owned).cloned().collect();
                 step.lost = self.owned.difference(&owned).cloned().collect();
                 self.owned = owned;
@@ -93,50 +93,51 @@ impl Group {
 
     /// Gives up everything.
     pub(super) async fn leave(&mut self) -> Result<(), Error> {
-        let store = self.bucket.store().await?;
-        for _ in 0..NATS_GROUP_TRIES_MAX {
-            let (mut roll, revision) = self.roll(&store).await?;
+        let store = self.bucket.open().await?;
+        for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
+            let (mut roll, revision) = self.load(&store).await?;
             roll.members.remove(&self.member);
             roll.owners.retain(|_, owner| *owner != self.member);
-            if self.write(&store, &roll, revision).await? {
+            if self.compare_and_set(&store, &roll, revision).await? {
                 break;
             }
         }
         Ok(())
     }
 
-    pub(super) fn bucket(&self) -> &Bucket {
+    pub(super) fn bucket(&self) -> &KvBucket {
         &self.bucket
     }
 
     /// Those whose streams exist and can be sources.
-    async fn partitions(&mut self, faults: &mut Vec<Error>) -> Result<Vec<Partition>, Error> {
+    async fn readable_partitions(
+        &mut self,
+        faults: &mut Vec<Error>,
+    ) -> Result<Vec<Partition>, Error> {
         let mut found = Vec::new();
         for topic in &self.topics {
-            let Some((stream, _)) = split_topic(topic) else {
+            let Some((stream, _)) = split_source_topic(topic) else {
                 continue;
             };
-            match stream::facts(&self.link, stream).await? {
-                None if self.missed.insert(stream.to_owned()) => {
-                    faults.push(Error::Refused(format!(
+            match stream_info::fetch(&self.connection, stream).await? {
+                None if self.reported_streams.insert(stream.to_owned()) => {
+                    faults.push(Error::Rejected(format!(
                         "the stream {stream} of `{topic}` does not exist"
                     )));
                 }
                 None => {}
                 Some(facts) => match (
-                    facts.fault(),
-                    facts
-                        .fault_with_schedules()
-                        .filter(|_| self.reads_schedules),
+                    facts.unusable_reason(),
+                    facts.schedule_conflict().filter(|_| self.reads_schedules),
                 ) {
                     (Some(fault), _) => faults.push(Error::Fatal(fault)),
                     // Somebody may take it back.
-                    (None, Some(fault)) if self.missed.insert(stream.to_owned()) => {
-                        faults.push(Error::Refused(fault))
+                    (None, Some(fault)) if self.reported_streams.insert(stream.to_owned()) => {
+                        faults.push(Error::Rejected(fault))
                     }
                     (None, Some(_)) => {}
                     (None, None) => {
-                        self.missed.remove(stream);
+                        self.reported_streams.remove(stream);
                         found.push(Partition::new(topic.as_str(), 0));
                     }
                 },
@@ -146,13 +147,13 @@ impl Group {
         Ok(found)
     }
 
-    async fn roll(&self, store: &Store) -> Result<(Roll, Option<u64>), Error> {
+    async fn load(&self, store: &Store) -> Result<(GroupState, Option<u64>), Error> {
         let entry = store
             .entry(self.key.as_str())
             .await
-            .map_err(|error| self.bucket.failed(&error))?;
+            .map_err(|error| self.bucket.on_error(&error))?;
         Ok(match entry {
-            None => (Roll::default(), None),
+            None => (GroupState::default(), None),
             // What is not understood is written anew: it says nothing that the members would not say again within seconds.
             Some(entry) => (
                 serde_json::from_slice(&entry.value).unwrap_or_default(),
@@ -162,10 +163,10 @@ impl Group {
     }
 
     /// Whether nobody wrote since `revision`.
-    async fn write(
+    async fn compare_and_set(
         &self,
         store: &Store,
-        roll: &Roll,
+        roll: &GroupState,
         revision: Option<u64>,
     ) -> Result<bool, Error> {
         let value = serde_json::to_vec(roll)
@@ -175,22 +176,25 @@ impl Group {
             None => match store.create(&self.key, value).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(self.bucket.failed(&error)),
+                Err(error) => Err(self.bucket.on_error(&error)),
             },
             Some(revision) => match store.update(&self.key, value, revision).await {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(false),
-                Err(error) => Err(self.bucket.failed(&error)),
+                Err(error) => Err(self.bucket.on_error(&error)),
             },
         }
     }
 
-    fn watch(&mut self, roll: &Roll) {
+    fn track_members(&mut self, roll: &GroupState) {
         let now = Instant::now();
-        self.seen
+        self.last_changes
             .retain(|member, _| roll.members.contains_key(member));
         for (member, number) in &roll.members {
-            let seen = self.seen.entry(member.clone()).or_insert((*number, now));
+            let seen = self
+                .last_changes
+                .entry(member.clone())
+                .or_insert((*number, now));
             if seen.0 != *number {
                 *seen = (*number, now);
             }
@@ -198,17 +202,17 @@ impl Group {
     }
 
     /// Changes the roll as this member would have it, and answers what is its own in it.
-    fn share(&mut self, roll: &mut Roll, partitions: &[Partition]) -> BTreeSet<Partition> {
+    fn assign(&mut self, roll: &mut GroupState, partitions: &[Partition]) -> BTreeSet<Partition> {
         let now = Instant::now();
         let lives = |member: &String| {
-            self.seen
+            self.last_changes
                 .get(member)
-                .is_some_and(|(_, at)| now - *at < NATS_MEMBER_MAX)
+                .is_some_and(|(_, at)| now - *at < NATS_GROUP_MEMBER_TIMEOUT)
         };
         roll.members
             .retain(|member, _| *member == self.member || lives(member));
         // One that comes back counts from the start, and may be at the number at which it was last seen.
-        self.seen
+        self.last_changes
             .retain(|member, _| roll.members.contains_key(member));
         *roll.members.entry(self.member.clone()).or_default() += 1;
         let members: Vec<&String> = roll.members.keys().collect();
@@ -243,22 +247,25 @@ mod tests {
     use super::*;
     use crate::health::Health;
 
-    fn group(member: &str) -> Group {
+    fn group(member: &str) -> GroupMember {
         let cluster = Cluster {
             name: "edge".into(),
             deployment: "d".into(),
             urls: vec!["nats://127.0.0.1:1".to_owned()],
             domain: None,
-            login: Login::Nobody,
+            login: Login::Anonymous,
             tls: Tls::default(),
         };
-        let reading = Reading {
+        let reading = SourceOptions {
             group: "g".to_owned(),
             topics: Vec::new(),
             member: member.to_owned(),
-            keeps_schedules: false,
+            reads_schedules: false,
         };
-        Group::new(&Link::new(&cluster, Health::new().part("link")), &reading)
+        GroupMember::new(
+            &Connection::new(&cluster, Health::new().register("link")),
+            &reading,
+        )
     }
 
     fn partitions(count: usize) -> Vec<Partition> {
@@ -267,16 +274,16 @@ mod tests {
             .collect()
     }
 
-    fn step(group: &mut Group, roll: &mut Roll, partitions: &[Partition]) -> usize {
-        group.watch(roll);
-        group.owned = group.share(roll, partitions);
+    fn step(group: &mut GroupMember, roll: &mut GroupState, partitions: &[Partition]) -> usize {
+        group.track_members(roll);
+        group.owned = group.assign(roll, partitions);
         group.owned.len()
     }
 
     #[tokio::test(start_paused = true)]
     async fn members_share_alike_and_never_own_the_same() {
         let (mut one, mut two, mut roll, all) =
-            (group("a"), group("b"), Roll::default(), partitions(5));
+            (group("a"), group("b"), GroupState::default(), partitions(5));
         assert_eq!(step(&mut one, &mut roll, &all), 5);
         assert_eq!(
             step(&mut two, &mut roll, &all),
@@ -292,12 +299,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_member_that_is_silent_is_replaced_and_learns_it() {
         let (mut one, mut two, mut roll, all) =
-            (group("a"), group("b"), Roll::default(), partitions(2));
+            (group("a"), group("b"), GroupState::default(), partitions(2));
         step(&mut one, &mut roll, &all);
         step(&mut two, &mut roll, &all);
-        tokio::time::advance(NATS_MEMBER_MAX / 2).await;
+        tokio::time::advance(NATS_GROUP_MEMBER_TIMEOUT / 2).await;
         assert_eq!(step(&mut two, &mut roll, &all), 0);
-        tokio::time::advance(NATS_MEMBER_MAX / 2).await;
+        tokio::time::advance(NATS_GROUP_MEMBER_TIMEOUT / 2).await;
         assert_eq!(step(&mut two, &mut roll, &all), 2);
         assert_eq!(step(&mut one, &mut roll, &all), 0, "it is a new member now");
         assert_eq!(step(&mut two, &mut roll, &all), 1);

@@ -13,7 +13,7 @@
 //! NATS cannot carry a null value, a value that is not UTF-8, or one with CR, LF or NUL or blanks at its ends (clients trim them), and no
 //! name but printable ASCII without a colon.
 
-use crate::broker::Outgoing;
+use crate::broker::OutgoingRecord;
 use crate::model::header::{Header, push_header};
 use crate::model::header_name::{DUE, ORIGIN, SUBJECT};
 use crate::model::{Dialect, Headers};
@@ -33,22 +33,25 @@ pub(crate) const NULL_PAYLOAD: &str = "postdate-null-payload";
 const ENVELOPE: [&str; 3] = [KEY, KEY_BASE64, NULL_PAYLOAD];
 
 /// What a record becomes part of on its way.
-fn is_of_envelope(name: &[u8]) -> bool {
+fn is_envelope_header(name: &[u8]) -> bool {
     ENVELOPE.iter().any(|header| header.as_bytes() == name)
 }
 
 /// Whether the server may take the header for a command to itself.
-fn is_of_server(name: &[u8]) -> bool {
+fn is_server_command(name: &[u8]) -> bool {
     name.get(..5)
         .is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
 }
 
 /// The headers of a record on its way out, or what is wrong with the first that NATS cannot carry. `subject` is left out: see the source.
-pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<Carried, String> {
-    let mut carried = Carried::with_room_for(record);
-    for (name, value) in record.out_headers() {
-        if is_of_envelope(name)
-            || is_of_server(name)
+pub(super) fn encode(
+    record: &OutgoingRecord<'_>,
+    left_out: Option<&str>,
+) -> Result<NatsHeaders, String> {
+    let mut carried = NatsHeaders::with_capacity_for(record);
+    for (name, value) in record.all_headers() {
+        if is_envelope_header(name)
+            || is_server_command(name)
             || left_out.is_some_and(|left_out| left_out.as_bytes() == name)
         {
             continue;
@@ -69,7 +72,7 @@ pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<
         let value = value.ok_or_else(|| format!("{}its value is null", shown()))?;
         carried.push(
             name,
-            text(value).ok_or_else(|| {
+            header_text(value).ok_or_else(|| {
                 format!(
                     "{}its value is not UTF-8 without CR, LF, NUL and outer blanks",
                     shown()
@@ -79,7 +82,7 @@ pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<
     }
     match record
         .key
-        .map(|key| (text(key).filter(|_| !key.is_empty()), key))
+        .map(|key| (header_text(key).filter(|_| !key.is_empty()), key))
     {
         None => {}
         Some((Some(key), _)) => carried.push(KEY, key),
@@ -92,33 +95,33 @@ pub(super) fn outgoing(record: &Outgoing<'_>, left_out: Option<&str>) -> Result<
 }
 
 /// Headers that NATS can carry, in one buffer: what is sent may have to be sent again, and a map of them costs an allocation a header.
-pub(super) struct Carried {
+pub(super) struct NatsHeaders {
     block: Vec<u8>,
     /// Bytes of their lines on the wire.
-    lines: usize,
+    line_bytes: usize,
 }
 
-impl Carried {
+impl NatsHeaders {
     /// So that they need not be moved while they grow.
-    fn with_room_for(record: &Outgoing<'_>) -> Self {
+    fn with_capacity_for(record: &OutgoingRecord<'_>) -> Self {
         let extra: usize = record
-            .extra
+            .extra_headers
             .iter()
             .map(|(name, value)| name.len() + value.len())
             .sum();
         let room = record.headers.as_block().len()
             + extra
             + record.key.map_or(0, <[u8]>::len)
-            + ENVELOPE_ROOM;
+            + ENVELOPE_CAPACITY;
         Self {
             block: Vec::with_capacity(room),
-            lines: 0,
+            line_bytes: 0,
         }
     }
 
     /// Both are text that NATS can carry.
     pub(super) fn push(&mut self, name: &str, value: &str) {
-        self.lines += name.len() + value.len() + ": \r\n".len();
+        self.line_bytes += name.len() + value.len() + ": \r\n".len();
         push_header(&mut self.block, name.as_bytes(), Some(value.as_bytes()));
     }
 
@@ -130,12 +133,12 @@ impl Carried {
     }
 
     /// As the client library takes them.
-    pub(super) fn map(&self) -> HeaderMap {
-        let (mut map, mut before) = (HeaderMap::new(), [""; FEW]);
+    pub(super) fn to_map(&self) -> HeaderMap {
+        let (mut map, mut before) = (HeaderMap::new(), [""; LINEAR_SEARCH_MAX]);
         for (place, (name, value)) in self.iter().enumerate() {
             let value = HeaderValue::from(value);
             // To append is to look the name up twice.
-            if place < FEW && !before[..place].contains(&name) {
+            if place < LINEAR_SEARCH_MAX && !before[..place].contains(&name) {
                 map.insert(header_name(name), value);
                 before[place] = name;
             } else {
@@ -147,18 +150,18 @@ impl Carried {
 
     /// The bytes that a message takes of what the server allows: its headers and its payload.
     pub(super) fn wire_length(&self, payload: usize) -> usize {
-        "NATS/1.0\r\n\r\n".len() + self.lines + payload
+        "NATS/1.0\r\n\r\n".len() + self.line_bytes + payload
     }
 }
 
 /// What the id of a message, the names of the envelope and the lengths of all take, in most cases.
-const ENVELOPE_ROOM: usize = 192;
+const ENVELOPE_CAPACITY: usize = 192;
 
 /// So many names are compared with each other in less time than it takes to look one up.
-const FEW: usize = 16;
+const LINEAR_SEARCH_MAX: usize = 16;
 
 /// What nearly every message bears, made once: the library looks at and copies any other name.
-static OFTEN: [(&str, HeaderName); 5] = [
+static COMMON_NAMES: [(&str, HeaderName); 5] = [
     (SUBJECT, HeaderName::from_static(SUBJECT)),
     (KEY, HeaderName::from_static(KEY)),
     (DUE, HeaderName::from_static(DUE)),
@@ -168,7 +171,7 @@ static OFTEN: [(&str, HeaderName); 5] = [
 
 /// Of a name that was looked at.
 fn header_name(name: &str) -> HeaderName {
-    let often = OFTEN.iter().find(|(often, _)| *often == name);
+    let often = COMMON_NAMES.iter().find(|(often, _)| *often == name);
     often.map_or_else(
         || HeaderName::from_str(name).expect("a name that was looked at"),
         |(_, name)| name.clone(),
@@ -182,7 +185,7 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
-fn text(value: &[u8]) -> Option<&str> {
+fn header_text(value: &[u8]) -> Option<&str> {
     let value = std::str::from_utf8(value).ok()?;
     let is_line = !value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0));
     (is_line && value.trim().len() == value.len()).then_some(value)
@@ -190,9 +193,9 @@ fn text(value: &[u8]) -> Option<&str> {
 
 /// The headers of a message as they are read, by name and for one name in their order: so a message that is read twice reads the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Incoming<'h>(Vec<(&'h [u8], &'h [u8])>);
+pub(super) struct IncomingHeaders<'h>(Vec<(&'h [u8], &'h [u8])>);
 
-impl<'h> Incoming<'h> {
+impl<'h> IncomingHeaders<'h> {
     pub(super) fn of(map: Option<&'h HeaderMap>) -> Self {
         let mut headers = Vec::new();
         for (name, values) in map.into_iter().flat_map(HeaderMap::iter) {
@@ -250,8 +253,8 @@ impl<'h> Incoming<'h> {
         let is_decided = self.get("postdate-at").is_some() || self.get("postdate-after").is_some();
         let keeps_schedules = keeps_schedules && !is_decided;
         let stays = move |name: &[u8]| {
-            !is_of_envelope(name)
-                && (!is_of_server(name) || (keeps_schedules && Dialect::Nats.speaks(name)))
+            !is_envelope_header(name)
+                && (!is_server_command(name) || (keeps_schedules && Dialect::Nats.has_header(name)))
         };
         self.0
             .iter()
@@ -275,18 +278,18 @@ mod tests {
             .iter()
             .for_each(|(name, value)| push_header(&mut block, name, *value));
         let headers = Headers::from_block(&block);
-        let record = Outgoing {
+        let record = OutgoingRecord {
             topic: "t",
             partition: None,
             key,
             payload,
             headers,
-            stays: |_| true,
-            extra: &[],
+            keep_header: |_| true,
+            extra_headers: &[],
         };
-        let map = outgoing(&record, Some("left-out"))?.map();
+        let map = encode(&record, Some("left-out"))?.to_map();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Ok(Incoming::of(Some(&map))
+        Ok(IncomingHeaders::of(Some(&map))
             .0
             .into_iter()
             .map(|(name, value)| (text(name), text(value)))
@@ -318,19 +321,19 @@ mod tests {
                 carried(Some(key), some, &[]),
                 Ok(pairs(&[(KEY_BASE64, encoded)]))
             );
-            let read = Incoming(vec![(KEY_BASE64.as_bytes(), encoded.as_bytes())]);
+            let read = IncomingHeaders(vec![(KEY_BASE64.as_bytes(), encoded.as_bytes())]);
             assert_eq!(read.key().as_deref(), Some(key));
         }
         assert_eq!(
             carried(None, None, &[]),
             Ok(pairs(&[(NULL_PAYLOAD, "true")]))
         );
-        let null = Incoming(vec![(NULL_PAYLOAD.as_bytes(), b"true")]);
+        let null = IncomingHeaders(vec![(NULL_PAYLOAD.as_bytes(), b"true")]);
         assert_eq!(
             (
                 null.payload(b""),
                 null.payload(b"x"),
-                Incoming::default().payload(b"")
+                IncomingHeaders::default().payload(b"")
             ),
             (None, Some(&b"x"[..]), Some(&b""[..]))
         );
@@ -359,7 +362,7 @@ mod tests {
         fn what_is_not_refused_the_client_library_takes(name in bytes(), value in bytes(), key in bytes()) {
             if let Ok(read) = carried(Some(&key), Some(b""), &[(&name, Some(&value))]) {
                 let sent = (String::from_utf8_lossy(&name).into_owned(), String::from_utf8_lossy(&value).into_owned());
-                let is_left_out = is_of_envelope(&name) || is_of_server(&name) || name == b"left-out";
+                let is_left_out = is_envelope_header(&name) || is_server_command(&name) || name == b"left-out";
                 prop_assert!(is_left_out || read.contains(&sent), "{:?}", read);
             }
         }
@@ -375,7 +378,9 @@ mod tests {
 
     #[test]
     fn many_names_and_values_of_one_name_all_go_out_in_their_order() {
-        let names: Vec<String> = (0..2 * FEW).map(|number| format!("n{number:02}")).collect();
+        let names: Vec<String> = (0..2 * LINEAR_SEARCH_MAX)
+            .map(|number| format!("n{number:02}"))
+            .collect();
         let mut sent: Vec<(String, String)> = Vec::new();
         for round in ["first", "", "third"] {
             sent.extend(names.iter().map(|name| (name.clone(), round.to_owned())));
@@ -393,9 +398,9 @@ mod tests {
     /// As the client library counts it.
     #[test]
     fn the_length_is_that_of_the_lines() {
-        let mut carried = Carried {
+        let mut carried = NatsHeaders {
             block: Vec::new(),
-            lines: 0,
+            line_bytes: 0,
         };
         carried.push("a", "12");
         carried.push("bc", "");
@@ -431,7 +436,7 @@ mod tests {
     #[test]
     fn what_is_read_is_in_the_order_of_names_and_without_commands() {
         let raw = b"NATS/1.0\r\nb: 2\r\nno header\r\nNats-Schedule: @at x\r\nNats-Schedule-Next: purge\r\nNats-Scheduler: s\r\nNats-ScheduleX: 1\r\na:  1 \r\nb: \xff\r\nNats-TTL: 1\r\npostdate-key: k\r\n\r\n";
-        let incoming = Incoming::of_bytes(raw);
+        let incoming = IncomingHeaders::of_bytes(raw);
         let names = |keeps| {
             incoming
                 .headers(keeps)
@@ -446,8 +451,9 @@ mod tests {
             Some((&b"b"[..], Some(&b"\xff"[..])))
         );
         assert_eq!(incoming.key().as_deref(), Some(&b"k"[..]));
-        let decided =
-            Incoming::of_bytes(b"NATS/1.0\r\npostdate-after: 1s\r\nNats-Schedule: @at x\r\n\r\n");
+        let decided = IncomingHeaders::of_bytes(
+            b"NATS/1.0\r\npostdate-after: 1s\r\nNats-Schedule: @at x\r\n\r\n",
+        );
         assert_eq!(decided.headers(true).count(), 1);
     }
 }

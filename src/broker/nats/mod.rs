@@ -20,19 +20,19 @@
 //! | `link` | one connection, its options and its health |
 //! | `stage` | a stream for a while, for a demo |
 
-mod bucket;
 mod catalog;
+mod connection;
 #[cfg(feature = "test-support")]
 mod contract;
+mod demo_stream;
 mod doubt;
 mod failure;
 mod group;
 mod header;
-mod link;
+mod kv;
 mod reader;
 mod source;
-mod stage;
-mod stream;
+mod stream_info;
 mod target;
 mod window;
 mod wire;
@@ -40,9 +40,9 @@ mod wire;
 pub(crate) use catalog::NatsCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
-pub(crate) use source::{NatsSource, Reading};
-pub(crate) use stage::Stage;
-pub(crate) use stream::StreamFacts;
+pub(crate) use demo_stream::DemoStream;
+pub(crate) use source::{NatsSource, SourceOptions};
+pub(crate) use stream_info::StreamInfo;
 pub(crate) use target::NatsTarget;
 
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Where a question to JetStream goes that the client library has no form of.
-    fn api(&self, question: &str) -> String {
+    fn api_subject(&self, question: &str) -> String {
         match &self.domain {
             Some(domain) => format!("$JS.{domain}.API.{question}"),
             None => format!("$JS.API.{question}"),
@@ -76,7 +76,7 @@ impl Cluster {
 #[derive(Clone)]
 pub(crate) enum Login {
     /// Not at all, or as the URL says.
-    Nobody,
+    Anonymous,
     User {
         name: String,
         password: String,
@@ -94,5 +94,5 @@ pub(crate) struct Tls {
     /// Whom to trust besides the system's own list.
     pub(crate) ca: Option<PathBuf>,
     /// The client's own certificate and its key.
-    pub(crate) own: Option<(PathBuf, PathBuf)>,
+    pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
 }

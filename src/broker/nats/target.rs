@@ -1,15 +1,15 @@
 //! The target port on NATS: what becomes of a record before it is published, and the thread on which `window` does so.
 
-use super::doubt::Doubts;
-use super::window::{Pending, Window, too_large};
+use super::doubt::NoResponders;
+use super::window::{PendingRecord, Publisher, too_large};
 use super::{Cluster, failure, header};
-use crate::broker::reports::Reports;
-use crate::broker::thread::Thread;
-use crate::broker::{Error, Failure, Outgoing, Report, Sent, Target};
-use crate::health::Part;
-use crate::limit::NATS_SEND_BYTES_MAX;
+use crate::broker::client_thread::ClientThread;
+use crate::broker::delivery_reports::DeliveryReports;
+use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
+use crate::health::HealthPart;
+use crate::limit::NATS_TARGET_BYTES_MAX;
 use crate::model::header_name::{ORIGIN, SUBJECT};
-use crate::model::{Reason, is_of_subject, is_subject};
+use crate::model::{Reason, is_from_subject, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -25,16 +25,16 @@ pub(crate) struct NatsTarget {
     in_flight_max: usize,
     /// Taken over, and not handed out as reports yet.
     in_flight: usize,
-    bytes: Arc<AtomicUsize>,
+    pending_bytes: Arc<AtomicUsize>,
     max_payload: Arc<AtomicUsize>,
     /// Names what bears no id, along with a count.
     name: String,
     count: u64,
     /// `None`: closed.
-    records: Option<mpsc::Sender<Pending>>,
-    reports: Arc<Reports>,
+    records: Option<mpsc::Sender<PendingRecord>>,
+    reports: Arc<DeliveryReports>,
     stop: CancellationToken,
-    thread: Thread,
+    thread: ClientThread,
 }
 
 impl NatsTarget {
@@ -44,33 +44,33 @@ impl NatsTarget {
         cluster: &Cluster,
         in_flight_max: usize,
         name: String,
-        part: Part,
+        part: HealthPart,
     ) -> Result<Self, Error> {
         let (records, incoming) = mpsc::channel(in_flight_max);
-        let (reports, stop) = (Arc::<Reports>::default(), CancellationToken::new());
+        let (reports, stop) = (Arc::<DeliveryReports>::default(), CancellationToken::new());
         let (bytes, max_payload) = (
             Arc::<AtomicUsize>::default(),
             Arc::new(AtomicUsize::new(usize::MAX)),
         );
-        let window = Window {
+        let window = Publisher {
             cluster: cluster.clone(),
             part,
             incoming,
             reports: reports.clone(),
             stop: stop.clone(),
-            bytes: bytes.clone(),
+            pending_bytes: bytes.clone(),
             max_payload: max_payload.clone(),
             pending: BTreeMap::new(),
-            last: 0,
-            settled: Vec::new(),
-            doubts: Doubts::default(),
+            last_number: 0,
+            finished: Vec::new(),
+            no_responders: NoResponders::default(),
         };
-        let thread = Thread::start("nats-target", move || window.serve())
+        let thread = ClientThread::start("nats-target", move || window.run())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             in_flight_max,
             in_flight: 0,
-            bytes,
+            pending_bytes: bytes,
             max_payload,
             name,
             count: 0,
@@ -82,11 +82,15 @@ impl NatsTarget {
     }
 
     /// What a record is published as, or why it cannot be.
-    fn pending(&mut self, record: &Outgoing<'_>, ticket: u64) -> Result<Pending, Failure> {
+    fn encode(
+        &mut self,
+        record: &OutgoingRecord<'_>,
+        ticket: u64,
+    ) -> Result<PendingRecord, DeliveryFailure> {
         // Back to a source: where the message came by.
         let back = record.partition.is_some();
         let subject = if back {
-            came_by(record)
+            source_subject(record)
         } else {
             Some(record.topic)
         };
@@ -104,10 +108,10 @@ impl NatsTarget {
             })?;
         // Of a record that came by no subject it is somebody's invention.
         let is_invented = record
-            .label(ORIGIN)
-            .is_some_and(|origin| !is_of_subject(origin));
+            .extra_header(ORIGIN)
+            .is_some_and(|origin| !is_from_subject(origin));
         let left_out = (back || is_invented).then_some(SUBJECT);
-        let headers = header::outgoing(record, left_out)
+        let headers = header::encode(record, left_out)
             .map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
         let mut headers = headers?;
         let id = record.message_id().unwrap_or_else(|| {
@@ -121,20 +125,20 @@ impl NatsTarget {
         if length > max {
             return Err(too_large(length, max));
         }
-        Ok(Pending {
+        Ok(PendingRecord {
             ticket,
             subject: Subject::from(subject),
             headers,
             payload: Bytes::copy_from_slice(payload),
             length,
-            since: None,
-            sent: Instant::now(),
-            has_foreign_answer: false,
+            first_sent: None,
+            last_sent: Instant::now(),
+            has_foreign_reply: false,
         })
     }
 }
 
-fn came_by<'a>(record: &Outgoing<'a>) -> Option<&'a str> {
+fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
     let (_, subject) = record
         .headers
         .iter()
@@ -144,34 +148,34 @@ fn came_by<'a>(record: &Outgoing<'a>) -> Option<&'a str> {
 
 #[async_trait(?Send)]
 impl Target for NatsTarget {
-    fn send(&mut self, record: &Outgoing<'_>, ticket: u64) -> Sent {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
         if self.records.is_none() {
-            return Sent::Failed(failure::closed());
+            return SendResult::Failed(failure::closed());
         }
         let is_full = self.in_flight >= self.in_flight_max
-            || self.bytes.load(Ordering::Relaxed) >= NATS_SEND_BYTES_MAX;
+            || self.pending_bytes.load(Ordering::Relaxed) >= NATS_TARGET_BYTES_MAX;
         if is_full && self.in_flight > 0 {
-            return Sent::Full;
+            return SendResult::QueueFull;
         }
-        let pending = match self.pending(record, ticket) {
+        let pending = match self.encode(record, ticket) {
             Ok(pending) => pending,
-            Err(failure) => return Sent::Failed(failure),
+            Err(failure) => return SendResult::Failed(failure),
         };
         let length = pending.length;
         match self.records.as_ref().map(mpsc::Sender::try_reserve) {
             Some(Ok(room)) => {
                 // Before the thread can take it off again.
-                self.bytes.fetch_add(length, Ordering::Relaxed);
+                self.pending_bytes.fetch_add(length, Ordering::Relaxed);
                 room.send(pending);
             }
-            Some(Err(mpsc::error::TrySendError::Full(()))) => return Sent::Full,
-            _ => return Sent::Failed(failure::closed()),
+            Some(Err(mpsc::error::TrySendError::Full(()))) => return SendResult::QueueFull,
+            _ => return SendResult::Failed(failure::closed()),
         }
         self.in_flight += 1;
-        Sent::Taken
+        SendResult::Accepted
     }
 
-    async fn reports(&mut self) -> Vec<Report> {
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         let reports = self.reports.take().await;
         self.in_flight -= reports.len();
         reports
@@ -180,7 +184,7 @@ impl Target for NatsTarget {
     async fn close(&mut self) {
         self.records = None;
         self.stop.cancel();
-        self.thread.end().await;
+        self.thread.join().await;
     }
 }
 

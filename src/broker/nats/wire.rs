@@ -2,10 +2,10 @@
 //! had not sent, out of its order, so another connection takes its place, and the runtime on which this one lives ends with it.
 
 use super::Cluster;
+use super::connection::{connect_error, connect_options};
 use super::failure;
-use super::link::{options, unconnected};
-use crate::broker::{Error, Failure};
-use crate::limit::{NATS_ANSWER_MAX, NATS_NOTICES_MAX, NATS_WINDOW_MAX};
+use crate::broker::{DeliveryFailure, Error};
+use crate::limit::{NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX};
 use async_nats::subject::ToSubject;
 use async_nats::{
     Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber,
@@ -18,35 +18,35 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// See the module's page.
-pub(super) struct Wire {
+pub(super) struct PublishConnection {
     client: Client,
-    /// What answers are sent to, before the number of the record, or [`ASKED`] and that of the question.
+    /// What answers are sent to, before the number of the record, or [`LOOKUP_PREFIX`] and that of the question.
     inbox: String,
     /// Where it is asked which streams take a subject.
-    streams: String,
-    answers: Subscriber,
+    lookup_subject: String,
+    replies: Subscriber,
     notices: mpsc::Receiver<Notice>,
 }
 
 enum Notice {
-    Lost,
-    Denied(String),
+    Disconnected,
+    PermissionDenied(String),
 }
 
 /// What a connection tells.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum PublishEvent {
     /// Of the record of that number: its sequence in the stream, or why it was not taken.
-    Answer(u64, Result<u64, Failure>),
+    Acknowledged(u64, Result<u64, DeliveryFailure>),
     /// Some program answered to the record of that number, and it is no stream.
-    Foreign(u64),
+    ForeignReply(u64),
     /// Nobody takes what is sent to the record's subject, says the server.
-    NoStream(u64),
+    NoResponders(u64),
     /// The answer to the question of that number: whether some stream takes the subject.
-    Taken(u64, bool),
+    StreamLookup(u64, bool),
     /// This client may not send to the subject.
-    Denied(String),
-    Lost,
+    PermissionDenied(String),
+    Disconnected,
 }
 
 /// Where the answer to a record goes. The library copies a text that it is given.
@@ -64,20 +64,21 @@ impl ToSubject for Reply<'_> {
     }
 }
 
-const ASKED: char = '?';
+const LOOKUP_PREFIX: char = '?';
 
 /// Longer than the runtime of a connection that is lost lives on.
 const NEVER: Duration = Duration::from_secs(3600);
 
-impl Wire {
+impl PublishConnection {
     pub(super) async fn open(cluster: &Cluster) -> Result<Self, Error> {
         let is_open = Arc::new(AtomicBool::new(false));
-        let (opened, (tell, notices)) = (is_open.clone(), mpsc::channel(NATS_NOTICES_MAX));
-        let options = options(cluster)?
+        let (opened, (tell, notices)) =
+            (is_open.clone(), mpsc::channel(NATS_CONNECTION_EVENTS_MAX));
+        let options = connect_options(cluster)?
             // Those of the records were looked at when they were taken over, and the others are its own.
             .skip_subject_validation(true)
             // Room for all that can be under way, each with a question: a client whose connection is lost takes nothing more off its hands.
-            .client_capacity(2 * NATS_WINDOW_MAX)
+            .client_capacity(2 * NATS_UNACKED_PUBLISHES_MAX)
             .reconnect_delay_callback(move |_| {
                 if opened.load(Ordering::Relaxed) {
                     NEVER
@@ -87,9 +88,10 @@ impl Wire {
             })
             .event_callback(move |event| {
                 let notice = match event {
-                    Event::Disconnected | Event::Closed => Some(Notice::Lost),
+                    Event::Disconnected | Event::Closed => Some(Notice::Disconnected),
                     Event::ServerError(ServerError::Other(words)) => {
-                        failure::denied(&words).map(|subject| Notice::Denied(subject.to_owned()))
+                        failure::denied_subject(&words)
+                            .map(|subject| Notice::PermissionDenied(subject.to_owned()))
                     }
                     _ => None,
                 };
@@ -103,14 +105,14 @@ impl Wire {
         let client = options
             .connect(cluster.urls.as_slice())
             .await
-            .map_err(|error| unconnected(cluster, &error))?;
+            .map_err(|error| connect_error(cluster, &error))?;
         is_open.store(true, Ordering::Relaxed);
         let inbox = format!("{}.", client.new_inbox());
         let lost = |error: &dyn std::error::Error| {
             Error::Unavailable(format!(
                 "nats.{}: {}",
                 cluster.name,
-                super::link::chain(error)
+                super::connection::error_chain(error)
             ))
         };
         let subscribed = async {
@@ -123,14 +125,14 @@ impl Wire {
             Ok(answers)
         };
         // A connection that is lost meanwhile answers nothing, and is not made again.
-        let answers = tokio::time::timeout(NATS_ANSWER_MAX, subscribed)
+        let answers = tokio::time::timeout(NATS_REQUEST_TIMEOUT, subscribed)
             .await
             .map_err(|error| lost(&error))??;
         Ok(Self {
             client,
             inbox,
-            streams: cluster.api("STREAM.NAMES"),
-            answers,
+            lookup_subject: cluster.api_subject("STREAM.NAMES"),
+            replies: answers,
             notices,
         })
     }
@@ -164,55 +166,59 @@ impl Wire {
     }
 
     /// Asks whether some stream takes a subject. That this client may not ask is told as of any subject: see [`Wire::is_question`].
-    pub(super) async fn ask(&self, number: u64, subject: &str) {
+    pub(super) async fn look_up_stream(&self, number: u64, subject: &str) {
         let (reply, ask) = (
-            format!("{}{ASKED}{number}", self.inbox),
+            format!("{}{LOOKUP_PREFIX}{number}", self.inbox),
             serde_json::json!({ "subject": subject }).to_string(),
         );
         // A loss of the connection is told by `heard`.
         let _lost = self
             .client
-            .publish_with_reply(self.streams.clone(), reply, ask.into())
+            .publish_with_reply(self.lookup_subject.clone(), reply, ask.into())
             .await;
     }
 
     /// Whether it is where questions go.
-    pub(super) fn is_question(&self, subject: &str) -> bool {
-        subject == self.streams
+    pub(super) fn is_lookup_subject(&self, subject: &str) -> bool {
+        subject == self.lookup_subject
     }
 
     /// Safe to drop.
-    pub(super) async fn heard(&mut self) -> Heard {
+    pub(super) async fn next_event(&mut self) -> PublishEvent {
         loop {
             let answer = tokio::select! {
                 biased;
-                answer = self.answers.next() => answer,
+                answer = self.replies.next() => answer,
                 notice = self.notices.recv() => match notice {
-                    Some(Notice::Denied(subject)) => return Heard::Denied(subject),
-                    Some(Notice::Lost) | None => return Heard::Lost,
+                    Some(Notice::PermissionDenied(subject)) => return PublishEvent::PermissionDenied(subject),
+                    Some(Notice::Disconnected) | None => return PublishEvent::Disconnected,
                 },
             };
             let Some(answer) = answer else {
-                return Heard::Lost;
+                return PublishEvent::Disconnected;
             };
             let Some(place) = answer.subject.strip_prefix(self.inbox.as_str()) else {
                 continue;
             };
             if let Some(number) = place
-                .strip_prefix(ASKED)
+                .strip_prefix(LOOKUP_PREFIX)
                 .and_then(|number| number.parse().ok())
             {
-                return Heard::Taken(number, failure::may_be_taken(&answer.payload));
+                return PublishEvent::StreamLookup(
+                    number,
+                    failure::may_have_stream(&answer.payload),
+                );
             }
             let Some(number) = place.parse().ok() else {
                 continue;
             };
             if answer.status == Some(StatusCode::NO_RESPONDERS) {
-                return Heard::NoStream(number);
+                return PublishEvent::NoResponders(number);
             }
-            return failure::of_answer(&answer.payload).map_or(Heard::Foreign(number), |answer| {
-                Heard::Answer(number, answer)
-            });
+            return failure::parse_ack(&answer.payload)
+                .map_or(PublishEvent::ForeignReply(number), |answer| {
+                    PublishEvent::Acknowledged(number, answer)
+                });
         }
     }
 }

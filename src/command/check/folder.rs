@@ -2,25 +2,25 @@
 
 use super::item::Item;
 use crate::command::page::{several, size};
-use crate::limit::EMBEDDED_RESERVE_BYTES;
-use crate::store::embedded::{Inspection, Use};
+use crate::limit::EMBEDDED_DISK_RESERVE_BYTES;
+use crate::store::embedded::{FolderDescription, FolderUse};
 
 const AREA: &str = "store";
 /// Below it a busy day may fill the disk.
-const FREE_LOW: u64 = 4 * EMBEDDED_RESERVE_BYTES;
+const FREE_LOW: u64 = 4 * EMBEDDED_DISK_RESERVE_BYTES;
 
-pub(super) fn judge(folder: &Inspection) -> Vec<Item> {
+pub(super) fn judge(folder: &FolderDescription) -> Vec<Item> {
     let path = folder.path.display();
     let used = match folder.used {
-        Use::Absent => format!("{path} is not there yet: `postdate run` makes it"),
-        Use::Free => format!("{path} holds a store, and no process uses it"),
-        Use::Taken(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
-        Use::Taken(None) => format!("{path} is in use: a service runs"),
-        Use::Foreign(owner) => format!("{path} belongs to user {owner}"),
-        Use::Closed(ref why) => format!("{path} cannot be looked into: {why}"),
+        FolderUse::Absent => format!("{path} is not there yet: `postdate run` makes it"),
+        FolderUse::Free => format!("{path} holds a store, and no process uses it"),
+        FolderUse::InUse(Some(id)) => format!("{path} is in use by process {id}: a service runs"),
+        FolderUse::InUse(None) => format!("{path} is in use: a service runs"),
+        FolderUse::OwnedByOther(owner) => format!("{path} belongs to user {owner}"),
+        FolderUse::Unreadable(ref why) => format!("{path} cannot be looked into: {why}"),
     };
     let mut items = match folder.used {
-        Use::Foreign(_) | Use::Closed(_) => vec![Item::warn(
+        FolderUse::OwnedByOther(_) | FolderUse::Unreadable(_) => vec![Item::warn(
             AREA,
             "folder",
             used,
@@ -47,10 +47,10 @@ pub(super) fn judge(folder: &Inspection) -> Vec<Item> {
 }
 
 fn room(free: Option<u64>) -> Item {
-    let reserve = size(EMBEDDED_RESERVE_BYTES);
+    let reserve = size(EMBEDDED_DISK_RESERVE_BYTES);
     match free {
         None => Item::ok(AREA, "free disk", "the file system does not say"),
-        Some(free) if free < EMBEDDED_RESERVE_BYTES => {
+        Some(free) if free < EMBEDDED_DISK_RESERVE_BYTES => {
             let found = format!(
                 "{}: the last {reserve} are left alone, so nothing new is stored",
                 size(free)
@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn a_folder_is_judged_by_its_rights_its_format_and_its_room() {
-        let good = Inspection {
+        let good = FolderDescription {
             path: "x".into(),
-            used: Use::Free,
+            used: FolderUse::Free,
             unwritable: None,
             foreign_format: None,
             free: Some(FREE_LOW),
         };
-        let verdicts = |folder: Inspection| {
+        let verdicts = |folder: FolderDescription| {
             judge(&folder)
                 .iter()
                 .map(|item| item.verdict)
@@ -114,50 +114,50 @@ mod tests {
         };
         assert_eq!(verdicts(good.clone()), [Fine, Fine, Fine]);
         assert_eq!(
-            verdicts(Inspection {
+            verdicts(FolderDescription {
                 unwritable: Some("denied".into()),
                 ..good.clone()
             }),
             [Fine, Fail, Fine]
         );
         assert_eq!(
-            verdicts(Inspection {
+            verdicts(FolderDescription {
                 foreign_format: Some("7".into()),
                 ..good.clone()
             }),
             [Fine, Fine, Fail, Fine]
         );
         assert_eq!(
-            verdicts(Inspection {
+            verdicts(FolderDescription {
                 free: Some(FREE_LOW - 1),
                 ..good.clone()
             }),
             [Fine, Fine, Warn]
         );
         assert_eq!(
-            verdicts(Inspection {
-                free: Some(EMBEDDED_RESERVE_BYTES - 1),
+            verdicts(FolderDescription {
+                free: Some(EMBEDDED_DISK_RESERVE_BYTES - 1),
                 ..good.clone()
             }),
             [Fine, Fine, Fail]
         );
         assert_eq!(
-            verdicts(Inspection {
-                used: Use::Foreign(7),
+            verdicts(FolderDescription {
+                used: FolderUse::OwnedByOther(7),
                 ..good.clone()
             }),
             [Warn, Fine, Fine]
         );
         assert_eq!(
-            verdicts(Inspection {
-                used: Use::Closed("denied".into()),
+            verdicts(FolderDescription {
+                used: FolderUse::Unreadable("denied".into()),
                 ..good.clone()
             }),
             [Warn, Fine, Fine]
         );
         assert!(
-            judge(&Inspection {
-                used: Use::Taken(Some(7)),
+            judge(&FolderDescription {
+                used: FolderUse::InUse(Some(7)),
                 ..good
             })[0]
                 .found

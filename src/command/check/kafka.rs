@@ -2,7 +2,7 @@
 
 use super::item::Item;
 use crate::broker::Error;
-use crate::broker::inspection::{Facts, Rights, Settings, Topic};
+use crate::broker::describe::{ClusterInfo, TopicConfig, TopicInfo, TopicPermissions};
 use crate::command::page::{length, several, size};
 use crate::config::Config;
 use std::collections::BTreeMap;
@@ -41,11 +41,11 @@ pub(super) fn duties(config: &Config, cluster: &str) -> Vec<Duty> {
         let target = route
             .target
             .iter()
-            .map(|target| (Role::Target, &target.cluster, &target.topic));
+            .map(|target| (Role::Target, &target.cluster, &target.name));
         let dead = std::iter::once((
             Role::DeadLetters,
             &route.dead_letter.cluster,
-            &route.dead_letter.topic,
+            &route.dead_letter.name,
         ));
         for (role, _, topic) in sources
             .chain(target)
@@ -70,7 +70,7 @@ pub(super) fn judge(
     cluster: &str,
     brokers: &[String],
     duties: &[Duty],
-    found: &Result<Facts, Error>,
+    found: &Result<ClusterInfo, Error>,
 ) -> Vec<Item> {
     let area = &format!("kafka.{cluster}");
     let facts = match found {
@@ -82,7 +82,7 @@ pub(super) fn judge(
         "reachable",
         format!(
             "{}; the login is accepted",
-            several(facts.brokers as u64, "broker")
+            several(facts.broker_count as u64, "broker")
         ),
     )];
     for duty in duties {
@@ -117,7 +117,7 @@ fn unreachable(area: &str, brokers: &[String], error: &Error) -> Item {
         .iter()
         .any(|word| found.contains(word));
     let fix = match error {
-        Error::Fatal(_) | Error::Refused(_) => {
+        Error::Fatal(_) | Error::Rejected(_) => {
             format!("check {area}.properties, and what this client may do")
         }
         Error::Unavailable(_) if is_login => {
@@ -148,10 +148,13 @@ fn right(role: Role) -> &'static str {
     }
 }
 
-fn judge_topic(area: &str, duty: &Duty, topic: &Topic) -> Vec<Item> {
+fn judge_topic(area: &str, duty: &Duty, topic: &TopicInfo) -> Vec<Item> {
     let partitions = several(topic.partitions as u64, "partition");
     let mut items = Vec::new();
-    match topic.rights.and_then(|rights| missing(duty.role, rights)) {
+    match topic
+        .permissions
+        .and_then(|rights| missing(duty.role, rights))
+    {
         Some(missing) => items.push(Item::fail(
             area,
             &duty.topic,
@@ -168,20 +171,20 @@ fn judge_topic(area: &str, duty: &Duty, topic: &Topic) -> Vec<Item> {
         )),
     }
     if duty.role == Role::Source {
-        items.extend(judge_retention(area, duty, &topic.settings));
+        items.extend(judge_retention(area, duty, &topic.config));
     }
     items
 }
 
-fn missing(role: Role, rights: Rights) -> Option<&'static str> {
+fn missing(role: Role, rights: TopicPermissions) -> Option<&'static str> {
     match (role, rights) {
-        (Role::Source, Rights { read: false, .. }) => Some("read"),
-        (_, Rights { write: false, .. }) => Some("write to"),
+        (Role::Source, TopicPermissions { read: false, .. }) => Some("read"),
+        (_, TopicPermissions { write: false, .. }) => Some("write to"),
         _ => None,
     }
 }
 
-fn judge_retention(area: &str, duty: &Duty, settings: &Result<Settings, String>) -> Vec<Item> {
+fn judge_retention(area: &str, duty: &Duty, settings: &Result<TopicConfig, String>) -> Vec<Item> {
     let subject = &format!("{} retention", duty.topic);
     let (route, topic, max_delay) = (duty.routes.join(", "), &duty.topic, duty.max_delay);
     let settings = match settings {
@@ -209,7 +212,7 @@ fn judge_retention(area: &str, duty: &Duty, settings: &Result<Settings, String>)
             format!("set cleanup.policy=delete on {topic}"),
         ));
     }
-    match settings.retention.filter(|_| settings.is_deleted) {
+    match settings.retention.filter(|_| settings.has_retention) {
         Some(kept) if kept < max_delay => {
             let found = format!(
                 "kept for {}, less than route.{route}.max_delay {}: after a loss of the store, what waits for longer than that cannot be read \
@@ -235,7 +238,7 @@ fn judge_retention(area: &str, duty: &Duty, settings: &Result<Settings, String>)
             ));
         }
     }
-    if let Some(bytes) = settings.retention_bytes.filter(|_| settings.is_deleted) {
+    if let Some(bytes) = settings.retention_bytes.filter(|_| settings.has_retention) {
         let found = format!(
             "retention.bytes keeps {} a partition, however old: what waits and lies beyond it cannot be read again after a loss of the store",
             size(bytes)
@@ -284,21 +287,21 @@ mod tests {
     use super::super::item::Verdict::{Fail, Ok as Fine, Warn};
     use super::*;
 
-    const SETTINGS: Settings = Settings {
+    const SETTINGS: TopicConfig = TopicConfig {
         is_compacted: false,
-        is_deleted: true,
+        has_retention: true,
         retention: None,
         retention_bytes: None,
     };
 
-    fn topic(settings: Result<Settings, String>) -> Topic {
-        Topic {
+    fn topic(settings: Result<TopicConfig, String>) -> TopicInfo {
+        TopicInfo {
             partitions: 4,
-            rights: Some(Rights {
+            permissions: Some(TopicPermissions {
                 read: true,
                 write: true,
             }),
-            settings,
+            config: settings,
         }
     }
 
@@ -313,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_source_is_judged_by_how_long_it_keeps_what_waits() {
-        let of = |settings: Settings| {
+        let of = |settings: TopicConfig| {
             judge_topic("kafka.main", &duty(Role::Source), &topic(Ok(settings)))
         };
         let verdicts = |settings| {
@@ -324,36 +327,36 @@ mod tests {
         };
         assert_eq!(verdicts(SETTINGS), [Fine, Fine]);
         assert_eq!(
-            verdicts(Settings {
+            verdicts(TopicConfig {
                 retention: Some(30 * DAY),
                 ..SETTINGS
             }),
             [Fine, Fine]
         );
         assert_eq!(
-            verdicts(Settings {
+            verdicts(TopicConfig {
                 retention: Some(7 * DAY),
                 ..SETTINGS
             }),
             [Fine, Warn]
         );
         assert_eq!(
-            verdicts(Settings {
+            verdicts(TopicConfig {
                 retention: Some(DAY),
-                is_deleted: false,
+                has_retention: false,
                 is_compacted: true,
                 ..SETTINGS
             }),
             [Fine, Warn, Fine]
         );
         assert_eq!(
-            verdicts(Settings {
+            verdicts(TopicConfig {
                 retention_bytes: Some(1 << 30),
                 ..SETTINGS
             }),
             [Fine, Fine, Warn]
         );
-        let short = of(Settings {
+        let short = of(TopicConfig {
             retention: Some(7 * DAY),
             ..SETTINGS
         })
@@ -383,8 +386,8 @@ mod tests {
     #[test]
     fn a_topic_needs_the_rights_that_its_duty_asks_for() {
         let verdict = |role, read, write| {
-            let topic = Topic {
-                rights: Some(Rights { read, write }),
+            let topic = TopicInfo {
+                permissions: Some(TopicPermissions { read, write }),
                 ..topic(Ok(SETTINGS))
             };
             judge_topic("kafka.main", &duty(role), &topic)[0].verdict
@@ -404,8 +407,8 @@ mod tests {
                 "{role:?} {read} {write}"
             );
         }
-        let silent = Topic {
-            rights: None,
+        let silent = TopicInfo {
+            permissions: None,
             ..topic(Ok(SETTINGS))
         };
         assert_eq!(
@@ -416,10 +419,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_cannot_be_reached_fails_and_says_what_to_do() {
-        let mut facts = Facts {
-            brokers: 3,
+        let mut facts = ClusterInfo {
+            broker_count: 3,
             offsets_retention: Some(Ok(DAY)),
-            ..Facts::default()
+            ..ClusterInfo::default()
         };
         let duties = [
             duty(Role::Target),
@@ -446,7 +449,7 @@ mod tests {
                 "check the user, the password",
             ),
             (
-                Error::Refused("denied".into()),
+                Error::Rejected("denied".into()),
                 "check kafka.main.properties",
             ),
         ] {

@@ -13,17 +13,17 @@ use super::page::{Page, print};
 use super::pending::{Source, json};
 use super::{Outcome, run};
 use crate::broker;
-use crate::broker::inspection::Inspection as _;
+use crate::broker::describe::ClusterDescriber as _;
 use crate::broker::kafka::KafkaCatalog;
-use crate::cli::Check;
+use crate::cli::CheckArgs;
 use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::health::Health;
-use crate::limit::CHECK_MAX;
+use crate::limit::CHECK_TIMEOUT;
 use crate::role::{cluster, redis_options};
-use crate::store::embedded::{Inspection, Use};
+use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::redis::Redis;
-use crate::store::{self, survey::Report};
+use crate::store::{self, survey::PendingReport};
 use anyhow::Result;
 use futures_util::future::{join, join_all};
 use item::{Document, Item};
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 const DEFAULT_FOLDER: &str = "./postdate-data";
 
 /// Looks at everything that the configuration names, and tells.
-pub(crate) fn check(config: &Config, check: &Check) -> Result<Outcome> {
+pub(crate) fn check(config: &Config, check: &CheckArgs) -> Result<Outcome> {
     let items = run(async { Ok(look(config).await) })?;
     let document = Document::new(&config.deployment, items);
     print(&if check.json {
@@ -81,15 +81,20 @@ async fn look_at_cluster(config: &Config, name: &str) -> Vec<Item> {
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    let found = match KafkaCatalog::new(&cluster(config, name), None, Health::new().part("check")) {
+    let found = match KafkaCatalog::new(
+        &cluster(config, name),
+        None,
+        Health::new().register("check"),
+    ) {
         Err(error) => Err(error),
         Ok(mut catalog) => {
-            let found = tokio::time::timeout(CHECK_MAX, catalog.inspect(&topics)).await;
+            let found =
+                tokio::time::timeout(CHECK_TIMEOUT, catalog.describe_cluster(&topics)).await;
             broker::Catalog::close(&mut catalog).await;
             found.unwrap_or_else(|_| {
                 Err(broker::Error::Unavailable(format!(
                     "no answer within {} s",
-                    CHECK_MAX.as_secs()
+                    CHECK_TIMEOUT.as_secs()
                 )))
             })
         }
@@ -101,14 +106,14 @@ async fn look_at_store(config: &Config) -> Vec<Item> {
     match &config.store {
         config::Store::Redis(redis) => {
             let found = tokio::time::timeout(
-                CHECK_MAX,
-                Redis::inspect(&redis_options(config, redis), &WallClock),
+                CHECK_TIMEOUT,
+                Redis::describe(&redis_options(config, redis), &WallClock),
             )
             .await;
             let found = found.unwrap_or_else(|_| {
                 Err(store::Error::Unavailable(format!(
                     "no answer within {} s",
-                    CHECK_MAX.as_secs()
+                    CHECK_TIMEOUT.as_secs()
                 )))
             });
             let mut items = redis::judge(&found, config.timer.max_clock_skew);
@@ -120,7 +125,7 @@ async fn look_at_store(config: &Config) -> Vec<Item> {
             items
         }
         config::Store::Embedded(embedded) => {
-            let found = Inspection::of(&embedded.path);
+            let found = FolderDescription::of(&embedded.path);
             let mut items = folder::judge(&found);
             if found.foreign_format.is_none() {
                 items.extend(look_at_waiting(config).await);
@@ -134,21 +139,21 @@ async fn look_at_waiting(config: &Config) -> Vec<Item> {
     waiting::judge(&report(config).await.map_err(|error| format!("{error:#}")))
 }
 
-async fn report(config: &Config) -> Result<Report> {
+async fn report(config: &Config) -> Result<PendingReport> {
     let report = async { Source::open(config).await?.report(None).await };
-    tokio::time::timeout(CHECK_MAX, report)
+    tokio::time::timeout(CHECK_TIMEOUT, report)
         .await
-        .unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_MAX.as_secs()))
+        .unwrap_or_else(|_| anyhow::bail!("no answer within {} s", CHECK_TIMEOUT.as_secs()))
 }
 
 /// What waits in a folder that was the store before, or still is another's.
 async fn look_at_left_behind(config: &Config) -> Option<Item> {
-    let folder = Inspection::of(DEFAULT_FOLDER.as_ref());
+    let folder = FolderDescription::of(DEFAULT_FOLDER.as_ref());
     let waits = match folder.used {
-        Use::Absent => return None,
-        Use::Foreign(_) | Use::Closed(_) => return None,
-        Use::Taken(_) => None,
-        Use::Free => {
+        FolderUse::Absent => return None,
+        FolderUse::OwnedByOther(_) | FolderUse::Unreadable(_) => return None,
+        FolderUse::InUse(_) => None,
+        FolderUse::Free => {
             let store = config::Store::Embedded(config::Embedded {
                 path: PathBuf::from(DEFAULT_FOLDER),
             });

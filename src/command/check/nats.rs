@@ -2,26 +2,29 @@
 
 use super::item::Item;
 use super::kafka::{Duty, Role, of};
-use crate::broker::nats::{NatsCatalog, StreamFacts};
+use crate::broker::nats::{NatsCatalog, StreamInfo};
 use crate::broker::{Catalog as _, Error};
 use crate::command::page::length;
 use crate::config::Config;
 use crate::health::Health;
-use crate::limit::CHECK_MAX;
-use crate::model::{Dialect, is_template, overlap, split_topic};
+use crate::limit::CHECK_TIMEOUT;
+use crate::model::{Dialect, filters_overlap, is_template, split_source_topic};
 use crate::role::nats_cluster;
 
 /// Looks at all that the duties name.
 pub(super) async fn look(config: &Config, cluster: &str, duties: &[Duty]) -> Vec<Item> {
     let area = format!("nats.{cluster}");
-    let mut catalog = NatsCatalog::new(&nats_cluster(config, cluster), Health::new().part("check"));
+    let mut catalog = NatsCatalog::new(
+        &nats_cluster(config, cluster),
+        Health::new().register("check"),
+    );
     let looked =
-        tokio::time::timeout(CHECK_MAX, look_at_all(&area, config, &catalog, duties)).await;
+        tokio::time::timeout(CHECK_TIMEOUT, look_at_all(&area, config, &catalog, duties)).await;
     catalog.close().await;
     let silent = || {
         Err(Error::Unavailable(format!(
             "no answer within {} s",
-            CHECK_MAX.as_secs()
+            CHECK_TIMEOUT.as_secs()
         )))
     };
     looked.unwrap_or_else(|_| silent()).unwrap_or_else(|error| {
@@ -52,7 +55,7 @@ async fn look_at_all(
     let mut items = Vec::new();
     let reads_schedules = |route: &String| config.routes[route].dialects.has(Dialect::Nats);
     for duty in duties {
-        match (duty.role, split_topic(&duty.topic)) {
+        match (duty.role, split_source_topic(&duty.topic)) {
             (Role::Source, Some((stream, filter))) => {
                 let found = catalog.stream(stream).await?;
                 items.extend(judge_source(area, duty, filter, found.as_ref()));
@@ -83,7 +86,7 @@ async fn look_at_all(
             _ => items.push(judge_target(
                 area,
                 duty,
-                catalog.behind(&duty.topic).await?.as_ref(),
+                catalog.stream_for_subject(&duty.topic).await?.as_ref(),
             )),
         }
     }
@@ -91,7 +94,7 @@ async fn look_at_all(
         items.push(judge_bucket(
             area,
             catalog.bucket_name(),
-            catalog.bucket_rights().await,
+            catalog.check_bucket_access().await,
         ));
     }
     items.insert(
@@ -130,8 +133,8 @@ fn judge_bucket(area: &str, bucket: String, rights: Result<Option<()>, Error>) -
 }
 
 /// A stream that keeps schedules itself: by whom else they are read, and what they mean to whom does not read them.
-fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamFacts) -> Option<Item> {
-    let fault = facts.fault_with_schedules()?;
+fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamInfo) -> Option<Item> {
+    let fault = facts.schedule_conflict()?;
     if is_read {
         return Some(Item::fail(
             area,
@@ -152,9 +155,9 @@ fn judge_schedules(area: &str, duty: &Duty, is_read: bool, facts: &StreamFacts) 
     ))
 }
 
-fn judge_target(area: &str, duty: &Duty, found: Option<&StreamFacts>) -> Item {
+fn judge_target(area: &str, duty: &Duty, found: Option<&StreamInfo>) -> Item {
     match found {
-        Some(facts) if facts.is_silent => Item::fail(
+        Some(facts) if facts.is_without_acks => Item::fail(
             area,
             &duty.topic,
             format!(
@@ -188,7 +191,7 @@ fn judge_target(area: &str, duty: &Duty, found: Option<&StreamFacts>) -> Item {
     }
 }
 
-fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFacts>) -> Vec<Item> {
+fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamInfo>) -> Vec<Item> {
     let Some(facts) = found else {
         let fix = format!("make it: nats stream add --subjects {filter} --retention limits");
         return vec![Item::fail(
@@ -198,7 +201,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
             fix,
         )];
     };
-    if let Some(fault) = facts.fault() {
+    if let Some(fault) = facts.unusable_reason() {
         return vec![Item::fail(
             area,
             &duty.topic,
@@ -209,7 +212,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
     if !facts
         .subjects
         .iter()
-        .any(|subject| overlap(subject, filter))
+        .any(|subject| filters_overlap(subject, filter))
     {
         let what = format!(
             "{}: the stream takes nothing that {filter} lets through",
@@ -221,7 +224,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
         );
         return vec![Item::fail(area, &duty.topic, what, fix)];
     }
-    if facts.is_silent {
+    if facts.is_without_acks {
         let what = format!(
             "{}: the stream confirms nothing (no_ack), so no message can be put back into it to be tried again",
             of(duty)
@@ -252,7 +255,7 @@ fn judge_source(area: &str, duty: &Duty, filter: &str, found: Option<&StreamFact
 }
 
 fn is_of(stream: &str, duty: &Duty) -> bool {
-    split_topic(&duty.topic).is_some_and(|(of, _)| of == stream)
+    split_source_topic(&duty.topic).is_some_and(|(of, _)| of == stream)
 }
 
 /// Whether a stream has the consumers that its readers need: one each, and the last one of whoever read before for a while.
@@ -269,7 +272,7 @@ fn judge_consumers(area: &str, duty: &Duty, readers: usize, max: usize) -> Optio
 }
 
 /// What removes messages that may have to be read again.
-fn judge_limits(area: &str, duty: &Duty, facts: &StreamFacts) -> Option<Item> {
+fn judge_limits(area: &str, duty: &Duty, facts: &StreamInfo) -> Option<Item> {
     if let Some(max_age) = facts.max_age.filter(|max_age| *max_age < duty.max_delay) {
         let what = format!(
             "messages are kept for {}, and may wait for {}: if the store were lost, those that wait longer could not be read again",
@@ -283,7 +286,7 @@ fn judge_limits(area: &str, duty: &Duty, facts: &StreamFacts) -> Option<Item> {
             "raise max_age above the route's max_delay, or lower that".to_owned(),
         ));
     }
-    facts.is_bounded.then(|| {
+    facts.has_size_limit.then(|| {
         let what =
             "the stream also drops messages by their number or size, whether or not they were read"
                 .to_owned();

@@ -3,14 +3,14 @@
 use super::item::Item;
 use crate::command::page::{length, several, size};
 use crate::store::Error;
-use crate::store::redis::{Inspection, VERSION_MIN};
+use crate::store::redis::{RedisDescription, VERSION_MIN};
 use std::time::Duration;
 
 const AREA: &str = "store";
 /// Beyond it a burst may fill the memory.
 const MEMORY_HIGH_PERCENT: u64 = 80;
 
-pub(super) fn judge(found: &Result<Inspection, Error>, skew_max: Duration) -> Vec<Item> {
+pub(super) fn judge(found: &Result<RedisDescription, Error>, skew_max: Duration) -> Vec<Item> {
     let redis = match found {
         Ok(redis) => redis,
         Err(error) => {
@@ -37,7 +37,7 @@ pub(super) fn judge(found: &Result<Inspection, Error>, skew_max: Duration) -> Ve
     items
 }
 
-fn version(redis: &Inspection) -> Item {
+fn version(redis: &RedisDescription) -> Item {
     let major: Option<u32> = redis
         .version
         .split('.')
@@ -60,7 +60,7 @@ fn version(redis: &Inspection) -> Item {
     }
 }
 
-fn kind(redis: &Inspection) -> Option<Item> {
+fn kind(redis: &RedisDescription) -> Option<Item> {
     if redis.is_cluster {
         return Some(Item::fail(
             AREA,
@@ -80,8 +80,8 @@ fn kind(redis: &Inspection) -> Option<Item> {
     redis.is_replica.then(replica)
 }
 
-fn policy(redis: &Inspection) -> Item {
-    match redis.policy.as_deref() {
+fn policy(redis: &RedisDescription) -> Item {
+    match redis.eviction_policy.as_deref() {
         Some("noeviction") => Item::ok(AREA, "maxmemory-policy", "noeviction"),
         policy => Item::fail(
             AREA,
@@ -95,8 +95,8 @@ fn policy(redis: &Inspection) -> Item {
     }
 }
 
-fn scripts(redis: &Inspection) -> Item {
-    match &redis.scripts {
+fn scripts(redis: &RedisDescription) -> Item {
+    match &redis.script_error {
         None => Item::ok(AREA, "scripts", "run"),
         Some(error) => Item::fail(
             AREA,
@@ -107,8 +107,8 @@ fn scripts(redis: &Inspection) -> Item {
     }
 }
 
-fn memory(redis: &Inspection) -> Item {
-    let used = redis.memory.map_or_else(|| "?".to_owned(), size);
+fn memory(redis: &RedisDescription) -> Item {
+    let used = redis.used_memory.map_or_else(|| "?".to_owned(), size);
     match redis.memory_max {
         None | Some(0) => Item::warn(
             AREA,
@@ -119,7 +119,7 @@ fn memory(redis: &Inspection) -> Item {
             "set maxmemory (`CONFIG SET maxmemory 4gb`, and in redis.conf) below what the machine has: a full Redis still delivers",
         ),
         Some(max)
-            if redis.memory.is_some_and(|used| {
+            if redis.used_memory.is_some_and(|used| {
                 used.saturating_mul(100) >= max.saturating_mul(MEMORY_HIGH_PERCENT)
             }) =>
         {
@@ -137,9 +137,9 @@ fn memory(redis: &Inspection) -> Item {
     }
 }
 
-fn persistence(redis: &Inspection) -> Item {
+fn persistence(redis: &RedisDescription) -> Item {
     let fix = "set appendonly yes (`CONFIG SET appendonly yes`, and in redis.conf)";
-    match (redis.is_appended, redis.save.as_deref()) {
+    match (redis.aof_enabled, redis.save.as_deref()) {
         (Some(true), _) => match redis.appendfsync.as_deref() {
             Some("no") => Item::warn(
                 AREA,
@@ -175,7 +175,7 @@ fn persistence(redis: &Inspection) -> Item {
     }
 }
 
-fn replicas(redis: &Inspection) -> Item {
+fn replicas(redis: &RedisDescription) -> Item {
     let found = match redis.replicas {
         None | Some(0) => {
             "none: if its machine is lost, all that waits is read again from the sources".to_owned()
@@ -185,7 +185,7 @@ fn replicas(redis: &Inspection) -> Item {
     Item::ok(AREA, "replicas", found)
 }
 
-fn clock(redis: &Inspection, skew_max: Duration) -> Item {
+fn clock(redis: &RedisDescription, skew_max: Duration) -> Item {
     let off = Duration::from_millis(redis.clock_ahead_ms.unsigned_abs());
     // So much of it may be the way there or back.
     let sure = off.saturating_sub(redis.round_trip + Duration::from_millis(1));
@@ -230,28 +230,28 @@ mod tests {
     use super::*;
 
     /// What is changed, and the item that is to tell of it.
-    type Case = (fn(&mut Inspection), &'static str, Verdict);
+    type Case = (fn(&mut RedisDescription), &'static str, Verdict);
 
     const SKEW: Duration = Duration::from_secs(2);
 
-    fn good() -> Inspection {
-        Inspection {
+    fn good() -> RedisDescription {
+        RedisDescription {
             address: "r:6379".into(),
             version: "7.0.15".into(),
             replicas: Some(1),
-            policy: Some("noeviction".into()),
+            eviction_policy: Some("noeviction".into()),
             memory_max: Some(1 << 30),
-            memory: Some(1 << 20),
-            is_appended: Some(true),
+            used_memory: Some(1 << 20),
+            aof_enabled: Some(true),
             appendfsync: Some("everysec".into()),
             save: Some(String::new()),
             round_trip: Duration::from_millis(1),
-            ..Inspection::default()
+            ..RedisDescription::default()
         }
     }
 
     /// Those that are not fine.
-    fn faults(redis: Inspection) -> Vec<(String, Verdict)> {
+    fn faults(redis: RedisDescription) -> Vec<(String, Verdict)> {
         let items = judge(&Ok(redis), SKEW)
             .into_iter()
             .filter(|item| item.verdict != Fine);
@@ -270,21 +270,29 @@ mod tests {
             (|redis| redis.is_cluster = true, "kind", Fail),
             (|redis| redis.is_replica = true, "kind", Fail),
             (
-                |redis| redis.policy = Some("allkeys-lru".into()),
+                |redis| redis.eviction_policy = Some("allkeys-lru".into()),
                 "maxmemory-policy",
                 Fail,
             ),
-            (|redis| redis.policy = None, "maxmemory-policy", Fail),
             (
-                |redis| redis.scripts = Some("denied".into()),
+                |redis| redis.eviction_policy = None,
+                "maxmemory-policy",
+                Fail,
+            ),
+            (
+                |redis| redis.script_error = Some("denied".into()),
                 "scripts",
                 Fail,
             ),
             (|redis| redis.memory_max = Some(0), "maxmemory", Warn),
-            (|redis| redis.memory = Some(900 << 20), "maxmemory", Warn),
-            (|redis| redis.is_appended = Some(false), "persistence", Warn),
             (
-                |redis| (redis.is_appended, redis.save) = (Some(false), Some("3600 1".into())),
+                |redis| redis.used_memory = Some(900 << 20),
+                "maxmemory",
+                Warn,
+            ),
+            (|redis| redis.aof_enabled = Some(false), "persistence", Warn),
+            (
+                |redis| (redis.aof_enabled, redis.save) = (Some(false), Some("3600 1".into())),
                 "persistence",
                 Warn,
             ),
@@ -305,7 +313,7 @@ mod tests {
                 "{redis:?}"
             );
         }
-        let slow = Inspection {
+        let slow = RedisDescription {
             clock_ahead_ms: 2_100,
             round_trip: Duration::from_secs(2),
             ..good()

@@ -2,11 +2,11 @@
 
 use super::item::Item;
 use crate::command::page::several;
-use crate::store::survey::Report;
+use crate::store::survey::PendingReport;
 
 const AREA: &str = "waiting";
 
-pub(super) fn judge(found: &Result<Report, String>) -> Vec<Item> {
+pub(super) fn judge(found: &Result<PendingReport, String>) -> Vec<Item> {
     let report = match found {
         Ok(report) => report,
         Err(error) => {
@@ -59,7 +59,7 @@ pub(super) fn judge(found: &Result<Report, String>) -> Vec<Item> {
 }
 
 /// Source topics that a route no longer has.
-fn removed_topics(report: &Report) -> Vec<Item> {
+fn removed_topics(report: &PendingReport) -> Vec<Item> {
     let has_route = |name: &str| {
         report
             .routes
@@ -104,7 +104,7 @@ fn removed_topics(report: &Report) -> Vec<Item> {
 mod tests {
     use super::super::item::Verdict::{Ok as Fine, Warn};
     use super::*;
-    use crate::store::survey::{Amount, Route, Shard};
+    use crate::store::survey::{Amount, PendingRoute, PendingShard};
 
     #[test]
     fn what_nobody_delivers_is_warned_of_and_what_is_empty_is_not() {
@@ -112,13 +112,13 @@ mod tests {
             messages,
             ..Amount::default()
         };
-        let route = |name: &str, configured, messages| Route {
+        let route = |name: &str, configured, messages| PendingRoute {
             route: name.into(),
             configured,
             shards: 1,
             amount: amount(messages),
         };
-        let shard = |route: &str, topic: &str, partition, configured| Shard {
+        let shard = |route: &str, topic: &str, partition, configured| PendingShard {
             route: route.into(),
             topic: topic.into(),
             partition,
@@ -126,7 +126,7 @@ mod tests {
             amount: amount(2),
             first_hour_ms: None,
         };
-        let report = Report {
+        let report = PendingReport {
             total: Amount {
                 messages: 9,
                 bytes: 0,
@@ -143,7 +143,7 @@ mod tests {
                 shard("orders", "old", 0, false),
                 shard("orders", "old", 1, false),
             ],
-            ..Report::default()
+            ..PendingReport::default()
         };
         let items = judge(&Ok(report));
         let verdicts: Vec<_> = items

@@ -1,7 +1,7 @@
 //! What the demo knows of its messages: how many were sent, which wait and until when, what arrived and how late. Pure, and as large as what
 //! waits: it neither draws nor reads a clock.
 
-use crate::limit::{DEMO_LATENESS_MAX, DEMO_LATEST_MAX};
+use crate::limit::{DEMO_LATENESS_MAX, DEMO_SHOWN_ARRIVALS_MAX};
 use crate::model::Timestamp;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Board {
                 return;
             }
         }
-        self.latest.truncate(DEMO_LATEST_MAX - 1);
+        self.latest.truncate(DEMO_SHOWN_ARRIVALS_MAX - 1);
         self.latest.push_front(arrival);
     }
 
@@ -336,7 +336,7 @@ pub(super) mod tests {
             prop_assert_eq!(tally.sent, tally.delivered + tally.refused + board.waiting());
             prop_assert_eq!(tally.duplicates, fates.iter().filter(|(fate, _)| *fate == 2).count() as u64);
             prop_assert_eq!(board.pending(at(0), 20).iter().sum::<u64>(), board.waiting());
-            prop_assert!(board.latest().count() <= DEMO_LATEST_MAX);
+            prop_assert!(board.latest().count() <= DEMO_SHOWN_ARRIVALS_MAX);
         }
 
         #[test]

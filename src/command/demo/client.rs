@@ -2,10 +2,10 @@
 
 use super::venue::Venue;
 use crate::broker::kafka::{self, KafkaSource, KafkaTarget};
-use crate::broker::nats::{self, NatsSource, NatsTarget, Reading};
+use crate::broker::nats::{self, NatsSource, NatsTarget, SourceOptions};
 use crate::broker::{Error, Source, Target};
-use crate::config::Kind;
-use crate::health::Part;
+use crate::config::BrokerKind;
+use crate::health::HealthPart;
 use crate::limit::DEMO_IN_FLIGHT_MAX;
 use crate::role::{cluster, nats_cluster};
 
@@ -23,16 +23,16 @@ impl Clients {
     pub(super) fn of(venue: &Venue) -> Self {
         let route = &venue.config.routes[&venue.route];
         match venue.place.kind {
-            Kind::Kafka => Self::Kafka {
+            BrokerKind::Kafka => Self::Kafka {
                 from: cluster(&venue.config, &route.source.cluster),
                 to: cluster(&venue.config, route.target_cluster()),
             },
-            Kind::Nats => Self::Nats(nats_cluster(&venue.config, &route.source.cluster)),
+            BrokerKind::Nats => Self::Nats(nats_cluster(&venue.config, &route.source.cluster)),
         }
     }
 
     /// Sends to the source; `run` is a name that no other demo has.
-    pub(super) fn target(&self, run: &str, part: Part) -> Result<Box<dyn Target>, Error> {
+    pub(super) fn target(&self, run: &str, part: HealthPart) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
             Self::Kafka { from, .. } => Box::new(KafkaTarget::new(from, DEMO_IN_FLIGHT_MAX, part)?),
             Self::Nats(cluster) => Box::new(NatsTarget::new(
@@ -49,16 +49,16 @@ impl Clients {
         &self,
         group: String,
         topics: Vec<String>,
-        part: Part,
+        part: HealthPart,
     ) -> Result<Box<dyn Source>, Error> {
         Ok(match self {
             Self::Kafka { to, .. } => Box::new(KafkaSource::new(to, group, &topics, part)?),
             Self::Nats(cluster) => {
-                let reading = Reading {
+                let reading = SourceOptions {
                     member: "watcher".to_owned(),
                     group,
                     topics,
-                    keeps_schedules: false,
+                    reads_schedules: false,
                 };
                 Box::new(NatsSource::new(cluster, reading, part)?)
             }

@@ -27,10 +27,10 @@ mod words;
 use crate::cli;
 use crate::clock::WallClock;
 use crate::config::{Config, Log, LogFormat};
-use crate::limit::DEMO_NEWS_MAX;
+use crate::limit::DEMO_EVENT_QUEUE_MAX;
 use crate::model::Timestamp;
 use crate::role::Service;
-use crate::task::Token;
+use crate::task::StopToken;
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result};
 use board::{Arrival, Board};
@@ -109,7 +109,7 @@ impl View<'_> {
 }
 
 /// Shows it; an error if not all that was sent arrived once.
-pub(crate) fn demo(demo: &cli::Demo) -> Result<()> {
+pub(crate) fn demo(demo: &cli::DemoArgs) -> Result<()> {
     let mut random =
         StdRng::try_from_rng(&mut SysRng).context("the system has no randomness to give")?;
     let run = format!("{:08x}", random.random::<u32>());
@@ -123,7 +123,7 @@ pub(crate) fn demo(demo: &cli::Demo) -> Result<()> {
     shown.and(ended)
 }
 
-fn show(demo: &cli::Demo, venue: &Venue, run: String, seed: u64) -> Result<()> {
+fn show(demo: &cli::DemoArgs, venue: &Venue, run: String, seed: u64) -> Result<()> {
     say(&words::introduction(&venue.place))?;
     if !venue.place.is_own && !demo.yes {
         confirm()?;
@@ -137,21 +137,21 @@ fn show(demo: &cli::Demo, venue: &Venue, run: String, seed: u64) -> Result<()> {
     let _printed = notes.printed_at_the_end();
     let telemetry = install(&venue.config, &notes, look)?;
     let mut service = Service::start(&venue.config, &telemetry)?;
-    let (news, heard) = mpsc::channel(DEMO_NEWS_MAX);
+    let (news, heard) = mpsc::channel(DEMO_EVENT_QUEUE_MAX);
     let enough = start(
         &mut service,
         venue,
         (run, Shop::new(seed)),
-        (demo.length, news),
+        (demo.duration, news),
     )?;
     let mut show = Show::new(
         heard,
         enough,
-        (demo.length, look),
+        (demo.duration, look),
         venue.place.clone(),
         notes,
     );
-    let served = service.until(show.serve());
+    let served = service.run_until(show.serve());
     let Report {
         board,
         ending,
@@ -192,11 +192,11 @@ fn start(
     venue: &Venue,
     (run, shop): (String, Shop),
     (length, news): (Duration, mpsc::Sender<News>),
-) -> Result<Token> {
-    let (begin, enough, clients) = (Token::new(), Token::new(), Clients::of(venue));
+) -> Result<StopToken> {
+    let (begin, enough, clients) = (StopToken::new(), StopToken::new(), Clients::of(venue));
     let (part, seen) = (
-        service.health().part("demo sender"),
-        service.health().part("demo watcher"),
+        service.health().register("demo sender"),
+        service.health().register("demo watcher"),
     );
 
     let (topic, theirs) = (
@@ -211,7 +211,7 @@ fn start(
     );
     service
         .group()
-        .thread("demo-sender", move |stop| async move {
+        .spawn_thread("demo-sender", move |stop| async move {
             let (run, news, begin, enough, clients) = theirs;
             let target = clients.target(&run, part)?;
             let sender = Sender {
@@ -238,7 +238,7 @@ fn start(
     let group = format!("{}.demo.{run}", venue.config.deployment);
     service
         .group()
-        .thread("demo-watcher", move |stop| async move {
+        .spawn_thread("demo-watcher", move |stop| async move {
             let source = clients.source(group, topics, seen)?;
             let watcher = Watcher {
                 source,

@@ -1,6 +1,6 @@
 //! What is logged while the terminal belongs to the picture: the latest lines, shown one at a time, and printed when it is over.
 
-use crate::limit::{DEMO_NOTE_BYTES_MAX, DEMO_NOTE_SHOWN, DEMO_NOTES_MAX};
+use crate::limit::{DEMO_LOG_LINE_BYTES_MAX, DEMO_LOG_LINE_SHOWN_FOR, DEMO_LOG_LINES_MAX};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ impl Notes {
         let lines = self.lines();
         let note = lines
             .back()
-            .filter(|note| note.at.elapsed() < DEMO_NOTE_SHOWN)?;
+            .filter(|note| note.at.elapsed() < DEMO_LOG_LINE_SHOWN_FOR)?;
         Some(
             note.line
                 .split_once(": ")
@@ -60,11 +60,11 @@ impl Drop for Printed {
 /// Takes one whole line at a time, as loggers write them.
 impl Write for Notes {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_NOTE_BYTES_MAX)])
+        let text = String::from_utf8_lossy(&line[..line.len().min(DEMO_LOG_LINE_BYTES_MAX)])
             .trim_end()
             .to_owned();
         let mut lines = self.lines();
-        if lines.len() == DEMO_NOTES_MAX {
+        if lines.len() == DEMO_LOG_LINES_MAX {
             lines.pop_front();
         }
         lines.push_back(Note {
@@ -97,9 +97,12 @@ mod tests {
         });
         assert_eq!(
             (notes.last(), notes.lines().len()),
-            (Some("line 49".to_owned()), DEMO_NOTES_MAX)
+            (Some("line 49".to_owned()), DEMO_LOG_LINES_MAX)
         );
-        tokio::time::advance(DEMO_NOTE_SHOWN).await;
-        assert_eq!((notes.last(), notes.lines().len()), (None, DEMO_NOTES_MAX));
+        tokio::time::advance(DEMO_LOG_LINE_SHOWN_FOR).await;
+        assert_eq!(
+            (notes.last(), notes.lines().len()),
+            (None, DEMO_LOG_LINES_MAX)
+        );
     }
 }

@@ -2,11 +2,11 @@
 
 use super::News;
 use super::shop::{Letter, Shop, When};
-use crate::broker::{Outgoing, Report, Sent, Target};
+use crate::broker::{DeliveryReport, OutgoingRecord, SendResult, Target};
 use crate::clock::Clock;
-use crate::limit::DEMO_BEAT;
+use crate::limit::DEMO_TICK_INTERVAL;
 use crate::model::{Headers, Timestamp};
-use crate::task::Token;
+use crate::task::StopToken;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -23,13 +23,13 @@ pub(super) struct Sender<C> {
     pub(super) length: Duration,
     pub(super) news: mpsc::Sender<News>,
     /// Cancelled when somebody watches, and when nothing more is to be sent.
-    pub(super) begin: Token,
-    pub(super) enough: Token,
+    pub(super) begin: StopToken,
+    pub(super) enough: StopToken,
 }
 
 impl<C: Clock> Sender<C> {
     /// Ends when `stop` is cancelled, whether or not all was sent.
-    pub(super) async fn serve(mut self, stop: Token) {
+    pub(super) async fn serve(mut self, stop: StopToken) {
         if stop
             .run_until_cancelled(self.begin.clone().cancelled_owned())
             .await
@@ -43,13 +43,13 @@ impl<C: Clock> Sender<C> {
     async fn send_all(&mut self) {
         let end = self.clock.now().plus(self.length);
         self.tell(News::Begun).await;
-        let mut beat = tokio::time::interval(DEMO_BEAT);
+        let mut beat = tokio::time::interval(DEMO_TICK_INTERVAL);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             // Reports that are not handed out wait in the target, and a beat that is dropped comes again.
             tokio::select! {
                 biased;
-                reports = self.target.reports() => self.look_at(&reports).await,
+                reports = self.target.next_reports() => self.look_at(&reports).await,
                 _ = beat.tick(), if !self.enough.is_cancelled() => self.send_letters(end).await,
             }
         }
@@ -63,7 +63,7 @@ impl<C: Clock> Sender<C> {
                 due: letter.when.due(now),
             })
             .await;
-            if let Sent::Failed(failure) = self.send(&letter) {
+            if let SendResult::Failed(failure) = self.send(&letter) {
                 self.tell(News::Refused {
                     number: letter.number,
                     why: failure.detail,
@@ -79,29 +79,29 @@ impl<C: Clock> Sender<C> {
         }
     }
 
-    fn send(&mut self, letter: &Letter) -> Sent {
+    fn send(&mut self, letter: &Letter) -> SendResult {
         let (name, value) = match letter.when {
             When::After(delay) => ("postdate-after", format!("{}ms", delay.as_millis())),
             When::At(due) => ("postdate-at", due.as_millis().to_string()),
         };
         let own = format!("{}/{}", self.run, letter.number);
-        let record = Outgoing {
+        let record = OutgoingRecord {
             topic: &self.topic,
             partition: None,
             key: Some(letter.key.as_bytes()),
             payload: Some(letter.text.as_bytes()),
             headers: Headers::default(),
-            stays: |_| true,
-            extra: &[(name, value.as_bytes()), (HEADER, own.as_bytes())],
+            keep_header: |_| true,
+            extra_headers: &[(name, value.as_bytes()), (HEADER, own.as_bytes())],
         };
         match self.target.send(&record, letter.number) {
             // A broker that takes nothing for so long is in trouble, and says so elsewhere.
-            Sent::Full => Sent::Failed(full()),
+            SendResult::QueueFull => SendResult::Failed(full()),
             sent => sent,
         }
     }
 
-    async fn look_at(&mut self, reports: &[Report]) {
+    async fn look_at(&mut self, reports: &[DeliveryReport]) {
         for report in reports {
             if let Err(failure) = &report.outcome {
                 self.tell(News::Refused {
@@ -119,10 +119,10 @@ impl<C: Clock> Sender<C> {
     }
 }
 
-fn full() -> crate::broker::Failure {
+fn full() -> crate::broker::DeliveryFailure {
     let detail = "the broker has not answered for seconds".to_owned();
-    crate::broker::Failure {
-        kind: crate::broker::FailureKind::NotNow,
+    crate::broker::DeliveryFailure {
+        kind: crate::broker::FailureKind::NotDelivered,
         reason: crate::model::Reason::TimedOut,
         detail,
     }

@@ -1,6 +1,6 @@
 //! What the demo sends: the kinds of messages that a shop wants delivered later. Pure: from the time and a seed, the same letters.
 
-use crate::limit::{DEMO_BEAT, DEMO_LETTERS_MAX};
+use crate::limit::{DEMO_SENDS_PER_TICK_MAX, DEMO_TICK_INTERVAL};
 use crate::model::Timestamp;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -112,7 +112,7 @@ impl Shop {
                 (0..WAVE_LETTERS).filter_map(|_| self.letter(&WAVE, When::At(due), (now, end))),
             );
         }
-        debug_assert!(letters.len() <= DEMO_LETTERS_MAX);
+        debug_assert!(letters.len() <= DEMO_SENDS_PER_TICK_MAX);
         letters
     }
 
@@ -120,7 +120,8 @@ impl Shop {
     fn delay(&mut self, kind: &Kind, left: Duration) -> Option<Duration> {
         let (least, left) = (
             kind.seconds.0 * 1_000,
-            u64::try_from(left.saturating_sub(2 * DEMO_BEAT).as_millis()).unwrap_or(u64::MAX),
+            u64::try_from(left.saturating_sub(2 * DEMO_TICK_INTERVAL).as_millis())
+                .unwrap_or(u64::MAX),
         );
         let most = left.min(kind.seconds.1 * 1_000);
         (least <= most).then(|| Duration::from_millis(self.random.random_range(least..=most)))
@@ -133,7 +134,7 @@ impl Shop {
         (now, end): (Timestamp, Timestamp),
     ) -> Option<Letter> {
         // A beat passes before it is sent, at most.
-        (when.due(now).plus(DEMO_BEAT) <= end).then(|| {
+        (when.due(now).plus(DEMO_TICK_INTERVAL) <= end).then(|| {
             let key = format!("{}-{}", kind.key, self.random.random_range(1_000..10_000));
             self.next += 1;
             Letter {
@@ -152,7 +153,7 @@ mod tests {
 
     fn day(seed: u64, length: i64) -> Vec<Letter> {
         let (mut shop, end) = (Shop::new(seed), Timestamp::from_millis(length));
-        let beats = (0..length).step_by(usize::try_from(DEMO_BEAT.as_millis()).unwrap());
+        let beats = (0..length).step_by(usize::try_from(DEMO_TICK_INTERVAL.as_millis()).unwrap());
         beats
             .flat_map(|now| shop.letters(Timestamp::from_millis(now), end))
             .collect()

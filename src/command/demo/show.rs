@@ -7,9 +7,12 @@ use super::venue::Place;
 use super::words::{self, Ending};
 use super::{News, Phase, View, picture, say};
 use crate::clock::{Clock, WallClock};
-use crate::limit::{DEMO_BEAT, DEMO_NOTE_SHOWN, DEMO_OVERDUE_MAX, DEMO_SETTLE, DEMO_START_MAX};
+use crate::limit::{
+    DEMO_DUPLICATE_WAIT, DEMO_LOG_LINE_SHOWN_FOR, DEMO_OVERDUE_TIMEOUT, DEMO_START_TIMEOUT,
+    DEMO_TICK_INTERVAL,
+};
 use crate::model::Timestamp;
-use crate::task::{self, Token};
+use crate::task::{self, StopToken};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -25,7 +28,7 @@ pub(super) struct Show {
     /// `None`: it has not begun.
     face: Option<Face>,
     news: mpsc::Receiver<News>,
-    enough: Token,
+    enough: StopToken,
     place: Place,
     notes: Notes,
     /// What the broker said last, and until when it is shown.
@@ -74,12 +77,12 @@ pub(super) enum Look {
 impl Show {
     pub(super) fn new(
         news: mpsc::Receiver<News>,
-        enough: Token,
+        enough: StopToken,
         (length, look): (Duration, Look),
         place: Place,
         notes: Notes,
     ) -> Self {
-        let until = WallClock.now().plus(DEMO_START_MAX);
+        let until = WallClock.now().plus(DEMO_START_TIMEOUT);
         Self {
             board: Board::default(),
             phase: Phase::Starting,
@@ -97,7 +100,7 @@ impl Show {
 
     /// Until it is over: all has arrived, or it was waited for in vain, or somebody does not want to wait.
     pub(super) async fn serve(&mut self) {
-        let mut beat = tokio::time::interval(DEMO_BEAT);
+        let mut beat = tokio::time::interval(DEMO_TICK_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut signal = Box::pin(signal());
         while self.phase != Phase::Over {
@@ -123,7 +126,7 @@ impl Show {
     pub(super) fn end(self) -> Report {
         // What was not waited for to the end is not lost.
         let lost = self.board.overdue(Timestamp::from_millis(
-            self.until.as_millis() - millis(DEMO_OVERDUE_MAX),
+            self.until.as_millis() - millis(DEMO_OVERDUE_TIMEOUT),
         ));
         let ending = Ending {
             lost,
@@ -165,7 +168,11 @@ impl Show {
     }
 
     fn finish(&mut self, now: Timestamp) -> Phase {
-        self.until = self.board.last_due().unwrap_or(now).plus(DEMO_OVERDUE_MAX);
+        self.until = self
+            .board
+            .last_due()
+            .unwrap_or(now)
+            .plus(DEMO_OVERDUE_TIMEOUT);
         Phase::Finishing
     }
 
@@ -173,7 +180,7 @@ impl Show {
         match self.phase {
             // What arrives twice comes a moment later.
             Phase::Finishing if self.board.waiting() == 0 => {
-                self.until = self.until.min(now.plus(DEMO_SETTLE))
+                self.until = self.until.min(now.plus(DEMO_DUPLICATE_WAIT))
             }
             _ => {}
         }
@@ -213,7 +220,7 @@ impl Show {
     }
 
     fn worry(&mut self, words: String) {
-        self.trouble = Some((words, Instant::now() + DEMO_NOTE_SHOWN));
+        self.trouble = Some((words, Instant::now() + DEMO_LOG_LINE_SHOWN_FOR));
     }
 
     fn draw(&mut self) {
@@ -274,7 +281,7 @@ async fn signal() -> std::io::Result<()> {
     tokio::select! {
         biased;
         _ = hangup.recv() => Ok(()),
-        told = task::signal() => told.map(|_| ()),
+        told = task::stop_signal() => told.map(|_| ()),
     }
 }
 

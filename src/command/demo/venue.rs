@@ -1,9 +1,9 @@
 //! Where the demo takes place: on a broker and in a folder of its own, which end with it; in a stream of its own on a NATS server; or where a
 //! configuration says.
 
-use crate::broker::kafka::InProcess;
-use crate::broker::nats::Stage;
-use crate::config::{Config, Error, Kind};
+use crate::broker::kafka::InProcessKafka;
+use crate::broker::nats::DemoStream;
+use crate::config::{BrokerKind, Config, Error};
 use crate::model::source_topic;
 use crate::role::nats_cluster;
 use anyhow::{Context, Result};
@@ -17,16 +17,16 @@ pub(super) struct Venue {
     /// What is to be watched, by the names that a source has for them: the target, and the dead letters if they are on the same cluster.
     pub(super) watched: Vec<String>,
     pub(super) dead_letter: String,
-    stage: Option<Stage>,
+    stage: Option<DemoStream>,
     /// Both are only kept: the service uses them by what the configuration says.
-    _broker: Option<InProcess>,
+    _broker: Option<InProcessKafka>,
     _folder: Option<TempDir>,
 }
 
 /// The names of it, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) kind: Kind,
+    pub(super) kind: BrokerKind,
     /// Of the brokers.
     pub(super) address: String,
     pub(super) source: String,
@@ -45,12 +45,12 @@ impl Venue {
     pub(super) fn own() -> Result<Self> {
         let folder = folder()?;
         let broker =
-            InProcess::start(&[(SOURCE, PARTITIONS), (TARGET, PARTITIONS), (DEAD_LETTER, 1)])?;
+            InProcessKafka::start(&[(SOURCE, PARTITIONS), (TARGET, PARTITIONS), (DEAD_LETTER, 1)])?;
         let address = broker.address();
         let store = folder.path().join("store");
-        let config = Config::of(&own_config(&address, &store.to_string_lossy()))?;
+        let config = Config::parse_builtin(&own_config(&address, &store.to_string_lossy()))?;
         let place = Place {
-            kind: Kind::Kafka,
+            kind: BrokerKind::Kafka,
             address,
             source: SOURCE.to_owned(),
             target: TARGET.to_owned(),
@@ -73,9 +73,9 @@ impl Venue {
         let folder = folder()?;
         let store = folder.path().join("store");
         let names = Names::of(run);
-        let config =
-            Config::of(&nats_config(url, run, &store.to_string_lossy())).context("--nats")?;
-        let stage = Stage::set(
+        let config = Config::parse_builtin(&nats_config(url, run, &store.to_string_lossy()))
+            .context("--nats")?;
+        let stage = DemoStream::create(
             nats_cluster(&config, CLUSTER),
             &names.stream,
             vec![names.subject(">")],
@@ -89,7 +89,7 @@ impl Venue {
             watched: vec![source_topic(&names.stream, &target), dead_letter.clone()],
             dead_letter,
             place: Place {
-                kind: Kind::Nats,
+                kind: BrokerKind::Nats,
                 address: without_login(url),
                 source,
                 target,
@@ -103,10 +103,10 @@ impl Venue {
 
     /// On the named route of a configuration, or its only one.
     pub(super) fn of(config: Config, route: Option<&str>) -> Result<Self, Error> {
-        let name = config.choose_route(route)?.to_owned();
+        let name = config.route_named_or_only(route)?.to_owned();
         let place = place(&config, &name)?;
         let (route, mut watched) = (&config.routes[&name], vec![place.target.clone()]);
-        let dead_letter = route.dead_letter.topic.clone();
+        let dead_letter = route.dead_letter.name.clone();
         watched.extend(
             (route.dead_letter.cluster == route.target_cluster()).then(|| dead_letter.clone()),
         );
@@ -124,7 +124,7 @@ impl Venue {
 
     /// Takes away what was made on somebody's server.
     pub(super) fn end(self) -> Result<()> {
-        self.stage.map_or(Ok(()), |stage| Ok(stage.strike()?))
+        self.stage.map_or(Ok(()), |stage| Ok(stage.delete()?))
     }
 }
 
@@ -137,23 +137,23 @@ fn folder() -> Result<TempDir> {
 
 fn place(config: &Config, name: &str) -> Result<Place, Error> {
     let route = &config.routes[name];
-    let target = route.target.as_ref().map(|target| target.topic.clone());
+    let target = route.target.as_ref().map(|target| target.name.clone());
     let target = target.ok_or_else(|| {
-        Error::of_option(
+        Error::for_option(
             "--route",
             format!("route {name} has no default target"),
             "choose one that has",
         )
     })?;
-    if route.source.kind == Kind::Nats || route.target_kind() == Kind::Nats {
+    if route.source.kind == BrokerKind::Nats || route.target_kind() == BrokerKind::Nats {
         let problem = format!(
             "of a configuration the demo shows Kafka only, and route {name} has to do with NATS"
         );
         let fix = "choose a route from Kafka to Kafka, show NATS by --nats URL, or send to this one by postdate send";
-        return Err(Error::of_option("--route", problem, fix));
+        return Err(Error::for_option("--route", problem, fix));
     }
     Ok(Place {
-        kind: Kind::Kafka,
+        kind: BrokerKind::Kafka,
         address: config.kafka[&route.source.cluster].brokers.join(","),
         source: route.source.topics[0].clone(),
         target,
@@ -252,7 +252,7 @@ level = "warn"
 "#,
         store = quoted(store),
         address = quoted(address),
-        properties = InProcess::PROPERTIES
+        properties = InProcessKafka::PROPERTIES
             .iter()
             .map(property)
             .collect::<Vec<_>>()
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_demos_own_configuration_is_one_that_an_operator_could_have_written() {
-        let config = Config::of(&own_config(
+        let config = Config::parse_builtin(&own_config(
             "127.0.0.1:1",
             "/tmp/with \"quotes\" \\ and ümlauts/store",
         ))
@@ -285,7 +285,7 @@ mod tests {
             0,
             "another process may have the usual one"
         );
-        Config::of(&nats_config(
+        Config::parse_builtin(&nats_config(
             "nats://u:\"p@127.0.0.1:4222,tls://b",
             "1a2b",
             "/tmp/x",
@@ -310,7 +310,7 @@ mod tests {
             "target = { kafka = \"demo\", topic = \"orders\" }",
             "allow = [\"orders\"]",
         );
-        let config = Config::of(&text).unwrap();
+        let config = Config::parse_builtin(&text).unwrap();
         let error = Venue::of(config.clone(), None).err().unwrap().to_string();
         assert!(
             error.contains("route shop has no default target"),

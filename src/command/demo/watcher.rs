@@ -3,12 +3,12 @@
 use super::News;
 use super::board::{Arrival, Author};
 use super::sender::HEADER;
-use crate::broker::{Batch, Error, Event, Source};
+use crate::broker::{Error, Event, RecordBatch, Source};
 use crate::clock::Clock;
-use crate::limit::{DEMO_RETRY, DEMO_TEXT_MAX};
+use crate::limit::{DEMO_RETRY_DELAY, DEMO_TEXT_CHARS_MAX};
 use crate::model::header_name::{DUE, ERROR_DETAIL};
 use crate::model::{Partition, Record, Timestamp};
-use crate::task::Token;
+use crate::task::StopToken;
 use tokio::sync::mpsc;
 
 /// See the module's page.
@@ -21,7 +21,7 @@ pub(super) struct Watcher<C> {
     pub(super) clock: C,
     pub(super) news: mpsc::Sender<News>,
     /// Cancelled as soon as nothing that is delivered goes unseen.
-    pub(super) begin: Token,
+    pub(super) begin: StopToken,
 }
 
 /// What is done with messages that the demo did not send.
@@ -35,7 +35,7 @@ pub(super) enum Guests {
 
 impl<C: Clock> Watcher<C> {
     /// Ends when `stop` is cancelled.
-    pub(super) async fn serve(mut self, stop: Token) -> Result<(), Error> {
+    pub(super) async fn serve(mut self, stop: StopToken) -> Result<(), Error> {
         let seen = stop
             .run_until_cancelled(self.watch())
             .await
@@ -46,11 +46,12 @@ impl<C: Clock> Watcher<C> {
 
     async fn watch(&mut self) -> Result<(), Error> {
         loop {
-            match self.source.next().await {
-                Ok(Event::Gained(partitions)) => self.start(&partitions).await?,
+            match self.source.next_event().await {
+                Ok(Event::Assigned(partitions)) => self.start(&partitions).await?,
                 Ok(Event::Records(batch)) => self.see(&batch).await,
                 Ok(Event::OutOfRange { partition, .. }) => self.start(&[partition]).await?,
-                Ok(Event::Lost(_) | Event::Removed { .. } | Event::End { .. }) => {}
+                Ok(Event::Revoked(_) | Event::RecordsRemoved { .. } | Event::EndReached { .. }) => {
+                }
                 Err(error) if error.is_transient() => {
                     self.tell(News::Trouble(error.to_string())).await
                 }
@@ -69,10 +70,10 @@ impl<C: Clock> Watcher<C> {
                 }
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(DEMO_RETRY).await;
+            tokio::time::sleep(DEMO_RETRY_DELAY).await;
         };
         for (partition, described) in partitions.iter().zip(described) {
-            self.source.start(partition, described.end, 1);
+            self.source.start(partition, described.end_offset, 1);
         }
         if partitions
             .iter()
@@ -83,7 +84,7 @@ impl<C: Clock> Watcher<C> {
         Ok(())
     }
 
-    async fn see(&mut self, batch: &Batch) {
+    async fn see(&mut self, batch: &RecordBatch) {
         let now = self.clock.now();
         let is_dead = *batch.partition.topic == *self.dead_letter;
         for record in batch.iter() {
@@ -141,10 +142,10 @@ fn shown(bytes: Option<&[u8]>) -> String {
     let Some(bytes) = bytes else {
         return "(null)".to_owned();
     };
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * DEMO_TEXT_MAX)]);
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * DEMO_TEXT_CHARS_MAX)]);
     text.chars()
         .map(|char| if char.is_control() { ' ' } else { char })
-        .take(DEMO_TEXT_MAX)
+        .take(DEMO_TEXT_CHARS_MAX)
         .collect::<String>()
         .trim()
         .to_owned()
@@ -162,7 +163,7 @@ mod tests {
             (shown(None).as_str(), shown(Some(b"")).as_str()),
             ("(null)", "")
         );
-        assert_eq!(shown(Some(&[b'x'; 5_000])).len(), DEMO_TEXT_MAX);
+        assert_eq!(shown(Some(&[b'x'; 5_000])).len(), DEMO_TEXT_CHARS_MAX);
         assert_eq!(shown(Some(b"\xff\xfe")), "\u{fffd}\u{fffd}");
     }
 }

@@ -3,7 +3,7 @@
 use super::board::{Arrival, Author, Board};
 use super::venue::Place;
 use super::{Phase, View};
-use crate::config::Kind;
+use crate::config::BrokerKind;
 use std::fmt::Write;
 
 /// Names and values of the percentiles.
@@ -43,8 +43,8 @@ pub(super) fn introduction(place: &Place) -> String {
 
 fn own_introduction(place: &Place) -> String {
     match place.kind {
-        Kind::Kafka => kafka_introduction(place),
-        Kind::Nats => nats_introduction(place),
+        BrokerKind::Kafka => kafka_introduction(place),
+        BrokerKind::Nats => nats_introduction(place),
     }
 }
 
@@ -143,9 +143,9 @@ pub(super) fn invitation(place: &Place) -> String {
         address, source, ..
     } = place;
     match place.kind {
-        Kind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
+        BrokerKind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
         // Short, and without the scheme that is taken for granted.
-        Kind::Nats => format!(
+        BrokerKind::Nats => format!(
             "nats pub -J -H postdate-after:5s -s {} {source} hi",
             address.trim_start_matches("nats://")
         ),
@@ -254,15 +254,17 @@ pub(super) fn summary(board: &Board, ending: Ending, place: &Place) -> String {
 
 fn next(place: &Place) -> String {
     let own = match (place.is_own, place.kind) {
-        (true, Kind::Kafka) => "  postdate demo --config FILE  the same show on your own Kafka\n",
+        (true, BrokerKind::Kafka) => {
+            "  postdate demo --config FILE  the same show on your own Kafka\n"
+        }
         _ => "",
     };
     let (file, page) = match place.kind {
-        Kind::Kafka => (
+        BrokerKind::Kafka => (
             "config/kafka.toml",
             "README.md                    the headers, and what is promised",
         ),
-        Kind::Nats => (
+        BrokerKind::Nats => (
             "config/nats.toml",
             "docs/nats.md                 what NATS users should know",
         ),
@@ -285,7 +287,7 @@ mod tests {
             "orders".into(),
         );
         Place {
-            kind: Kind::Kafka,
+            kind: BrokerKind::Kafka,
             address,
             source,
             target,
@@ -352,7 +354,7 @@ mod tests {
             "demo.1a2b3c4d.orders",
         );
         let text = introduction(&Place {
-            kind: Kind::Nats,
+            kind: BrokerKind::Nats,
             address: address.into(),
             source: source.into(),
             target: target.into(),

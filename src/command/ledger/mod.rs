@@ -5,12 +5,12 @@ mod text;
 use super::page::{Page, print};
 use super::pending::{Source, json};
 use super::{Outcome, Refused, run};
-use crate::cli::Ledger;
+use crate::cli::LedgerArgs;
 use crate::config::Config;
 use anyhow::Result;
 
 /// Tells what became of what was accepted. Fails if some shard's ledger does not add up.
-pub(crate) fn ledger(config: &Config, ledger: &Ledger) -> Result<Outcome> {
+pub(crate) fn ledger(config: &Config, ledger: &LedgerArgs) -> Result<Outcome> {
     run(async {
         let route = ledger.route.as_deref();
         let sheet = Source::open(config).await?.sheet(route).await?;

@@ -2,7 +2,7 @@
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
 use crate::model::Timestamp;
-use crate::store::survey::{Line, Sheet, Sum};
+use crate::store::survey::{LedgerReport, LedgerTotals, ShardLedger};
 
 const HEAD: [&str; 9] = [
     "SHARD",
@@ -20,7 +20,7 @@ const SURPLUS: &str =
     "more than were accepted came to an end. See \"A ledger does not balance\" in docs/operate.md.";
 const UNSURE: &str = "(?) The store lost data, or a timer its lease, or another version was at work: exact again once nothing of the shard is pending.";
 
-pub(super) fn sheet(sheet: &Sheet, page: &Page) -> String {
+pub(super) fn sheet(sheet: &LedgerReport, page: &Page) -> String {
     let at = moment(Timestamp::from_millis(
         sheet.at_ms.div_euclid(1_000) * 1_000,
     ));
@@ -66,12 +66,12 @@ pub(super) fn sheet(sheet: &Sheet, page: &Page) -> String {
     text
 }
 
-fn name(line: &Line) -> String {
+fn name(line: &ShardLedger) -> String {
     format!("{} {}/{}", line.route, line.topic, line.partition)
 }
 
-fn cells(name: String, sum: &Sum) -> [String; 9] {
-    let Sum {
+fn cells(name: String, sum: &LedgerTotals) -> [String; 9] {
+    let LedgerTotals {
         accepted,
         delivered,
         cancelled,
@@ -122,8 +122,8 @@ fn cells(name: String, sum: &Sum) -> [String; 9] {
 mod tests {
     use super::*;
 
-    fn line(partition: i32, balances: bool, sum: Sum) -> Line {
-        Line {
+    fn line(partition: i32, balances: bool, sum: LedgerTotals) -> ShardLedger {
+        ShardLedger {
             route: "orders".to_owned(),
             topic: "orders.delayed".to_owned(),
             partition,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_line_tells_what_became_of_a_shards_messages_and_what_is_missing() {
-        let sum = Sum {
+        let sum = LedgerTotals {
             accepted: 12_000,
             delivered: 9_990,
             cancelled: 3,
@@ -145,12 +145,12 @@ mod tests {
             difference: 0,
             unsure: false,
         };
-        let missing = Sum {
+        let missing = LedgerTotals {
             accepted: 12_001,
             difference: 1,
             ..sum
         };
-        let unsure = Sum {
+        let unsure = LedgerTotals {
             unsure: true,
             ..sum
         };
@@ -159,7 +159,7 @@ mod tests {
             line(1, false, missing),
             line(2, true, unsure),
         ];
-        let document = Sheet {
+        let document = LedgerReport {
             deployment: "prod".into(),
             store: "redis r:1".into(),
             at_ms: 0,

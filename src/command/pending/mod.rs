@@ -5,13 +5,13 @@ mod text;
 
 use super::page::{Page, print};
 use super::{Outcome, Refused, run};
-use crate::cli::Pending;
+use crate::cli::PendingArgs;
 use crate::config::Config;
 use anyhow::Result;
 pub(super) use source::Source;
 
 /// Tells what waits, or where one message does.
-pub(crate) fn pending(config: &Config, pending: &Pending) -> Result<Outcome> {
+pub(crate) fn pending(config: &Config, pending: &PendingArgs) -> Result<Outcome> {
     run(async {
         let source = Source::open(config).await?;
         let (page, route) = (Page::of_stdout(), pending.route.as_deref());

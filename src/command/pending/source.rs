@@ -2,12 +2,15 @@
 
 use crate::clock::{Clock, WallClock};
 use crate::config::{self, Admin, Config, Secret};
-use crate::limit::{ANSWER_BYTES_MAX, SURVEY_PATIENCE};
+use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, ShardId};
-use crate::role::{Storage, known};
-use crate::store::embedded::{Inspection, Use};
-use crate::store::survey::{Known, Report, Search, Sheet, Survey, found, report, sheet};
-use crate::store::{self, Balance, Contents};
+use crate::role::{StoreFactory, survey_scope};
+use crate::store::embedded::{FolderDescription, FolderUse};
+use crate::store::survey::{
+    IdSearch, LedgerReport, PendingReport, QueryContext, StoreQuery, find_id, ledger_report,
+    pending_report,
+};
+use crate::store::{self, Balance, ShardContents};
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
@@ -19,11 +22,11 @@ use url::form_urlencoded::Serializer;
 
 /// See the module's page.
 pub(in crate::command) enum Source {
-    Store(Rc<dyn Survey>, Known),
+    Store(Rc<dyn StoreQuery>, QueryContext),
     /// A service uses the folder, and answers on this address.
-    Service(Endpoint, Known),
+    Service(Endpoint, QueryContext),
     /// There is no folder yet, so nothing waits.
-    Nothing(Known),
+    Nothing(QueryContext),
 }
 
 /// Connecting to a service on this machine.
@@ -31,70 +34,81 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 impl Source {
     pub(in crate::command) async fn open(config: &Config) -> Result<Self> {
-        let known = known(config);
+        let known = survey_scope(config);
         if let config::Store::Embedded(embedded) = &config.store {
-            match Inspection::of(&embedded.path).used {
-                Use::Absent => {
-                    return Ok(Self::Nothing(Known {
+            match FolderDescription::of(&embedded.path).used {
+                FolderUse::Absent => {
+                    return Ok(Self::Nothing(QueryContext {
                         store: format!("{}, not there yet", known.store),
                         ..known
                     }));
                 }
-                Use::Taken(_) => return Ok(Self::Service(Endpoint::of(&config.admin), known)),
+                FolderUse::InUse(_) => {
+                    return Ok(Self::Service(Endpoint::of(&config.admin), known));
+                }
                 // If a service runs, it may be asked all the same.
-                Use::Closed(why) => {
+                FolderUse::Unreadable(why) => {
                     let store = format!("{}, closed to this user: {why}", known.store);
                     return Ok(Self::Service(
                         Endpoint::of(&config.admin),
-                        Known { store, ..known },
+                        QueryContext { store, ..known },
                     ));
                 }
-                Use::Foreign(owner) => bail!(
+                FolderUse::OwnedByOther(owner) => bail!(
                     "{} belongs to user {owner}, and no service uses it: run this as that user, for what another one leaves in it would \
                      lock its service out",
                     known.store
                 ),
-                Use::Free => {}
+                FolderUse::Free => {}
             }
         }
-        let survey = Storage::of(config)?.survey().await.context("store.redis")?;
+        let survey = StoreFactory::open(config)?
+            .survey()
+            .await
+            .context("store.redis")?;
         Ok(Self::Store(survey, known))
     }
 
-    pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<Report> {
+    pub(in crate::command) async fn report(&self, route: Option<&str>) -> Result<PendingReport> {
         match self {
             Self::Store(survey, known) => {
-                Ok(report(&**survey, known, route, WallClock.now()).await?)
+                Ok(pending_report(&**survey, known, route, WallClock.now()).await?)
             }
             Self::Service(endpoint, known) => {
-                let answer: Report = ask(endpoint, "/pending", &[("route", route)], known)?;
+                let answer: PendingReport = ask(endpoint, "/pending", &[("route", route)], known)?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
             }
-            Self::Nothing(known) => Ok(report(&Empty, known, route, WallClock.now()).await?),
+            Self::Nothing(known) => {
+                Ok(pending_report(&Empty, known, route, WallClock.now()).await?)
+            }
         }
     }
 
-    pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<Sheet> {
+    pub(in crate::command) async fn sheet(&self, route: Option<&str>) -> Result<LedgerReport> {
         match self {
             Self::Store(survey, known) => {
-                Ok(sheet(&**survey, known, route, WallClock.now()).await?)
+                Ok(ledger_report(&**survey, known, route, WallClock.now()).await?)
             }
             Self::Service(endpoint, known) => {
-                let answer: Sheet = ask(endpoint, "/ledger", &[("route", route)], known)?;
+                let answer: LedgerReport = ask(endpoint, "/ledger", &[("route", route)], known)?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
             }
-            Self::Nothing(known) => Ok(sheet(&Empty, known, route, WallClock.now()).await?),
+            Self::Nothing(known) => Ok(ledger_report(&Empty, known, route, WallClock.now()).await?),
         }
     }
 
-    pub(in crate::command) async fn found(&self, id: &str, route: Option<&str>) -> Result<Search> {
+    pub(in crate::command) async fn found(
+        &self,
+        id: &str,
+        route: Option<&str>,
+    ) -> Result<IdSearch> {
         let asked = (id, route);
         match self {
             Self::Store(survey, known) => {
-                Ok(found(&**survey, known, asked, WallClock.now()).await?)
+                Ok(find_id(&**survey, known, asked, WallClock.now()).await?)
             }
             Self::Service(endpoint, known) => {
-                let answer: Search = ask(
+                let answer: IdSearch = ask(
                     endpoint,
                     "/pending",
                     &[("id", Some(id)), ("route", route)],
@@ -102,7 +116,7 @@ impl Source {
                 )?;
                 same(endpoint, &answer.deployment, known).map(|()| answer)
             }
-            Self::Nothing(known) => Ok(found(&Empty, known, asked, WallClock.now()).await?),
+            Self::Nothing(known) => Ok(find_id(&Empty, known, asked, WallClock.now()).await?),
         }
     }
 }
@@ -134,7 +148,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &Known) -> Result<()> {
+fn same(Endpoint { address, .. }: &Endpoint, deployment: &str, known: &QueryContext) -> Result<()> {
     anyhow::ensure!(
         deployment == known.deployment,
         "the service at {address} (admin.listen) is of deployment {deployment:?}, and this configuration of {:?}: give --config the file \
@@ -149,7 +163,7 @@ fn ask<T: DeserializeOwned>(
     endpoint: &Endpoint,
     path: &str,
     query: &[(&str, Option<&str>)],
-    known: &Known,
+    known: &QueryContext,
 ) -> Result<T> {
     let (store, address) = (&known.store, endpoint.address);
     let context = || {
@@ -194,10 +208,12 @@ fn get(
     );
     let mut stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
     // A little more than the service gives itself.
-    stream.set_read_timeout(Some(SURVEY_PATIENCE + CONNECT_MAX))?;
+    stream.set_read_timeout(Some(ADMIN_QUERY_TIMEOUT + CONNECT_MAX))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    stream
+        .take(ADMIN_RESPONSE_BYTES_MAX)
+        .read_to_end(&mut answer)?;
     let end = answer
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
@@ -229,20 +245,20 @@ fn error_of(body: &[u8]) -> String {
 struct Empty;
 
 #[async_trait(?Send)]
-impl Survey for Empty {
+impl StoreQuery for Empty {
     async fn shards(&self) -> Result<Vec<ShardId>, store::Error> {
         Ok(Vec::new())
     }
 
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, store::Error> {
-        Ok(vec![Contents::default(); shards.len()])
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, store::Error> {
+        Ok(vec![ShardContents::default(); shards.len()])
     }
 
     async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, store::Error> {
         Ok(vec![None; shards.len()])
     }
 
-    async fn places(
+    async fn find_ids(
         &self,
         ids: &[(ShardId, Box<str>)],
     ) -> Result<Vec<Option<Cursor>>, store::Error> {

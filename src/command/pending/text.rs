@@ -2,7 +2,7 @@
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, relative, several, size};
 use crate::model::Timestamp;
-use crate::store::survey::{Report, Search, Shard};
+use crate::store::survey::{IdSearch, PendingReport, PendingShard};
 
 const HOUR_MS: i64 = 3_600_000;
 /// What one line of the chart may stand for, in hours: the first of which so many lines are enough.
@@ -14,7 +14,7 @@ const SHARDS_SHOWN_MAX: usize = 16;
 const UPPER_BOUND: &str = "Upper bounds: messages are stored in batches, and a batch counts until its last one is delivered; cancelled ones count along.";
 const UNCONFIGURED: &str = "not in the configuration, so nothing of it is delivered";
 
-pub(super) fn report(report: &Report, page: &Page) -> String {
+pub(super) fn report(report: &PendingReport, page: &Page) -> String {
     let mut text = head(&report.deployment, &report.store, report.at_ms, page);
     let quarantined = report.total.quarantined;
     if report.total.messages == 0 && quarantined == 0 {
@@ -53,7 +53,7 @@ fn head(deployment: &str, store: &str, at_ms: i64, page: &Page) -> String {
     )
 }
 
-fn table(report: &Report, page: &Page) -> String {
+fn table(report: &PendingReport, page: &Page) -> String {
     let aside = |messages: u64| {
         if messages == 0 {
             String::new()
@@ -87,7 +87,7 @@ fn table(report: &Report, page: &Page) -> String {
         } else {
             (Tone::Odd, format!("{} (!)", route.route))
         };
-        let shards: Vec<&Shard> = report
+        let shards: Vec<&PendingShard> = report
             .shards
             .iter()
             .filter(|shard| shard.route == route.route && holds(shard))
@@ -173,7 +173,7 @@ fn table(report: &Report, page: &Page) -> String {
     table.print(page)
 }
 
-fn holds(shard: &Shard) -> bool {
+fn holds(shard: &PendingShard) -> bool {
     shard.amount.messages + shard.amount.quarantined > 0
 }
 
@@ -188,13 +188,13 @@ fn first_hour(hour_ms: Option<i64>, at_ms: i64) -> String {
 }
 
 /// What stands (!) in the table.
-fn unconfigured(report: &Report, page: &Page) -> String {
+fn unconfigured(report: &PendingReport, page: &Page) -> String {
     let routes = report
         .routes
         .iter()
         .filter(|route| !route.configured)
         .map(|route| format!("route {}", route.route));
-    let is_topic = |shard: &&Shard| {
+    let is_topic = |shard: &&PendingShard| {
         !shard.configured
             && report
                 .routes
@@ -227,7 +227,7 @@ struct Line {
     messages: u64,
 }
 
-fn chart(report: &Report, page: &Page) -> String {
+fn chart(report: &PendingReport, page: &Page) -> String {
     let drawn = |step: &i64| (*step, lines(report, *step));
     let (step, lines) = STEPS
         .iter()
@@ -269,7 +269,7 @@ fn chart(report: &Report, page: &Page) -> String {
 }
 
 /// What is due, then each `step` hours to the last that hold anything. Long stretches in which nothing is due are cut short.
-fn lines(report: &Report, step: i64) -> Vec<Line> {
+fn lines(report: &PendingReport, step: i64) -> Vec<Line> {
     let is_over = |start_ms: i64| start_ms + HOUR_MS <= report.at_ms;
     let over = report
         .hours
@@ -330,7 +330,7 @@ fn label(start_ms: i64, step: i64) -> String {
     }
 }
 
-pub(super) fn search(search: &Search, page: &Page) -> String {
+pub(super) fn search(search: &IdSearch, page: &Page) -> String {
     let mut text = head(&search.deployment, &search.store, search.at_ms, page);
     if search.found.is_empty() {
         return text
@@ -372,7 +372,7 @@ pub(super) fn search(search: &Search, page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::survey::{Amount, Hour, Place, Route};
+    use crate::store::survey::{Amount, FoundMessage, PendingHour, PendingRoute};
 
     /// 2026-11-21T23:00:05Z.
     const NOW: i64 = 1_795_302_005_000;
@@ -386,28 +386,29 @@ mod tests {
         }
     }
 
-    fn example() -> Report {
-        let shard = |route: &str, topic: &str, partition, messages, first: Option<i64>| Shard {
-            route: route.into(),
-            topic: topic.into(),
-            partition,
-            configured: route == "orders" && topic == "orders.delayed",
-            amount: amount(messages, 0),
-            first_hour_ms: first.map(|hour| THIS_HOUR + hour * HOUR_MS),
-        };
-        let hour = |at: i64, messages| Hour {
+    fn example() -> PendingReport {
+        let shard =
+            |route: &str, topic: &str, partition, messages, first: Option<i64>| PendingShard {
+                route: route.into(),
+                topic: topic.into(),
+                partition,
+                configured: route == "orders" && topic == "orders.delayed",
+                amount: amount(messages, 0),
+                first_hour_ms: first.map(|hour| THIS_HOUR + hour * HOUR_MS),
+            };
+        let hour = |at: i64, messages| PendingHour {
             start_ms: THIS_HOUR + at * HOUR_MS,
             start: String::new(),
             messages,
             bytes: 0,
         };
-        let route = |name: &str, configured, shards, amount| Route {
+        let route = |name: &str, configured, shards, amount| PendingRoute {
             route: name.into(),
             configured,
             shards,
             amount,
         };
-        Report {
+        PendingReport {
             deployment: "prod".into(),
             store: "redis 127.0.0.1:6379".into(),
             at_ms: NOW,
@@ -429,7 +430,7 @@ mod tests {
                 hour(3, 21_400),
                 hour(9, 10_700),
             ],
-            ..Report::default()
+            ..PendingReport::default()
         }
     }
 
@@ -491,16 +492,16 @@ mod tests {
     fn a_chart_of_any_length_keeps_to_its_lines() {
         for span in [1, 30, 31, 400, 9_000, 87_600] {
             let hours = (0..span).step_by(usize::try_from(span / 60 + 1).unwrap());
-            let hours = hours.map(|at| Hour {
+            let hours = hours.map(|at| PendingHour {
                 start_ms: THIS_HOUR + at * HOUR_MS,
                 start: String::new(),
                 messages: 1,
                 bytes: 0,
             });
-            let report = Report {
+            let report = PendingReport {
                 at_ms: NOW,
                 hours: hours.collect(),
-                ..Report::default()
+                ..PendingReport::default()
             };
             let lines = chart(&report, &Page::PLAIN).lines().count();
             assert!(lines <= LINES_MAX + 1, "{span} hours: {lines}");
@@ -509,11 +510,11 @@ mod tests {
 
     #[test]
     fn nothing_is_said_in_one_sentence() {
-        let nothing = Report {
+        let nothing = PendingReport {
             deployment: "prod".into(),
             store: "folder /x".into(),
             at_ms: NOW,
-            ..Report::default()
+            ..PendingReport::default()
         };
         assert_eq!(
             report(&nothing, &Page::PLAIN),
@@ -523,7 +524,7 @@ mod tests {
 
     #[test]
     fn a_message_is_told_with_its_place_and_its_time() {
-        let place = Place {
+        let place = FoundMessage {
             route: "orders".into(),
             topic: "orders.delayed".into(),
             partition: 2,
@@ -532,7 +533,7 @@ mod tests {
             due_ms: Some(NOW + 200_000),
             due: String::new(),
         };
-        let found = Search {
+        let found = IdSearch {
             deployment: "prod".into(),
             store: "folder /x".into(),
             at_ms: NOW,
@@ -547,7 +548,7 @@ mod tests {
           source  orders.delayed/2 offset 7
           due     2026-11-21 23:03:25 UTC  (in 3m 20s)
         "#);
-        let none = Search {
+        let none = IdSearch {
             found: vec![],
             ..found
         };

@@ -10,9 +10,9 @@
 //! A message that is to come many times is refused and not delivered once: its sender waits for the other times, and nothing would say that
 //! they never come.
 
-use super::{Delivery, MILLIS_AFTER, refuse, refuse_but_zero};
-use crate::model::picked::Picked;
-use crate::model::refusal::Refusal;
+use super::{MILLIS_AFTER, ScheduleRequest, reject_header, reject_unless_zero};
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 4] = [
     "AMQ_SCHEDULED_DELAY",
@@ -27,10 +27,12 @@ const CRON: usize = 3;
 
 const ONCE: &str = "a message is delivered once here; send one for each time";
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    refuse(picked, CRON, ONCE)?;
-    refuse_but_zero(picked, PERIOD, ONCE)?;
-    refuse_but_zero(picked, REPEAT, ONCE)?;
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
+    reject_header(picked, CRON, ONCE)?;
+    reject_unless_zero(picked, PERIOD, ONCE)?;
+    reject_unless_zero(picked, REPEAT, ONCE)?;
     MILLIS_AFTER.read(picked, DELAY)
 }
 

@@ -11,11 +11,11 @@
 //! of a dialect or of ours, cancels what waits under its key. The scheduler's own tombstones are of the first kind, those of
 //! `clientlib.DeleteSchedule` of the second.
 
-use super::{Asked, Delivery, SECONDS_AT, missing};
+use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due};
 use crate::model::header::Headers;
+use crate::model::header_lookup::HeaderLookup;
 use crate::model::message::Record;
-use crate::model::picked::Picked;
-use crate::model::refusal::Refusal;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 3] = [
     "scheduler-epoch",
@@ -26,25 +26,28 @@ const EPOCH: usize = 0;
 const TOPIC: usize = 1;
 const KEY: usize = 2;
 
-const TOMBSTONE: Asked<'_> = Asked::Cancel("a null payload with etf1's headers");
+const TOMBSTONE: DialectRequest<'_> = DialectRequest::Cancel("a null payload with etf1's headers");
 
-pub(super) fn read<'a>(picked: &Picked<'a>, record: &Record<'a>) -> Result<Asked<'a>, Refusal> {
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+    record: &Record<'a>,
+) -> Result<DialectRequest<'a>, Rejection> {
     if record.payload.is_none() {
         return Ok(TOMBSTONE);
     }
     picked.bytes(KEY)?;
     let delivery = SECONDS_AT
         .read(picked, EPOCH)?
-        .ok_or_else(|| missing(picked, EPOCH))?;
-    Ok(Asked::Delivery(Delivery {
+        .ok_or_else(|| missing_due(picked, EPOCH))?;
+    Ok(DialectRequest::Schedule(ScheduleRequest {
         target: picked.text(TOPIC)?,
-        is_keyed: true,
+        key_is_id: true,
         ..delivery
     }))
 }
 
 /// A tombstone without headers. One without key deletes nothing, and is a record like any other.
-pub(super) fn read_bare<'a>(record: &Record<'a>) -> Option<Asked<'a>> {
+pub(super) fn read_without_headers<'a>(record: &Record<'a>) -> Option<DialectRequest<'a>> {
     let is_tombstone = record.payload.is_none() && record.key.is_some_and(|key| !key.is_empty());
     is_tombstone.then_some(TOMBSTONE)
 }

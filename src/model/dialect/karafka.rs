@@ -16,10 +16,10 @@
 //! that is not there. A record without a `schedule_source_type` was written by somebody else, and its key is its key, unless it has a
 //! `schedule_target_key`.
 
-use super::{Asked, Delivery, SECONDS_AT, missing, refuse, unsupported};
+use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due, reject_header, unsupported};
 use crate::model::header::Headers;
-use crate::model::picked::Picked;
-use crate::model::refusal::Refusal;
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 7] = [
     "schedule_target_epoch",
@@ -38,7 +38,7 @@ const VERSION: usize = 4;
 const PARTITION: usize = 5;
 const PARTITION_KEY: usize = 6;
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
+pub(super) fn read<'a>(picked: &HeaderLookup<'a>) -> Result<DialectRequest<'a>, Rejection> {
     if let Some(version) = picked.text(VERSION)?
         && version != "1.0.0"
     {
@@ -52,7 +52,7 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
     match kind {
         None | Some("schedule") => {}
         Some("cancel" | "tombstone") => {
-            return Ok(Asked::Cancel(
+            return Ok(DialectRequest::Cancel(
                 "a schedule_source_type of cancel or tombstone",
             ));
         }
@@ -65,7 +65,7 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
         }
     }
     for index in [PARTITION, PARTITION_KEY] {
-        refuse(
+        reject_header(
             picked,
             index,
             "the key alone decides on the partition at the target",
@@ -74,10 +74,10 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Asked<'a>, Refusal> {
     picked.bytes(KEY)?;
     let delivery = SECONDS_AT
         .read(picked, EPOCH)?
-        .ok_or_else(|| missing(picked, EPOCH))?;
-    Ok(Asked::Delivery(Delivery {
+        .ok_or_else(|| missing_due(picked, EPOCH))?;
+    Ok(DialectRequest::Schedule(ScheduleRequest {
         target: picked.text(TOPIC)?,
-        is_keyed: kind.is_some(),
+        key_is_id: kind.is_some(),
         ..delivery
     }))
 }

@@ -19,13 +19,13 @@ mod rocketmq;
 #[cfg(test)]
 mod tests;
 
-use super::due::{self, When};
+use super::dead_letter_reason::Reason;
 use super::header::Headers;
+use super::header_lookup::HeaderLookup;
 use super::header_name::stays_on_delivery;
 use super::message::Record;
-use super::picked::Picked;
-use super::reason::Reason;
-use super::refusal::{Quoted, Refusal};
+use super::rejection::{Quoted, Rejection};
+use super::time_grammar::{self, DueSpec};
 
 /// A system whose headers can be understood. The number stands for it in stored messages and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +94,11 @@ impl Dialect {
     }
 
     /// Whether it is one of the headers by which a record speaks this dialect.
-    pub(crate) fn speaks(self, name: &[u8]) -> bool {
-        self.place(name).is_some()
+    pub(crate) fn has_header(self, name: &[u8]) -> bool {
+        self.header_index(name).is_some()
     }
 
-    fn place(self, name: &[u8]) -> Option<usize> {
+    fn header_index(self, name: &[u8]) -> Option<usize> {
         self.headers()
             .iter()
             .position(|header| header.as_bytes() == name)
@@ -106,9 +106,9 @@ impl Dialect {
 
     fn read<'a>(
         self,
-        picked: &Picked<'a>,
+        picked: &HeaderLookup<'a>,
         record: &Record<'a>,
-    ) -> Result<Option<Asked<'a>>, Refusal> {
+    ) -> Result<Option<DialectRequest<'a>>, Rejection> {
         let delivery = match self {
             Self::RabbitMq => rabbitmq::read(picked)?,
             Self::ActiveMq => activemq::read(picked)?,
@@ -119,7 +119,7 @@ impl Dialect {
             Self::Karafka => return karafka::read(picked).map(Some),
             Self::Etf1 => return etf1::read(picked, record).map(Some),
         };
-        Ok(delivery.map(Asked::Delivery))
+        Ok(delivery.map(DialectRequest::Schedule))
     }
 
     /// The key at the target of a message that spoke this dialect.
@@ -139,7 +139,7 @@ impl Dialect {
     /// would have to be allocated a message.
     pub(crate) fn stays_on_delivery(self) -> fn(&[u8]) -> bool {
         fn stays(dialect: Dialect, name: &[u8]) -> bool {
-            stays_on_delivery(name) && dialect.place(name).is_none()
+            stays_on_delivery(name) && dialect.header_index(name).is_none()
         }
         match self {
             Self::RabbitMq => |name| stays(Self::RabbitMq, name),
@@ -178,9 +178,9 @@ impl Dialects {
     }
 
     /// The dialect that has a header of this name, and the name's place in it. No name is in two.
-    fn find(self, name: &[u8]) -> Option<(Dialect, usize)> {
+    fn find_header(self, name: &[u8]) -> Option<(Dialect, usize)> {
         self.iter()
-            .find_map(|dialect| Some((dialect, dialect.place(name)?)))
+            .find_map(|dialect| Some((dialect, dialect.header_index(name)?)))
     }
 }
 
@@ -192,39 +192,39 @@ impl FromIterator<Dialect> for Dialects {
 
 /// What a record asks for in a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked<'a> {
-    Delivery(Delivery<'a>),
+pub(super) enum DialectRequest<'a> {
+    Schedule(ScheduleRequest<'a>),
     /// Cancels what waits under its key; the text says by what it asks for that.
     Cancel(&'static str),
 }
 
 /// A delivery, as a dialect asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Delivery<'a> {
+pub(super) struct ScheduleRequest<'a> {
     /// The header that says when.
     pub(super) header: &'static str,
-    pub(super) when: When,
+    pub(super) due: DueSpec,
     pub(super) target: Option<&'a str>,
     /// Whether the record's key is the schedule's id: what waits under it is replaced.
-    pub(super) is_keyed: bool,
+    pub(super) key_is_id: bool,
 }
 
 /// The dialect that a record speaks and what it asks for; `None`: nothing, in any of them.
 pub(super) fn read<'a>(
     record: &Record<'a>,
     dialects: Dialects,
-) -> Result<Option<(Dialect, Asked<'a>)>, Refusal> {
-    let mut spoken: Option<(Dialect, Picked<'a>)> = None;
+) -> Result<Option<(Dialect, DialectRequest<'a>)>, Rejection> {
+    let mut spoken: Option<(Dialect, HeaderLookup<'a>)> = None;
     let mut all = Dialects::default();
     for (name, value) in record.headers {
-        let Some((dialect, index)) = dialects.find(name) else {
+        let Some((dialect, index)) = dialects.find_header(name) else {
             continue;
         };
         let (first, picked) =
-            spoken.get_or_insert_with(|| (dialect, Picked::new(dialect.headers())));
+            spoken.get_or_insert_with(|| (dialect, HeaderLookup::new(dialect.headers())));
         all = all.with(dialect);
         if *first == dialect {
-            picked.put(index, value);
+            picked.record(index, value);
         }
     }
     let Some((dialect, picked)) = spoken else {
@@ -236,18 +236,18 @@ pub(super) fn read<'a>(
             "the record has headers of {}; one of them can be meant",
             names.join(" and ")
         );
-        return Err(Refusal::new(Reason::DialectConflict, detail));
+        return Err(Rejection::new(Reason::DialectConflict, detail));
     }
     Ok(dialect.read(&picked, record)?.map(|asked| (dialect, asked)))
 }
 
 /// As [`read`], of a record that has neither a control header nor one of any dialect.
-pub(super) fn read_bare<'a>(
+pub(super) fn read_without_headers<'a>(
     record: &Record<'a>,
     dialects: Dialects,
-) -> Option<(Dialect, Asked<'a>)> {
+) -> Option<(Dialect, DialectRequest<'a>)> {
     let asked = if dialects.has(Dialect::Etf1) {
-        etf1::read_bare(record)?
+        etf1::read_without_headers(record)?
     } else {
         return None;
     };
@@ -255,36 +255,40 @@ pub(super) fn read_bare<'a>(
 }
 
 /// How a header says when a message is due.
-struct Grammar {
-    parse: fn(&str) -> Option<When>,
+struct DueHeader {
+    parse: fn(&str) -> Option<DueSpec>,
     reason: Reason,
-    takes: &'static str,
+    accepts: &'static str,
 }
 
-const MILLIS_AFTER: Grammar = Grammar {
-    parse: |text| due::parse_millis_after(text).map(When::After),
+const MILLIS_AFTER: DueHeader = DueHeader {
+    parse: |text| time_grammar::parse_millis_after(text).map(DueSpec::After),
     reason: Reason::InvalidAfter,
-    takes: "whole milliseconds",
+    accepts: "whole milliseconds",
 };
-const SECONDS_AFTER: Grammar = Grammar {
-    parse: |text| due::parse_seconds_after(text).map(When::After),
+const SECONDS_AFTER: DueHeader = DueHeader {
+    parse: |text| time_grammar::parse_seconds_after(text).map(DueSpec::After),
     reason: Reason::InvalidAfter,
-    takes: "whole seconds",
+    accepts: "whole seconds",
 };
-const MILLIS_AT: Grammar = Grammar {
-    parse: |text| due::parse_millis_at(text).map(When::At),
+const MILLIS_AT: DueHeader = DueHeader {
+    parse: |text| time_grammar::parse_millis_at(text).map(DueSpec::At),
     reason: Reason::InvalidAt,
-    takes: "whole milliseconds since 1970",
+    accepts: "whole milliseconds since 1970",
 };
-const SECONDS_AT: Grammar = Grammar {
-    parse: |text| due::parse_seconds_at(text).map(When::At),
+const SECONDS_AT: DueHeader = DueHeader {
+    parse: |text| time_grammar::parse_seconds_at(text).map(DueSpec::At),
     reason: Reason::InvalidAt,
-    takes: "whole seconds since 1970",
+    accepts: "whole seconds since 1970",
 };
 
-impl Grammar {
+impl DueHeader {
     /// A delivery at the time that the header says, to the default target; `None`: the record does not have the header.
-    fn read<'a>(&self, picked: &Picked<'a>, index: usize) -> Result<Option<Delivery<'a>>, Refusal> {
+    fn read<'a>(
+        &self,
+        picked: &HeaderLookup<'a>,
+        index: usize,
+    ) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
         let Some(text) = picked.text(index)? else {
             return Ok(None);
         };
@@ -293,21 +297,21 @@ impl Grammar {
             let detail = format!(
                 "{header} is {}; it takes {}",
                 Quoted(text.as_bytes()),
-                self.takes
+                self.accepts
             );
-            return Err(Refusal::new(self.reason, detail));
+            return Err(Rejection::new(self.reason, detail));
         };
-        Ok(Some(Delivery {
+        Ok(Some(ScheduleRequest {
             header,
-            when,
+            due: when,
             target: None,
-            is_keyed: false,
+            key_is_id: false,
         }))
     }
 }
 
 /// A header that asks for what is not done here: whoever wrote it would wait in vain for the rest.
-fn refuse(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
+fn reject_header(picked: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
     let Some(text) = picked.text(index)? else {
         return Ok(());
     };
@@ -315,24 +319,24 @@ fn refuse(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
 }
 
 /// As [`refuse`], but zero asks for nothing.
-fn refuse_but_zero(picked: &Picked<'_>, index: usize, why: &str) -> Result<(), Refusal> {
+fn reject_unless_zero(picked: &HeaderLookup<'_>, index: usize, why: &str) -> Result<(), Rejection> {
     if picked.text(index)? == Some("0") {
         Ok(())
     } else {
-        refuse(picked, index, why)
+        reject_header(picked, index, why)
     }
 }
 
-fn unsupported(header: &str, text: &str, why: &str) -> Refusal {
-    Refusal::new(
+fn unsupported(header: &str, text: &str, why: &str) -> Rejection {
+    Rejection::new(
         Reason::DialectUnsupported,
         format!("{header} is {}: {why}", Quoted(text.as_bytes())),
     )
 }
 
 /// A record that has headers of the dialect, but not the one that says when.
-fn missing(picked: &Picked<'_>, index: usize) -> Refusal {
-    Refusal::new(
+fn missing_due(picked: &HeaderLookup<'_>, index: usize) -> Rejection {
+    Rejection::new(
         Reason::MissingDue,
         format!(
             "the record has headers beside {}, but not that one",

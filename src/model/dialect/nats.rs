@@ -12,11 +12,11 @@
 //! A schedule that repeats is refused and not delivered once; so is one whose delivery was to have a property that it cannot be given.
 //! In NATS a later schedule on the same subject replaces the one that waits; here only one with the same `postdate-id` does.
 
-use super::{Delivery, Grammar, missing, refuse, unsupported};
-use crate::model::due::{self, When};
-use crate::model::picked::Picked;
-use crate::model::reason::Reason;
-use crate::model::refusal::Refusal;
+use super::{DueHeader, ScheduleRequest, missing_due, reject_header, unsupported};
+use crate::model::dead_letter_reason::Reason;
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
+use crate::model::time_grammar::{self, DueSpec};
 
 pub(super) const HEADERS: [&str; 6] = [
     "Nats-Schedule",
@@ -29,13 +29,15 @@ pub(super) const HEADERS: [&str; 6] = [
 const SCHEDULE: usize = 0;
 const TARGET: usize = 1;
 
-const AT: Grammar = Grammar {
+const AT: DueHeader = DueHeader {
     parse: parse_at,
     reason: Reason::InvalidAt,
-    takes: "@at and an RFC 3339 time with its offset, as in @at 2027-01-31T09:00:00Z",
+    accepts: "@at and an RFC 3339 time with its offset, as in @at 2027-01-31T09:00:00Z",
 };
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     if let Some(schedule) = picked.text(SCHEDULE)?
         && !schedule.starts_with("@at")
     {
@@ -46,7 +48,7 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refu
         ));
     }
     for index in TARGET + 1..HEADERS.len() {
-        refuse(
+        reject_header(
             picked,
             index,
             "a schedule is kept here if Nats-Schedule and Nats-Schedule-Target say all of it",
@@ -54,15 +56,15 @@ pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refu
     }
     let delivery = AT
         .read(picked, SCHEDULE)?
-        .ok_or_else(|| missing(picked, SCHEDULE))?;
-    Ok(Some(Delivery {
+        .ok_or_else(|| missing_due(picked, SCHEDULE))?;
+    Ok(Some(ScheduleRequest {
         target: picked.text(TARGET)?,
         ..delivery
     }))
 }
 
-fn parse_at(text: &str) -> Option<When> {
-    due::parse_rfc3339(text.strip_prefix("@at ")?).map(When::At)
+fn parse_at(text: &str) -> Option<DueSpec> {
+    time_grammar::parse_rfc3339(text.strip_prefix("@at ")?).map(DueSpec::At)
 }
 
 #[cfg(test)]

@@ -8,21 +8,23 @@
 //!
 //! Both on one record are refused, as both `postdate-at` and `postdate-after` are: Pulsar's clients do not agree on which counts.
 
-use super::{Delivery, MILLIS_AFTER, MILLIS_AT};
-use crate::model::picked::Picked;
-use crate::model::reason::Reason;
-use crate::model::refusal::Refusal;
+use super::{MILLIS_AFTER, MILLIS_AT, ScheduleRequest};
+use crate::model::dead_letter_reason::Reason;
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 2] = ["deliverAt", "deliverAfter"];
 const AT: usize = 0;
 const AFTER: usize = 1;
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     match (
         MILLIS_AT.read(picked, AT)?,
         MILLIS_AFTER.read(picked, AFTER)?,
     ) {
-        (Some(_), Some(_)) => Err(Refusal::new(
+        (Some(_), Some(_)) => Err(Rejection::new(
             Reason::AtAndAfter,
             "the record has both deliverAt and deliverAfter",
         )),

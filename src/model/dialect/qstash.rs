@@ -9,25 +9,27 @@
 //! "When both headers are provided, `Upstash-Not-Before` will take precedence": `Upstash-Delay` is not read then. A delay without a unit is
 //! not in the documentation and is refused.
 
-use super::{Delivery, Grammar, SECONDS_AT, refuse};
-use crate::model::due::{self, When};
-use crate::model::picked::Picked;
-use crate::model::reason::Reason;
-use crate::model::refusal::Refusal;
+use super::{DueHeader, SECONDS_AT, ScheduleRequest, reject_header};
+use crate::model::dead_letter_reason::Reason;
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
+use crate::model::time_grammar::{self, DueSpec};
 
 pub(super) const HEADERS: [&str; 3] = ["Upstash-Not-Before", "Upstash-Delay", "Upstash-Cron"];
 const NOT_BEFORE: usize = 0;
 const DELAY: usize = 1;
 const CRON: usize = 2;
 
-const UNITS_AFTER: Grammar = Grammar {
-    parse: |text| due::parse_units_after(text).map(When::After),
+const UNITS_AFTER: DueHeader = DueHeader {
+    parse: |text| time_grammar::parse_units_after(text).map(DueSpec::After),
     reason: Reason::InvalidAfter,
-    takes: "numbers with units, in the order d h m s, such as 50s or 1d10h30m",
+    accepts: "numbers with units, in the order d h m s, such as 50s or 1d10h30m",
 };
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    refuse(
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
+    reject_header(
         picked,
         CRON,
         "a message is delivered once here; send one for each time",

@@ -9,13 +9,15 @@
 //! Another end of the range: a delay of 2^32 ms (49.7 days) and more is kept, or refused where it is above the route's `max_delay`, but
 //! never delivered at once.
 
-use super::{Delivery, MILLIS_AFTER};
-use crate::model::picked::Picked;
-use crate::model::refusal::Refusal;
+use super::{MILLIS_AFTER, ScheduleRequest};
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 1] = ["x-delay"];
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
     MILLIS_AFTER.read(picked, 0)
 }
 

@@ -17,9 +17,11 @@
 //! Levels stand for the delays that the broker's `messageDelayLevel` lists, which is not known here. RocketMQ lets nobody set `DELAY` or
 //! `TIMER_DEL_UNIQKEY` as a property of their own, so neither can be meant otherwise.
 
-use super::{Delivery, MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, refuse, refuse_but_zero};
-use crate::model::picked::Picked;
-use crate::model::refusal::Refusal;
+use super::{
+    MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, ScheduleRequest, reject_header, reject_unless_zero,
+};
+use crate::model::header_lookup::HeaderLookup;
+use crate::model::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 6] = [
     "TIMER_DELAY_SEC",
@@ -32,13 +34,15 @@ pub(super) const HEADERS: [&str; 6] = [
 const LEVEL: usize = 4;
 const TAKE_BACK: usize = 5;
 
-pub(super) fn read<'a>(picked: &Picked<'a>) -> Result<Option<Delivery<'a>>, Refusal> {
-    refuse(
+pub(super) fn read<'a>(
+    picked: &HeaderLookup<'a>,
+) -> Result<Option<ScheduleRequest<'a>>, Rejection> {
+    reject_header(
         picked,
         TAKE_BACK,
         "what waits is taken back by postdate-op: cancel with its postdate-id",
     )?;
-    refuse_but_zero(
+    reject_unless_zero(
         picked,
         LEVEL,
         "delay levels are not known here; say the delay in TIMER_DELAY_SEC or TIMER_DELAY_MS",

@@ -1,11 +1,11 @@
 //! What the tests of the dialects share, and what is true of all of them.
 
-use super::super::admission::{Admission, admit};
 use super::super::header::push_header;
-use super::super::header_name::{Control, stays_on_delivery};
+use super::super::header_name::{ControlHeader, stays_on_delivery};
 use super::super::message::Disposition;
-use super::super::origin::Origins;
-use super::super::route::{AllowList, CameBy, Naming, Rules, WithoutDelay};
+use super::super::origin::OriginFormat;
+use super::super::parse_record::{ParsedRecord, parse_record};
+use super::super::routing_rules::{AllowList, Naming, RoutingRules, TemplateInput, WithoutDelay};
 use super::super::shard::{Offset, Partition, ShardId};
 use super::super::time::Timestamp;
 use super::*;
@@ -35,20 +35,22 @@ pub(super) enum Is<'a> {
 }
 
 impl<'a> Is<'a> {
-    fn of(admission: &Admission<'a>) -> Self {
+    fn of(admission: &ParsedRecord<'a>) -> Self {
         match admission {
-            Admission::Cancel { id } => Self::Cancelled(id),
-            Admission::Refused(refusal) => Self::DeadLetter(refusal.reason),
-            Admission::Message { body, .. }
+            ParsedRecord::Cancel { id } => Self::Cancelled(id),
+            ParsedRecord::Rejected(refusal) => Self::DeadLetter(refusal.reason),
+            ParsedRecord::Message { body, .. }
                 if matches!(body.disposition, Disposition::Relay { .. }) =>
             {
                 Self::Relayed
             }
-            Admission::Message { due, body, .. } => match (due.as_millis(), body.target, body.id) {
-                (due, target, Some(id)) => Self::Keyed(due, target.unwrap_or_default(), id),
-                (due, Some(target), None) => Self::AtTo(due, target),
-                (due, None, None) => Self::At(due),
-            },
+            ParsedRecord::Message { due, body, .. } => {
+                match (due.as_millis(), body.target, body.id) {
+                    (due, target, Some(id)) => Self::Keyed(due, target.unwrap_or_default(), id),
+                    (due, Some(target), None) => Self::AtTo(due, target),
+                    (due, None, None) => Self::At(due),
+                }
+            }
         }
     }
 
@@ -61,21 +63,21 @@ impl<'a> Is<'a> {
     }
 }
 
-fn rules(dialects: &[Dialect]) -> Rules {
-    Rules {
-        naming: Naming::Topic,
+fn rules(dialects: &[Dialect]) -> RoutingRules {
+    RoutingRules {
+        target_naming: Naming::Topic,
         default_target: Some("orders".into()),
-        allow: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
+        allowed_targets: AllowList::new(["billing.*", "audit", "orders.delayed", "..", "$*"]),
         sources: BTreeSet::from(["orders.delayed".to_owned()]),
         max_delay: Duration::from_secs(30 * 86_400),
-        retry_max: Duration::from_secs(1),
+        max_retry_wait: Duration::from_secs(1),
         without_delay: WithoutDelay::Relay,
         dialects: dialects.iter().copied().collect(),
     }
 }
 
-fn origins() -> Origins {
-    Origins::new(
+fn origins() -> OriginFormat {
+    OriginFormat::new(
         "prod",
         &ShardId::new("orders", Partition::new("orders.delayed", 0)),
     )
@@ -124,7 +126,7 @@ fn check_record(dialects: &[Dialect], lines: &[&str], record: Record<'_>, expect
             ..record
         };
         let (origins, rules) = (origins(), rules(dialects));
-        let admission = admit(&record, &origins, &rules);
+        let admission = parse_record(&record, &origins, &rules);
         assert_eq!(
             Is::of(&admission),
             expected.absolute(),
@@ -239,12 +241,12 @@ fn rfc3339(number: i64) -> String {
 
 fn short<'a>(
     lines: &[String],
-    rules: &Rules,
+    rules: &RoutingRules,
     record: Record<'a>,
     block: &'a mut Vec<u8>,
 ) -> Is<'a> {
     *block = self::block(lines);
-    let admission = admit(
+    let admission = parse_record(
         &Record {
             headers: Headers::from_block(block),
             ..record
@@ -264,7 +266,7 @@ fn no_header_is_in_two_dialects_and_none_is_ours() {
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     assert!(
         all.iter()
-            .all(|name| Control::from_name(name.as_bytes()).is_none()
+            .all(|name| ControlHeader::from_name(name.as_bytes()).is_none()
                 && stays_on_delivery(name.as_bytes()))
     );
 }
@@ -305,7 +307,7 @@ fn bad_values_get_what_bad_control_headers_get() {
             let mut block = Vec::new();
             (0..times).for_each(|_| push_header(&mut block, header.as_bytes(), value));
             let record = record(Some(NOW), &block);
-            let Admission::Refused(refusal) = admit(&record, &origins(), &rules(&[dialect])) else { panic!("{header}: {value:?}") };
+            let ParsedRecord::Rejected(refusal) = parse_record(&record, &origins(), &rules(&[dialect])) else { panic!("{header}: {value:?}") };
             assert!(refusal.detail.contains(header) || refusal.reason == Reason::DelayAboveMax, "{}", refusal.detail);
             refusal.reason
         };
@@ -339,14 +341,14 @@ fn two_dialects_on_one_record_are_refused_if_the_route_understands_both() {
                 Is::DeadLetter(Reason::DialectConflict),
             );
             let (block, origins, rules) = (block(&lines), origins(), rules(&[one.dialect]));
-            let alone = admit(&record(Some(NOW), &block), &origins, &rules);
+            let alone = parse_record(&record(Some(NOW), &block), &origins, &rules);
             assert!(
-                !matches!(alone, Admission::Refused(refusal) if refusal.reason == Reason::DialectConflict)
+                !matches!(alone, ParsedRecord::Rejected(refusal) if refusal.reason == Reason::DialectConflict)
             );
         }
     }
     let lines = block(&["deliverAt: 1", "own: 1", "x-delay: 1"]);
-    let Admission::Refused(refusal) = admit(
+    let ParsedRecord::Rejected(refusal) = parse_record(
         &record(Some(NOW), &lines),
         &origins(),
         &rules(&Dialect::ALL),
@@ -386,8 +388,8 @@ fn control_headers_win() {
 fn a_header_that_a_control_header_overruled_is_not_used_up() {
     let lines = block(&["postdate-after: 5", "x-delay: 60000"]);
     let (origins, rules) = (origins(), rules(&[Dialect::RabbitMq]));
-    let dialect = |block: &[u8]| match admit(&record(Some(NOW), block), &origins, &rules) {
-        Admission::Message { body, .. } => body.dialect,
+    let dialect = |block: &[u8]| match parse_record(&record(Some(NOW), block), &origins, &rules) {
+        ParsedRecord::Message { body, .. } => body.dialect,
         other => panic!("{other:?}"),
     };
     assert_eq!(dialect(&lines), None);
@@ -408,8 +410,8 @@ fn a_delay_needs_a_timestamp_that_it_can_count_from() {
     } in TIMES
     {
         let lines = block(&[format!("{header}: 5")]);
-        let Admission::Refused(refusal) =
-            admit(&record(None, &lines), &origins(), &rules(&[dialect]))
+        let ParsedRecord::Rejected(refusal) =
+            parse_record(&record(None, &lines), &origins(), &rules(&[dialect]))
         else {
             continue;
         };
@@ -495,12 +497,12 @@ proptest! {
     #[test]
     fn a_route_without_dialects_takes_their_headers_for_any_others(lines in lines(), (timestamp, key, payload) in parts()) {
         let record = Record { key, payload, ..record(timestamp, &[]) };
-        let is_own = |line: &String| Dialects::from_iter(Dialect::ALL).find(line.split(": ").next().unwrap().as_bytes()).is_none();
+        let is_own = |line: &String| Dialects::from_iter(Dialect::ALL).find_header(line.split(": ").next().unwrap().as_bytes()).is_none();
         let own: Vec<_> = lines.iter().filter(|line| is_own(line)).cloned().collect();
         let (mut with, mut without) = (Vec::new(), Vec::new());
         prop_assert_eq!(short(&lines, &rules(&[]), record, &mut with), short(&own, &rules(&[]), record, &mut without));
         let (origins, rules) = (origins(), rules(&[]));
-        if let Admission::Message { body, .. } = admit(&Record { headers: Headers::from_block(&with), ..record }, &origins, &rules) {
+        if let ParsedRecord::Message { body, .. } = parse_record(&Record { headers: Headers::from_block(&with), ..record }, &origins, &rules) {
             prop_assert_eq!((body.dialect, body.key, body.headers), (None, key, Headers::from_block(&with)));
             prop_assert!(lines.iter().filter(|line| !is_own(line)).all(|line| stays_on_delivery(line.split(": ").next().unwrap().as_bytes())));
         }
@@ -531,8 +533,8 @@ proptest! {
         lines.reverse();
         prop_assert_eq!(short(&lines, &rules, record, &mut other), meant);
         if let Is::AtTo(_, target) | Is::Keyed(_, target, _) = meant {
-            let came_by = CameBy { topic: "orders.delayed", headers: Headers::from_block(&[]) };
-            prop_assert!(target.is_empty() || rules.target(Some(target), came_by).is_ok());
+            let came_by = TemplateInput { topic: "orders.delayed", headers: Headers::from_block(&[]) };
+            prop_assert!(target.is_empty() || rules.resolve_target(Some(target), came_by).is_ok());
         }
     }
 
@@ -547,6 +549,6 @@ proptest! {
 
     #[test]
     fn foreign_bytes_never_panic(bytes: Vec<u8>, (timestamp, _, _) in parts()) {
-        let _ = admit(&record(timestamp, &bytes), &origins(), &rules(&Dialect::ALL));
+        let _ = parse_record(&record(timestamp, &bytes), &origins(), &rules(&Dialect::ALL));
     }
 }

@@ -2,36 +2,42 @@
 
 use super::run_of;
 use crate::model::{
-    Claim, Cursor, Identity, Lease, Partition, ShardId, Timestamp, Token, Watermark,
+    Cursor, Lease, LeaseToken, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark,
 };
-use crate::store::{Advance, Append, Birth, Change, ChangeKind, List, Reading, Tally};
+use crate::store::{
+    Advance, Append, AppendEpoch, IdChange, IdChangeKind, List, NewShard, OutcomeCounts,
+};
 use std::time::Duration;
 
 pub(crate) fn shard(topic: &str) -> ShardId {
     ShardId::new("route", Partition::new(topic, 0))
 }
 
-pub(crate) fn birth(topic: &str) -> Birth {
-    Birth {
+pub(crate) fn new_shard(topic: &str) -> NewShard {
+    NewShard {
         shard: shard(topic),
-        identity: Identity("id".into()),
+        identity: SourceIdentity("id".into()),
         watermark: Watermark(0),
-        delivered: Claim::START,
+        delivered: Progress::START,
     }
 }
 
 /// The next message of the shard, at its place, in a run of its own, with the id `id<offset>`.
 pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     let offset = place.offset.0;
-    let change = Change {
+    let change = IdChange {
         id: format!("id{offset}").into(),
-        kind: ChangeKind::Schedule(place),
+        kind: IdChangeKind::Schedule(place),
     };
     let run = run_of(&format!("w{offset}"), &[place]);
-    let (reading, from, to) = (Reading::default(), Watermark(offset), Watermark(offset + 1));
+    let (reading, from, to) = (
+        AppendEpoch::default(),
+        Watermark(offset),
+        Watermark(offset + 1),
+    );
     Append {
         shard: shard(topic),
-        reading,
+        epoch: reading,
         from,
         to,
         runs: vec![run],
@@ -40,24 +46,24 @@ pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
 }
 
 pub(crate) fn lease(topic: &str) -> Lease {
-    crate::store::lease(&shard(topic), Token(7))
+    crate::store::lease(&shard(topic), LeaseToken(7))
 }
 
-pub(crate) fn advance(topic: &str, claim: Claim) -> Advance {
-    let (since, tally) = (Claim::START, Tally::default());
+pub(crate) fn advance(topic: &str, claim: Progress) -> Advance {
+    let (since, tally) = (Progress::START, OutcomeCounts::default());
     Advance {
         lease: lease(topic),
         delivered: None,
-        since,
-        tally,
+        delivered_before: since,
+        outcomes: tally,
         deletes: vec![],
-        ids: vec![],
+        delivered_ids: vec![],
         claim: Some(claim),
-        skew_max: Duration::ZERO,
+        clock_skew_max: Duration::ZERO,
     }
 }
 
-pub(crate) fn everything(topic: &str) -> List {
+pub(crate) fn list_everything(topic: &str) -> List {
     List {
         shard: shard(topic),
         from: Timestamp::AT_ONCE,

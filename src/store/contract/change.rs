@@ -1,10 +1,10 @@
 //! Promises of ids: cancel and replace, in time or too late (design.md 6, "Cancel succeeds if and only if").
 
-use super::trial::{Trial, cancel, due, place, run_of, schedule};
-use crate::model::{Claim, Cursor, Watermark};
-use crate::store::{Appended, Change};
+use super::trial::{Fixture, cancel, due, place, run_of, schedule};
+use crate::model::{Cursor, Progress, Watermark};
+use crate::store::{Appended, IdChange};
 
-const IN_TIME: Appended = Appended::Done {
+const CANCELLED: Appended = Appended::Done {
     cancelled: 1,
     missed: 0,
 };
@@ -12,38 +12,38 @@ const MISSED: Appended = Appended::Done {
     cancelled: 0,
     missed: 1,
 };
-const NEITHER: Appended = Appended::Done {
+const NO_CANCEL: Appended = Appended::Done {
     cancelled: 0,
     missed: 0,
 };
 
 /// Covers all that the cases put in.
-fn everything() -> Claim {
-    Claim::new(place(due(99, 0), 99), Watermark(99))
+fn everything() -> Progress {
+    Progress::new(place(due(99, 0), 99), Watermark(99))
 }
 
 /// A born and leased shard in which message 0, due at hour 1, waits under `id`.
-async fn one_waits(t: &Trial<'_>) -> Cursor {
-    t.born(0).await;
-    t.held(1).await;
+async fn shard_with_one_message(t: &Fixture<'_>) -> Cursor {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
     let waits = place(due(1, 0), 0);
     assert_eq!(
         t.append(0, 1, &[&run_of("a", &[waits])], &[schedule("id", waits)])
             .await,
-        NEITHER
+        NO_CANCEL
     );
     waits
 }
 
-pub(super) async fn a_cancel_of_a_waiting_message_is_confirmed_once(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
-    assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, IN_TIME);
+pub(super) async fn a_cancel_of_a_waiting_message_is_confirmed_once(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, CANCELLED);
     assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, MISSED);
-    assert_eq!(t.claimed(1, everything()).await, [waits]);
+    assert_eq!(t.claim(1, everything()).await, [waits]);
 }
 
-pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Trial<'_>) {
-    one_waits(t).await;
+pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Fixture<'_>) {
+    shard_with_one_message(t).await;
     assert_eq!(
         t.append(1, 2, &[], &[cancel("ID"), cancel("id ")]).await,
         Appended::Done {
@@ -51,70 +51,70 @@ pub(super) async fn a_cancel_that_finds_nothing_is_missed(t: &Trial<'_>) {
             missed: 2
         }
     );
-    assert_eq!(t.claimed(1, everything()).await, []);
+    assert_eq!(t.claim(1, everything()).await, []);
 }
 
-pub(super) async fn a_cancel_inside_claimed_comes_too_late(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
-    assert_eq!(t.claimed(1, Claim::new(waits, Watermark(1))).await, []);
+pub(super) async fn a_cancel_inside_claimed_comes_too_late(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    assert_eq!(t.claim(1, Progress::new(waits, Watermark(1))).await, []);
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
-    assert_eq!(t.claimed(1, everything()).await, []);
+    assert_eq!(t.claim(1, everything()).await, []);
 }
 
-pub(super) async fn a_cancel_inside_delivered_comes_too_late(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
+pub(super) async fn a_cancel_inside_delivered_comes_too_late(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
     // Delivered by an owner whose claim this store never saw: the pair alone says so.
-    t.delivered(1, Claim::new(waits, Watermark(1))).await;
+    t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
 }
 
 pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_time(
-    t: &Trial<'_>,
+    t: &Fixture<'_>,
 ) {
-    let waits = one_waits(t).await;
+    let waits = shard_with_one_message(t).await;
     // The cursor is past it, but the watermark is not: it is late, and nobody has taken it.
     assert_eq!(
-        t.claimed(1, Claim::new(place(due(5, 0), 0), Watermark(0)))
+        t.claim(1, Progress::new(place(due(5, 0), 0), Watermark(0)))
             .await,
         []
     );
-    assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, IN_TIME);
-    assert_eq!(t.claimed(1, everything()).await, [waits]);
+    assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(t.claim(1, everything()).await, [waits]);
 }
 
-pub(super) async fn a_schedule_with_the_same_id_replaces_the_waiting_message(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
+pub(super) async fn a_schedule_with_the_same_id_replaces_the_waiting_message(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
     let next = place(due(2, 0), 1);
     assert_eq!(
         t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)])
             .await,
-        IN_TIME
+        CANCELLED
     );
-    assert_eq!(t.claimed(1, everything()).await, [waits]);
+    assert_eq!(t.claim(1, everything()).await, [waits]);
 }
 
-pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
-    t.claimed(1, Claim::new(waits, Watermark(1))).await;
+pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
     let next = place(due(2, 0), 1);
     assert_eq!(
         t.append(1, 2, &[&run_of("b", &[next])], &[schedule("id", next)])
             .await,
-        NEITHER
+        NO_CANCEL
     );
     // Both are delivered; the id names the second now.
-    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, IN_TIME);
-    assert_eq!(t.claimed(1, everything()).await, [next]);
+    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(t.claim(1, everything()).await, [next]);
 }
 
-pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
+pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
     let places = [
         place(due(2, 0), 2),
         place(due(1, 5), 3),
         place(due(3, 0), 6),
     ];
-    let changes: [Change; 6] = [
+    let changes: [IdChange; 6] = [
         cancel("id"),
         schedule("id", places[0]),
         schedule("id", places[1]),
@@ -138,13 +138,16 @@ pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Trial<'_>) {
         }
     );
     assert_eq!(
-        t.claimed(1, everything()).await,
+        t.claim(1, everything()).await,
         [waits, places[1], places[0]]
     );
 }
 
-pub(super) async fn a_schedule_for_the_place_it_names_already_cancels_nothing(t: &Trial<'_>) {
-    let waits = one_waits(t).await;
-    assert_eq!(t.append(1, 2, &[], &[schedule("id", waits)]).await, NEITHER);
-    assert_eq!(t.claimed(1, everything()).await, []);
+pub(super) async fn a_schedule_for_the_place_it_names_already_cancels_nothing(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    assert_eq!(
+        t.append(1, 2, &[], &[schedule("id", waits)]).await,
+        NO_CANCEL
+    );
+    assert_eq!(t.claim(1, everything()).await, []);
 }

@@ -16,30 +16,30 @@ mod survey;
 mod tail;
 mod trial;
 
-use super::{Store, Survey};
+use super::{Store, StoreQuery};
 use crate::model::{Partition, ShardId};
 use async_trait::async_trait;
 use std::future::Future;
 use std::pin::Pin;
-pub(crate) use trial::{Trial, run_of};
+pub(crate) use trial::{Fixture, run_of};
 
 /// A store under test, and what the port has no call for.
 #[async_trait(?Send)]
-pub(crate) trait Subject {
+pub(crate) trait StoreUnderTest {
     fn store(&self) -> &dyn Store;
 
-    fn survey(&self) -> &dyn Survey;
+    fn survey(&self) -> &dyn StoreQuery;
 
     /// Leaves the store without room for births and appends, or gives it room again.
     async fn set_full(&self, full: bool);
 }
 
-type Case = for<'a> fn(&'a Trial<'a>) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+type ContractCase = for<'a> fn(&'a Fixture<'a>) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! cases {
     ($($module:ident: $($name:ident),+;)+) => {
         /// Every promise by its name.
-        const CASES: &[(&str, Case)] = &[$($((stringify!($name), |trial| Box::pin($module::$name(trial))),)+)+];
+        const CASES: &[(&str, ContractCase)] = &[$($((stringify!($name), |trial| Box::pin($module::$name(trial))),)+)+];
     };
 }
 
@@ -139,10 +139,10 @@ cases! {
 }
 
 /// Runs every case; panics at the first promise that is broken.
-pub(crate) async fn run(subject: &dyn Subject) {
+pub(crate) async fn run(subject: &dyn StoreUnderTest) {
     for (name, case) in CASES {
         let shard = ShardId::new("contract", Partition::new(*name, 7));
-        case(&Trial { subject, shard }).await;
+        case(&Fixture { subject, shard }).await;
     }
 }
 

@@ -4,14 +4,14 @@
 use super::run_of;
 use crate::clock::WallClock;
 use crate::model::{
-    Claim, Cursor, Identity, Lease, Offset, Partition, ShardId, Slice, Timestamp, Token, Watermark,
-    Worker,
+    Cursor, Lease, LeaseToken, Offset, Partition, Progress, ShardId, Slice, SourceIdentity,
+    Timestamp, Watermark, WorkerId,
 };
-use crate::run::{Name, Run};
-use crate::store::memory::Memory;
+use crate::run::{Run, RunName};
+use crate::store::memory::MemoryStore;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Birth, Change, ChangeKind, Fetch, History, List, Listed,
-    Quarantine, Reading, Renewed, Rewrite, Store, Tail, Tally,
+    Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, IdChange, IdChangeKind, Lineage, List,
+    Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns, Store, Tail,
 };
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// One call, in terms of what the sequence has done so far.
 #[derive(Clone, Debug)]
-enum Call {
+enum StoreCall {
     Open {
         watermark: u64,
         delivered: Pair,
@@ -103,14 +103,14 @@ fn timestamp(due: Due, millis: i64) -> Timestamp {
     }
 }
 
-fn claim((due, offset, watermark): Pair) -> Claim {
-    Claim::new(
+fn claim((due, offset, watermark): Pair) -> Progress {
+    Progress::new(
         Cursor::new(timestamp(due, 1), Offset(offset)),
         Watermark(watermark),
     )
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
     let due = || -1..=FAR;
     let pair = move || (due(), 0..40u64, 0..40u64);
     let message = (due(), 0..3i64, prop::option::of(0..4u8));
@@ -120,35 +120,35 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let token = || prop_oneof![4 => Just(1u8), 1 => Just(2u8)];
     let lasting = || prop::bool::weighted(0.8);
     let call = prop_oneof![
-        2 => (0..3u64, pair()).prop_map(|(watermark, delivered)| Call::Open { watermark, delivered }),
+        2 => (0..3u64, pair()).prop_map(|(watermark, delivered)| StoreCall::Open { watermark, delivered }),
         8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64)
-            .prop_map(|(ahead, messages, cancels, gap)| Call::Append { ahead, messages, cancels, gap }),
-        3 => (token(), lasting()).prop_map(|(token, lasting)| Call::Acquire { token, lasting }),
-        1 => (token(), lasting()).prop_map(|(token, lasting)| Call::Renew { token, lasting }),
-        1 => token().prop_map(|token| Call::Release { token }),
-        3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| Call::List { from, until, limit }),
-        2 => runs().prop_map(|runs| Call::Fetch { runs }),
-        3 => (-9..2i64, due(), 0..9usize).prop_map(|(after, until, limit)| Call::Tail { after, until, limit }),
+            .prop_map(|(ahead, messages, cancels, gap)| StoreCall::Append { ahead, messages, cancels, gap }),
+        3 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Acquire { token, lasting }),
+        1 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Renew { token, lasting }),
+        1 => token().prop_map(|token| StoreCall::Release { token }),
+        3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| StoreCall::List { from, until, limit }),
+        2 => runs().prop_map(|runs| StoreCall::Fetch { runs }),
+        3 => (-9..2i64, due(), 0..9usize).prop_map(|(after, until, limit)| StoreCall::Tail { after, until, limit }),
         6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
-            .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| Call::Advance { token, delivered, since, tally, deletes, ids, claim }),
-        1 => (token(), runs()).prop_map(|(token, runs)| Call::Quarantine { token, runs }),
+            .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| StoreCall::Advance { token, delivered, since, tally, deletes, ids, claim }),
+        1 => (token(), runs()).prop_map(|(token, runs)| StoreCall::Quarantine { token, runs }),
         2 => (token(), runs(), messages, prop::bool::weighted(0.8))
-            .prop_map(|(token, inputs, messages, knows_all)| Call::Rewrite { token, inputs, messages, knows_all }),
-        2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| Call::Enrol { worker, lasting }),
-        1 => (0..3u8).prop_map(|worker| Call::Resign { worker }),
-        1 => Just(Call::Erase),
+            .prop_map(|(token, inputs, messages, knows_all)| StoreCall::Rewrite { token, inputs, messages, knows_all }),
+        2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| StoreCall::Enrol { worker, lasting }),
+        1 => (0..3u8).prop_map(|worker| StoreCall::Resign { worker }),
+        1 => Just(StoreCall::Erase),
     ];
     prop::collection::vec(call, 1..40).prop_map(|mut calls| {
         calls.insert(
             0,
-            Call::Open {
+            StoreCall::Open {
                 watermark: 0,
                 delivered: (-1, u64::MAX, 0),
             },
         );
         calls.insert(
             1,
-            Call::Acquire {
+            StoreCall::Acquire {
                 token: 1,
                 lasting: true,
             },
@@ -158,55 +158,55 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// What a sequence has put in so far.
-struct World {
+struct Sequence {
     shard: ShardId,
-    runs: Vec<Run>,
-    places: Vec<Cursor>,
+    stored_runs: Vec<Run>,
+    stored_places: Vec<Cursor>,
 }
 
-impl World {
+impl Sequence {
     fn lease(&self, token: u8) -> Lease {
-        crate::store::lease(&self.shard, Token(token.into()))
+        crate::store::lease(&self.shard, LeaseToken(token.into()))
     }
 
     /// The roll is common to all sequences, which come one after the other: each has workers of its own.
-    fn worker(&self, number: u8) -> Worker {
-        Worker(self.shard.partition.index as u128 * 256 + u128::from(number))
+    fn worker(&self, number: u8) -> WorkerId {
+        WorkerId(self.shard.partition.index as u128 * 256 + u128::from(number))
     }
 
-    fn named(&self, picks: &[Index]) -> Vec<(Slice, Name)> {
+    fn keys_of(&self, picks: &[Index]) -> Vec<(Slice, RunName)> {
         let runs = picks
             .iter()
-            .filter(|_| !self.runs.is_empty())
-            .map(|pick| pick.get(&self.runs));
+            .filter(|_| !self.stored_runs.is_empty())
+            .map(|pick| pick.get(&self.stored_runs));
         runs.map(|run| (run.slice, run.name.clone())).collect()
     }
 
     fn place(&self, pick: Index) -> Cursor {
-        if self.places.is_empty() {
+        if self.stored_places.is_empty() {
             Cursor::START
         } else {
-            *pick.get(&self.places)
+            *pick.get(&self.stored_places)
         }
     }
 
     fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
-        let mut changes: Vec<Change> = cancels
+        let mut changes: Vec<IdChange> = cancels
             .iter()
-            .map(|id| Change {
+            .map(|id| IdChange {
                 id: format!("id{id}").into(),
-                kind: ChangeKind::Cancel,
+                kind: IdChangeKind::Cancel,
             })
             .collect();
-        let (runs, to) = self.runs(from, messages, &mut changes);
+        let (runs, to) = self.new_runs(from, messages, &mut changes);
         // Several of each reading, and readings that come back.
-        let reading = Reading {
-            writer: 1,
-            number: self.places.len() as u64 / 8 % 5,
+        let reading = AppendEpoch {
+            process: 1,
+            number: self.stored_places.len() as u64 / 8 % 5,
         };
         Append {
             shard: self.shard.clone(),
-            reading,
+            epoch: reading,
             from: Watermark(from),
             to: Watermark(to + gap),
             runs,
@@ -215,43 +215,43 @@ impl World {
     }
 
     /// New runs, from that offset on. Answers also the next offset.
-    fn runs(
+    fn new_runs(
         &mut self,
         from: u64,
         messages: &[Vec<Message>],
-        changes: &mut Vec<Change>,
+        changes: &mut Vec<IdChange>,
     ) -> (Vec<Run>, u64) {
         let (mut offset, mut runs) = (from, Vec::new());
         for some in messages {
             let mut places = Vec::new();
             for (due, millis, id) in some {
                 let place = Cursor::new(timestamp(*due, *millis), Offset(offset));
-                changes.extend(id.map(|id| Change {
+                changes.extend(id.map(|id| IdChange {
                     id: format!("id{id}").into(),
-                    kind: ChangeKind::Schedule(place),
+                    kind: IdChangeKind::Schedule(place),
                 }));
                 places.push(place);
                 offset += 1;
             }
             places.sort();
-            self.places.extend(&places);
+            self.stored_places.extend(&places);
             runs.push(run_of(
-                &format!("w{}", self.runs.len() + runs.len()),
+                &format!("w{}", self.stored_runs.len() + runs.len()),
                 &places,
             ));
         }
-        self.runs.extend(runs.iter().cloned());
+        self.stored_runs.extend(runs.iter().cloned());
         (runs, offset)
     }
 }
 
-fn length(lasting: bool) -> Duration {
+fn lease_length(lasting: bool) -> Duration {
     Duration::from_secs(if lasting { 3_600 } else { 0 })
 }
 
 /// What a call brings that was not there before.
 #[derive(Default)]
-struct New {
+struct NewData {
     appends: Vec<Append>,
     outputs: Vec<Run>,
     after: u64,
@@ -260,30 +260,30 @@ struct New {
 /// Makes the call and answers its outcome as text, without the store's time.
 async fn outcome(
     store: &dyn Store,
-    call: &Call,
-    world: &World,
-    new: &New,
-    (watermark, known): (u64, Claim),
+    call: &StoreCall,
+    world: &Sequence,
+    new: &NewData,
+    (watermark, known): (u64, Progress),
 ) -> String {
     let shard = world.shard.clone();
-    let runs = |picks: &[Index]| world.named(picks);
+    let runs = |picks: &[Index]| world.keys_of(picks);
     match call {
-        Call::Open {
+        StoreCall::Open {
             watermark,
             delivered,
         } => {
             let watermark = Watermark(*watermark);
-            let birth = Birth {
+            let birth = NewShard {
                 shard,
-                identity: Identity("id".into()),
+                identity: SourceIdentity("id".into()),
                 watermark,
                 delivered: claim(*delivered),
             };
             format!("{:?}", store.open(&[birth]).await)
         }
-        Call::Append { .. } => format!("{:?}", store.append(&new.appends).await),
-        Call::Acquire { token, lasting } => match store
-            .acquire(&[world.lease(*token)], length(*lasting))
+        StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
+        StoreCall::Acquire { token, lasting } => match store
+            .acquire(&[world.lease(*token)], lease_length(*lasting))
             .await
             .unwrap()
             .remove(0)
@@ -291,8 +291,8 @@ async fn outcome(
             Acquired::Granted { state, .. } => format!("{state:?}"),
             other => format!("{other:?}"),
         },
-        Call::Renew { token, lasting } => match store
-            .renew(&[world.lease(*token)], length(*lasting))
+        StoreCall::Renew { token, lasting } => match store
+            .renew(&[world.lease(*token)], lease_length(*lasting))
             .await
             .unwrap()
             .remove(0)
@@ -300,8 +300,10 @@ async fn outcome(
             Renewed::Renewed { .. } => "renewed".to_owned(),
             other => format!("{other:?}"),
         },
-        Call::Release { token } => format!("{:?}", store.release(&[world.lease(*token)]).await),
-        Call::List { from, until, limit } => {
+        StoreCall::Release { token } => {
+            format!("{:?}", store.release(&[world.lease(*token)]).await)
+        }
+        StoreCall::List { from, until, limit } => {
             let list = List {
                 shard,
                 from: timestamp(*from, 1),
@@ -310,7 +312,7 @@ async fn outcome(
             };
             format!("{:?}", store.list(&[list]).await)
         }
-        Call::Fetch { runs: picks } => format!(
+        StoreCall::Fetch { runs: picks } => format!(
             "{:?}",
             store
                 .fetch(&[Fetch {
@@ -319,7 +321,7 @@ async fn outcome(
                 }])
                 .await
         ),
-        Call::Tail {
+        StoreCall::Tail {
             after,
             until,
             limit,
@@ -337,7 +339,7 @@ async fn outcome(
                     .await
             )
         }
-        Call::Advance {
+        StoreCall::Advance {
             token,
             delivered,
             since,
@@ -349,27 +351,27 @@ async fn outcome(
             let advance = Advance {
                 lease: world.lease(*token),
                 delivered: delivered.map(claim),
-                since: since.map_or(known, claim),
-                tally: Tally {
+                delivered_before: since.map_or(known, claim),
+                outcomes: OutcomeCounts {
                     delivered: *tally,
                     cancelled: tally / 2,
                     dead_lettered: 0,
-                    sent_back: tally % 2,
+                    retried: tally % 2,
                 },
                 deletes: runs(deletes),
-                ids: ids
+                delivered_ids: ids
                     .iter()
                     .map(|(id, pick)| (format!("id{id}").into(), world.place(*pick)))
                     .collect(),
                 claim: next.map(claim),
-                skew_max: Duration::from_secs(2),
+                clock_skew_max: Duration::from_secs(2),
             };
             match store.advance(&[advance]).await.unwrap().remove(0) {
-                Advanced::Ahead { watermark, .. } => format!("ahead {watermark}"),
+                Advanced::ClockAhead { watermark, .. } => format!("ahead {watermark}"),
                 other => format!("{other:?}"),
             }
         }
-        Call::Quarantine { token, runs: picks } => {
+        StoreCall::Quarantine { token, runs: picks } => {
             format!(
                 "{:?}",
                 store
@@ -380,18 +382,18 @@ async fn outcome(
                     .await
             )
         }
-        Call::Rewrite { token, inputs, .. } => {
-            let rewrite = Rewrite {
+        StoreCall::Rewrite { token, inputs, .. } => {
+            let rewrite = ReplaceRuns {
                 lease: world.lease(*token),
-                after: new.after,
+                known_replacements: new.after,
                 inputs: runs(inputs),
                 outputs: new.outputs.clone(),
             };
-            format!("{:?}", store.rewrite(&[rewrite]).await)
+            format!("{:?}", store.replace_runs(&[rewrite]).await)
         }
-        Call::Enrol { worker, lasting } => {
+        StoreCall::Enrol { worker, lasting } => {
             let peers = store
-                .enrol(world.worker(*worker), length(*lasting))
+                .heartbeat_worker(world.worker(*worker), lease_length(*lasting))
                 .await
                 .unwrap();
             let own = peers
@@ -400,13 +402,15 @@ async fn outcome(
                 .filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
             format!("{:?}", own.collect::<Vec<_>>())
         }
-        Call::Resign { worker } => format!("{:?}", store.resign(world.worker(*worker)).await),
-        Call::Erase => format!("{:?}", store.erase(&[shard]).await),
+        StoreCall::Resign { worker } => {
+            format!("{:?}", store.remove_worker(world.worker(*worker)).await)
+        }
+        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
     }
 }
 
 /// All that the port shows of a shard. Lowest pending may be too low, so it is not compared but held against what waits.
-async fn shown(store: &dyn Store, world: &World) -> String {
+async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
     let mut state = store
         .state(std::slice::from_ref(&world.shard))
         .await
@@ -419,9 +423,12 @@ async fn shown(store: &dyn Store, world: &World) -> String {
         limit: 1_000,
     };
     let mut listed = store.list(&[all]).await.unwrap().remove(0);
-    if let Listed::Runs { history, .. } = &mut listed {
+    if let Listed::Runs {
+        lineage: history, ..
+    } = &mut listed
+    {
         // That outlives no restart everywhere.
-        *history = History::default();
+        *history = Lineage::default();
     }
     if let (Some(state), Listed::Runs { runs, .. }) = (&mut state, &listed) {
         let least = runs
@@ -432,7 +439,7 @@ async fn shown(store: &dyn Store, world: &World) -> String {
         assert!(state.lowest_pending <= least);
     }
     let runs = world
-        .runs
+        .stored_runs
         .iter()
         .map(|run| (run.slice, run.name.clone()))
         .collect();
@@ -446,7 +453,7 @@ async fn shown(store: &dyn Store, world: &World) -> String {
 }
 
 /// What every id and every cancelled place of a shard still do, told by cancelling all and by claiming everything. Changes the shard.
-async fn hidden(store: &dyn Store, world: &World) -> String {
+async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
     let known = store
         .state(std::slice::from_ref(&world.shard))
         .await
@@ -456,16 +463,16 @@ async fn hidden(store: &dyn Store, world: &World) -> String {
         return String::new();
     };
     let changes = (0..4)
-        .map(|id| Change {
+        .map(|id| IdChange {
             id: format!("id{id}").into(),
-            kind: ChangeKind::Cancel,
+            kind: IdChangeKind::Cancel,
         })
         .collect();
     let to = Watermark(watermark.0 + 1);
-    let (shard, reading) = (world.shard.clone(), Reading::default());
+    let (shard, reading) = (world.shard.clone(), AppendEpoch::default());
     let cancels = Append {
         shard,
-        reading,
+        epoch: reading,
         from: watermark,
         to,
         runs: Vec::new(),
@@ -476,21 +483,21 @@ async fn hidden(store: &dyn Store, world: &World) -> String {
         store.release(&[world.lease(token)]).await.unwrap();
     }
     store
-        .acquire(&[world.lease(1)], length(true))
+        .acquire(&[world.lease(1)], lease_length(true))
         .await
         .unwrap();
     let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
     let skew_max = Duration::ZERO;
-    let (since, tally) = (Claim::START, Tally::default());
+    let (since, tally) = (Progress::START, OutcomeCounts::default());
     let advance = Advance {
         lease: world.lease(1),
         delivered: None,
-        since,
-        tally,
+        delivered_before: since,
+        outcomes: tally,
         deletes: Vec::new(),
-        ids: Vec::new(),
+        delivered_ids: Vec::new(),
         claim,
-        skew_max,
+        clock_skew_max: skew_max,
     };
     format!(
         "{appended:?} {:?}",
@@ -500,23 +507,23 @@ async fn hidden(store: &dyn Store, world: &World) -> String {
 
 /// A store under this test.
 #[async_trait(?Send)]
-pub(crate) trait Counterpart {
+pub(crate) trait ComparedStore {
     fn store(&self) -> &dyn Store;
 
     /// Ends what it has open and begins anew with what it keeps; answers whether it can.
     async fn restart(&mut self) -> bool;
 }
 
-async fn check(
-    memory: &Memory,
-    other: &mut dyn Counterpart,
+async fn compare_sequence(
+    memory: &MemoryStore,
+    other: &mut dyn ComparedStore,
     shard: ShardId,
-    calls: &[Call],
+    calls: &[StoreCall],
 ) -> Result<(), TestCaseError> {
-    let mut world = World {
+    let mut world = Sequence {
         shard,
-        runs: Vec::new(),
-        places: Vec::new(),
+        stored_runs: Vec::new(),
+        stored_places: Vec::new(),
     };
     for call in calls {
         let known = memory
@@ -524,12 +531,12 @@ async fn check(
             .await
             .unwrap()
             .remove(0);
-        let stands = known.map_or((0, Claim::START), |state| {
+        let stands = known.map_or((0, Progress::START), |state| {
             (state.watermark.0, state.delivered)
         });
         let watermark = stands.0;
         let new = match call {
-            Call::Append {
+            StoreCall::Append {
                 ahead,
                 messages,
                 cancels,
@@ -541,50 +548,50 @@ async fn check(
                     cancels,
                     *gap,
                 );
-                New {
+                NewData {
                     appends: vec![append],
-                    ..New::default()
+                    ..NewData::default()
                 }
             }
-            Call::Rewrite {
+            StoreCall::Rewrite {
                 messages,
                 knows_all,
                 ..
             } => {
                 let glance = memory
-                    .glance(std::slice::from_ref(&world.shard))
+                    .positions(std::slice::from_ref(&world.shard))
                     .await
                     .unwrap()
                     .remove(0);
                 let after =
-                    glance.map_or(0, |glance| glance.history.rewrites) + u64::from(!knows_all);
-                New {
-                    outputs: world.runs(watermark, messages, &mut Vec::new()).0,
+                    glance.map_or(0, |glance| glance.lineage.replacements) + u64::from(!knows_all);
+                NewData {
+                    outputs: world.new_runs(watermark, messages, &mut Vec::new()).0,
                     after,
-                    ..New::default()
+                    ..NewData::default()
                 }
             }
-            _ => New::default(),
+            _ => NewData::default(),
         };
         let in_memory = outcome(memory, call, &world, &new, stands).await;
         let in_other = outcome(other.store(), call, &world, &new, stands).await;
         prop_assert_eq!(in_memory, in_other, "{:?}", call);
         prop_assert_eq!(
-            shown(memory, &world).await,
-            shown(other.store(), &world).await,
+            visible_state(memory, &world).await,
+            visible_state(other.store(), &world).await,
             "after {:?}",
             call
         );
     }
     if other.restart().await {
         prop_assert_eq!(
-            shown(memory, &world).await,
-            shown(other.store(), &world).await,
+            visible_state(memory, &world).await,
+            visible_state(other.store(), &world).await,
             "after a restart"
         );
         prop_assert_eq!(
-            hidden(memory, &world).await,
-            hidden(other.store(), &world).await,
+            hidden_state(memory, &world).await,
+            hidden_state(other.store(), &world).await,
             "after a restart"
         );
     }
@@ -592,22 +599,27 @@ async fn check(
 }
 
 /// Runs so many sequences on both stores.
-pub(crate) fn same_as_memory(
-    other: &mut dyn Counterpart,
+pub(crate) fn assert_same_as_memory(
+    other: &mut dyn ComparedStore,
     runtime: &tokio::runtime::Runtime,
     cases: u32,
 ) {
-    let memory = Memory::new(Rc::new(WallClock));
+    let memory = MemoryStore::new(Rc::new(WallClock));
     let (sequence, other) = (Cell::new(0), RefCell::new(other));
     let mut runner = TestRunner::new(Config {
         cases,
         failure_persistence: None,
         ..Config::default()
     });
-    let outcome = runner.run(&calls(), |calls| {
+    let outcome = runner.run(&call_sequences(), |calls| {
         sequence.set(sequence.get() + 1);
         let shard = ShardId::new("model", Partition::new("sequence", sequence.get()));
-        runtime.block_on(check(&memory, &mut **other.borrow_mut(), shard, &calls))
+        runtime.block_on(compare_sequence(
+            &memory,
+            &mut **other.borrow_mut(),
+            shard,
+            &calls,
+        ))
     });
     if let Err(error) = outcome {
         panic!("{error}");

@@ -1,10 +1,10 @@
 //! Runs in the place of others.
 
 use super::run_of;
-use super::trial::{HOUR, Trial, due, listing, named, place};
+use super::trial::{Fixture, HOUR, due, key_of, listing, place};
 use crate::model::{Level, Offset, Slice};
 use crate::run::Run;
-use crate::store::{Advance, Rewritten};
+use crate::store::{Advance, Replaced};
 
 /// The run of these places, in that level's slice.
 fn at(level: Level, writer: &str, places: &[crate::model::Cursor]) -> Run {
@@ -15,15 +15,15 @@ fn at(level: Level, writer: &str, places: &[crate::model::Cursor]) -> Run {
     }
 }
 
-pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let (a, b) = (
         at(Level::Far, "a", &[place(due(1, 0), 0), place(due(9, 0), 1)]),
         at(Level::Far, "b", &[place(due(2, 0), 2)]),
     );
     let left = run_of("left", &[place(due(1, 5), 3)]);
-    t.appended(0, 4, &[&a, &b, &left]).await;
-    t.held(1).await;
+    t.append_runs(0, 4, &[&a, &b, &left]).await;
+    t.take_lease(1).await;
     let hour = at(Level::Hour, "hour", &[place(due(1, 0), 0)]);
     let minute = at(
         Level::Minute,
@@ -33,7 +33,7 @@ pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Trial<'_>) {
     let far = at(Level::Far, "far", &[place(due(9, 0), 1)]);
     assert_eq!(
         t.rewrite(1, &[&a, &b], &[&hour, &minute, &far]).await,
-        Rewritten::Done
+        Replaced::Done
     );
     let (watermark, listed) = t.list_all().await;
     assert_eq!(
@@ -65,8 +65,8 @@ pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Trial<'_>) {
         .collect();
     assert_eq!(slices, [(far.slice, 1), (hour.slice, 2), (minute.slice, 2)]);
     t.advance(Advance {
-        deletes: [&hour, &minute, &far, &left].map(named).to_vec(),
-        ..t.tick(1)
+        deletes: [&hour, &minute, &far, &left].map(key_of).to_vec(),
+        ..t.empty_advance(1)
     })
     .await;
     assert_eq!(
@@ -75,17 +75,17 @@ pub(super) async fn a_rewrite_puts_runs_in_the_place_of_others(t: &Trial<'_>) {
     );
 }
 
-pub(super) async fn a_repeated_rewrite_is_done_and_changes_nothing_more(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_repeated_rewrite_is_done_and_changes_nothing_more(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let (a, b) = (
         run_of("a", &[place(due(1, 0), 0)]),
         run_of("b", &[place(due(1, 0), 1)]),
     );
-    t.appended(0, 2, &[&a, &b]).await;
-    t.held(1).await;
+    t.append_runs(0, 2, &[&a, &b]).await;
+    t.take_lease(1).await;
     let both = run_of("both", &[place(due(1, 0), 0), place(due(1, 0), 1)]);
     for _ in 0..2 {
-        assert_eq!(t.rewrite(1, &[&a, &b], &[&both]).await, Rewritten::Done);
+        assert_eq!(t.rewrite(1, &[&a, &b], &[&both]).await, Replaced::Done);
         assert_eq!(
             (t.list_all().await.1, t.state().await.pending),
             (vec![listing(&both)], 2)
@@ -93,18 +93,18 @@ pub(super) async fn a_repeated_rewrite_is_done_and_changes_nothing_more(t: &Tria
     }
 }
 
-pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let (a, gone) = (
         run_of("a", &[place(due(1, 0), 0)]),
         run_of("gone", &[place(due(1, 0), 1)]),
     );
-    t.appended(0, 2, &[&a]).await;
-    t.held(1).await;
+    t.append_runs(0, 2, &[&a]).await;
+    t.take_lease(1).await;
     let both = run_of("both", &[place(due(1, 0), 0), place(due(1, 0), 1)]);
     assert_eq!(
         t.rewrite(1, &[&a, &gone], &[&both]).await,
-        Rewritten::Changed
+        Replaced::Conflict
     );
     assert_eq!(
         (t.list_all().await.1, t.state().await.pending),
@@ -113,63 +113,69 @@ pub(super) async fn a_rewrite_of_what_is_partly_gone_writes_nothing(t: &Trial<'_
 }
 
 pub(super) async fn a_rewrite_that_does_not_know_of_all_that_there_were_writes_nothing(
-    t: &Trial<'_>,
+    t: &Fixture<'_>,
 ) {
-    t.born(0).await;
+    t.create_shard(0).await;
     let (a, b, c) = (
         run_of("a", &[place(due(1, 0), 0)]),
         run_of("b", &[place(due(1, 0), 0)]),
         run_of("c", &[place(due(1, 0), 0)]),
     );
-    t.appended(0, 1, &[&a]).await;
-    t.held(1).await;
+    t.append_runs(0, 1, &[&a]).await;
+    t.take_lease(1).await;
     assert_eq!(
-        t.rewrite_after(1, 1, &[&a], &[&b]).await,
-        Rewritten::Changed
+        t.rewrite_with_count(1, 1, &[&a], &[&b]).await,
+        Replaced::Conflict
     );
     assert_eq!(t.list_all().await.1, [listing(&a)]);
-    assert_eq!(t.rewrite_after(1, 0, &[&a], &[&b]).await, Rewritten::Done);
     assert_eq!(
-        t.rewrite_after(1, 0, &[&b], &[&c]).await,
-        Rewritten::Changed
+        t.rewrite_with_count(1, 0, &[&a], &[&b]).await,
+        Replaced::Done
     );
     assert_eq!(
-        t.rewrite_after(1, 0, &[&a], &[&b]).await,
-        Rewritten::Done,
+        t.rewrite_with_count(1, 0, &[&b], &[&c]).await,
+        Replaced::Conflict
+    );
+    assert_eq!(
+        t.rewrite_with_count(1, 0, &[&a], &[&b]).await,
+        Replaced::Done,
         "a repeat"
     );
     assert_eq!(
-        (t.list_all().await.1, t.history().await.rewrites),
+        (t.list_all().await.1, t.history().await.replacements),
         (vec![listing(&b)], 1)
     );
-    assert_eq!(t.rewrite_after(1, 1, &[&b], &[&c]).await, Rewritten::Done);
     assert_eq!(
-        (t.list_all().await.1, t.history().await.rewrites),
+        t.rewrite_with_count(1, 1, &[&b], &[&c]).await,
+        Replaced::Done
+    );
+    assert_eq!(
+        (t.list_all().await.1, t.history().await.replacements),
         (vec![listing(&c)], 2)
     );
 }
 
-pub(super) async fn only_the_holder_rewrites(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn only_the_holder_rewrites(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let (a, b) = (
         run_of("a", &[place(due(1, 0), 0)]),
         run_of("b", &[place(due(1, 0), 0)]),
     );
-    t.appended(0, 1, &[&a]).await;
-    assert_eq!(t.rewrite(1, &[&a], &[&b]).await, Rewritten::Fenced);
-    t.held(1).await;
-    assert_eq!(t.rewrite(2, &[&a], &[&b]).await, Rewritten::Fenced);
+    t.append_runs(0, 1, &[&a]).await;
+    assert_eq!(t.rewrite(1, &[&a], &[&b]).await, Replaced::Fenced);
+    t.take_lease(1).await;
+    assert_eq!(t.rewrite(2, &[&a], &[&b]).await, Replaced::Fenced);
     t.release(1).await;
     t.acquire(2, HOUR).await;
-    assert_eq!(t.rewrite(1, &[&a], &[&b]).await, Rewritten::Fenced);
+    assert_eq!(t.rewrite(1, &[&a], &[&b]).await, Replaced::Fenced);
     assert_eq!(t.list_all().await.1, [listing(&a)]);
 }
 
-pub(super) async fn what_was_all_delivered_is_rewritten_to_nothing(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn what_was_all_delivered_is_rewritten_to_nothing(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let a = run_of("a", &[place(due(1, 0), 0)]);
-    t.appended(0, 1, &[&a]).await;
-    t.held(1).await;
-    assert_eq!(t.rewrite(1, &[&a], &[]).await, Rewritten::Done);
+    t.append_runs(0, 1, &[&a]).await;
+    t.take_lease(1).await;
+    assert_eq!(t.rewrite(1, &[&a], &[]).await, Replaced::Done);
     assert_eq!((t.list_all().await.1, t.state().await.pending), (vec![], 0));
 }

@@ -1,21 +1,21 @@
 //! Promises of the tail: nothing stored past the asked watermark is left out, or the answer says that it is broken.
 
-use super::trial::{Trial, due, listing, named, place, run_of};
+use super::trial::{Fixture, due, key_of, listing, place, run_of};
 use crate::limit;
-use crate::model::{Claim, Timestamp, Watermark};
+use crate::model::{Progress, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::{Advance, Birth, Opened, TailRun, Tailed};
+use crate::store::{Advance, NewShard, Opened, TailRun, Tailed};
 
 fn with_bytes(run: &Run) -> TailRun {
     TailRun {
-        listing: listing(run),
+        entry: listing(run),
         bytes: Some(run.bytes.clone()),
     }
 }
 
 fn without_bytes(run: &Run) -> TailRun {
     TailRun {
-        listing: listing(run),
+        entry: listing(run),
         bytes: None,
     }
 }
@@ -31,12 +31,14 @@ fn all(runs: &[Run]) -> Vec<&Run> {
     runs.iter().collect()
 }
 
-pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_first(t: &Trial<'_>) {
-    t.born(7).await;
+pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_first(
+    t: &Fixture<'_>,
+) {
+    t.create_shard(7).await;
     let first = run_of("z", &[place(due(9, 0), 7)]);
     let second = run_of("a", &[place(due(1, 0), 15)]);
-    t.appended(7, 9, &[&first]).await;
-    t.appended(9, 16, &[&second]).await;
+    t.append_runs(7, 9, &[&first]).await;
+    t.append_runs(9, 16, &[&second]).await;
     assert_eq!(
         t.tail_runs(7, Timestamp::MAX, 9).await,
         (16, 16, vec![with_bytes(&first), with_bytes(&second)])
@@ -53,14 +55,14 @@ pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_fir
     assert_eq!(t.tail_runs(16, Timestamp::MAX, 9).await, (16, 16, vec![]));
 }
 
-pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let within = run_of("a", &[place(due(1, 10), 0), place(due(1, 900), 1)]);
     let beyond = run_of("b", &[place(due(2, 11), 2)]);
     let once = run_of("c", &[place(Timestamp::AT_ONCE, 3)]);
-    t.appended(0, 2, &[&within]).await;
-    t.appended(2, 3, &[&beyond]).await;
-    t.appended(3, 4, &[&once]).await;
+    t.append_runs(0, 2, &[&within]).await;
+    t.append_runs(2, 3, &[&beyond]).await;
+    t.append_runs(3, 4, &[&once]).await;
     let wanted = vec![
         with_bytes(&within),
         without_bytes(&beyond),
@@ -75,12 +77,12 @@ pub(super) async fn the_tail_sends_bytes_only_up_to_the_horizon(t: &Trial<'_>) {
     assert_eq!(t.tail_runs(0, due(1, 9), 9).await, (4, 4, wanted));
 }
 
-pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let run = run_of("a", &[place(due(1, 0), 60)]);
-    t.appended(0, 50, &[]).await;
-    t.appended(50, 61, &[&run]).await;
-    t.appended(61, 70, &[]).await;
+    t.append_runs(0, 50, &[]).await;
+    t.append_runs(50, 61, &[&run]).await;
+    t.append_runs(61, 70, &[]).await;
     assert_eq!(
         t.tail_runs(0, Timestamp::MAX, 9).await,
         (70, 70, vec![with_bytes(&run)])
@@ -88,30 +90,30 @@ pub(super) async fn a_batch_without_runs_is_no_gap_in_the_tail(t: &Trial<'_>) {
     assert_eq!(t.tail_runs(61, Timestamp::MAX, 9).await, (70, 70, vec![]));
 }
 
-pub(super) async fn the_tail_of_a_new_shard_begins_at_its_watermark(t: &Trial<'_>) {
-    t.born(5).await;
+pub(super) async fn the_tail_of_a_new_shard_begins_at_its_watermark(t: &Fixture<'_>) {
+    t.create_shard(5).await;
     assert_eq!(t.tail_runs(5, Timestamp::MAX, 9).await, (5, 5, vec![]));
     assert_eq!(
         t.tail(4, Timestamp::MAX, 9).await,
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(5)
         }
     );
 }
 
-pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let (first, second, third) = (runs(0, 2), runs(2, 5), runs(7, 1));
-    t.appended(0, 2, &all(&first)).await;
-    t.appended(2, 7, &all(&second)).await;
-    t.appended(7, 8, &all(&third)).await;
+    t.append_runs(0, 2, &all(&first)).await;
+    t.append_runs(2, 7, &all(&second)).await;
+    t.append_runs(7, 8, &all(&third)).await;
     let tailed = async |after, limit| {
         let (watermark, seen, runs) = t.tail_runs(after, Timestamp::MAX, limit).await;
         (
             watermark,
             seen,
             runs.iter()
-                .map(|run| run.listing.name.least_offset().0)
+                .map(|run| run.entry.name.least_offset().0)
                 .collect::<Vec<_>>(),
         )
     };
@@ -124,14 +126,14 @@ pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Trial<'_>) {
     assert_eq!(tailed(0, 1).await, (8, 2, vec![0, 1]));
 }
 
-pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &Trial<'_>) {
-    t.born(0).await;
+pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &Fixture<'_>) {
+    t.create_shard(0).await;
     let runs = runs(0, 2);
-    t.appended(0, 2, &all(&runs)).await;
-    t.held(1).await;
+    t.append_runs(0, 2, &all(&runs)).await;
+    t.take_lease(1).await;
     t.advance(Advance {
-        deletes: vec![named(&runs[0])],
-        ..t.tick(1)
+        deletes: vec![key_of(&runs[0])],
+        ..t.empty_advance(1)
     })
     .await;
     assert_eq!(
@@ -140,23 +142,23 @@ pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &T
     );
 }
 
-pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Trial<'_>) {
-    t.born(0).await;
-    let max = limit::TAIL_RUNS_MAX as u64;
+pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let max = limit::TAIL_BATCHES_MAX as u64;
     let (first, second, third) = (runs(0, 2), runs(2, max - 1), runs(max + 1, 1));
-    t.appended(0, 2, &all(&first)).await;
+    t.append_runs(0, 2, &all(&first)).await;
     assert_eq!(t.tail_runs(0, Timestamp::AT_ONCE, 9).await.1, 2);
-    t.appended(2, max + 1, &all(&second)).await;
+    t.append_runs(2, max + 1, &all(&second)).await;
     // One run of the first batch had to go, so none of it is complete.
     assert_eq!(
         t.tail(0, Timestamp::AT_ONCE, 9).await,
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(max + 1)
         }
     );
     assert_eq!(
         t.tail(1, Timestamp::AT_ONCE, 9).await,
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(max + 1)
         }
     );
@@ -164,7 +166,7 @@ pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Trial<'_>) 
         t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64,
         max - 1
     );
-    t.appended(max + 1, max + 2, &all(&third)).await;
+    t.append_runs(max + 1, max + 2, &all(&third)).await;
     assert_eq!(
         t.tail_runs(2, Timestamp::AT_ONCE, 9_999).await.2.len() as u64,
         max
@@ -172,12 +174,12 @@ pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Trial<'_>) 
     assert_eq!(t.list_all().await.1.len() as u64, max + 2);
 }
 
-pub(super) async fn a_store_that_went_back_breaks_the_tail(t: &Trial<'_>) {
-    t.born(0).await;
-    t.appended(0, 9, &all(&runs(0, 9))).await;
+pub(super) async fn a_store_that_went_back_breaks_the_tail(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.append_runs(0, 9, &all(&runs(0, 9))).await;
     assert_eq!(
         t.tail(10, Timestamp::MAX, 9).await,
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(9)
         }
     );
@@ -187,14 +189,14 @@ pub(super) async fn a_store_that_went_back_breaks_the_tail(t: &Trial<'_>) {
         .unwrap();
     assert_eq!(t.tail(9, Timestamp::MAX, 9).await, Tailed::Unknown);
     let opened = t
-        .open(Birth {
-            ..t.birth(3, Claim::START)
+        .open(NewShard {
+            ..t.new_shard(3, Progress::START)
         })
         .await;
-    assert!(matches!(opened, Opened::Born(_)));
+    assert!(matches!(opened, Opened::Created(_)));
     assert_eq!(
         t.tail(9, Timestamp::MAX, 9).await,
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(3)
         }
     );

@@ -1,20 +1,22 @@
 //! One case's hold on the store under test: a shard of its own and the port's calls, one request each. Promises nothing itself.
 
-use super::Subject;
+use super::StoreUnderTest;
 use crate::model::{
-    Claim, Cursor, Identity, Lease, Offset, ShardId, Slice, Timestamp, Token, Watermark,
+    Cursor, Lease, LeaseToken, Offset, Progress, ShardId, Slice, SourceIdentity, Timestamp,
+    Watermark,
 };
-use crate::run::{Name, Run, Summary};
+use crate::run::{Run, RunName, RunSummary};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Change, ChangeKind, Contents, Fetch,
-    Glance, History, List, Listed, Listing, Opened, Quarantine, Reading, Renewed, Rewrite,
-    Rewritten, State, Store, Survey, Tail, TailRun, Tailed, Tally,
+    Acquired, Advance, Advanced, Append, AppendEpoch, Appended, Fetch, IdChange, IdChangeKind,
+    Lineage, List, Listed, NewShard, Opened, OutcomeCounts, Quarantine, Renewed, ReplaceRuns,
+    Replaced, RunEntry, ShardContents, ShardPosition, Store, StoreQuery, StoredShard, Tail,
+    TailRun, Tailed,
 };
 use bytes::Bytes;
 use std::time::Duration;
 
-pub(crate) struct Trial<'a> {
-    pub(crate) subject: &'a dyn Subject,
+pub(crate) struct Fixture<'a> {
+    pub(crate) subject: &'a dyn StoreUnderTest,
     pub(crate) shard: ShardId,
 }
 
@@ -44,9 +46,9 @@ pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
         },
     );
     Run {
-        name: Name::new(format!("{writer}-0-{:x}-{:x}", places.len(), least.0)),
+        name: RunName::new(format!("{writer}-0-{:x}-{:x}", places.len(), least.0)),
         slice,
-        summary: Summary {
+        summary: RunSummary {
             count: u32::try_from(places.len()).expect("a case has few messages"),
             first,
             last,
@@ -57,50 +59,50 @@ pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
     }
 }
 
-pub(super) fn schedule(id: &str, place: Cursor) -> Change {
-    Change {
+pub(super) fn schedule(id: &str, place: Cursor) -> IdChange {
+    IdChange {
         id: id.into(),
-        kind: ChangeKind::Schedule(place),
+        kind: IdChangeKind::Schedule(place),
     }
 }
 
-pub(super) fn cancel(id: &str) -> Change {
-    Change {
+pub(super) fn cancel(id: &str) -> IdChange {
+    IdChange {
         id: id.into(),
-        kind: ChangeKind::Cancel,
+        kind: IdChangeKind::Cancel,
     }
 }
 
-pub(super) fn listing(run: &Run) -> Listing {
-    Listing {
+pub(super) fn listing(run: &Run) -> RunEntry {
+    RunEntry {
         slice: run.slice,
         name: run.name.clone(),
         least_due: run.summary.least_due(),
     }
 }
 
-pub(super) fn named(run: &Run) -> (Slice, Name) {
+pub(super) fn key_of(run: &Run) -> (Slice, RunName) {
     (run.slice, run.name.clone())
 }
 
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-impl Trial<'_> {
+impl Fixture<'_> {
     pub(super) fn store(&self) -> &dyn Store {
         self.subject.store()
     }
 
-    pub(super) fn survey(&self) -> &dyn Survey {
+    pub(super) fn survey(&self) -> &dyn StoreQuery {
         self.subject.survey()
     }
 
     pub(super) fn lease(&self, token: u128) -> Lease {
-        crate::store::lease(&self.shard, Token(token))
+        crate::store::lease(&self.shard, LeaseToken(token))
     }
 
-    pub(super) fn birth(&self, watermark: u64, delivered: Claim) -> Birth {
-        let identity = Identity("topic id 1".into());
-        Birth {
+    pub(super) fn new_shard(&self, watermark: u64, delivered: Progress) -> NewShard {
+        let identity = SourceIdentity("topic id 1".into());
+        NewShard {
             shard: self.shard.clone(),
             identity,
             watermark: Watermark(watermark),
@@ -108,21 +110,27 @@ impl Trial<'_> {
         }
     }
 
-    pub(super) async fn open(&self, birth: Birth) -> Opened {
+    pub(super) async fn open(&self, birth: NewShard) -> Opened {
         self.store().open(&[birth]).await.unwrap().remove(0)
     }
 
     /// A shard whose first offset is `watermark`, with nothing delivered.
-    pub(super) async fn born(&self, watermark: u64) {
-        let opened = self.open(self.birth(watermark, Claim::START)).await;
-        assert!(matches!(opened, Opened::Born(_)), "{opened:?}");
+    pub(super) async fn create_shard(&self, watermark: u64) {
+        let opened = self.open(self.new_shard(watermark, Progress::START)).await;
+        assert!(matches!(opened, Opened::Created(_)), "{opened:?}");
     }
 
-    pub(super) fn batch(&self, from: u64, to: u64, runs: &[&Run], changes: &[Change]) -> Append {
+    pub(super) fn append_request(
+        &self,
+        from: u64,
+        to: u64,
+        runs: &[&Run],
+        changes: &[IdChange],
+    ) -> Append {
         Append {
             shard: self.shard.clone(),
-            reading: Reading {
-                writer: 1,
+            epoch: AppendEpoch {
+                process: 1,
                 number: 1,
             },
             from: Watermark(from),
@@ -137,16 +145,16 @@ impl Trial<'_> {
         from: u64,
         to: u64,
         runs: &[&Run],
-        changes: &[Change],
+        changes: &[IdChange],
     ) -> Appended {
         self.store()
-            .append(&[self.batch(from, to, runs, changes)])
+            .append(&[self.append_request(from, to, runs, changes)])
             .await
             .unwrap()
             .remove(0)
     }
 
-    pub(super) async fn appended(&self, from: u64, to: u64, runs: &[&Run]) {
+    pub(super) async fn append_runs(&self, from: u64, to: u64, runs: &[&Run]) {
         assert_eq!(
             self.append(from, to, runs, &[]).await,
             Appended::Done {
@@ -156,7 +164,7 @@ impl Trial<'_> {
         );
     }
 
-    pub(super) async fn known(&self) -> Option<State> {
+    pub(super) async fn state_if_created(&self) -> Option<StoredShard> {
         self.store()
             .state(std::slice::from_ref(&self.shard))
             .await
@@ -165,9 +173,9 @@ impl Trial<'_> {
     }
 
     /// A glance tells the same positions.
-    pub(super) async fn state(&self) -> State {
-        let state = self.known().await.expect("the shard was born");
-        let Glance {
+    pub(super) async fn state(&self) -> StoredShard {
+        let state = self.state_if_created().await.expect("the shard was born");
+        let ShardPosition {
             watermark,
             delivered,
             ..
@@ -176,22 +184,24 @@ impl Trial<'_> {
         state
     }
 
-    pub(super) async fn glance(&self) -> Option<Glance> {
+    pub(super) async fn glance(&self) -> Option<ShardPosition> {
         self.store()
-            .glance(std::slice::from_ref(&self.shard))
+            .positions(std::slice::from_ref(&self.shard))
             .await
             .unwrap()
             .remove(0)
     }
 
     /// Told the same in every way.
-    pub(super) async fn history(&self) -> History {
-        let Glance {
-            watermark, history, ..
+    pub(super) async fn history(&self) -> Lineage {
+        let ShardPosition {
+            watermark,
+            lineage: history,
+            ..
         } = self.glance().await.expect("the shard was born");
         let listed = self.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 1).await;
         assert!(
-            matches!(listed, Listed::Runs { history: told, .. } if told == history),
+            matches!(listed, Listed::Runs { lineage: told, .. } if told == history),
             "{listed:?}"
         );
         let tailed = self.tail(watermark.0, Timestamp::AT_ONCE, 1).await;
@@ -199,8 +209,8 @@ impl Trial<'_> {
             tailed,
             Tailed::Runs {
                 watermark,
-                seen: watermark,
-                history,
+                complete_to: watermark,
+                lineage: history,
                 runs: Vec::new()
             }
         );
@@ -216,7 +226,7 @@ impl Trial<'_> {
     }
 
     /// Takes the lease and answers the store's time.
-    pub(super) async fn held(&self, token: u128) -> Timestamp {
+    pub(super) async fn take_lease(&self, token: u128) -> Timestamp {
         match self.acquire(token, HOUR).await {
             Acquired::Granted { now, .. } => now,
             other => panic!("the lease is free, yet {other:?}"),
@@ -249,12 +259,12 @@ impl Trial<'_> {
     }
 
     /// All that is listed, and the watermark that came with it.
-    pub(super) async fn list_all(&self) -> (Watermark, Vec<Listing>) {
+    pub(super) async fn list_all(&self) -> (Watermark, Vec<RunEntry>) {
         match self.list(Timestamp::AT_ONCE, Timestamp::MAX, 10_000).await {
             Listed::Runs {
                 watermark,
                 runs,
-                more: false,
+                has_more: false,
                 ..
             } => (watermark, runs),
             other => panic!("fewer runs than the limit, yet {other:?}"),
@@ -262,7 +272,7 @@ impl Trial<'_> {
     }
 
     pub(super) async fn fetch(&self, runs: &[&Run]) -> Vec<Option<Bytes>> {
-        let runs = runs.iter().map(|run| named(run)).collect();
+        let runs = runs.iter().map(|run| key_of(run)).collect();
         self.store()
             .fetch(&[Fetch {
                 shard: self.shard.clone(),
@@ -296,7 +306,7 @@ impl Trial<'_> {
         match self.tail(after, until, limit).await {
             Tailed::Runs {
                 watermark,
-                seen,
+                complete_to: seen,
                 runs,
                 ..
             } => (watermark.0, seen.0, runs),
@@ -305,16 +315,16 @@ impl Trial<'_> {
     }
 
     /// An advance that does nothing yet.
-    pub(super) fn tick(&self, token: u128) -> Advance {
+    pub(super) fn empty_advance(&self, token: u128) -> Advance {
         Advance {
             lease: self.lease(token),
             delivered: None,
-            since: Claim::START,
-            tally: Tally::default(),
+            delivered_before: Progress::START,
+            outcomes: OutcomeCounts::default(),
             deletes: Vec::new(),
-            ids: Vec::new(),
+            delivered_ids: Vec::new(),
             claim: None,
-            skew_max: Duration::from_secs(2),
+            clock_skew_max: Duration::from_secs(2),
         }
     }
 
@@ -323,11 +333,11 @@ impl Trial<'_> {
     }
 
     /// Claims, and answers the cancelled places inside the claim.
-    pub(super) async fn claimed(&self, token: u128, claim: Claim) -> Vec<Cursor> {
+    pub(super) async fn claim(&self, token: u128, claim: Progress) -> Vec<Cursor> {
         match self
             .advance(Advance {
                 claim: Some(claim),
-                ..self.tick(token)
+                ..self.empty_advance(token)
             })
             .await
         {
@@ -336,12 +346,12 @@ impl Trial<'_> {
         }
     }
 
-    pub(super) async fn delivered(&self, token: u128, delivered: Claim) {
+    pub(super) async fn acknowledge(&self, token: u128, delivered: Progress) {
         let watermark = self.state().await.watermark;
         let advanced = self
             .advance(Advance {
                 delivered: Some(delivered),
-                ..self.tick(token)
+                ..self.empty_advance(token)
             })
             .await;
         assert_eq!(
@@ -354,25 +364,25 @@ impl Trial<'_> {
     }
 
     /// Tells that delivered is at the pair now, and what was settled since the other, and deletes runs.
-    pub(super) async fn settled(
+    pub(super) async fn acknowledge_outcomes(
         &self,
-        (since, to): (Claim, Claim),
-        tally: Tally,
+        (since, to): (Progress, Progress),
+        tally: OutcomeCounts,
         deletes: &[&Run],
     ) -> Advanced {
-        let deletes = deletes.iter().map(|run| named(run)).collect();
+        let deletes = deletes.iter().map(|run| key_of(run)).collect();
         self.advance(Advance {
             delivered: Some(to),
-            since,
-            tally,
+            delivered_before: since,
+            outcomes: tally,
             deletes,
-            ..self.tick(1)
+            ..self.empty_advance(1)
         })
         .await
     }
 
     pub(super) async fn quarantine(&self, token: u128, runs: &[&Run]) -> usize {
-        let runs = runs.iter().map(|run| named(run)).collect();
+        let runs = runs.iter().map(|run| key_of(run)).collect();
         self.store()
             .quarantine(&[Quarantine {
                 lease: self.lease(token),
@@ -384,34 +394,29 @@ impl Trial<'_> {
     }
 
     /// Knowing of all that there were.
-    pub(super) async fn rewrite(
-        &self,
-        token: u128,
-        inputs: &[&Run],
-        outputs: &[&Run],
-    ) -> Rewritten {
+    pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Replaced {
         let known = self
             .glance()
             .await
-            .map_or(0, |glance| glance.history.rewrites);
-        self.rewrite_after(token, known, inputs, outputs).await
+            .map_or(0, |glance| glance.lineage.replacements);
+        self.rewrite_with_count(token, known, inputs, outputs).await
     }
 
-    pub(super) async fn rewrite_after(
+    pub(super) async fn rewrite_with_count(
         &self,
         token: u128,
         after: u64,
         inputs: &[&Run],
         outputs: &[&Run],
-    ) -> Rewritten {
+    ) -> Replaced {
         let (inputs, outputs) = (
-            inputs.iter().map(|run| named(run)).collect(),
+            inputs.iter().map(|run| key_of(run)).collect(),
             outputs.iter().map(|run| (*run).clone()).collect(),
         );
         self.store()
-            .rewrite(&[Rewrite {
+            .replace_runs(&[ReplaceRuns {
                 lease: self.lease(token),
-                after,
+                known_replacements: after,
                 inputs,
                 outputs,
             }])
@@ -420,7 +425,7 @@ impl Trial<'_> {
             .remove(0)
     }
 
-    pub(super) async fn contents(&self) -> Contents {
+    pub(super) async fn contents(&self) -> ShardContents {
         self.survey()
             .contents(std::slice::from_ref(&self.shard))
             .await

@@ -21,12 +21,12 @@
 //! In the pool the hour comes first: what falls due together lies together on disk, and is freed together.
 
 use crate::model::{Cursor, Partition, ShardId, Slice, Timestamp};
-use crate::run::Name;
+use crate::run::RunName;
 use std::ops::RangeInclusive;
 use std::str::from_utf8;
 
 /// What stands for a shard in the keys of its rows.
-pub(super) type Number = u32;
+pub(super) type ShardNumber = u32;
 
 /// See the module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +36,16 @@ pub(super) enum Key<'a> {
         deployment: &'a str,
         shard: &'a ShardId,
     },
-    Garbage(Number),
-    Ledger(Number),
-    Count(Number, Option<Slice>),
-    Order(Number, Timestamp, &'a Name),
-    Run(Number, Slice, &'a Name),
-    Id(Number, &'a str),
-    Cancelled(Number, Cursor),
-    Bytes(Number, Slice, &'a Name),
-    Aside(Number, &'a Name),
-    Sweep,
+    Garbage(ShardNumber),
+    Ledger(ShardNumber),
+    Count(ShardNumber, Option<Slice>),
+    Order(ShardNumber, Timestamp, &'a RunName),
+    Run(ShardNumber, Slice, &'a RunName),
+    Id(ShardNumber, &'a str),
+    Cancelled(ShardNumber, Cursor),
+    Bytes(ShardNumber, Slice, &'a RunName),
+    Quarantined(ShardNumber, &'a RunName),
+    GcMarker,
 }
 
 /// First letters. Those of a shard's index rows are all that a garbage number can have left in the index.
@@ -64,8 +64,11 @@ const SWEEP: u8 = b's';
 const OF_A_SHARD: [u8; 6] = [LEDGER, COUNT, ORDER, RUN, ID, CANCELLED];
 
 impl Key<'_> {
-    pub(super) fn is_of_pool(self) -> bool {
-        matches!(self, Self::Bytes(..) | Self::Aside(..) | Self::Sweep)
+    pub(super) fn is_in_pool(self) -> bool {
+        matches!(
+            self,
+            Self::Bytes(..) | Self::Quarantined(..) | Self::GcMarker
+        )
     }
 
     pub(super) fn to_bytes(self) -> Vec<u8> {
@@ -102,7 +105,7 @@ impl Key<'_> {
             }
             Self::Cancelled(number, place) => {
                 push_number(&mut key, CANCELLED, number);
-                key.extend(super::form::place(place));
+                key.extend(super::codec::place(place));
             }
             Self::Bytes(number, slice, name) => {
                 key.push(BYTES);
@@ -110,24 +113,24 @@ impl Key<'_> {
                 key.extend(number.to_be_bytes());
                 key.extend(name.as_str().as_bytes());
             }
-            Self::Aside(number, name) => {
+            Self::Quarantined(number, name) => {
                 push_number(&mut key, ASIDE, number);
                 key.extend(name.as_str().as_bytes());
             }
-            Self::Sweep => key.push(SWEEP),
+            Self::GcMarker => key.push(SWEEP),
         }
         key
     }
 }
 
-fn push_number(key: &mut Vec<u8>, letter: u8, number: Number) {
+fn push_number(key: &mut Vec<u8>, letter: u8, number: ShardNumber) {
     key.push(letter);
     key.extend(number.to_be_bytes());
 }
 
 /// Start, then level: in the order of time.
 fn push_slice(key: &mut Vec<u8>, slice: Slice) {
-    key.extend(super::form::slice(slice));
+    key.extend(super::codec::slice(slice));
 }
 
 fn push_text(key: &mut Vec<u8>, text: &str) {
@@ -146,28 +149,28 @@ pub(super) fn all_garbage() -> Vec<u8> {
     vec![GARBAGE]
 }
 
-pub(super) fn all_counts(number: Number) -> Vec<u8> {
+pub(super) fn all_counts(number: ShardNumber) -> Vec<u8> {
     prefix(COUNT, number)
 }
 
-pub(super) fn all_runs(number: Number) -> Vec<u8> {
+pub(super) fn all_runs(number: ShardNumber) -> Vec<u8> {
     prefix(RUN, number)
 }
 
-pub(super) fn all_aside(number: Number) -> Vec<u8> {
+pub(super) fn all_aside(number: ShardNumber) -> Vec<u8> {
     prefix(ASIDE, number)
 }
 
-pub(super) fn all_cancelled(number: Number) -> Vec<u8> {
+pub(super) fn all_cancelled(number: ShardNumber) -> Vec<u8> {
     prefix(CANCELLED, number)
 }
 
 /// What the index rows of a shard begin with. The runs come last: by them the bytes are found.
-pub(super) fn all_of_a_shard(number: Number) -> [Vec<u8>; 6] {
+pub(super) fn all_of_a_shard(number: ShardNumber) -> [Vec<u8>; 6] {
     OF_A_SHARD.map(|letter| prefix(letter, number))
 }
 
-fn prefix(letter: u8, number: Number) -> Vec<u8> {
+fn prefix(letter: u8, number: ShardNumber) -> Vec<u8> {
     let mut key = Vec::with_capacity(5);
     push_number(&mut key, letter, number);
     key
@@ -175,7 +178,7 @@ fn prefix(letter: u8, number: Number) -> Vec<u8> {
 
 /// The order rows of least dues in `from..=until`.
 pub(super) fn order_range(
-    number: Number,
+    number: ShardNumber,
     from: Timestamp,
     until: Timestamp,
 ) -> RangeInclusive<Vec<u8>> {
@@ -185,7 +188,7 @@ pub(super) fn order_range(
     order_from(number, from)..=last
 }
 
-fn order_from(number: Number, least_due: Timestamp) -> Vec<u8> {
+fn order_from(number: ShardNumber, least_due: Timestamp) -> Vec<u8> {
     let mut key = prefix(ORDER, number);
     key.extend(least_due.to_ordered_bits().to_be_bytes());
     key
@@ -193,7 +196,7 @@ fn order_from(number: Number, least_due: Timestamp) -> Vec<u8> {
 
 /// The cancelled rows of places in `from..=until`.
 pub(super) fn cancelled_range(
-    number: Number,
+    number: ShardNumber,
     from: Cursor,
     until: Cursor,
 ) -> RangeInclusive<Vec<u8>> {
@@ -218,43 +221,43 @@ fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// The number in a garbage row's key.
-pub(super) fn garbage(key: &[u8]) -> Option<Number> {
-    Some(Number::from_be_bytes(key.get(1..)?.try_into().ok()?))
+pub(super) fn garbage(key: &[u8]) -> Option<ShardNumber> {
+    Some(ShardNumber::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
 /// The slice that a count row is about, `None` inside: the quarantine.
 pub(super) fn counted(key: &[u8]) -> Option<Option<Slice>> {
     match key.get(5..)? {
         [] => Some(None),
-        slice => super::form::to_slice(slice).map(Some),
+        slice => super::codec::to_slice(slice).map(Some),
     }
 }
 
 /// Least due and name of the run that an order row is about.
-pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, Name)> {
+pub(super) fn ordered(key: &[u8]) -> Option<(Timestamp, RunName)> {
     let (due, rest) = key.get(5..)?.split_first_chunk::<8>()?;
     let (_least_offset, name) = rest.split_first_chunk::<8>()?;
     Some((
         Timestamp::from_ordered_bits(u64::from_be_bytes(*due)),
-        Name::new(from_utf8(name).ok()?),
+        RunName::new(from_utf8(name).ok()?),
     ))
 }
 
 /// Slice and name of the run that a run row is about.
-pub(super) fn named(key: &[u8]) -> Option<(Slice, Name)> {
+pub(super) fn named(key: &[u8]) -> Option<(Slice, RunName)> {
     let (slice, name) = key.get(5..)?.split_first_chunk::<9>()?;
     Some((
-        super::form::to_slice(slice)?,
-        Name::new(from_utf8(name).ok()?),
+        super::codec::to_slice(slice)?,
+        RunName::new(from_utf8(name).ok()?),
     ))
 }
 
 /// The name of the run that an aside row holds.
-pub(super) fn aside(key: &[u8]) -> Option<Name> {
-    Some(Name::new(from_utf8(key.get(5..)?).ok()?))
+pub(super) fn aside(key: &[u8]) -> Option<RunName> {
+    Some(RunName::new(from_utf8(key.get(5..)?).ok()?))
 }
 
 /// The place that a cancelled row is about.
 pub(super) fn cancelled(key: &[u8]) -> Option<Cursor> {
-    super::form::to_place(key.get(5..)?)
+    super::codec::to_place(key.get(5..)?)
 }

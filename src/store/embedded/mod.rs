@@ -13,39 +13,40 @@
 //!
 //! Leases, tails and the roll of workers are not kept on disk: who uses them ends with this process.
 
-mod draft;
-mod fault;
-mod folder;
-mod form;
-mod inspection;
-mod journal;
+mod codec;
+mod data_dir;
+mod describe;
+mod disk_space;
+mod error;
+mod gc;
+mod journal_repair;
 mod key;
+mod query;
 mod reader;
-mod registry;
-mod room;
 mod shard;
-mod shared;
-mod survey;
-mod sweep;
+mod shards;
+mod shared_tables;
 #[cfg(test)]
 mod tests;
+mod write_batch;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, History, List,
-    Listed, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Lineage, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
+    StoredShard, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
-use crate::model::{Lease, ShardId, Worker};
+use crate::model::{Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
-use folder::{Folder, Rows, Sizes};
-pub(crate) use inspection::{Inspection, Use};
-use reader::{Reading, View};
-use registry::{Registry, Surroundings};
-use room::Room;
-use shared::Shared;
+use data_dir::{DataDir, Sizes, Tables};
+pub(crate) use describe::{FolderDescription, FolderUse};
+use disk_space::DiskSpace;
+use reader::{ReadCall, ReadView};
+use shards::{Context, Shards};
+use shared_tables::SharedTables;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -53,7 +54,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use writer::{Call, Settle, Writer};
+use writer::{Complete, WriteCall, Writer};
 
 /// Where the store lies, and whose.
 #[derive(Clone, Debug)]
@@ -65,7 +66,7 @@ pub(crate) struct Options {
 
 /// How long the threads may take to end: one that frees the disk is in the midst of files. What was answered is on disk whether they end
 /// or not.
-const PATIENCE: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle on the store; clones share it. The last one that is dropped ends the threads and waits for them.
 #[derive(Clone)]
@@ -83,8 +84,8 @@ struct Threads {
 }
 
 struct Calls {
-    write: mpsc::Sender<Call>,
-    read: mpsc::Sender<Reading>,
+    write: mpsc::Sender<WriteCall>,
+    read: mpsc::Sender<ReadCall>,
     /// Dropped, it ends the sweeper.
     _sweep: SyncSender<()>,
 }
@@ -98,7 +99,7 @@ impl Embedded {
         Self::open_with(
             options,
             Sizes::DEFAULT,
-            Room::new(options.path.clone()),
+            DiskSpace::new(options.path.clone()),
             clock,
         )
     }
@@ -106,12 +107,12 @@ impl Embedded {
     fn open_with(
         options: &Options,
         sizes: Sizes,
-        room: Room,
+        room: DiskSpace,
         clock: impl Clock + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let folder =
-            Folder::take(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
-        let here = Surroundings {
+            DataDir::lock(&options.path).map_err(|refused| Error::Unusable(refused.to_string()))?;
+        let here = Context {
             deployment: options.deployment.as_str().into(),
             clock: Arc::new(clock),
             room,
@@ -119,12 +120,12 @@ impl Embedded {
         let holders = BTreeMap::new();
         let opened = folder
             .open(&sizes)
-            .and_then(|rows| Ok((rows.clone(), Registry::load(rows, here.clone(), &holders)?)));
+            .and_then(|rows| Ok((rows.clone(), Shards::load(rows, here.clone(), &holders)?)));
         let (rows, registry) = opened.map_err(|error| Error::Unusable(damaged(options, &error)))?;
-        let shared = Arc::new(Shared::new(rows));
-        shared.set_size(registry.size());
-        let (write, calls) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
-        let (read, readings) = mpsc::channel(limit::EMBEDDED_CALLS_MAX);
+        let shared = Arc::new(SharedTables::new(rows));
+        shared.set_stored(registry.size());
+        let (write, calls) = mpsc::channel(limit::EMBEDDED_QUEUED_CALLS_MAX);
+        let (read, readings) = mpsc::channel(limit::EMBEDDED_QUEUED_CALLS_MAX);
         let (sweep, stop) = sync_channel(1);
         let deployment = here.deployment.clone();
         let writer = Writer {
@@ -134,7 +135,7 @@ impl Embedded {
             calls,
             shared: shared.clone(),
             registry: Some(registry),
-            holders,
+            leases: holders,
         };
         let (reading, sweeping) = (shared.clone(), shared);
         let (ends, ended) = sync_channel(1);
@@ -153,9 +154,7 @@ impl Embedded {
         threads.start("store-reader", &ends, move || {
             reader::serve(readings, &reading)
         })?;
-        threads.start("store-sweeper", &ends, move || {
-            sweep::serve(&stop, &sweeping)
-        })?;
+        threads.start("store-sweeper", &ends, move || gc::serve(&stop, &sweeping))?;
         Ok(Self {
             deployment,
             threads: Arc::new(threads),
@@ -165,13 +164,13 @@ impl Embedded {
     /// Does a call on the writer's thread; answers when its changes are on disk.
     async fn write<A: Send + 'static>(
         &self,
-        call: impl FnOnce(&mut Registry) -> Result<A, fault::Fault> + Send + 'static,
+        call: impl FnOnce(&mut Shards) -> Result<A, error::CallError> + Send + 'static,
     ) -> Result<A, Error> {
         let (reply, answer) = oneshot::channel();
-        let call: Call = Box::new(move |registry| {
+        let call: WriteCall = Box::new(move |registry| {
             let outcome = registry.and_then(|registry| registry.attempt(call));
             // Nobody waits any more: the caller was dropped, and what is done is done.
-            let settle: Settle =
+            let settle: Complete =
                 Box::new(move |written| _ = reply.send(written.clone().and(outcome)));
             settle
         });
@@ -183,12 +182,12 @@ impl Embedded {
     /// Reads on the reader's thread.
     async fn read<A: Send + 'static>(
         &self,
-        read: impl FnOnce(&View<'_>) -> Result<A, Error> + Send + 'static,
+        read: impl FnOnce(&ReadView<'_>) -> Result<A, Error> + Send + 'static,
     ) -> Result<A, Error> {
         let (reply, answer) = oneshot::channel();
         let deployment = self.deployment.clone();
-        let reading: Reading = Box::new(move |rows: Result<&Rows, Error>| {
-            _ = reply.send(rows.and_then(|rows| read(&View::new(rows, &deployment))))
+        let reading: ReadCall = Box::new(move |rows: Result<&Tables, Error>| {
+            _ = reply.send(rows.and_then(|rows| read(&ReadView::new(rows, &deployment))))
         });
         self.calls().read.send(reading).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
@@ -207,7 +206,7 @@ fn ended() -> Error {
 }
 
 fn damaged(options: &Options, error: &fjall::Error) -> String {
-    let (path, error) = (options.path.display(), fault::describe(error));
+    let (path, error) = (options.path.display(), error::explain(error));
     format!(
         "{path} cannot be opened: {error}. If the disk is in order, the store in it is damaged: move the folder away and start again, and \
          what waited is read again from the sources as far as they retain it"
@@ -238,7 +237,10 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.calls = None;
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if matches!(ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout)) {
+        if matches!(
+            ended.recv_timeout(JOIN_TIMEOUT),
+            Err(RecvTimeoutError::Timeout)
+        ) {
             tracing::warn!("the embedded store does not end in time: its threads are left behind");
             return;
         }
@@ -253,7 +255,7 @@ impl Drop for Threads {
 
 #[async_trait(?Send)]
 impl Store for Embedded {
-    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let births = births.to_vec();
         self.write(move |registry| registry.open(&births)).await
     }
@@ -263,15 +265,15 @@ impl Store for Embedded {
         self.write(move |registry| registry.append(&appends)).await
     }
 
-    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         let shards = shards.to_vec();
         self.write(move |registry| Ok(registry.state(&shards)))
             .await
     }
 
-    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         let shards = shards.to_vec();
-        self.write(move |registry| Ok(registry.glance(&shards)))
+        self.write(move |registry| Ok(registry.positions(&shards)))
             .await
     }
 
@@ -299,7 +301,7 @@ impl Store for Embedded {
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
         // Before the names are read, as nobody who is there sees a folder go back.
         let glances = self
-            .glance(
+            .positions(
                 &requests
                     .iter()
                     .map(|request| request.shard.clone())
@@ -308,7 +310,7 @@ impl Store for Embedded {
             .await?;
         let histories: Vec<_> = glances
             .iter()
-            .map(|glance| glance.map_or_else(History::default, |glance| glance.history))
+            .map(|glance| glance.map_or_else(Lineage::default, |glance| glance.lineage))
             .collect();
         let requests = requests.to_vec();
         self.read(move |view| view.list(&requests, &histories))
@@ -325,7 +327,7 @@ impl Store for Embedded {
         let mut tails = self
             .write(move |registry| Ok(registry.tail(&asked)))
             .await?;
-        super::fetch_tails(self, requests, &mut tails).await?;
+        super::fetch_tail_bytes(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
@@ -341,20 +343,24 @@ impl Store for Embedded {
             .await
     }
 
-    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         let requests = requests.to_vec();
-        self.write(move |registry| registry.rewrite(&requests))
+        self.write(move |registry| registry.replace_runs(&requests))
             .await
     }
 
-    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.write(move |registry| Ok(registry.enrol(worker, length)))
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.write(move |registry| Ok(registry.heartbeat_worker(worker, length)))
             .await
     }
 
-    async fn resign(&self, worker: Worker) -> Result<(), Error> {
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
         self.write(move |registry| {
-            registry.resign(worker);
+            registry.remove_worker(worker);
             Ok(())
         })
         .await

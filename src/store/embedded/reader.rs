@@ -1,25 +1,25 @@
 //! The thread that reads runs and lists them, apart from the writes: a big fetch holds no commit up. Each call sees one moment of the
 //! database, and in it the watermark and all that was stored below.
 
-use super::fault::{describe, readable, unavailable};
-use super::folder::Rows;
-use super::form::{self, Meta};
+use super::codec::{self, MetaRow};
+use super::data_dir::Tables;
+use super::error::{empty_if_damaged, explain, unavailable};
 use super::key::{self, Key};
-use super::shared::Shared;
+use super::shared_tables::SharedTables;
 use crate::limit;
 use crate::model::{Cursor, ShardId, Slice};
-use crate::run::Name;
-use crate::store::{Error, Fetch, History, List, Listed, Listing};
+use crate::run::RunName;
+use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry};
 use bytes::Bytes;
 use fjall::{Readable as _, Snapshot};
 use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 /// Reads, and tells the caller.
-pub(super) type Reading = Box<dyn FnOnce(Result<&Rows, Error>) + Send>;
+pub(super) type ReadCall = Box<dyn FnOnce(Result<&Tables, Error>) + Send>;
 
 /// Serves until nobody can call any more.
-pub(super) fn serve(mut calls: Receiver<Reading>, shared: &Arc<Shared>) {
+pub(super) fn serve(mut calls: Receiver<ReadCall>, shared: &Arc<SharedTables>) {
     while let Some(call) = calls.blocking_recv() {
         shared.with_rows(|rows| {
             call(rows.ok_or_else(|| {
@@ -30,14 +30,14 @@ pub(super) fn serve(mut calls: Receiver<Reading>, shared: &Arc<Shared>) {
 }
 
 /// One moment of the database.
-pub(super) struct View<'a> {
-    rows: &'a Rows,
+pub(super) struct ReadView<'a> {
+    rows: &'a Tables,
     snapshot: Snapshot,
     deployment: &'a str,
 }
 
-impl<'a> View<'a> {
-    pub(super) fn new(rows: &'a Rows, deployment: &'a str) -> Self {
+impl<'a> ReadView<'a> {
+    pub(super) fn new(rows: &'a Tables, deployment: &'a str) -> Self {
         Self {
             rows,
             snapshot: rows.db.snapshot(),
@@ -48,9 +48,9 @@ impl<'a> View<'a> {
     pub(super) fn list(
         &self,
         requests: &[List],
-        histories: &[History],
+        histories: &[Lineage],
     ) -> Result<Vec<Listed>, Error> {
-        let list = |(request, history): (_, &History)| {
+        let list = |(request, history): (_, &Lineage)| {
             self.list_one(request, *history)
                 .map_err(|error| unavailable(&error))
         };
@@ -77,13 +77,13 @@ impl<'a> View<'a> {
         let found = self
             .snapshot
             .get(&self.rows.index, Key::Id(meta.number, id).to_bytes())?;
-        let place = found.and_then(|value| form::to_place(&value));
+        let place = found.and_then(|value| codec::to_place(&value));
         // The id of a delivered message goes a little after it.
-        Ok(place.filter(|place| !meta.positions.delivered.covers(*place)))
+        Ok(place.filter(|place| !meta.meta.delivered.covers(*place)))
     }
 
     /// `None`: unborn, or not what this version writes.
-    fn meta(&self, shard: &ShardId) -> fjall::Result<Option<Meta>> {
+    fn meta(&self, shard: &ShardId) -> fjall::Result<Option<MetaRow>> {
         let key = Key::Meta {
             deployment: self.deployment,
             shard,
@@ -91,14 +91,14 @@ impl<'a> View<'a> {
         Ok(self
             .snapshot
             .get(&self.rows.index, key.to_bytes())?
-            .and_then(|value| form::to_meta(&value)))
+            .and_then(|value| codec::to_meta(&value)))
     }
 
-    fn list_one(&self, request: &List, history: History) -> fjall::Result<Listed> {
+    fn list_one(&self, request: &List, history: Lineage) -> fjall::Result<Listed> {
         let Some(meta) = self.meta(&request.shard)? else {
             return Ok(Listed::Unknown);
         };
-        let limit = request.limit.min(limit::ROWS_MAX);
+        let limit = request.limit.min(limit::REQUESTED_RUNS_MAX);
         let range = key::order_range(meta.number, request.from, request.until);
         let mut runs = Vec::new();
         if !range.is_empty() {
@@ -114,10 +114,10 @@ impl<'a> View<'a> {
         let more = runs.len() > limit;
         runs.truncate(limit);
         Ok(Listed::Runs {
-            watermark: meta.positions.watermark,
-            history,
+            watermark: meta.meta.watermark,
+            lineage: history,
             runs,
-            more,
+            has_more: more,
         })
     }
 
@@ -132,9 +132,9 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    fn bytes(&self, meta: &Meta, slice: Slice, name: &Name) -> fjall::Result<Option<Bytes>> {
+    fn bytes(&self, meta: &MetaRow, slice: Slice, name: &RunName) -> fjall::Result<Option<Bytes>> {
         let key = Key::Bytes(meta.number, slice, name).to_bytes();
-        let read = readable(
+        let read = empty_if_damaged(
             self.snapshot
                 .get(&self.rows.pool, key)
                 .map(|found| found.map(Bytes::from)),
@@ -151,17 +151,18 @@ impl<'a> View<'a> {
     }
 }
 
-fn listing(key: &[u8], value: &[u8]) -> Option<Listing> {
-    let listing = key::ordered(key)
-        .zip(form::to_slice(value))
-        .map(|((least_due, name), slice)| Listing {
-            slice,
-            name,
-            least_due,
-        });
+fn listing(key: &[u8], value: &[u8]) -> Option<RunEntry> {
+    let listing =
+        key::ordered(key)
+            .zip(codec::to_slice(value))
+            .map(|((least_due, name), slice)| RunEntry {
+                slice,
+                name,
+                least_due,
+            });
     if listing.is_none() {
         tracing::error!(
-            error = describe(&fjall::Error::Unrecoverable),
+            error = explain(&fjall::Error::Unrecoverable),
             "the embedded store lists a run that cannot be named"
         );
     }

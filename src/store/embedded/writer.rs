@@ -3,32 +3,32 @@
 //!
 //! After an error it begins anew with the next call: opens the folder, and reads what is on disk.
 
-use super::fault::{describe, unavailable};
-use super::folder::{Folder, Sizes};
-use super::registry::{Registry, Surroundings};
-use super::shared::Shared;
+use super::data_dir::{DataDir, Sizes};
+use super::error::{explain, unavailable};
+use super::shards::{Context, Shards};
+use super::shared_tables::SharedTables;
 use crate::model::ShardId;
 use crate::store::Error;
-use crate::store::shard::Holder;
+use crate::store::shard::LeaseHolder;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
 /// Does a call, and says what to tell the caller once it is known whether the changes are on disk.
-pub(super) type Call = Box<dyn FnOnce(Result<&mut Registry, Error>) -> Settle + Send>;
-pub(super) type Settle = Box<dyn FnOnce(&Result<(), Error>)>;
+pub(super) type WriteCall = Box<dyn FnOnce(Result<&mut Shards, Error>) -> Complete + Send>;
+pub(super) type Complete = Box<dyn FnOnce(&Result<(), Error>)>;
 
 /// See the module's page.
 pub(super) struct Writer {
-    pub(super) folder: Folder,
+    pub(super) folder: DataDir,
     pub(super) sizes: Sizes,
-    pub(super) here: Surroundings,
-    pub(super) calls: Receiver<Call>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) here: Context,
+    pub(super) calls: Receiver<WriteCall>,
+    pub(super) shared: Arc<SharedTables>,
     /// `None`: the folder is to be opened.
-    pub(super) registry: Option<Registry>,
-    pub(super) holders: BTreeMap<ShardId, Holder>,
+    pub(super) registry: Option<Shards>,
+    pub(super) leases: BTreeMap<ShardId, LeaseHolder>,
 }
 
 impl Writer {
@@ -40,8 +40,8 @@ impl Writer {
     }
 
     /// The next call. While there is none, what erased shards have left is deleted.
-    fn next(&mut self) -> Option<Call> {
-        while self.registry.as_ref().is_some_and(Registry::has_garbage) {
+    fn next(&mut self) -> Option<WriteCall> {
+        while self.registry.as_ref().is_some_and(Shards::has_garbage) {
             match self.calls.try_recv() {
                 Ok(call) => return Some(call),
                 Err(TryRecvError::Disconnected) => return None,
@@ -56,14 +56,14 @@ impl Writer {
             return;
         };
         let cleaned = registry
-            .attempt(Registry::clean)
+            .attempt(Shards::delete_garbage)
             .and_then(|()| registry.commit());
         if cleaned.is_err() {
             self.close();
         }
     }
 
-    fn turn(&mut self, first: Call) {
+    fn turn(&mut self, first: WriteCall) {
         if let Err(error) = self.reopen() {
             first(Err(error))(&Ok(()));
             return;
@@ -76,7 +76,7 @@ impl Writer {
             settles.push(call(Ok(registry)));
         }
         let written = registry.commit();
-        self.shared.set_size(registry.size());
+        self.shared.set_stored(registry.size());
         settles.into_iter().for_each(|settle| settle(&written));
         if written.is_err() {
             self.close();
@@ -88,15 +88,14 @@ impl Writer {
         if self.registry.is_none() {
             let failed = |error: fjall::Error| {
                 tracing::warn!(
-                    error = describe(&error),
+                    error = explain(&error),
                     "the embedded store's folder cannot be opened"
                 );
                 unavailable(&error)
             };
             let rows = self.folder.open(&self.sizes).map_err(failed)?;
-            self.registry = Some(
-                Registry::load(rows.clone(), self.here.clone(), &self.holders).map_err(failed)?,
-            );
+            self.registry =
+                Some(Shards::load(rows.clone(), self.here.clone(), &self.leases).map_err(failed)?);
             self.shared.set_rows(Some(rows));
         }
         Ok(())
@@ -105,7 +104,7 @@ impl Writer {
     /// Lets go of the database, so that it can be opened again. Who reads from it is waited for.
     fn close(&mut self) {
         if let Some(registry) = self.registry.take() {
-            self.holders = registry.holders();
+            self.leases = registry.holders();
         }
         self.shared.set_rows(None);
     }

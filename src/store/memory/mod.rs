@@ -7,16 +7,16 @@
 mod shard;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Balance, Birth, Contents, Error, Fetch, Glance,
-    List, Listed, Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Survey,
-    Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardContents, ShardPosition,
+    Store, StoreQuery, StoredShard, Tail, Tailed,
 };
 use crate::clock::Clock;
-use crate::model::{Cursor, Lease, ShardId, Token, Worker};
-use crate::store::roll::Roll;
+use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
+use crate::store::live_workers::LiveWorkers;
 use async_trait::async_trait;
 use bytes::Bytes;
-use shard::Shard;
+use shard::MemoryShard;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,54 +24,54 @@ use std::time::Duration;
 
 /// A handle on the store; clones share it.
 #[derive(Clone)]
-pub(crate) struct Memory {
-    inner: Rc<Inner>,
+pub(crate) struct MemoryStore {
+    inner: Rc<StoreContents>,
 }
 
-struct Inner {
+struct StoreContents {
     clock: Rc<dyn Clock>,
-    shards: RefCell<BTreeMap<ShardId, Shard>>,
-    roll: RefCell<Roll>,
+    shards: RefCell<BTreeMap<ShardId, MemoryShard>>,
+    workers: RefCell<LiveWorkers>,
     is_full: Cell<bool>,
     is_down: Cell<bool>,
 }
 
 /// What the store held at some moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot(BTreeMap<ShardId, Shard>, Roll);
+pub(crate) struct StoreSnapshot(BTreeMap<ShardId, MemoryShard>, LiveWorkers);
 
-impl Memory {
+impl MemoryStore {
     /// An empty store whose own time is `clock`'s.
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
         let (is_full, is_down) = (Cell::new(false), Cell::new(false));
         Self {
-            inner: Rc::new(Inner {
+            inner: Rc::new(StoreContents {
                 clock,
                 shards: RefCell::default(),
-                roll: RefCell::default(),
+                workers: RefCell::default(),
                 is_full,
                 is_down,
             }),
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot(
+    pub(crate) fn snapshot(&self) -> StoreSnapshot {
+        StoreSnapshot(
             self.inner.shards.borrow().clone(),
-            self.inner.roll.borrow().clone(),
+            self.inner.workers.borrow().clone(),
         )
     }
 
     /// Forgets what was acknowledged since, as a failover may.
-    pub(crate) fn roll_back_to(&self, snapshot: &Snapshot) {
+    pub(crate) fn roll_back_to(&self, snapshot: &StoreSnapshot) {
         self.inner.shards.replace(snapshot.0.clone());
-        self.inner.roll.replace(snapshot.1.clone());
+        self.inner.workers.replace(snapshot.1.clone());
     }
 
     /// Forgets everything.
     pub(crate) fn wipe(&self) {
         self.inner.shards.take();
-        self.inner.roll.take();
+        self.inner.workers.take();
     }
 
     /// While full, births, appends and rewrites answer [`Error::Full`].
@@ -85,25 +85,25 @@ impl Memory {
     }
 
     /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
-    pub(crate) fn corrupt(&self, shard: &ShardId, nth: usize) -> bool {
+    pub(crate) fn corrupt_run(&self, shard: &ShardId, nth: usize) -> bool {
         self.inner
             .shards
             .borrow_mut()
             .get_mut(shard)
-            .is_some_and(|shard| shard.corrupt(nth))
+            .is_some_and(|shard| shard.corrupt_run(nth))
     }
 
     /// Whose lease of the shard has not run out.
-    pub(crate) fn holder(&self, shard: &ShardId) -> Option<Token> {
+    pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
         self.inner
             .shards
             .borrow()
             .get(shard)?
-            .holder(self.inner.clock.now())
+            .lease_holder(self.inner.clock.now())
     }
 
     /// The places that are cancelled now and not delivered past.
-    pub(crate) fn cancelled(&self) -> Vec<(ShardId, Cursor)> {
+    pub(crate) fn cancelled_places(&self) -> Vec<(ShardId, Cursor)> {
         let shards = self.inner.shards.borrow();
         shards
             .iter()
@@ -112,7 +112,7 @@ impl Memory {
     }
 
     /// Every shard's ledger, as it is now.
-    pub(crate) fn balances_now(&self) -> Vec<(ShardId, Balance)> {
+    pub(crate) fn balances_at_once(&self) -> Vec<(ShardId, Balance)> {
         let shards = self.inner.shards.borrow();
         shards
             .iter()
@@ -120,7 +120,7 @@ impl Memory {
             .collect()
     }
 
-    async fn travel(&self) -> Result<(), Error> {
+    async fn yield_as_network(&self) -> Result<(), Error> {
         tokio::task::yield_now().await;
         if self.inner.is_down.get() {
             Err(Error::Unavailable("the memory store is down".to_owned()))
@@ -129,7 +129,7 @@ impl Memory {
         }
     }
 
-    fn check_room(&self) -> Result<(), Error> {
+    fn check_space(&self) -> Result<(), Error> {
         if self.inner.is_full.get() {
             Err(Error::Full)
         } else {
@@ -138,13 +138,13 @@ impl Memory {
     }
 
     /// Answers each request from its shard, all in one step; `None` is an unborn one.
-    async fn each<Q, A>(
+    async fn answer_each<Q, A>(
         &self,
         requests: &[Q],
         shard: impl Fn(&Q) -> &ShardId,
-        answer: impl Fn(&Q, Option<&mut Shard>) -> A,
+        answer: impl Fn(&Q, Option<&mut MemoryShard>) -> A,
     ) -> Result<Vec<A>, Error> {
-        self.travel().await?;
+        self.yield_as_network().await?;
         let answers = {
             let mut shards = self.inner.shards.borrow_mut();
             requests
@@ -152,36 +152,36 @@ impl Memory {
                 .map(|request| answer(request, shards.get_mut(shard(request))))
                 .collect()
         };
-        self.travel().await?;
+        self.yield_as_network().await?;
         Ok(answers)
     }
 }
 
 #[async_trait(?Send)]
-impl Store for Memory {
-    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
-        self.travel().await?;
-        self.check_room()?;
+impl Store for MemoryStore {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        self.yield_as_network().await?;
+        self.check_space()?;
         let opened = births.iter().map(|birth| {
             let mut shards = self.inner.shards.borrow_mut();
             match shards.get(&birth.shard) {
-                Some(shard) => Opened::Found(shard.state()),
-                None => Opened::Born(
+                Some(shard) => Opened::Existing(shard.state()),
+                None => Opened::Created(
                     shards
                         .entry(birth.shard.clone())
-                        .or_insert(Shard::new(birth))
+                        .or_insert(MemoryShard::new(birth))
                         .state(),
                 ),
             }
         });
         let opened = opened.collect();
-        self.travel().await?;
+        self.yield_as_network().await?;
         Ok(opened)
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
-        self.check_room()?;
-        self.each(
+        self.check_space()?;
+        self.answer_each(
             appends,
             |append| &append.shard,
             |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append)),
@@ -189,8 +189,8 @@ impl Store for Memory {
         .await
     }
 
-    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
-        self.each(
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.answer_each(
             shards,
             |shard| shard,
             |_, shard| shard.map(|shard| shard.state()),
@@ -198,8 +198,8 @@ impl Store for Memory {
         .await
     }
 
-    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
-        self.each(
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.answer_each(
             shards,
             |shard| shard,
             |_, shard| shard.map(|shard| shard.glance()),
@@ -208,36 +208,36 @@ impl Store for Memory {
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard.map_or(Acquired::Unknown, |shard| {
                 shard.acquire(lease.token, length, self.inner.clock.now())
             })
         };
-        self.each(leases, |lease| &lease.shard, answer).await
+        self.answer_each(leases, |lease| &lease.shard, answer).await
     }
 
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard.map_or(Renewed::Unknown, |shard| {
                 shard.renew(lease.token, length, self.inner.clock.now())
             })
         };
-        self.each(leases, |lease| &lease.shard, answer).await
+        self.answer_each(leases, |lease| &lease.shard, answer).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let answer = |lease: &Lease, shard: Option<&mut Shard>| {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
             shard
                 .into_iter()
                 .for_each(|shard| shard.release(lease.token))
         };
-        self.each(leases, |lease| &lease.shard, answer)
+        self.answer_each(leases, |lease| &lease.shard, answer)
             .await
             .map(drop)
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
-        self.each(
+        self.answer_each(
             requests,
             |list| &list.shard,
             |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list)),
@@ -246,19 +246,20 @@ impl Store for Memory {
     }
 
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
-        let answer = |fetch: &Fetch, shard: Option<&mut Shard>| {
+        let answer = |fetch: &Fetch, shard: Option<&mut MemoryShard>| {
             let shard = shard.as_deref();
             fetch
                 .runs
                 .iter()
-                .map(|(slice, name)| shard?.bytes(*slice, name))
+                .map(|(slice, name)| shard?.run_bytes(*slice, name))
                 .collect()
         };
-        self.each(requests, |fetch| &fetch.shard, answer).await
+        self.answer_each(requests, |fetch| &fetch.shard, answer)
+            .await
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        self.each(
+        self.answer_each(
             requests,
             |tail| &tail.shard,
             |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail)),
@@ -267,69 +268,73 @@ impl Store for Memory {
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        let answer = |advance: &Advance, shard: Option<&mut Shard>| {
+        let answer = |advance: &Advance, shard: Option<&mut MemoryShard>| {
             shard.map_or(Advanced::Unknown, |shard| {
                 shard.advance(advance, self.inner.clock.now())
             })
         };
-        self.each(requests, |advance| &advance.lease.shard, answer)
+        self.answer_each(requests, |advance| &advance.lease.shard, answer)
             .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        let answer = |request: &Quarantine, shard: Option<&mut Shard>| {
+        let answer = |request: &Quarantine, shard: Option<&mut MemoryShard>| {
             shard
                 .filter(|shard| shard.is_held(request.lease.token))
                 .map_or(0, |shard| shard.quarantine(&request.runs))
         };
-        self.each(requests, |request| &request.lease.shard, answer)
+        self.answer_each(requests, |request| &request.lease.shard, answer)
             .await
     }
 
-    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
-        self.check_room()?;
-        let answer = |request: &Rewrite, shard: Option<&mut Shard>| {
-            shard.map_or(Rewritten::Unknown, |shard| shard.rewrite(request))
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
+        self.check_space()?;
+        let answer = |request: &ReplaceRuns, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Replaced::Unknown, |shard| shard.rewrite(request))
         };
-        self.each(requests, |request| &request.lease.shard, answer)
+        self.answer_each(requests, |request| &request.lease.shard, answer)
             .await
     }
 
-    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
-        self.travel().await?;
-        let alive = self
-            .inner
-            .roll
-            .borrow_mut()
-            .enrol(worker, length, self.inner.clock.now());
-        self.travel().await?;
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.yield_as_network().await?;
+        let alive =
+            self.inner
+                .workers
+                .borrow_mut()
+                .heartbeat(worker, length, self.inner.clock.now());
+        self.yield_as_network().await?;
         Ok(alive)
     }
 
-    async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.travel().await?;
-        self.inner.roll.borrow_mut().resign(worker);
-        self.travel().await
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.yield_as_network().await?;
+        self.inner.workers.borrow_mut().remove(worker);
+        self.yield_as_network().await
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
-        self.travel().await?;
+        self.yield_as_network().await?;
         for shard in shards {
             self.inner.shards.borrow_mut().remove(shard);
         }
-        self.travel().await
+        self.yield_as_network().await
     }
 }
 
 #[async_trait(?Send)]
-impl Survey for Memory {
+impl StoreQuery for MemoryStore {
     async fn shards(&self) -> Result<Vec<ShardId>, Error> {
-        self.travel().await?;
+        self.yield_as_network().await?;
         Ok(self.inner.shards.borrow().keys().cloned().collect())
     }
 
-    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
-        self.each(
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
+        self.answer_each(
             shards,
             |shard| shard,
             |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default(),
@@ -346,11 +351,11 @@ impl Survey for Memory {
             .collect())
     }
 
-    async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
-        self.each(
+    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        self.answer_each(
             ids,
             |(shard, _)| shard,
-            |(_, id), shard| shard.and_then(|shard| shard.place(id)),
+            |(_, id), shard| shard.and_then(|shard| shard.waiting_place(id)),
         )
         .await
     }
@@ -360,40 +365,42 @@ impl Survey for Memory {
 mod tests {
     use super::*;
     use crate::clock::WallClock;
-    use crate::model::{Claim, Cursor, Identity, Offset, Partition, Slice, Timestamp, Watermark};
-    use crate::mutant::{self, Mutant};
-    use crate::store::contract::{self, Subject, run_of};
-    use crate::store::{Reading, Tally};
+    use crate::model::{
+        Cursor, Offset, Partition, Progress, Slice, SourceIdentity, Timestamp, Watermark,
+    };
+    use crate::mutant::{self, InjectedFault};
+    use crate::store::contract::{self, StoreUnderTest, run_of};
+    use crate::store::{AppendEpoch, OutcomeCounts};
 
     #[async_trait(?Send)]
-    impl Subject for Memory {
+    impl StoreUnderTest for MemoryStore {
         fn store(&self) -> &dyn Store {
             self
         }
 
-        fn survey(&self) -> &dyn Survey {
+        fn survey(&self) -> &dyn StoreQuery {
             self
         }
 
         async fn set_full(&self, full: bool) {
-            Memory::set_full(self, full);
+            MemoryStore::set_full(self, full);
         }
     }
 
-    fn memory() -> Memory {
-        Memory::new(Rc::new(WallClock))
+    fn memory() -> MemoryStore {
+        MemoryStore::new(Rc::new(WallClock))
     }
 
     fn shard() -> ShardId {
         ShardId::new("route", Partition::new("topic", 0))
     }
 
-    fn birth() -> Birth {
-        Birth {
+    fn birth() -> NewShard {
+        NewShard {
             shard: shard(),
-            identity: Identity("one".into()),
+            identity: SourceIdentity("one".into()),
             watermark: Watermark(0),
-            delivered: Claim::START,
+            delivered: Progress::START,
         }
     }
 
@@ -404,7 +411,7 @@ mod tests {
     fn append(from: u64, to: u64) -> Append {
         Append {
             shard: shard(),
-            reading: Reading::default(),
+            epoch: AppendEpoch::default(),
             from: Watermark(from),
             to: Watermark(to),
             runs: vec![run_of(&format!("w{from}"), &[place(from)])],
@@ -412,7 +419,7 @@ mod tests {
         }
     }
 
-    async fn watermark(store: &Memory) -> Option<Watermark> {
+    async fn watermark(store: &MemoryStore) -> Option<Watermark> {
         store.state(&[shard()]).await.unwrap()[0]
             .as_ref()
             .map(|state| state.watermark)
@@ -484,8 +491,8 @@ mod tests {
         store.open(&[birth()]).await.unwrap();
         let batch = append(0, 1);
         store.append(std::slice::from_ref(&batch)).await.unwrap();
-        assert!(store.corrupt(&shard(), 0));
-        assert!(!store.corrupt(&shard(), 1));
+        assert!(store.corrupt_run(&shard(), 0));
+        assert!(!store.corrupt_run(&shard(), 1));
         let run = &batch.runs[0];
         let slice = Slice::of(place(0).due, Timestamp::AT_ONCE);
         let fetched = store
@@ -502,7 +509,7 @@ mod tests {
         );
     }
 
-    fn with_mutant(mutant: Option<Mutant>, body: impl AsyncFnOnce(Memory)) {
+    fn with_mutant(mutant: Option<InjectedFault>, body: impl AsyncFnOnce(MemoryStore)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
@@ -511,7 +518,7 @@ mod tests {
 
     #[test]
     fn each_mutant_of_the_store_breaks_the_rule_it_names() {
-        let outcomes = async |store: Memory, from: u64| {
+        let outcomes = async |store: MemoryStore, from: u64| {
             store.open(&[birth()]).await.unwrap();
             store.append(&[append(0, 2)]).await.unwrap();
             store
@@ -526,8 +533,8 @@ mod tests {
         };
         for (mutant, behind, ahead) in [
             (None, false, false),
-            (Some(Mutant::NoCompare), true, true),
-            (Some(Mutant::BlindWatermark), false, true),
+            (Some(InjectedFault::AppendWithoutCompare), true, true),
+            (Some(InjectedFault::AppendAcceptsGap), false, true),
         ] {
             with_mutant(mutant, async |store| {
                 assert_eq!(outcomes(store, 1).await == done, behind, "{mutant:?}")
@@ -536,27 +543,28 @@ mod tests {
                 assert_eq!(outcomes(store, 5).await == done, ahead, "{mutant:?}")
             });
         }
-        for (mutant, wanted) in [(None, 5), (Some(Mutant::ClaimsBack), 3)] {
+        for (mutant, wanted) in [(None, 5), (Some(InjectedFault::ClaimMovesBack), 3)] {
             with_mutant(mutant, async |store| {
                 store.open(&[birth()]).await.unwrap();
-                let lease = crate::store::lease(&shard(), Token(1));
+                let lease = crate::store::lease(&shard(), LeaseToken(1));
                 store
                     .acquire(std::slice::from_ref(&lease), Duration::from_secs(9))
                     .await
                     .unwrap();
                 for watermark in [5, 3] {
-                    let claim = Some(Claim::new(place(watermark), Watermark(watermark)));
+                    let claim = Some(Progress::new(place(watermark), Watermark(watermark)));
                     let skew_max = Duration::ZERO;
-                    let (lease, since, tally) = (lease.clone(), Claim::START, Tally::default());
+                    let (lease, since, tally) =
+                        (lease.clone(), Progress::START, OutcomeCounts::default());
                     let advance = Advance {
                         lease,
                         delivered: None,
-                        since,
-                        tally,
+                        delivered_before: since,
+                        outcomes: tally,
                         deletes: vec![],
-                        ids: vec![],
+                        delivered_ids: vec![],
                         claim,
-                        skew_max,
+                        clock_skew_max: skew_max,
                     };
                     store.advance(&[advance]).await.unwrap();
                 }
@@ -565,7 +573,7 @@ mod tests {
                     .map(|state| state.claimed);
                 assert_eq!(
                     claimed,
-                    Some(Claim::new(place(wanted), Watermark(wanted))),
+                    Some(Progress::new(place(wanted), Watermark(wanted))),
                     "{mutant:?}"
                 );
             });

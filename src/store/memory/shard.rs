@@ -1,36 +1,36 @@
 //! One shard of the memory store: what `store::shard` decides over, in plain collections. No time of its own, no faults but planted ones.
 
 use crate::limit;
-use crate::model::{Cursor, Slice, Timestamp, Token};
-use crate::run::{Name, Run};
-use crate::store::shard::{Counts, Holder, Positions, Recent};
+use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
+use crate::run::{Run, RunName};
+use crate::store::shard::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Contents, Glance, List, Listed, Listing,
-    Renewed, Rewrite, Rewritten, State, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed, ReplaceRuns,
+    Replaced, RunEntry, ShardContents, ShardPosition, StoredShard, Tail, Tailed,
 };
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub(super) struct Shard {
-    positions: Positions,
-    holder: Holder,
-    counts: Counts,
-    recent: Recent,
-    runs: BTreeMap<(Slice, Name), (Timestamp, Bytes)>,
-    quarantine: BTreeMap<Name, Bytes>,
+pub(super) struct MemoryShard {
+    positions: ShardMeta,
+    lease: LeaseHolder,
+    counts: ShardCounts,
+    tail: ShardTail,
+    runs: BTreeMap<(Slice, RunName), (Timestamp, Bytes)>,
+    quarantine: BTreeMap<RunName, Bytes>,
     ids: BTreeMap<Box<str>, Cursor>,
     cancelled: BTreeSet<Cursor>,
 }
 
-impl Shard {
-    pub(super) fn new(birth: &Birth) -> Self {
+impl MemoryShard {
+    pub(super) fn new(birth: &NewShard) -> Self {
         Self {
-            positions: Positions::new(birth),
-            holder: Holder::default(),
-            counts: Counts::default(),
-            recent: Recent::new(birth.watermark),
+            positions: ShardMeta::new(birth),
+            lease: LeaseHolder::default(),
+            counts: ShardCounts::default(),
+            tail: ShardTail::new(birth.watermark),
             runs: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -38,19 +38,19 @@ impl Shard {
         }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> StoredShard {
         self.counts.state(&self.positions)
     }
 
-    pub(super) fn glance(&self) -> Glance {
-        self.positions.glance()
+    pub(super) fn glance(&self) -> ShardPosition {
+        self.positions.position()
     }
 
-    pub(super) fn contents(&self) -> Contents {
+    pub(super) fn contents(&self) -> ShardContents {
         self.counts.contents()
     }
 
-    pub(super) fn place(&self, id: &str) -> Option<Cursor> {
+    pub(super) fn waiting_place(&self, id: &str) -> Option<Cursor> {
         self.ids
             .get(id)
             .copied()
@@ -63,13 +63,13 @@ impl Shard {
 
     pub(super) fn append(&mut self, append: &Append) -> Appended {
         if !self.positions.accepts(append) {
-            return Appended::Elsewhere(self.positions.watermark);
+            return Appended::WatermarkMismatch(self.positions.watermark);
         }
-        let changed = self.positions.apply(&append.changes, &mut self.ids);
+        let changed = self.positions.apply_changes(&append.changes, &mut self.ids);
         let cancelled = changed.cancelled.len() as u32;
         self.cancelled.extend(changed.cancelled);
-        append.runs.iter().for_each(|run| self.add(run));
-        self.recent.add(append.to, &append.runs);
+        append.runs.iter().for_each(|run| self.add_run(run));
+        self.tail.add(append.to, &append.runs);
         self.positions.appended(append);
         Appended::Done {
             cancelled,
@@ -77,39 +77,44 @@ impl Shard {
         }
     }
 
-    pub(super) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> Acquired {
-        if self.holder.acquire(token, length, now) {
+    pub(super) fn acquire(
+        &mut self,
+        token: LeaseToken,
+        length: Duration,
+        now: Timestamp,
+    ) -> Acquired {
+        if self.lease.acquire(token, length, now) {
             Acquired::Granted {
                 state: self.state(),
                 now,
             }
         } else {
-            Acquired::Held
+            Acquired::HeldByOther
         }
     }
 
-    pub(super) fn renew(&mut self, token: Token, length: Duration, now: Timestamp) -> Renewed {
-        if self.holder.renew(token, length, now) {
+    pub(super) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> Renewed {
+        if self.lease.renew(token, length, now) {
             Renewed::Renewed { now }
         } else {
             Renewed::Fenced
         }
     }
 
-    pub(super) fn release(&mut self, token: Token) {
-        self.holder.release(token);
+    pub(super) fn release(&mut self, token: LeaseToken) {
+        self.lease.release(token);
     }
 
-    pub(super) fn holder(&self, now: Timestamp) -> Option<Token> {
-        self.holder.at(now)
+    pub(super) fn lease_holder(&self, now: Timestamp) -> Option<LeaseToken> {
+        self.lease.holder_at(now)
     }
 
-    pub(super) fn is_held(&self, token: Token) -> bool {
-        self.holder.is_held(token)
+    pub(super) fn is_held(&self, token: LeaseToken) -> bool {
+        self.lease.is_held(token)
     }
 
     pub(super) fn list(&self, request: &List) -> Listed {
-        let mut runs: Vec<Listing> = self
+        let mut runs: Vec<RunEntry> = self
             .listings()
             .filter(|run| (request.from..=request.until).contains(&run.least_due))
             .collect();
@@ -124,29 +129,29 @@ impl Shard {
         runs.truncate(request.limit);
         Listed::Runs {
             watermark: self.positions.watermark,
-            history: self.positions.history,
+            lineage: self.positions.lineage,
             runs,
-            more,
+            has_more: more,
         }
     }
 
-    fn listings(&self) -> impl Iterator<Item = Listing> {
+    fn listings(&self) -> impl Iterator<Item = RunEntry> {
         self.runs
             .iter()
-            .map(|((slice, name), (least_due, _))| Listing {
+            .map(|((slice, name), (least_due, _))| RunEntry {
                 slice: *slice,
                 name: name.clone(),
                 least_due: *least_due,
             })
     }
 
-    pub(super) fn bytes(&self, slice: Slice, name: &Name) -> Option<Bytes> {
+    pub(super) fn run_bytes(&self, slice: Slice, name: &RunName) -> Option<Bytes> {
         Some(self.runs.get(&(slice, name.clone()))?.1.clone())
     }
 
     /// Makes the bytes of the `nth` run, by least due, unreadable. Answers whether there is such a run.
-    pub(super) fn corrupt(&mut self, nth: usize) -> bool {
-        let mut runs: Vec<Listing> = self.listings().collect();
+    pub(super) fn corrupt_run(&mut self, nth: usize) -> bool {
+        let mut runs: Vec<RunEntry> = self.listings().collect();
         runs.sort_by(|a, b| (a.least_due, &a.name).cmp(&(b.least_due, &b.name)));
         let Some(run) = runs.get(nth) else {
             return false;
@@ -160,15 +165,15 @@ impl Shard {
     }
 
     pub(super) fn tail(&self, request: &Tail) -> Tailed {
-        let mut tailed =
-            self.recent
-                .read(request, self.positions.watermark, self.positions.history);
+        let mut tailed = self
+            .tail
+            .read(request, self.positions.watermark, self.positions.lineage);
         if let Tailed::Runs { runs, .. } = &mut tailed {
             for run in runs
                 .iter_mut()
-                .filter(|run| run.listing.least_due <= request.until)
+                .filter(|run| run.entry.least_due <= request.until)
             {
-                run.bytes = self.bytes(run.listing.slice, &run.listing.name);
+                run.bytes = self.run_bytes(run.entry.slice, &run.entry.name);
             }
         }
         tailed
@@ -178,27 +183,27 @@ impl Shard {
         if !self.is_held(request.lease.token) {
             return Advanced::Fenced;
         }
-        self.positions.deliver(request);
-        let left = self.remove_all(&request.deletes);
-        self.positions.done(request, left, &self.counts);
-        for (id, place) in &request.ids {
+        self.positions.move_delivered(request);
+        let left = self.remove_runs(&request.deletes);
+        self.positions.runs_deleted(request, left, &self.counts);
+        for (id, place) in &request.delivered_ids {
             if self.ids.get(id) == Some(place) {
                 self.ids.remove(id);
             }
         }
-        let last = self.positions.last(request.claim);
+        let last = self.positions.last_to_check(request.claim);
         let sifted = self
             .positions
-            .sift(request.claim, self.cancelled.range(..=last).copied());
-        for place in sifted.done.iter().take(limit::CANCELLED_DROPS_MAX) {
+            .split_cancelled(request.claim, self.cancelled.range(..=last).copied());
+        for place in sifted.expired.iter().take(limit::CANCELLED_REMOVALS_MAX) {
             self.cancelled.remove(place);
         }
-        self.positions.claim(request, now, sifted.told)
+        self.positions.move_claimed(request, now, sifted.in_claim)
     }
 
-    fn add(&mut self, run: &Run) {
+    fn add_run(&mut self, run: &Run) {
         // A name is used twice only with a mutant planted.
-        self.remove(run.slice, &run.name);
+        self.remove_run(run.slice, &run.name);
         self.counts.add(run.slice, &run.name, run.bytes.len());
         self.runs.insert(
             (run.slice, run.name.clone()),
@@ -206,17 +211,17 @@ impl Shard {
         );
     }
 
-    fn remove(&mut self, slice: Slice, name: &Name) -> Option<Bytes> {
+    fn remove_run(&mut self, slice: Slice, name: &RunName) -> Option<Bytes> {
         let (_, bytes) = self.runs.remove(&(slice, name.clone()))?;
         self.counts.remove(slice, name, bytes.len());
         Some(bytes)
     }
 
     /// Answers how many messages left with them.
-    fn remove_all(&mut self, runs: &[(Slice, Name)]) -> u64 {
+    fn remove_runs(&mut self, runs: &[(Slice, RunName)]) -> u64 {
         runs.iter()
             .map(|(slice, name)| {
-                if self.remove(*slice, name).is_some() {
+                if self.remove_run(*slice, name).is_some() {
                     u64::from(name.count())
                 } else {
                     0
@@ -225,34 +230,34 @@ impl Shard {
             .sum()
     }
 
-    pub(super) fn rewrite(&mut self, request: &Rewrite) -> Rewritten {
+    pub(super) fn rewrite(&mut self, request: &ReplaceRuns) -> Replaced {
         if !self.is_held(request.lease.token) {
-            return Rewritten::Fenced;
+            return Replaced::Fenced;
         }
         if request
             .outputs
             .first()
             .is_some_and(|run| self.runs.contains_key(&(run.slice, run.name.clone())))
         {
-            return Rewritten::Done;
+            return Replaced::Done;
         }
-        if !self.positions.is_known(request)
+        if !self.positions.knows_all_replacements(request)
             || !request.inputs.iter().all(|run| self.runs.contains_key(run))
         {
-            return Rewritten::Changed;
+            return Replaced::Conflict;
         }
-        let left = self.remove_all(&request.inputs);
-        request.outputs.iter().for_each(|run| self.add(run));
-        self.positions.rewritten(request, left);
-        Rewritten::Done
+        let left = self.remove_runs(&request.inputs);
+        request.outputs.iter().for_each(|run| self.add_run(run));
+        self.positions.runs_replaced(request, left);
+        Replaced::Done
     }
 
     /// Answers how many were moved.
-    pub(super) fn quarantine(&mut self, runs: &[(Slice, Name)]) -> usize {
+    pub(super) fn quarantine(&mut self, runs: &[(Slice, RunName)]) -> usize {
         let mut moved = 0;
         for (slice, name) in runs {
-            if let Some(bytes) = self.remove(*slice, name) {
-                self.counts.set_aside(name, bytes.len());
+            if let Some(bytes) = self.remove_run(*slice, name) {
+                self.counts.quarantine_run(name, bytes.len());
                 self.quarantine.insert(name.clone(), bytes);
                 moved += 1;
             }

@@ -22,7 +22,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often scripts are loaded in one call before it is given up: only somebody who empties the cache all the time needs a second.
-const LOADS_MAX: u32 = 3;
+const SCRIPT_LOADS_MAX: u32 = 3;
 
 /// The first version whose scripts have flags.
 pub(crate) const VERSION_MIN: u32 = 7;
@@ -63,14 +63,14 @@ pub(super) struct Connection {
     address: String,
     login: Pipeline,
     /// Whether a server that may not hold our shards is refused.
-    is_checked: bool,
-    live: RefCell<Option<Live>>,
+    checks_server: bool,
+    current: RefCell<Option<OpenConnection>>,
     /// How many connections were made, so that a late failure of one does not drop the next.
-    made: Cell<u64>,
+    connections_made: Cell<u64>,
 }
 
 #[derive(Clone)]
-struct Live {
+struct OpenConnection {
     number: u64,
     connection: MultiplexedConnection,
 }
@@ -82,8 +82,8 @@ impl Connection {
             Error::Unusable("the url is not one of a Redis server: write redis://host:port, or rediss://host:port for TLS".to_owned())
         })?;
         let address = info.addr().to_string();
-        let login = login(options, info.redis_settings());
-        let listener = listener(options, info.redis_settings());
+        let login = login_commands(options, info.redis_settings());
+        let listener = listener_settings(options, info.redis_settings());
         // We log in ourselves, below: the client does not say why a login failed.
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let open = |settings| {
@@ -99,16 +99,16 @@ impl Connection {
             listener,
             address,
             login,
-            is_checked: true,
-            live: RefCell::new(None),
-            made: Cell::new(0),
+            checks_server: true,
+            current: RefCell::new(None),
+            connections_made: Cell::new(0),
         })
     }
 
     /// To any server that takes the login.
     pub(super) fn unchecked(options: &Options) -> Result<Self, Error> {
         Ok(Self {
-            is_checked: false,
+            checks_server: false,
             ..Self::new(options)?
         })
     }
@@ -123,24 +123,24 @@ impl Connection {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let mut live = self.live().await?;
+        let mut live = self.current_or_connect().await?;
         match live
             .connection
             .send_packed_commands(pipeline, 0, pipeline.len())
             .await
         {
-            Ok(values) => match values.iter().find_map(refusal) {
+            Ok(values) => match values.iter().find_map(fatal_error) {
                 None => Ok(values),
                 Some(refused) => {
-                    if is_of_this_connection(refused) {
-                        self.forget(live.number);
+                    if needs_reconnect(refused) {
+                        self.drop_connection(live.number);
                     }
-                    Err(self.refused(refused))
+                    Err(self.server_error(refused))
                 }
             },
             Err(error) => {
-                self.forget(live.number);
-                Err(self.failed(&error))
+                self.drop_connection(live.number);
+                Err(self.client_error(&error))
             }
         }
     }
@@ -149,7 +149,7 @@ impl Connection {
     /// or told to forget them - are loaded and called again.
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Vec<Value>, Error> {
         let mut values = self.send(&pipeline(calls.iter())).await?;
-        for _ in 0..LOADS_MAX {
+        for _ in 0..SCRIPT_LOADS_MAX {
             let unknown: Vec<usize> = (0..calls.len())
                 .filter(|&at| is_error(&values[at], "NOSCRIPT"))
                 .collect();
@@ -184,8 +184,8 @@ impl Connection {
     }
 
     /// Connects, unless it is connected.
-    pub(super) async fn open(&self) -> Result<(), Error> {
-        self.live().await.map(drop)
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        self.current_or_connect().await.map(drop)
     }
 
     /// What is published on a channel from now on, by a connection of its own.
@@ -200,15 +200,15 @@ impl Connection {
             .map_err(|_| Error::Unavailable(format!("{} did not answer in time", self.address)))?
             .map_err(|error: redis::RedisError| {
                 if error.code() == Some("NOPERM") {
-                    self.forbidden(error.detail().unwrap_or_default())
+                    self.missing_permission(error.detail().unwrap_or_default())
                 } else {
-                    self.failed(&error)
+                    self.client_error(&error)
                 }
             })
     }
 
-    async fn live(&self) -> Result<Live, Error> {
-        if let Some(live) = &*self.live.borrow() {
+    async fn current_or_connect(&self) -> Result<OpenConnection, Error> {
+        if let Some(live) = &*self.current.borrow() {
             return Ok(live.clone());
         }
         let config = AsyncConnectionConfig::new()
@@ -218,31 +218,33 @@ impl Connection {
             .client
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|error| self.failed(&error))?;
+            .map_err(|error| self.client_error(&error))?;
         let answers = connection
             .send_packed_commands(&self.login, 0, self.login.len())
             .await
-            .map_err(|error| self.failed(&error))?;
-        self.check(&answers)?;
-        self.made.set(self.made.get() + 1);
-        let live = Live {
-            number: self.made.get(),
+            .map_err(|error| self.client_error(&error))?;
+        self.check_server(&answers)?;
+        self.connections_made.set(self.connections_made.get() + 1);
+        let live = OpenConnection {
+            number: self.connections_made.get(),
             connection,
         };
-        *self.live.borrow_mut() = Some(live.clone());
+        *self.current.borrow_mut() = Some(live.clone());
         Ok(live)
     }
 
-    fn forget(&self, number: u64) {
-        self.live.borrow_mut().take_if(|live| live.number == number);
+    fn drop_connection(&self, number: u64) {
+        self.current
+            .borrow_mut()
+            .take_if(|live| live.number == number);
     }
 
     /// Whether a server that answered the login so may hold our shards.
-    fn check(&self, answers: &[Value]) -> Result<(), Error> {
-        if let Some(refused) = answers.iter().find_map(refusal) {
-            return Err(self.refused(refused));
+    fn check_server(&self, answers: &[Value]) -> Result<(), Error> {
+        if let Some(refused) = answers.iter().find_map(fatal_error) {
+            return Err(self.server_error(refused));
         }
-        if !self.is_checked {
+        if !self.checks_server {
             return Ok(());
         }
         let info: String = answers
@@ -250,7 +252,7 @@ impl Connection {
             .filter_map(|value| super::reply::text(value.clone()))
             .collect();
         let address = &self.address;
-        let version = field(&info, "redis_version").unwrap_or("unknown");
+        let version = info_field(&info, "redis_version").unwrap_or("unknown");
         if version
             .split('.')
             .next()
@@ -261,12 +263,12 @@ impl Connection {
                 "{address} is Redis {version}, and Postdate needs {VERSION_MIN}.0 or newer: upgrade it"
             )));
         }
-        if field(&info, "redis_mode") == Some("cluster") {
+        if info_field(&info, "redis_mode") == Some("cluster") {
             return Err(Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use: give it a single Redis server"
             )));
         }
-        let policy = field(&info, "maxmemory_policy").unwrap_or("unknown");
+        let policy = info_field(&info, "maxmemory_policy").unwrap_or("unknown");
         if policy != "noeviction" {
             return Err(Error::Unusable(format!(
                 "{address} has maxmemory-policy {policy}, under which Redis drops waiting messages when memory runs out: \
@@ -276,7 +278,7 @@ impl Connection {
         Ok(())
     }
 
-    fn failed(&self, error: &redis::RedisError) -> Error {
+    fn client_error(&self, error: &redis::RedisError) -> Error {
         match error.kind() {
             redis::ErrorKind::InvalidClientConfig => {
                 Error::Unusable(format!("{}: {error}", self.address))
@@ -288,7 +290,7 @@ impl Connection {
         }
     }
 
-    fn forbidden(&self, detail: &str) -> Error {
+    fn missing_permission(&self, detail: &str) -> Error {
         Error::Unusable(format!(
             "{} does not allow its user what Postdate needs ({detail}): grant it what deploy/redis/users.acl has, or more roughly \
              `~pd:* &pd:* +@read +@write +@scripting +info +time +select +publish +subscribe`",
@@ -297,7 +299,7 @@ impl Connection {
     }
 
     /// What an error of the server means for the caller.
-    fn refused(&self, error: &ServerError) -> Error {
+    fn server_error(&self, error: &ServerError) -> Error {
         let (address, code, detail) = (
             &self.address,
             error.code(),
@@ -311,9 +313,9 @@ impl Connection {
             "WRONGPASS" => Error::Unusable(format!(
                 "{address} refuses the user or the password: check store.redis.username and store.redis.password or password_file"
             )),
-            "NOPERM" => self.forbidden(detail),
+            "NOPERM" => self.missing_permission(detail),
             // So a script is told, and not which of its commands it was: `ACL LOG` knows.
-            "ERR" if detail.contains("can't run this command") => self.forbidden(detail),
+            "ERR" if detail.contains("can't run this command") => self.missing_permission(detail),
             "MOVED" | "ASK" | "CROSSSLOT" => Error::Unusable(format!(
                 "{address} is a node of a Redis Cluster, which this version of Postdate cannot use ({code} {detail})"
             )),
@@ -328,7 +330,7 @@ impl Connection {
 }
 
 /// The commands of every new connection; their answers are read by [`Connection::check`].
-fn login(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
+fn login_commands(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
     let mut login = Pipeline::new();
     let username = options.username.as_deref().or(url.username());
     if let Some(password) = options.password.as_deref().or(url.password()) {
@@ -344,7 +346,7 @@ fn login(options: &Options, url: &RedisConnectionInfo) -> Pipeline {
 }
 
 /// The same login, as the client does it.
-fn listener(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
+fn listener_settings(options: &Options, url: &RedisConnectionInfo) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default()
         .set_skip_set_lib_name()
         .set_db(url.db());
@@ -370,7 +372,7 @@ pub(super) fn is_error(value: &Value, code: &str) -> bool {
 }
 
 /// The error in a value, unless it concerns only the key or the script that was named.
-fn refusal(value: &Value) -> Option<&ServerError> {
+fn fatal_error(value: &Value) -> Option<&ServerError> {
     match value {
         Value::ServerError(error) if !matches!(error.code(), "WRONGTYPE" | "NOSCRIPT") => {
             Some(error)
@@ -380,12 +382,12 @@ fn refusal(value: &Value) -> Option<&ServerError> {
 }
 
 /// After these the same connection will answer no better: the server became a replica, or wants another login.
-fn is_of_this_connection(error: &ServerError) -> bool {
+fn needs_reconnect(error: &ServerError) -> bool {
     matches!(error.code(), "READONLY" | "MASTERDOWN" | "NOAUTH")
 }
 
 /// A field of INFO.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .map(str::trim)

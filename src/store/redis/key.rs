@@ -22,7 +22,7 @@
 use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
 
-/// What is kept of a shard. A change of any of it is another [`LAYOUT`].
+/// What is kept of a shard. A change of any of it is another [`LAYOUT_VERSION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Meta,
@@ -37,7 +37,7 @@ pub(super) enum Key<'a> {
 }
 
 /// Version of keys and values; `meta` carries it, and every script but birth and erase leaves a shard of another version alone.
-pub(super) const LAYOUT: &str = "1";
+pub(super) const LAYOUT_VERSION: &str = "1";
 
 /// Field of `counts` for what is set aside; no slice is written like it.
 pub(super) const QUARANTINE_FIELD: &str = "quarantine";
@@ -59,7 +59,7 @@ impl Keyspace {
         }
     }
 
-    pub(super) fn of(&self, shard: &ShardId) -> Keys {
+    pub(super) fn shard_keys(&self, shard: &ShardId) -> Keys {
         let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
         Keys {
             prefix: format!(
@@ -70,23 +70,23 @@ impl Keyspace {
     }
 
     /// Of no shard: the tag of one has slashes in it.
-    pub(super) fn workers(&self) -> String {
+    pub(super) fn workers_key(&self) -> String {
         format!("pd:{{{}}}:workers", self.deployment)
     }
 
     /// The channel.
-    pub(super) fn hints(&self) -> String {
+    pub(super) fn hint_channel(&self) -> String {
         format!("pd:{{{}}}:hints", self.deployment)
     }
 
     /// Matches the metas of all shards, and may match more: see [`Self::shard`].
-    pub(super) fn pattern(&self) -> String {
+    pub(super) fn meta_pattern(&self) -> String {
         // An escaped name has no character that a pattern gives a meaning to.
         format!("pd:{{{}/*}}:meta", self.deployment)
     }
 
     /// The shard whose meta `key` is; `None`: it is none of this deployment's.
-    pub(super) fn shard(&self, key: &str) -> Option<ShardId> {
+    pub(super) fn shard_of_meta_key(&self, key: &str) -> Option<ShardId> {
         let tag = key.strip_prefix("pd:{")?.strip_suffix("}:meta")?;
         let mut parts = tag
             .strip_prefix(&self.deployment)?
@@ -97,7 +97,7 @@ impl Keyspace {
             unescaped(route)?,
             Partition::new(unescaped(topic)?, index.parse().ok()?),
         );
-        (self.of(&shard).name(Key::Meta) == key).then_some(shard)
+        (self.shard_keys(&shard).name(Key::Meta) == key).then_some(shard)
     }
 }
 
@@ -136,7 +136,7 @@ impl Keys {
 }
 
 /// Where a value goes that somebody else wrote under one of our keys.
-pub(super) fn aside(key: &str) -> String {
+pub(super) fn foreign_key(key: &str) -> String {
     format!("{key}:foreign")
 }
 
@@ -177,13 +177,13 @@ mod tests {
 
     fn meta(deployment: &str, route: &str, topic: &str) -> String {
         let shard = ShardId::new(route, Partition::new(topic, 3));
-        Keyspace::new(deployment).of(&shard).name(Key::Meta)
+        Keyspace::new(deployment).shard_keys(&shard).name(Key::Meta)
     }
 
     #[test]
     fn keys_read_as_the_layout_table_says() {
-        let keys =
-            Keyspace::new("prod").of(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
+        let keys = Keyspace::new("prod")
+            .shard_keys(&ShardId::new("orders", Partition::new("orders.delayed", 0)));
         assert_eq!(
             keys.name(Key::Meta),
             "pd:{prod/orders/orders.delayed/0}:meta"
@@ -196,7 +196,7 @@ mod tests {
             keys.name(Key::Pool("n7")),
             "pd:{prod/orders/orders.delayed/0}:pool:n7"
         );
-        assert_eq!(Keyspace::new("pr/od").workers(), "pd:{pr%2fod}:workers");
+        assert_eq!(Keyspace::new("pr/od").workers_key(), "pd:{pr%2fod}:workers");
     }
 
     proptest! {
@@ -208,15 +208,15 @@ mod tests {
         #[test]
         fn a_shard_is_read_back_from_its_key_by_its_own_deployment_only(names: [String; 3], other: String, index: i32) {
             let (keyspace, shard) = (Keyspace::new(&names[0]), ShardId::new(&*names[1], Partition::new(&*names[2], index)));
-            let key = keyspace.of(&shard).name(Key::Meta);
-            prop_assert_eq!(Keyspace::new(&other).shard(&key).is_some(), other == names[0]);
-            prop_assert_eq!(keyspace.shard(&key), Some(shard));
+            let key = keyspace.shard_keys(&shard).name(Key::Meta);
+            prop_assert_eq!(Keyspace::new(&other).shard_of_meta_key(&key).is_some(), other == names[0]);
+            prop_assert_eq!(keyspace.shard_of_meta_key(&key), Some(shard));
         }
 
         #[test]
         fn foreign_keys_are_no_shards(key: String) {
-            prop_assert_eq!(Keyspace::new("prod").shard(&key), None);
-            let _ = Keyspace::new("prod").shard(&format!("pd:{{prod/{key}}}:meta"));
+            prop_assert_eq!(Keyspace::new("prod").shard_of_meta_key(&key), None);
+            let _ = Keyspace::new("prod").shard_of_meta_key(&format!("pd:{{prod/{key}}}:meta"));
         }
 
         #[test]

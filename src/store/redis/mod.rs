@@ -5,39 +5,40 @@
 //! If it is one of the shard's own keys, the shard is `Unknown` to every call until somebody looks, and `Foreign` at birth, with the key's
 //! name. If it is a slice's, the value is set aside under `<key>:foreign` and an error logged; the rest of the shard goes on.
 
+mod codec;
 mod connection;
-mod form;
-mod hints;
-mod inspection;
+mod describe;
 mod key;
-mod load;
+mod pubsub;
+mod query;
+mod reads;
 #[cfg(feature = "test-support")]
 #[cfg(test)]
 mod real_redis;
 mod reply;
 mod script;
-mod survey;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Birth, Error, Fetch, Glance, List, Listed,
-    Opened, Peer, Quarantine, Renewed, Rewrite, Rewritten, State, Store, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
+    StoredShard, Tail, Tailed,
 };
 use crate::limit;
-use crate::model::{Lease, ShardId, Worker};
+use crate::model::{Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
 use connection::Connection;
 pub(crate) use connection::{Options, VERSION_MIN};
-pub(crate) use hints::Hints;
-pub(crate) use inspection::Inspection;
+pub(crate) use describe::RedisDescription;
 use key::{Key, Keyspace};
+pub(crate) use pubsub::RedisNotifier;
 use redis::Pipeline;
 use reply::Reply;
 use script::{Call, SliceKey};
 use std::time::Duration;
 
 /// How often an erase is begun anew because the shard was appended to meanwhile.
-const ERASES_MAX: u32 = 10;
+const ERASE_ATTEMPTS_MAX: u32 = 10;
 
 /// See the module's page.
 pub(crate) struct Redis {
@@ -53,7 +54,7 @@ impl Redis {
             connection: Connection::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
         };
-        redis.connection.open().await?;
+        redis.connection.connect().await?;
         Ok(redis)
     }
 
@@ -76,7 +77,7 @@ impl Redis {
                     .filter_map(|number| calls[at].slice_key(number)),
             );
         }
-        self.set_aside(&foreign).await?;
+        self.rename_foreign(&foreign).await?;
         let again: Vec<Call> = calls
             .into_iter()
             .enumerate()
@@ -99,7 +100,7 @@ impl Redis {
         values
             .into_iter()
             .map(|value| {
-                if load::is_wrong_type(&value) {
+                if reads::is_wrong_type(&value) {
                     Ok(Reply::unknown())
                 } else {
                     Reply::new(value)
@@ -109,16 +110,16 @@ impl Redis {
     }
 
     /// Makes room for slices whose keys hold another type than theirs.
-    async fn set_aside(&self, foreign: &[SliceKey]) -> Result<(), Error> {
+    async fn rename_foreign(&self, foreign: &[SliceKey]) -> Result<(), Error> {
         let replies = self
-            .run_once(&foreign.iter().map(Call::set_aside).collect::<Vec<_>>())
+            .run_once(&foreign.iter().map(Call::rename_foreign).collect::<Vec<_>>())
             .await?;
         for (key, _) in foreign
             .iter()
             .zip(replies)
             .filter(|(_, reply)| reply.tag == "aside")
         {
-            let aside = key::aside(&key.name);
+            let aside = key::foreign_key(&key.name);
             tracing::error!(
                 key = key.name,
                 aside,
@@ -129,8 +130,8 @@ impl Redis {
     }
 
     async fn erase_one(&self, shard: &ShardId) -> Result<(), Error> {
-        let keys = self.keyspace.of(shard);
-        for _ in 0..ERASES_MAX {
+        let keys = self.keyspace.shard_keys(shard);
+        for _ in 0..ERASE_ATTEMPTS_MAX {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HKEYS").arg(keys.name(Key::Counts));
             let fields = self
@@ -138,7 +139,7 @@ impl Redis {
                 .send(&pipeline)
                 .await?
                 .into_iter()
-                .flat_map(load::fields)
+                .flat_map(reads::fields)
                 .collect::<Vec<_>>();
             if self
                 .run_once(&[Call::erase(&keys, &fields)])
@@ -157,10 +158,10 @@ impl Redis {
 
 #[async_trait(?Send)]
 impl Store for Redis {
-    async fn open(&self, births: &[Birth]) -> Result<Vec<Opened>, Error> {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let calls: Vec<Call> = births
             .iter()
-            .map(|birth| Call::open(&self.keyspace.of(&birth.shard), birth))
+            .map(|birth| Call::open(&self.keyspace.shard_keys(&birth.shard), birth))
             .collect();
         let replies = self.run_once(&calls).await?;
         calls
@@ -172,10 +173,10 @@ impl Store for Redis {
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         let mut outcomes = Vec::with_capacity(appends.len());
-        for some in appends.chunks(limit::APPEND_PIPELINE_MAX) {
+        for some in appends.chunks(limit::APPENDS_PER_PIPELINE_MAX) {
             let calls = some
                 .iter()
-                .map(|append| Call::append(&self.keyspace.of(&append.shard), append))
+                .map(|append| Call::append(&self.keyspace.shard_keys(&append.shard), append))
                 .collect();
             for reply in self.run(calls).await? {
                 outcomes.push(reply.appended()?);
@@ -184,10 +185,10 @@ impl Store for Redis {
         Ok(outcomes)
     }
 
-    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<State>>, Error> {
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
         let calls = shards
             .iter()
-            .map(|shard| Call::state(&self.keyspace.of(shard)))
+            .map(|shard| Call::state(&self.keyspace.shard_keys(shard)))
             .collect();
         self.run(calls)
             .await?
@@ -196,14 +197,14 @@ impl Store for Redis {
             .collect()
     }
 
-    async fn glance(&self, shards: &[ShardId]) -> Result<Vec<Option<Glance>>, Error> {
-        self.read_glances(shards).await
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.read_positions(shards).await
     }
 
     async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
         let calls = leases
             .iter()
-            .map(|lease| Call::acquire(&self.keyspace.of(&lease.shard), lease, length))
+            .map(|lease| Call::acquire(&self.keyspace.shard_keys(&lease.shard), lease, length))
             .collect();
         self.run(calls)
             .await?
@@ -215,7 +216,7 @@ impl Store for Redis {
     async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
         let calls = leases
             .iter()
-            .map(|lease| Call::renew(&self.keyspace.of(&lease.shard), lease, length))
+            .map(|lease| Call::renew(&self.keyspace.shard_keys(&lease.shard), lease, length))
             .collect();
         self.run(calls)
             .await?
@@ -227,7 +228,7 @@ impl Store for Redis {
     async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
         let calls = leases
             .iter()
-            .map(|lease| Call::release(&self.keyspace.of(&lease.shard), lease))
+            .map(|lease| Call::release(&self.keyspace.shard_keys(&lease.shard), lease))
             .collect();
         self.run(calls).await?;
         Ok(())
@@ -244,7 +245,7 @@ impl Store for Redis {
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
         let calls = requests
             .iter()
-            .map(|tail| Call::tail(&self.keyspace.of(&tail.shard), tail))
+            .map(|tail| Call::tail(&self.keyspace.shard_keys(&tail.shard), tail))
             .collect();
         let mut tails = self
             .run(calls)
@@ -252,14 +253,14 @@ impl Store for Redis {
             .into_iter()
             .map(Reply::tailed)
             .collect::<Result<Vec<_>, _>>()?;
-        super::fetch_tails(self, requests, &mut tails).await?;
+        super::fetch_tail_bytes(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
         let calls = requests
             .iter()
-            .map(|advance| Call::advance(&self.keyspace.of(&advance.lease.shard), advance))
+            .map(|advance| Call::advance(&self.keyspace.shard_keys(&advance.lease.shard), advance))
             .collect();
         self.run(calls)
             .await?
@@ -271,7 +272,9 @@ impl Store for Redis {
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
         let calls = requests
             .iter()
-            .map(|request| Call::quarantine(&self.keyspace.of(&request.lease.shard), request))
+            .map(|request| {
+                Call::quarantine(&self.keyspace.shard_keys(&request.lease.shard), request)
+            })
             .collect();
         self.run(calls)
             .await?
@@ -280,32 +283,45 @@ impl Store for Redis {
             .collect()
     }
 
-    async fn rewrite(&self, requests: &[Rewrite]) -> Result<Vec<Rewritten>, Error> {
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         let calls = requests
             .iter()
-            .map(|request| Call::rewrite(&self.keyspace.of(&request.lease.shard), request))
+            .map(|request| {
+                Call::replace_runs(&self.keyspace.shard_keys(&request.lease.shard), request)
+            })
             .collect();
         self.run(calls)
             .await?
             .into_iter()
-            .map(Reply::rewritten)
+            .map(Reply::replaced)
             .collect()
     }
 
-    async fn enrol(&self, worker: Worker, length: Duration) -> Result<Vec<Peer>, Error> {
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
         let replies = self
-            .run(vec![Call::enrol(self.keyspace.workers(), worker, length)])
+            .run(vec![Call::heartbeat_worker(
+                self.keyspace.workers_key(),
+                worker,
+                length,
+            )])
             .await?;
         replies
             .into_iter()
             .next()
-            .map_or(Ok(Vec::new()), Reply::peers)
+            .map_or(Ok(Vec::new()), Reply::live_workers)
     }
 
-    async fn resign(&self, worker: Worker) -> Result<(), Error> {
-        self.run(vec![Call::resign(self.keyspace.workers(), worker)])
-            .await
-            .map(drop)
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.run(vec![Call::remove_worker(
+            self.keyspace.workers_key(),
+            worker,
+        )])
+        .await
+        .map(drop)
     }
 
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {

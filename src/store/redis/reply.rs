@@ -1,10 +1,10 @@
 //! What the scripts answer, read from the wire: a tag and then its parts, as the head of each script lists them. Decides nothing.
 
-use super::form;
-use crate::model::{Claim, Cursor, Identity, Slice, Timestamp, Watermark, Worker};
+use super::codec;
+use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
 use crate::store::{
-    Acquired, Advanced, Appended, Contents, Error, Forecast, History, Ledger, Opened, Peer,
-    Renewed, Rewritten, SliceCount, State, TailRun, Tailed,
+    Acquired, Advanced, Appended, Error, Forecast, Ledger, Lineage, LiveWorker, Opened, Renewed,
+    Replaced, ShardContents, SliceCount, StoredShard, TailRun, Tailed,
 };
 use redis::Value;
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn new(value: Value) -> Result<Self, Error> {
         let Value::Array(parts) = value else {
-            return Err(garbled("something else than a list"));
+            return Err(unexpected_reply("something else than a list"));
         };
         let mut parts = parts.into_iter();
         let tag = parts
             .next()
             .and_then(text)
-            .ok_or_else(|| garbled("a list without a tag"))?;
+            .ok_or_else(|| unexpected_reply("a list without a tag"))?;
         Ok(Self { tag, parts })
     }
 
@@ -41,7 +41,7 @@ impl Reply {
         self.parts
             .next()
             .and_then(read)
-            .ok_or_else(|| garbled(&self.tag))
+            .ok_or_else(|| unexpected_reply(&self.tag))
     }
 
     fn text(&mut self) -> Result<String, Error> {
@@ -61,19 +61,19 @@ impl Reply {
     }
 
     fn watermark(&mut self) -> Result<Watermark, Error> {
-        self.part(|value| form::watermark(&text(value)?))
+        self.part(|value| codec::parse_watermark(&text(value)?))
     }
 
     fn time(&mut self) -> Result<Timestamp, Error> {
         self.part(|value| int(&value).map(Timestamp::from_millis))
     }
 
-    fn state(&mut self) -> Result<State, Error> {
+    fn state(&mut self) -> Result<StoredShard, Error> {
         self.part(state)
     }
 
-    fn history(&mut self) -> Result<History, Error> {
-        self.part(|value| Some(form::history(&text(value)?)))
+    fn history(&mut self) -> Result<Lineage, Error> {
+        self.part(|value| Some(codec::parse_lineage(&text(value)?)))
     }
 
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
@@ -84,11 +84,11 @@ impl Reply {
             // What does not read as one of our members was put there by somebody else.
             let listings = values
                 .into_iter()
-                .filter_map(|value| form::tail_run(&text(value)?));
+                .filter_map(|value| codec::parse_tail_member(&text(value)?));
             Some(
                 listings
                     .map(|listing| TailRun {
-                        listing,
+                        entry: listing,
                         bytes: None,
                     })
                     .collect(),
@@ -96,71 +96,71 @@ impl Reply {
         })
     }
 
-    fn other<T>(self) -> Result<T, Error> {
-        Err(garbled(&self.tag))
+    fn unexpected_tag<T>(self) -> Result<T, Error> {
+        Err(unexpected_reply(&self.tag))
     }
 
     /// `keys` are those of the call, its meta first.
     pub(super) fn opened(mut self, keys: &[String]) -> Result<Opened, Error> {
         Ok(match self.tag.as_str() {
-            "born" => Opened::Born(self.state()?),
-            "found" => Opened::Found(self.state()?),
-            "version" => Opened::Foreign(another_layout(&keys[0], &self.text()?)),
+            "born" => Opened::Created(self.state()?),
+            "found" => Opened::Existing(self.state()?),
+            "version" => Opened::Incompatible(wrong_layout(&keys[0], &self.text()?)),
             "foreign" => {
                 let named = self
                     .numbers()?
                     .into_iter()
                     .filter_map(|number| keys.get(number - 1));
-                Opened::Foreign(another_type(
+                Opened::Incompatible(wrong_type(
                     &named
                         .map(|key| format!("`{key}`"))
                         .collect::<Vec<_>>()
                         .join(", "),
                 ))
             }
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
     pub(super) fn appended(mut self) -> Result<Appended, Error> {
         Ok(match self.tag.as_str() {
             "done" => Appended::Done {
-                cancelled: self.small()?,
-                missed: self.small()?,
+                cancelled: self.small_number()?,
+                missed: self.small_number()?,
             },
-            "elsewhere" => Appended::Elsewhere(self.watermark()?),
+            "elsewhere" => Appended::WatermarkMismatch(self.watermark()?),
             "unknown" => Appended::Unknown,
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
-    fn small(&mut self) -> Result<u32, Error> {
+    fn small_number(&mut self) -> Result<u32, Error> {
         self.part(|value| u32::try_from(int(&value)?).ok())
     }
 
-    pub(super) fn known_state(mut self) -> Result<Option<State>, Error> {
+    pub(super) fn known_state(mut self) -> Result<Option<StoredShard>, Error> {
         match self.tag.as_str() {
             "state" => Ok(Some(self.state()?)),
             "unknown" => Ok(None),
-            _ => self.other(),
+            _ => self.unexpected_tag(),
         }
     }
 
     /// Of a state: the watermark, the history, and the slices that this version knows. `None`: unknown.
-    pub(super) fn slices(mut self) -> Result<Option<(Watermark, History, Vec<Slice>)>, Error> {
+    pub(super) fn slices(mut self) -> Result<Option<(Watermark, Lineage, Vec<Slice>)>, Error> {
         match self.tag.as_str() {
             "state" => self.part(slices).map(Some),
             "unknown" => Ok(None),
-            _ => self.other(),
+            _ => self.unexpected_tag(),
         }
     }
 
     /// Of a state: what the shard holds; nothing of an unknown one.
-    pub(super) fn contents(mut self) -> Result<Contents, Error> {
+    pub(super) fn contents(mut self) -> Result<ShardContents, Error> {
         match self.tag.as_str() {
             "state" => self.part(contents),
-            "unknown" => Ok(Contents::default()),
-            _ => self.other(),
+            "unknown" => Ok(ShardContents::default()),
+            _ => self.unexpected_tag(),
         }
     }
 
@@ -173,9 +173,9 @@ impl Reply {
                     now,
                 }
             }
-            "held" => Acquired::Held,
+            "held" => Acquired::HeldByOther,
             "unknown" => Acquired::Unknown,
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
@@ -184,7 +184,7 @@ impl Reply {
             "renewed" => Renewed::Renewed { now: self.time()? },
             "fenced" => Renewed::Fenced,
             "unknown" => Renewed::Unknown,
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
@@ -198,16 +198,16 @@ impl Reply {
                     .collect();
                 Advanced::Done {
                     watermark,
-                    cancelled: places.ok_or_else(|| garbled("done"))?,
+                    cancelled: places.ok_or_else(|| unexpected_reply("done"))?,
                 }
             }
-            "ahead" => Advanced::Ahead {
+            "ahead" => Advanced::ClockAhead {
                 watermark: self.watermark()?,
                 now: self.time()?,
             },
             "fenced" => Advanced::Fenced,
             "unknown" => Advanced::Unknown,
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
@@ -216,38 +216,41 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "runs" => Tailed::Runs {
                 watermark: self.watermark()?,
-                seen: self.watermark()?,
-                history: self.history()?,
+                complete_to: self.watermark()?,
+                lineage: self.history()?,
                 runs: self.tail_runs()?,
             },
-            "broken" => Tailed::Broken {
+            "broken" => Tailed::OutOfRange {
                 watermark: self.watermark()?,
             },
             "unknown" => Tailed::Unknown,
-            _ => return self.other(),
+            _ => return self.unexpected_tag(),
         })
     }
 
-    pub(super) fn rewritten(self) -> Result<Rewritten, Error> {
+    pub(super) fn replaced(self) -> Result<Replaced, Error> {
         Ok(match self.tag.as_str() {
-            "done" => Rewritten::Done,
-            "changed" => Rewritten::Changed,
-            "fenced" => Rewritten::Fenced,
-            "unknown" => Rewritten::Unknown,
-            _ => return self.other(),
+            "done" => Replaced::Done,
+            "changed" => Replaced::Conflict,
+            "fenced" => Replaced::Fenced,
+            "unknown" => Replaced::Unknown,
+            _ => return self.unexpected_tag(),
         })
     }
 
     /// Names that are none of ours were put there by somebody else.
-    pub(super) fn peers(mut self) -> Result<Vec<Peer>, Error> {
+    pub(super) fn live_workers(mut self) -> Result<Vec<LiveWorker>, Error> {
         if self.tag != "workers" {
-            return self.other();
+            return self.unexpected_tag();
         }
         let mut peers = Vec::new();
         while !self.parts.as_slice().is_empty() {
             let (name, left) = (self.text()?, self.time()?);
             let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(0));
-            peers.extend(Worker::parse(&name).map(|worker| Peer { worker, left }));
+            peers.extend(WorkerId::parse(&name).map(|worker| LiveWorker {
+                worker,
+                expires_in: left,
+            }));
         }
         peers.sort_by_key(|peer| peer.worker);
         Ok(peers)
@@ -257,7 +260,7 @@ impl Reply {
         match self.tag.as_str() {
             "moved" => self.number(),
             "fenced" | "unknown" => Ok(0),
-            _ => self.other(),
+            _ => self.unexpected_tag(),
         }
     }
 }
@@ -270,48 +273,48 @@ fn state_parts(value: Value) -> Option<[Value; 7]> {
     <[Value; 7]>::try_from(parts).ok()
 }
 
-fn state(value: Value) -> Option<State> {
+fn state(value: Value) -> Option<StoredShard> {
     let [identity, watermark, claimed, delivered, ledger, _, counts] = state_parts(value)?;
-    let watermark = form::watermark(&text(watermark)?)?;
-    let mut state = State {
-        identity: Identity(text(identity)?.into()),
+    let watermark = codec::parse_watermark(&text(watermark)?)?;
+    let mut state = StoredShard {
+        identity: SourceIdentity(text(identity)?.into()),
         watermark,
-        claimed: Claim::from_hex(&text(claimed)?)?,
-        delivered: Claim::from_hex(&text(delivered)?)?,
+        claimed: Progress::from_hex(&text(claimed)?)?,
+        delivered: Progress::from_hex(&text(delivered)?)?,
         lowest_pending: watermark.offset(),
         pending: 0,
-        bytes: 0,
+        stored_bytes: 0,
         quarantined: 0,
         forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
     for (field, count) in fields(counts)? {
-        form::Count::parse(&count).add_to(&mut state, &field);
+        codec::CountField::parse(&count).add_to(&mut state, &field);
     }
-    state.ledger = form::ledger(&text(ledger)?, &state);
+    state.ledger = codec::parse_ledger(&text(ledger)?, &state);
     Some(state)
 }
 
-fn slices(value: Value) -> Option<(Watermark, History, Vec<Slice>)> {
+fn slices(value: Value) -> Option<(Watermark, Lineage, Vec<Slice>)> {
     let [_, watermark, _, _, _, history, counts] = state_parts(value)?;
     let slices = fields(counts)?
         .iter()
         .filter_map(|(field, _)| Slice::parse(field))
         .collect();
     Some((
-        form::watermark(&text(watermark)?)?,
-        form::history(&text(history)?),
+        codec::parse_watermark(&text(watermark)?)?,
+        codec::parse_lineage(&text(history)?),
         slices,
     ))
 }
 
-fn contents(value: Value) -> Option<Contents> {
+fn contents(value: Value) -> Option<ShardContents> {
     let [.., counts] = state_parts(value)?;
-    let mut found = Contents::default();
+    let mut found = ShardContents::default();
     for (field, count) in fields(counts)? {
-        let form::Count {
+        let codec::CountField {
             messages, bytes, ..
-        } = form::Count::parse(&count);
+        } = codec::CountField::parse(&count);
         if field == super::key::QUARANTINE_FIELD {
             found.quarantined = messages;
         }
@@ -360,26 +363,26 @@ fn int(value: &Value) -> Option<i64> {
     }
 }
 
-pub(super) fn garbled(what: &str) -> Error {
+pub(super) fn unexpected_reply(what: &str) -> Error {
     Error::Unusable(format!(
         "a script answered `{what}`, which it cannot: is this server really a Redis?"
     ))
 }
 
-fn another_layout(meta: &str, version: &str) -> String {
+fn wrong_layout(meta: &str, version: &str) -> String {
     let what = match version {
         "" => "no layout version".to_owned(),
-        super::key::LAYOUT => "values that cannot be read".to_owned(),
+        super::key::LAYOUT_VERSION => "values that cannot be read".to_owned(),
         other => format!("layout version `{other}`"),
     };
     format!(
         "`{meta}` holds {what}, and this version of Postdate reads and writes layout {}: let the version that wrote it deliver what \
          waits there, or erase the shard, whose messages are then read again from the source as far as it retains them",
-        super::key::LAYOUT
+        super::key::LAYOUT_VERSION
     )
 }
 
-fn another_type(keys: &str) -> String {
+fn wrong_type(keys: &str) -> String {
     format!(
         "{keys} was overwritten with a value of another type: look who writes to this Redis, then erase the shard, whose messages are \
              then read again from the source as far as it retains them"

@@ -1,12 +1,14 @@
 //! The scripts of `lua/` and the calls of them: which keys and arguments each takes, in the order that its head lists them. What the
 //! replies mean is `reply`'s affair.
 
-use super::form;
+use super::codec;
 use super::key::{self, Key, Keys};
 use crate::limit;
-use crate::model::{Claim, Lease, Slice, Worker};
-use crate::run::{Name, Run};
-use crate::store::{Advance, Append, Birth, ChangeKind, Quarantine, Rewrite, Tail, Tally};
+use crate::model::{Lease, Progress, Slice, WorkerId};
+use crate::run::{Run, RunName};
+use crate::store::{
+    Advance, Append, IdChangeKind, NewShard, OutcomeCounts, Quarantine, ReplaceRuns, Tail,
+};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -22,16 +24,16 @@ pub(super) enum Script {
     ReleaseLease,
     Advance,
     Quarantine,
-    Rewrite,
+    ReplaceRuns,
     State,
     Tail,
-    Enrol,
-    Resign,
+    HeartbeatWorker,
+    RemoveWorker,
     Erase,
-    SetAside,
+    RenameForeign,
 }
 
-const ALL: [(Script, &str); 14] = [
+const SCRIPTS: [(Script, &str); 14] = [
     (
         Script::OpenShard,
         include_str!("../../../lua/open_shard.lua"),
@@ -54,13 +56,25 @@ const ALL: [(Script, &str); 14] = [
         Script::Quarantine,
         include_str!("../../../lua/quarantine.lua"),
     ),
-    (Script::Rewrite, include_str!("../../../lua/rewrite.lua")),
+    (
+        Script::ReplaceRuns,
+        include_str!("../../../lua/rewrite.lua"),
+    ),
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
-    (Script::Enrol, include_str!("../../../lua/enrol.lua")),
-    (Script::Resign, include_str!("../../../lua/resign.lua")),
+    (
+        Script::HeartbeatWorker,
+        include_str!("../../../lua/enrol.lua"),
+    ),
+    (
+        Script::RemoveWorker,
+        include_str!("../../../lua/resign.lua"),
+    ),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
-    (Script::SetAside, include_str!("../../../lua/set_aside.lua")),
+    (
+        Script::RenameForeign,
+        include_str!("../../../lua/set_aside.lua"),
+    ),
 ];
 
 const INCLUDES: &str = concat!(
@@ -76,8 +90,8 @@ struct Source {
     hash: String,
 }
 
-static SOURCES: LazyLock<[Source; ALL.len()]> = LazyLock::new(|| {
-    ALL.map(|(_, script)| {
+static SOURCES: LazyLock<[Source; SCRIPTS.len()]> = LazyLock::new(|| {
+    SCRIPTS.map(|(_, script)| {
         // The shebang has to stay the first line.
         let (shebang, body) = script
             .split_once('\n')
@@ -105,7 +119,7 @@ impl Script {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SliceKey {
     pub(super) name: String,
-    pub(super) of_type: &'static str,
+    pub(super) expected_type: &'static str,
 }
 
 /// One call of a script for one shard.
@@ -115,7 +129,7 @@ pub(super) struct Call {
     /// What `KEYS` holds, to name the one that a reply complains of.
     pub(super) keys: Vec<String>,
     /// How many of the keys are the shard's own; the rest are slices.
-    fixed: usize,
+    shard_key_count: usize,
 }
 
 impl Call {
@@ -129,7 +143,7 @@ impl Call {
             script,
             command,
             keys,
-            fixed,
+            shard_key_count: fixed,
         }
     }
 
@@ -138,7 +152,7 @@ impl Call {
         self
     }
 
-    pub(super) fn open(keys: &Keys, birth: &Birth) -> Self {
+    pub(super) fn open(keys: &Keys, birth: &NewShard) -> Self {
         let all = [
             Key::Meta,
             Key::Counts,
@@ -148,35 +162,38 @@ impl Call {
             Key::Quarantine,
         ];
         let mut call = Self::new(Script::OpenShard, all.len(), keys.names(all));
-        call.arg(key::LAYOUT)
+        call.arg(key::LAYOUT_VERSION)
             .arg(&*birth.identity.0)
-            .arg(form::watermark_hex(birth.watermark))
+            .arg(codec::watermark_hex(birth.watermark))
             .arg(birth.delivered.to_hex());
         call
     }
 
     pub(super) fn append(keys: &Keys, append: &Append) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::on_slices(
+        let (at, mut call) = Self::with_slices(
             Script::Append,
             keys,
             fixed,
             append.runs.iter().map(|run| run.slice),
         );
-        call.arg(key::LAYOUT)
-            .arg(form::watermark_hex(append.from))
-            .arg(form::watermark_hex(append.to));
-        call.arg(form::reading(append.reading))
-            .arg(limit::TAIL_RUNS_MAX)
+        call.arg(key::LAYOUT_VERSION)
+            .arg(codec::watermark_hex(append.from))
+            .arg(codec::watermark_hex(append.to));
+        call.arg(codec::epoch_text(append.epoch))
+            .arg(limit::TAIL_BATCHES_MAX)
             .arg(append.changes.len());
         for change in &append.changes {
             let place = match change.kind {
-                ChangeKind::Schedule(place) => place.to_hex(),
-                ChangeKind::Cancel => String::new(),
+                IdChangeKind::Schedule(place) => place.to_hex(),
+                IdChangeKind::Cancel => String::new(),
             };
             call.arg(&*change.id).arg(place);
         }
-        append.runs.iter().for_each(|run| call.arg_new(&at, run));
+        append
+            .runs
+            .iter()
+            .for_each(|run| call.new_run_args(&at, run));
         call
     }
 
@@ -186,7 +203,7 @@ impl Call {
             2,
             keys.names([Key::Meta, Key::Counts]),
         );
-        call.arg(key::LAYOUT)
+        call.arg(key::LAYOUT_VERSION)
             .arg(lease.token.to_string())
             .arg(millis(length));
         call
@@ -194,7 +211,7 @@ impl Call {
 
     pub(super) fn renew(keys: &Keys, lease: &Lease, length: Duration) -> Self {
         let mut call = Self::new(Script::RenewLease, 1, keys.names([Key::Meta]));
-        call.arg(key::LAYOUT)
+        call.arg(key::LAYOUT_VERSION)
             .arg(lease.token.to_string())
             .arg(millis(length));
         call
@@ -202,13 +219,13 @@ impl Call {
 
     pub(super) fn release(keys: &Keys, lease: &Lease) -> Self {
         let mut call = Self::new(Script::ReleaseLease, 1, keys.names([Key::Meta]));
-        call.arg(key::LAYOUT).arg(lease.token.to_string());
+        call.arg(key::LAYOUT_VERSION).arg(lease.token.to_string());
         call
     }
 
     pub(super) fn advance(keys: &Keys, advance: &Advance) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::on_slices(
+        let (at, mut call) = Self::with_slices(
             Script::Advance,
             keys,
             fixed,
@@ -217,29 +234,29 @@ impl Call {
         let due = advance
             .claim
             .map_or(0, |claim| claim.cursor.due.as_millis());
-        call.arg(key::LAYOUT)
+        call.arg(key::LAYOUT_VERSION)
             .arg(advance.lease.token.to_string())
             .arg(optional_hex(advance.delivered))
             .arg(optional_hex(advance.claim));
         call.arg(due)
-            .arg(millis(advance.skew_max))
-            .arg(limit::CANCELLED_DROPS_MAX)
+            .arg(millis(advance.clock_skew_max))
+            .arg(limit::CANCELLED_REMOVALS_MAX)
             .arg(advance.deletes.len());
-        let Tally {
+        let OutcomeCounts {
             delivered,
             cancelled,
             dead_lettered,
-            sent_back,
-        } = advance.tally;
-        call.arg(advance.since.to_hex())
+            retried: sent_back,
+        } = advance.outcomes;
+        call.arg(advance.delivered_before.to_hex())
             .arg(delivered)
             .arg(cancelled)
             .arg(dead_lettered)
             .arg(sent_back);
         for (slice, name) in &advance.deletes {
-            call.arg_run(&at, *slice, name);
+            call.run_name_args(&at, *slice, name);
         }
-        for (id, place) in &advance.ids {
+        for (id, place) in &advance.delivered_ids {
             call.arg(&**id).arg(place.to_hex());
         }
         call
@@ -247,65 +264,65 @@ impl Call {
 
     pub(super) fn quarantine(keys: &Keys, quarantine: &Quarantine) -> Self {
         let fixed = [Key::Meta, Key::Counts, Key::Quarantine];
-        let (at, mut call) = Self::on_slices(
+        let (at, mut call) = Self::with_slices(
             Script::Quarantine,
             keys,
             fixed,
             quarantine.runs.iter().map(|(slice, _)| *slice),
         );
-        call.arg(key::LAYOUT)
+        call.arg(key::LAYOUT_VERSION)
             .arg(quarantine.lease.token.to_string());
         for (slice, name) in &quarantine.runs {
-            call.arg_run(&at, *slice, name);
+            call.run_name_args(&at, *slice, name);
         }
         call
     }
 
-    pub(super) fn rewrite(keys: &Keys, rewrite: &Rewrite) -> Self {
+    pub(super) fn replace_runs(keys: &Keys, rewrite: &ReplaceRuns) -> Self {
         let slices = rewrite
             .inputs
             .iter()
             .map(|(slice, _)| *slice)
             .chain(rewrite.outputs.iter().map(|run| run.slice));
         let (at, mut call) =
-            Self::on_slices(Script::Rewrite, keys, [Key::Meta, Key::Counts], slices);
-        call.arg(key::LAYOUT)
+            Self::with_slices(Script::ReplaceRuns, keys, [Key::Meta, Key::Counts], slices);
+        call.arg(key::LAYOUT_VERSION)
             .arg(rewrite.lease.token.to_string())
-            .arg(rewrite.after)
+            .arg(rewrite.known_replacements)
             .arg(rewrite.inputs.len());
         for (slice, name) in &rewrite.inputs {
-            call.arg_run(&at, *slice, name);
+            call.run_name_args(&at, *slice, name);
         }
         rewrite
             .outputs
             .iter()
-            .for_each(|run| call.arg_new(&at, run));
+            .for_each(|run| call.new_run_args(&at, run));
         call
     }
 
     pub(super) fn state(keys: &Keys) -> Self {
         let mut call = Self::new(Script::State, 2, keys.names([Key::Meta, Key::Counts]));
-        call.arg(key::LAYOUT);
+        call.arg(key::LAYOUT_VERSION);
         call
     }
 
     pub(super) fn tail(keys: &Keys, tail: &Tail) -> Self {
         let mut call = Self::new(Script::Tail, 2, keys.names([Key::Meta, Key::Tail]));
-        call.arg(key::LAYOUT)
-            .arg(form::watermark_hex(tail.after))
-            .arg(tail.limit.min(limit::ROWS_MAX));
+        call.arg(key::LAYOUT_VERSION)
+            .arg(codec::watermark_hex(tail.after))
+            .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));
         call
     }
 
     /// The roll is a zset as a slice's index is, and so is set aside like one if somebody overwrote it.
-    pub(super) fn enrol(workers: String, worker: Worker, length: Duration) -> Self {
-        let mut call = Self::new(Script::Enrol, 0, vec![workers]);
+    pub(super) fn heartbeat_worker(workers: String, worker: WorkerId, length: Duration) -> Self {
+        let mut call = Self::new(Script::HeartbeatWorker, 0, vec![workers]);
         call.arg(worker.to_string()).arg(millis(length));
         call
     }
 
-    pub(super) fn resign(workers: String, worker: Worker) -> Self {
-        let mut call = Self::new(Script::Resign, 0, vec![workers]);
+    pub(super) fn remove_worker(workers: String, worker: WorkerId) -> Self {
+        let mut call = Self::new(Script::RemoveWorker, 0, vec![workers]);
         call.arg(worker.to_string());
         call
     }
@@ -326,7 +343,7 @@ impl Call {
         names.extend(
             names
                 .iter()
-                .map(|name| key::aside(name))
+                .map(|name| key::foreign_key(name))
                 .collect::<Vec<_>>(),
         );
         let mut call = Self::new(Script::Erase, names.len(), names);
@@ -334,22 +351,22 @@ impl Call {
         call
     }
 
-    pub(super) fn set_aside(key: &SliceKey) -> Self {
+    pub(super) fn rename_foreign(key: &SliceKey) -> Self {
         let mut call = Self::new(
-            Script::SetAside,
+            Script::RenameForeign,
             2,
-            vec![key.name.clone(), key::aside(&key.name)],
+            vec![key.name.clone(), key::foreign_key(&key.name)],
         );
-        call.arg(key.of_type);
+        call.arg(key.expected_type);
         call
     }
 
     /// The key that a reply complains of by its number in KEYS, if it is a slice's.
     pub(super) fn slice_key(&self, number: usize) -> Option<SliceKey> {
-        let at = number.checked_sub(1 + self.fixed)?;
+        let at = number.checked_sub(1 + self.shard_key_count)?;
         Some(SliceKey {
             name: self.keys[number - 1].clone(),
-            of_type: if at.is_multiple_of(2) {
+            expected_type: if at.is_multiple_of(2) {
                 key::SLICE_TYPE
             } else {
                 key::POOL_TYPE
@@ -358,7 +375,7 @@ impl Call {
     }
 
     /// A call whose keys go on with two for each slice; answers also where in KEYS, counted from 1, each slice's index stands.
-    fn on_slices<const N: usize>(
+    fn with_slices<const N: usize>(
         script: Script,
         keys: &Keys,
         fixed: [Key<'_>; N],
@@ -377,17 +394,22 @@ impl Call {
     }
 
     /// The four arguments that name a run.
-    fn arg_run(&mut self, at: &BTreeMap<Slice, usize>, slice: Slice, name: &Name) -> &mut Self {
+    fn run_name_args(
+        &mut self,
+        at: &BTreeMap<Slice, usize>,
+        slice: Slice,
+        name: &RunName,
+    ) -> &mut Self {
         self.arg(at[&slice])
             .arg(slice.to_string())
-            .arg(form::member(name))
+            .arg(codec::index_member(name))
             .arg(name.count())
     }
 
     /// The six arguments that bring a run.
-    fn arg_new(&mut self, at: &BTreeMap<Slice, usize>, run: &Run) {
-        self.arg_run(at, run.slice, &run.name)
-            .arg(form::score(run.summary.least_due()))
+    fn new_run_args(&mut self, at: &BTreeMap<Slice, usize>, run: &Run) {
+        self.run_name_args(at, run.slice, &run.name)
+            .arg(codec::due_score(run.summary.least_due()))
             .arg(&*run.bytes);
     }
 }
@@ -396,8 +418,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn optional_hex(claim: Option<Claim>) -> String {
-    claim.map_or_else(String::new, Claim::to_hex)
+fn optional_hex(claim: Option<Progress>) -> String {
+    claim.map_or_else(String::new, Progress::to_hex)
 }
 
 #[cfg(test)]
@@ -406,16 +428,16 @@ mod tests {
 
     #[test]
     fn every_script_stands_at_its_own_place() {
-        for (at, (script, _)) in ALL.iter().enumerate() {
+        for (at, (script, _)) in SCRIPTS.iter().enumerate() {
             assert_eq!(*script as usize, at);
         }
     }
 
     #[test]
     fn only_what_brings_bytes_is_refused_on_a_full_server() {
-        for (script, text) in ALL {
+        for (script, text) in SCRIPTS {
             let wanted = match script {
-                Script::OpenShard | Script::Append | Script::Rewrite => "#!lua",
+                Script::OpenShard | Script::Append | Script::ReplaceRuns => "#!lua",
                 Script::State | Script::Tail => "#!lua flags=no-writes",
                 _ => "#!lua flags=allow-oom",
             };

@@ -1,14 +1,14 @@
 //! How much of a shard waits, by slice, and how much is set aside: index of slices, forecast, and lowest pending in O(slices).
 
-use super::Positions;
+use super::ShardMeta;
 use crate::model::{Offset, Slice, Watermark};
-use crate::run::Name;
-use crate::store::{Contents, Forecast, SliceCount, State};
+use crate::run::RunName;
+use crate::store::{Forecast, ShardContents, SliceCount, StoredShard};
 use std::collections::BTreeMap;
 
 /// What a slice, or the quarantine, holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count {
+pub(crate) struct RunTotals {
     pub(crate) runs: u64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -16,22 +16,22 @@ pub(crate) struct Count {
     pub(crate) least_offset: Offset,
 }
 
-impl Count {
-    const NOTHING: Self = Self {
+impl RunTotals {
+    const EMPTY: Self = Self {
         runs: 0,
         messages: 0,
         bytes: 0,
         least_offset: Offset::MAX,
     };
 
-    fn add(&mut self, name: &Name, bytes: usize) {
+    fn add(&mut self, name: &RunName, bytes: usize) {
         self.runs += 1;
         self.messages += u64::from(name.count());
         self.bytes += bytes as u64;
         self.least_offset = self.least_offset.min(name.least_offset());
     }
 
-    fn remove(&mut self, name: &Name, bytes: usize) {
+    fn remove(&mut self, name: &RunName, bytes: usize) {
         self.runs = self.runs.saturating_sub(1);
         self.messages = self.messages.saturating_sub(u64::from(name.count()));
         self.bytes = self.bytes.saturating_sub(bytes as u64);
@@ -40,22 +40,22 @@ impl Count {
 
 /// The counts of one shard.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
-    slices: BTreeMap<Slice, Count>,
-    quarantine: Option<Count>,
+pub(crate) struct ShardCounts {
+    slices: BTreeMap<Slice, RunTotals>,
+    quarantine: Option<RunTotals>,
 }
 
-impl Counts {
+impl ShardCounts {
     /// A run has come.
-    pub(crate) fn add(&mut self, slice: Slice, name: &Name, bytes: usize) {
+    pub(crate) fn add(&mut self, slice: Slice, name: &RunName, bytes: usize) {
         self.slices
             .entry(slice)
-            .or_insert(Count::NOTHING)
+            .or_insert(RunTotals::EMPTY)
             .add(name, bytes);
     }
 
     /// A run that was there has gone; the last one takes its slice along.
-    pub(crate) fn remove(&mut self, slice: Slice, name: &Name, bytes: usize) {
+    pub(crate) fn remove(&mut self, slice: Slice, name: &RunName, bytes: usize) {
         let Some(count) = self.slices.get_mut(&slice) else {
             return;
         };
@@ -66,19 +66,19 @@ impl Counts {
     }
 
     /// A run was put into the quarantine.
-    pub(crate) fn set_aside(&mut self, name: &Name, bytes: usize) {
+    pub(crate) fn quarantine_run(&mut self, name: &RunName, bytes: usize) {
         self.quarantine
-            .get_or_insert(Count::NOTHING)
+            .get_or_insert(RunTotals::EMPTY)
             .add(name, bytes);
     }
 
     /// What a slice, or without one the quarantine, holds.
-    pub(crate) fn of(&self, slice: Option<Slice>) -> Option<Count> {
+    pub(crate) fn get(&self, slice: Option<Slice>) -> Option<RunTotals> {
         slice.map_or(self.quarantine, |slice| self.slices.get(&slice).copied())
     }
 
     /// Puts back what was counted before.
-    pub(crate) fn restore(&mut self, slice: Option<Slice>, count: Count) {
+    pub(crate) fn restore(&mut self, slice: Option<Slice>, count: RunTotals) {
         match slice {
             Some(slice) => _ = self.slices.insert(slice, count),
             None => self.quarantine = Some(count),
@@ -95,20 +95,20 @@ impl Counts {
             })
     }
 
-    pub(crate) fn contents(&self) -> Contents {
-        let slice = |(slice, count): (&Slice, &Count)| SliceCount {
+    pub(crate) fn contents(&self) -> ShardContents {
+        let slice = |(slice, count): (&Slice, &RunTotals)| SliceCount {
             slice: *slice,
             messages: count.messages,
             bytes: count.bytes,
         };
-        Contents {
+        ShardContents {
             slices: self.slices.iter().map(slice).collect(),
             quarantined: self.quarantined(),
         }
     }
 
     /// Whether there is no run but in quarantine.
-    pub(crate) fn are_empty(&self) -> bool {
+    pub(crate) fn have_no_runs(&self) -> bool {
         self.slices.is_empty()
     }
 
@@ -123,15 +123,15 @@ impl Counts {
     }
 
     /// The state of a shard that stands at `positions`.
-    pub(crate) fn state(&self, positions: &Positions) -> State {
-        State {
+    pub(crate) fn state(&self, positions: &ShardMeta) -> StoredShard {
+        StoredShard {
             identity: positions.identity.clone(),
             watermark: positions.watermark,
             claimed: positions.claimed,
             delivered: positions.delivered,
             lowest_pending: self.lowest_pending(positions.watermark),
             pending: self.pending(),
-            bytes: self.slices.values().map(|count| count.bytes).sum(),
+            stored_bytes: self.slices.values().map(|count| count.bytes).sum(),
             quarantined: self.quarantined(),
             forecast: self.forecast(),
             ledger: positions.ledger,

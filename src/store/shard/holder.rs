@@ -1,15 +1,15 @@
 //! Who holds a shard's lease (I5). The caller's clock decides; nothing here asks for the time.
 
-use crate::model::{Timestamp, Token};
+use crate::model::{LeaseToken, Timestamp};
 use std::time::Duration;
 
 /// The holder's token and the lease's end, if somebody holds it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Holder(Option<(Token, Timestamp)>);
+pub(crate) struct LeaseHolder(Option<(LeaseToken, Timestamp)>);
 
-impl Holder {
+impl LeaseHolder {
     /// Takes a lease that is free, past its end, or held with this very token.
-    pub(crate) fn acquire(&mut self, token: Token, length: Duration, now: Timestamp) -> bool {
+    pub(crate) fn acquire(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> bool {
         let is_free = self
             .0
             .is_none_or(|(holder, end)| holder == token || end <= now);
@@ -20,7 +20,7 @@ impl Holder {
     }
 
     /// Extends the token's own lease, even past its end, if nobody took it.
-    pub(crate) fn renew(&mut self, token: Token, length: Duration, now: Timestamp) -> bool {
+    pub(crate) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> bool {
         let is_held = self.is_held(token);
         if is_held {
             self.0 = Some((token, now.plus(length)));
@@ -28,7 +28,7 @@ impl Holder {
         is_held
     }
 
-    pub(crate) fn release(&mut self, token: Token) {
+    pub(crate) fn release(&mut self, token: LeaseToken) {
         if self.is_held(token) {
             self.0 = None;
         }
@@ -36,11 +36,11 @@ impl Holder {
 
     /// Who holds the lease, unless it is past its end.
     #[cfg(test)]
-    pub(crate) fn at(&self, now: Timestamp) -> Option<Token> {
+    pub(crate) fn holder_at(&self, now: Timestamp) -> Option<LeaseToken> {
         self.0.filter(|(_, end)| *end > now).map(|(token, _)| token)
     }
 
-    pub(crate) fn is_held(&self, token: Token) -> bool {
+    pub(crate) fn is_held(&self, token: LeaseToken) -> bool {
         self.0.is_some_and(|(holder, _)| holder == token)
     }
 }

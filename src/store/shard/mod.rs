@@ -6,31 +6,32 @@ mod count;
 mod holder;
 mod recent;
 
-pub(crate) use count::{Count, Counts};
-pub(crate) use holder::Holder;
-pub(crate) use recent::Recent;
+pub(crate) use count::{RunTotals, ShardCounts};
+pub(crate) use holder::LeaseHolder;
+pub(crate) use recent::ShardTail;
 
 use super::{
-    Advance, Advanced, Append, Birth, Change, ChangeKind, Glance, History, Ledger, Rewrite,
+    Advance, Advanced, Append, IdChange, IdChangeKind, Ledger, Lineage, NewShard, ReplaceRuns,
+    ShardPosition,
 };
-use crate::model::{Claim, Cursor, Identity, Timestamp, Watermark};
-use crate::mutant::{self, Mutant};
+use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
+use crate::mutant::{self, InjectedFault};
 use std::collections::BTreeMap;
 
 /// Where a shard stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Positions {
-    pub(crate) identity: Identity,
+pub(crate) struct ShardMeta {
+    pub(crate) identity: SourceIdentity,
     pub(crate) watermark: Watermark,
-    pub(crate) claimed: Claim,
-    pub(crate) delivered: Claim,
+    pub(crate) claimed: Progress,
+    pub(crate) delivered: Progress,
     pub(crate) ledger: Ledger,
-    pub(crate) history: History,
+    pub(crate) lineage: Lineage,
 }
 
 /// What the changes of one append came to, but for the ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changed {
+pub(crate) struct ChangeOutcome {
     /// Places that are not to be delivered any more.
     pub(crate) cancelled: Vec<Cursor>,
     /// Cancels that found nothing waiting, or came after the claim.
@@ -39,19 +40,19 @@ pub(crate) struct Changed {
 
 /// What a claim finds among the cancelled places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sifted {
+pub(crate) struct CancelledSplit {
     /// Delivered past: nobody will ask for them again.
-    pub(crate) done: Vec<Cursor>,
+    pub(crate) expired: Vec<Cursor>,
     /// Inside the claim: not to be handed over.
-    pub(crate) told: Vec<Cursor>,
+    pub(crate) in_claim: Vec<Cursor>,
 }
 
-impl Positions {
-    pub(crate) fn new(birth: &Birth) -> Self {
+impl ShardMeta {
+    pub(crate) fn new(birth: &NewShard) -> Self {
         let (identity, ledger, history) = (
             birth.identity.clone(),
             Ledger::default(),
-            History::default(),
+            Lineage::default(),
         );
         Self {
             identity,
@@ -59,22 +60,22 @@ impl Positions {
             claimed: birth.delivered,
             delivered: birth.delivered,
             ledger,
-            history,
+            lineage: history,
         }
     }
 
-    pub(crate) fn glance(&self) -> Glance {
-        Glance {
+    pub(crate) fn position(&self) -> ShardPosition {
+        ShardPosition {
             watermark: self.watermark,
             delivered: self.delivered,
-            history: self.history,
+            lineage: self.lineage,
         }
     }
 
     /// Whether the batch begins where the shard ends (I2).
     pub(crate) fn accepts(&self, append: &Append) -> bool {
-        mutant::active(Mutant::NoCompare)
-            || (mutant::active(Mutant::BlindWatermark) && append.from >= self.watermark)
+        mutant::active(InjectedFault::AppendWithoutCompare)
+            || (mutant::active(InjectedFault::AppendAcceptsGap) && append.from >= self.watermark)
             || append.from == self.watermark
     }
 
@@ -82,7 +83,7 @@ impl Positions {
     pub(crate) fn appended(&mut self, append: &Append) {
         // The greater of the two can only be another one with a mutant planted.
         self.watermark = self.watermark.max(append.to);
-        self.history.appended(append.reading, append.from);
+        self.lineage.appended(append.epoch, append.from);
         self.ledger.accepted += append
             .runs
             .iter()
@@ -91,13 +92,13 @@ impl Positions {
     }
 
     /// Whether a rewrite was planned by who knows of all that there were.
-    pub(crate) fn is_known(&self, rewrite: &Rewrite) -> bool {
-        rewrite.after == self.history.rewrites
+    pub(crate) fn knows_all_replacements(&self, rewrite: &ReplaceRuns) -> bool {
+        rewrite.known_replacements == self.lineage.replacements
     }
 
     /// Runs were put in the place of others with so many messages.
-    pub(crate) fn rewritten(&mut self, rewrite: &Rewrite, left: u64) {
-        self.ledger.replace(
+    pub(crate) fn runs_replaced(&mut self, rewrite: &ReplaceRuns, left: u64) {
+        self.ledger.runs_removed(
             left,
             rewrite
                 .outputs
@@ -105,25 +106,25 @@ impl Positions {
                 .map(|run| u64::from(run.name.count()))
                 .sum(),
         );
-        self.history.rewrites += 1;
+        self.lineage.replacements += 1;
     }
 
     /// Applies changes in their order to `ids`, which holds what waits under each id that they name.
-    pub(crate) fn apply(
+    pub(crate) fn apply_changes(
         &self,
-        changes: &[Change],
+        changes: &[IdChange],
         ids: &mut BTreeMap<Box<str>, Cursor>,
-    ) -> Changed {
-        let mut changed = Changed::default();
+    ) -> ChangeOutcome {
+        let mut changed = ChangeOutcome::default();
         for change in changes {
             let place = match change.kind {
-                ChangeKind::Schedule(place) => Some(place),
-                ChangeKind::Cancel => None,
+                IdChangeKind::Schedule(place) => Some(place),
+                IdChangeKind::Cancel => None,
             };
             let waits = ids
                 .get(&change.id)
                 .copied()
-                .filter(|&waits| Some(waits) != place && !self.is_taken(waits));
+                .filter(|&waits| Some(waits) != place && !self.is_claimed(waits));
             if let Some(waits) = waits {
                 changed.cancelled.push(waits);
                 ids.remove(&change.id);
@@ -138,12 +139,12 @@ impl Positions {
     }
 
     /// Too late to cancel or replace.
-    fn is_taken(&self, place: Cursor) -> bool {
+    fn is_claimed(&self, place: Cursor) -> bool {
         self.claimed.covers(place) || self.delivered.covers(place)
     }
 
     /// Moves delivered to a pair that includes it, and to no other (I4). A repeat finds it there, and counts nothing.
-    pub(crate) fn deliver(&mut self, request: &Advance) {
+    pub(crate) fn move_delivered(&mut self, request: &Advance) {
         let Some(delivered) = request
             .delivered
             .filter(|delivered| *delivered != self.delivered)
@@ -151,47 +152,48 @@ impl Positions {
             return;
         };
         if delivered.includes(self.delivered) {
-            let is_known = request.since == self.delivered && delivered.watermark <= self.watermark;
-            self.ledger.moved(request.tally, is_known);
+            let is_known =
+                request.delivered_before == self.delivered && delivered.watermark <= self.watermark;
+            self.ledger.add_outcomes(request.outcomes, is_known);
             self.delivered = delivered;
         } else {
-            self.ledger.doubt();
+            self.ledger.mark_uncertain();
         }
     }
 
     /// What an advance tells has been done, runs with so many messages deleted among it.
-    pub(crate) fn done(&mut self, request: &Advance, left: u64, counts: &Counts) {
-        if request.tells() {
-            self.ledger.replace(left, 0);
-            let is_empty = counts.are_empty() && self.delivered.watermark <= self.watermark;
-            self.ledger.right(is_empty, counts.quarantined());
+    pub(crate) fn runs_deleted(&mut self, request: &Advance, left: u64, counts: &ShardCounts) {
+        if request.reports_delivery() {
+            self.ledger.runs_removed(left, 0);
+            let is_empty = counts.have_no_runs() && self.delivered.watermark <= self.watermark;
+            self.ledger.reconcile(is_empty, counts.quarantined());
         }
     }
 
     /// The last cancelled place that an advance has to look at.
-    pub(crate) fn last(&self, claim: Option<Claim>) -> Cursor {
+    pub(crate) fn last_to_check(&self, claim: Option<Progress>) -> Cursor {
         claim.unwrap_or(self.delivered).cursor
     }
 
-    /// Sorts the cancelled places up to [`Positions::last`], which come in their order.
-    pub(crate) fn sift(
+    /// Sorts the cancelled places up to [`ShardMeta::last`], which come in their order.
+    pub(crate) fn split_cancelled(
         &self,
-        claim: Option<Claim>,
+        claim: Option<Progress>,
         places: impl IntoIterator<Item = Cursor>,
-    ) -> Sifted {
-        let mut sifted = Sifted::default();
+    ) -> CancelledSplit {
+        let mut sifted = CancelledSplit::default();
         for place in places {
             if self.delivered.covers(place) {
-                sifted.done.push(place);
+                sifted.expired.push(place);
             } else if claim.is_some_and(|claim| claim.covers(place)) {
-                sifted.told.push(place);
+                sifted.in_claim.push(place);
             }
         }
         sifted
     }
 
     /// Moves claimed forward, per component and never back (I5), unless the claim lies too far past `now`. `told` goes along with the answer.
-    pub(crate) fn claim(
+    pub(crate) fn move_claimed(
         &mut self,
         request: &Advance,
         now: Timestamp,
@@ -204,13 +206,13 @@ impl Positions {
                 cancelled: Vec::new(),
             };
         };
-        if claim.cursor.due > now.plus(request.skew_max) {
-            return Advanced::Ahead { watermark, now };
+        if claim.cursor.due > now.plus(request.clock_skew_max) {
+            return Advanced::ClockAhead { watermark, now };
         }
-        self.claimed = if mutant::active(Mutant::ClaimsBack) {
+        self.claimed = if mutant::active(InjectedFault::ClaimMovesBack) {
             claim
         } else {
-            Claim::new(
+            Progress::new(
                 self.claimed.cursor.max(claim.cursor),
                 self.claimed.watermark.max(claim.watermark),
             )

@@ -3,19 +3,19 @@
 
 use crate::limit;
 use crate::model::{Offset, Slice, Timestamp, Watermark};
-use crate::run::{Name, Run};
-use crate::store::{History, Listing, Tail, TailRun, Tailed};
+use crate::run::{Run, RunName};
+use crate::store::{Lineage, RunEntry, Tail, TailRun, Tailed};
 use std::collections::BTreeSet;
 
-/// At most [`limit::TAIL_RUNS_MAX`] runs.
+/// At most [`limit::TAIL_BATCHES_MAX`] runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Recent {
+pub(crate) struct ShardTail {
     /// By the end of the batch, then by least offset; everything past `from` is there.
-    runs: BTreeSet<(Watermark, Offset, Name, Slice, Timestamp)>,
+    runs: BTreeSet<(Watermark, Offset, RunName, Slice, Timestamp)>,
     from: Watermark,
 }
 
-impl Recent {
+impl ShardTail {
     pub(crate) fn new(from: Watermark) -> Self {
         Self {
             runs: BTreeSet::new(),
@@ -34,16 +34,16 @@ impl Recent {
                 run.summary.least_due(),
             )
         }));
-        while self.runs.len() > limit::TAIL_RUNS_MAX {
+        while self.runs.len() > limit::TAIL_BATCHES_MAX {
             let trimmed = self.runs.pop_first().expect("longer than nothing");
             self.from = trimmed.0;
         }
     }
 
     /// Answers the request; the runs come without their bytes.
-    pub(crate) fn read(&self, request: &Tail, watermark: Watermark, history: History) -> Tailed {
+    pub(crate) fn read(&self, request: &Tail, watermark: Watermark, history: Lineage) -> Tailed {
         if request.after > watermark || request.after < self.from {
-            return Tailed::Broken { watermark };
+            return Tailed::OutOfRange { watermark };
         }
         let past: Vec<_> = self
             .runs
@@ -61,20 +61,20 @@ impl Recent {
             seen = taken.last().expect("a batch that was cut has runs").0;
         }
         let runs = taken.iter().map(|(_, _, name, slice, least_due)| {
-            let listing = Listing {
+            let listing = RunEntry {
                 slice: *slice,
                 name: name.clone(),
                 least_due: *least_due,
             };
             TailRun {
-                listing,
+                entry: listing,
                 bytes: None,
             }
         });
         Tailed::Runs {
             watermark,
-            seen,
-            history,
+            complete_to: seen,
+            lineage: history,
             runs: runs.collect(),
         }
     }

@@ -1,8 +1,8 @@
 //! What waits, put together for a person: the documents of `postdate pending --json` and of `GET /pending`. A field of them is never
 //! renamed, and none is taken away.
 
-use super::{Contents, Survey};
-use crate::limit::{REPORT_HOURS_MAX, REPORT_SHARDS_MAX, SURVEY_SHARDS_MAX};
+use super::{ShardContents, StoreQuery};
+use crate::limit::{QUERY_SHARDS_PER_CALL_MAX, REPORT_HOURS_MAX, REPORT_SHARDS_MAX};
 use crate::model::{Level, ShardId, Slice, Timestamp};
 use crate::store::Error;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the configuration says of the store that is asked, and of what is served.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct QueryContext {
     pub(crate) deployment: String,
     /// The store in a person's words.
     pub(crate) store: String,
@@ -21,13 +21,13 @@ pub(crate) struct Known {
 /// What waits. Its counts are upper bounds: a run leaves when the last of its messages is delivered, and what was cancelled
 /// stays in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct PendingReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
     pub(crate) at_ms: i64,
     pub(crate) total: Amount,
-    pub(crate) routes: Vec<Route>,
-    pub(crate) shards: Vec<Shard>,
+    pub(crate) routes: Vec<PendingRoute>,
+    pub(crate) shards: Vec<PendingShard>,
     /// Shards that the list has no room for.
     pub(crate) shards_left_out: u64,
     /// What was due when it was stored already.
@@ -35,7 +35,7 @@ pub(crate) struct Report {
     /// What is due in hours to come, and not counted by hour yet: it is thin over them, and lies together.
     #[serde(default)]
     pub(crate) far: Amount,
-    pub(crate) hours: Vec<Hour>,
+    pub(crate) hours: Vec<PendingHour>,
     /// What is due after the last of the hours.
     pub(crate) later: Amount,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Amount {
 
 /// The shards of one route together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Route {
+pub(crate) struct PendingRoute {
     pub(crate) route: String,
     /// Whether the configuration has it: if not, nobody delivers what waits there.
     pub(crate) configured: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Route {
 
 /// One shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shard {
+pub(crate) struct PendingShard {
     pub(crate) route: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,
@@ -75,7 +75,7 @@ pub(crate) struct Shard {
 
 /// What is due in one hour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hour {
+pub(crate) struct PendingHour {
     pub(crate) start_ms: i64,
     pub(crate) start: String,
     pub(crate) messages: u64,
@@ -84,17 +84,17 @@ pub(crate) struct Hour {
 
 /// Where the messages of one id wait: at most one a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Search {
+pub(crate) struct IdSearch {
     pub(crate) deployment: String,
     pub(crate) store: String,
     pub(crate) at_ms: i64,
     pub(crate) id: String,
-    pub(crate) found: Vec<Place>,
+    pub(crate) found: Vec<FoundMessage>,
 }
 
 /// Where a message waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct FoundMessage {
     pub(crate) route: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,
@@ -106,8 +106,8 @@ pub(crate) struct Place {
     pub(crate) due: String,
 }
 
-impl Known {
-    fn has(&self, shard: &ShardId) -> bool {
+impl QueryContext {
+    fn serves(&self, shard: &ShardId) -> bool {
         self.routes
             .get(&*shard.route)
             .is_some_and(|topics| topics.contains(&*shard.partition.topic))
@@ -121,7 +121,7 @@ impl Amount {
         self.quarantined += other.quarantined;
     }
 
-    fn of(contents: &Contents) -> Self {
+    fn of(contents: &ShardContents) -> Self {
         let slices = contents.slices.iter();
         let (messages, bytes) = slices.fold((0, 0), |sum, slice| {
             (sum.0 + slice.messages, sum.1 + slice.bytes)
@@ -135,15 +135,15 @@ impl Amount {
 }
 
 /// Asks what waits, of one route or of all. Routes that are configured are listed though they hold nothing.
-pub(crate) async fn report(
-    survey: &dyn Survey,
-    known: &Known,
+pub(crate) async fn pending_report(
+    survey: &dyn StoreQuery,
+    known: &QueryContext,
     route: Option<&str>,
     now: Timestamp,
-) -> Result<Report, Error> {
-    let names = shards(survey, route).await?;
-    let mut sum = Sum::new(known, route);
-    for some in names.chunks(SURVEY_SHARDS_MAX) {
+) -> Result<PendingReport, Error> {
+    let names = shards_of_route(survey, route).await?;
+    let mut sum = PendingTotals::new(known, route);
+    for some in names.chunks(QUERY_SHARDS_PER_CALL_MAX) {
         for (shard, contents) in some.iter().zip(survey.contents(some).await?) {
             sum.add(shard, &contents);
         }
@@ -152,34 +152,37 @@ pub(crate) async fn report(
 }
 
 /// Looks for what waits under `id`, in one route or in all.
-pub(crate) async fn found(
-    survey: &dyn Survey,
-    known: &Known,
+pub(crate) async fn find_id(
+    survey: &dyn StoreQuery,
+    known: &QueryContext,
     (id, route): (&str, Option<&str>),
     now: Timestamp,
-) -> Result<Search, Error> {
+) -> Result<IdSearch, Error> {
     let mut found = Vec::new();
-    for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
+    for some in shards_of_route(survey, route)
+        .await?
+        .chunks(QUERY_SHARDS_PER_CALL_MAX)
+    {
         let asked: Vec<(ShardId, Box<str>)> = some
             .iter()
             .map(|shard| (shard.clone(), id.into()))
             .collect();
-        for (shard, place) in some.iter().zip(survey.places(&asked).await?) {
-            found.extend(place.map(|place| Place {
+        for (shard, place) in some.iter().zip(survey.find_ids(&asked).await?) {
+            found.extend(place.map(|place| FoundMessage {
                 route: shard.route.to_string(),
                 topic: shard.partition.topic.to_string(),
                 partition: shard.partition.index,
                 offset: place.offset.0,
-                configured: known.has(shard),
+                configured: known.serves(shard),
                 due_ms: (!place.due.is_at_once()).then(|| place.due.as_millis()),
                 due: place.due.to_rfc3339(),
             }));
         }
     }
-    let Known {
+    let QueryContext {
         deployment, store, ..
     } = known.clone();
-    Ok(Search {
+    Ok(IdSearch {
         deployment,
         store,
         at_ms: now.as_millis(),
@@ -188,8 +191,8 @@ pub(crate) async fn found(
     })
 }
 
-pub(super) async fn shards(
-    survey: &dyn Survey,
+pub(super) async fn shards_of_route(
+    survey: &dyn StoreQuery,
     route: Option<&str>,
 ) -> Result<Vec<ShardId>, Error> {
     let mut shards = survey.shards().await?;
@@ -198,22 +201,22 @@ pub(super) async fn shards(
 }
 
 /// Adds shards up.
-struct Sum<'a> {
-    known: &'a Known,
-    routes: BTreeMap<String, Route>,
-    shards: Vec<Shard>,
+struct PendingTotals<'a> {
+    known: &'a QueryContext,
+    routes: BTreeMap<String, PendingRoute>,
+    shards: Vec<PendingShard>,
     shards_left_out: u64,
     due_when_stored: Amount,
     far: Amount,
     hours: BTreeMap<i64, Amount>,
 }
 
-impl<'a> Sum<'a> {
-    fn new(known: &'a Known, route: Option<&str>) -> Self {
+impl<'a> PendingTotals<'a> {
+    fn new(known: &'a QueryContext, route: Option<&str>) -> Self {
         let empty = |name: &String| {
             (
                 name.clone(),
-                Route {
+                PendingRoute {
                     route: name.clone(),
                     configured: true,
                     shards: 0,
@@ -239,13 +242,15 @@ impl<'a> Sum<'a> {
         }
     }
 
-    fn add(&mut self, shard: &ShardId, contents: &Contents) {
+    fn add(&mut self, shard: &ShardId, contents: &ShardContents) {
         let (route, amount) = (shard.route.to_string(), Amount::of(contents));
         for count in &contents.slices {
             let at = match count.slice.level {
                 Level::Now => &mut self.due_when_stored,
                 Level::Far | Level::Day => &mut self.far,
-                Level::Hour | Level::Minute => self.hours.entry(start_of(count.slice)).or_default(),
+                Level::Hour | Level::Minute => {
+                    self.hours.entry(hour_start(count.slice)).or_default()
+                }
             };
             at.add(Amount {
                 messages: count.messages,
@@ -253,7 +258,7 @@ impl<'a> Sum<'a> {
                 quarantined: 0,
             });
         }
-        let new = || Route {
+        let new = || PendingRoute {
             route: route.clone(),
             configured: false,
             shards: 0,
@@ -266,26 +271,26 @@ impl<'a> Sum<'a> {
             self.shards_left_out += 1;
             return;
         }
-        self.shards.push(Shard {
+        self.shards.push(PendingShard {
             route,
             topic: shard.partition.topic.to_string(),
             partition: shard.partition.index,
-            configured: self.known.has(shard),
+            configured: self.known.serves(shard),
             amount,
             first_hour_ms: contents
                 .slices
                 .iter()
-                .map(|count| start_of(count.slice))
+                .map(|count| hour_start(count.slice))
                 .min(),
         });
     }
 
-    fn into_report(self, now: Timestamp) -> Report {
+    fn into_report(self, now: Timestamp) -> PendingReport {
         let mut hours = self.hours.into_iter();
         let listed = hours
             .by_ref()
             .take(REPORT_HOURS_MAX)
-            .map(|(start_ms, amount)| Hour {
+            .map(|(start_ms, amount)| PendingHour {
                 start_ms,
                 start: Timestamp::from_millis(start_ms).to_rfc3339(),
                 messages: amount.messages,
@@ -296,7 +301,7 @@ impl<'a> Sum<'a> {
             sum.add(amount);
             sum
         };
-        Report {
+        PendingReport {
             deployment: self.known.deployment.clone(),
             store: self.known.store.clone(),
             at_ms: now.as_millis(),
@@ -319,7 +324,7 @@ impl<'a> Sum<'a> {
 }
 
 /// The hour, in epoch milliseconds, before which nothing of the slice is due; 0 for what was due when it was stored.
-fn start_of(slice: Slice) -> i64 {
+fn hour_start(slice: Slice) -> i64 {
     match slice.level {
         Level::Now => 0,
         Level::Far | Level::Day | Level::Hour | Level::Minute => {
@@ -338,15 +343,15 @@ mod tests {
     use async_trait::async_trait;
 
     /// Shards with what they hold, and the place of the id `a` in each.
-    struct Fake(Vec<(ShardId, Contents, Option<Cursor>)>);
+    struct Fake(Vec<(ShardId, ShardContents, Option<Cursor>)>);
 
     #[async_trait(?Send)]
-    impl Survey for Fake {
+    impl StoreQuery for Fake {
         async fn shards(&self) -> Result<Vec<ShardId>, Error> {
             Ok(self.0.iter().map(|(shard, ..)| shard.clone()).collect())
         }
 
-        async fn contents(&self, shards: &[ShardId]) -> Result<Vec<Contents>, Error> {
+        async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
             let of = |shard: &ShardId| {
                 self.0
                     .iter()
@@ -366,7 +371,10 @@ mod tests {
             Ok(vec![None; shards.len()])
         }
 
-        async fn places(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        async fn find_ids(
+            &self,
+            ids: &[(ShardId, Box<str>)],
+        ) -> Result<Vec<Option<Cursor>>, Error> {
             let of = |shard: &ShardId| {
                 self.0
                     .iter()
@@ -394,7 +402,7 @@ mod tests {
         Fake(vec![
             (
                 shard("gone", "t", 0),
-                Contents {
+                ShardContents {
                     slices: vec![count(Level::Hour, 5, 7)],
                     quarantined: 2,
                 },
@@ -402,7 +410,7 @@ mod tests {
             ),
             (
                 shard("orders", "d", 0),
-                Contents {
+                ShardContents {
                     slices: vec![count(Level::Now, 1, 1), count(Level::Hour, 5, 3)],
                     quarantined: 0,
                 },
@@ -410,7 +418,7 @@ mod tests {
             ),
             (
                 shard("orders", "old", 1),
-                Contents {
+                ShardContents {
                     slices: vec![
                         count(Level::Far, 1, 5),
                         count(Level::Hour, 29, 1),
@@ -423,11 +431,11 @@ mod tests {
         ])
     }
 
-    fn known() -> Known {
+    fn known() -> QueryContext {
         let topics = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let routes = [("orders", topics(&["d"])), ("mail", topics(&["m"]))]
             .map(|(name, topics)| (name.to_owned(), topics));
-        Known {
+        QueryContext {
             deployment: "prod".into(),
             store: "redis x".into(),
             routes: routes.into(),
@@ -436,7 +444,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_report_adds_up_by_route_by_shard_and_by_hour_and_marks_what_nobody_delivers() {
-        let report = report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR))
+        let report = pending_report(&fake(), &known(), None, Timestamp::from_millis(6 * HOUR))
             .await
             .unwrap();
         let amount = |messages, quarantined| Amount {
@@ -492,20 +500,22 @@ mod tests {
     #[tokio::test]
     async fn a_report_of_one_route_knows_nothing_of_the_others() {
         let now = Timestamp::from_millis(0);
-        let gone = report(&fake(), &known(), Some("gone"), now).await.unwrap();
+        let gone = pending_report(&fake(), &known(), Some("gone"), now)
+            .await
+            .unwrap();
         assert_eq!(
             (gone.total.messages, gone.routes.len(), gone.shards.len()),
             (7, 1, 1)
         );
         assert_eq!(
-            report(&fake(), &known(), Some("never"), now)
+            pending_report(&fake(), &known(), Some("never"), now)
                 .await
                 .unwrap()
                 .routes,
             []
         );
         assert_eq!(
-            report(&fake(), &known(), Some("mail"), now)
+            pending_report(&fake(), &known(), Some("mail"), now)
                 .await
                 .unwrap()
                 .routes
@@ -517,7 +527,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_id_is_found_in_every_shard_that_has_it() {
-        let search = found(&fake(), &known(), ("a", None), Timestamp::from_millis(0))
+        let search = find_id(&fake(), &known(), ("a", None), Timestamp::from_millis(0))
             .await
             .unwrap();
         let places: Vec<_> = search
@@ -541,7 +551,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            found(
+            find_id(
                 &fake(),
                 &known(),
                 ("a", Some("orders")),
@@ -554,7 +564,7 @@ mod tests {
             1
         );
         assert_eq!(
-            found(&fake(), &known(), ("b", None), Timestamp::from_millis(0))
+            find_id(&fake(), &known(), ("b", None), Timestamp::from_millis(0))
                 .await
                 .unwrap()
                 .found,
@@ -564,19 +574,20 @@ mod tests {
 
     #[test]
     fn a_report_comes_back_from_its_document() {
-        let hour = Hour {
+        let hour = PendingHour {
             start_ms: 1,
             start: "x".into(),
             messages: 2,
             bytes: 3,
         };
-        let report = Report {
+        let report = PendingReport {
             deployment: "prod".into(),
             hours: vec![hour],
-            ..Report::default()
+            ..PendingReport::default()
         };
         assert_eq!(
-            serde_json::from_str::<Report>(&serde_json::to_string(&report).unwrap()).unwrap(),
+            serde_json::from_str::<PendingReport>(&serde_json::to_string(&report).unwrap())
+                .unwrap(),
             report
         );
     }

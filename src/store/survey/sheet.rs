@@ -1,38 +1,38 @@
 //! The ledgers, put together for a person: the document of `postdate ledger --json` and of `GET /ledger`. A field of it is never renamed,
 //! and none is taken away.
 
-use super::report::{Known, shards};
-use super::{Balance, Survey};
-use crate::limit::SURVEY_SHARDS_MAX;
+use super::report::{QueryContext, shards_of_route};
+use super::{Balance, StoreQuery};
+use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
 use crate::model::{ShardId, Timestamp};
 use crate::store::Error;
 use serde::{Deserialize, Serialize};
 
 /// What became of the messages of each shard, and whether it adds up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sheet {
+pub(crate) struct LedgerReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
     pub(crate) at_ms: i64,
     /// Whether each shard's ledger adds up, as far as can be known.
     pub(crate) balances: bool,
-    pub(crate) total: Sum,
-    pub(crate) shards: Vec<Line>,
+    pub(crate) total: LedgerTotals,
+    pub(crate) shards: Vec<ShardLedger>,
 }
 
 /// The ledger of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct ShardLedger {
     pub(crate) route: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) balances: bool,
-    pub(crate) sum: Sum,
+    pub(crate) sum: LedgerTotals,
 }
 
 /// Messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sum {
+pub(crate) struct LedgerTotals {
     pub(crate) accepted: u64,
     pub(crate) delivered: u64,
     pub(crate) cancelled: u64,
@@ -46,15 +46,15 @@ pub(crate) struct Sum {
     pub(crate) unsure: bool,
 }
 
-impl Sum {
+impl LedgerTotals {
     fn of(balance: &Balance) -> Self {
         let Balance {
             accepted,
-            settled,
+            outcomes: settled,
             quarantined,
             pending,
             difference,
-            is_unsure,
+            is_uncertain: is_unsure,
         } = *balance;
         Self {
             accepted,
@@ -62,7 +62,7 @@ impl Sum {
             cancelled: settled.cancelled,
             dead_lettered: settled.dead_lettered,
             quarantined,
-            sent_back: settled.sent_back,
+            sent_back: settled.retried,
             pending,
             difference,
             unsure: is_unsure,
@@ -83,28 +83,31 @@ impl Sum {
 }
 
 /// Asks for the ledgers of one route or of all.
-pub(crate) async fn sheet(
-    survey: &dyn Survey,
-    known: &Known,
+pub(crate) async fn ledger_report(
+    survey: &dyn StoreQuery,
+    known: &QueryContext,
     route: Option<&str>,
     now: Timestamp,
-) -> Result<Sheet, Error> {
-    let Known {
+) -> Result<LedgerReport, Error> {
+    let QueryContext {
         deployment, store, ..
     } = known.clone();
-    let mut sheet = Sheet {
+    let mut sheet = LedgerReport {
         deployment,
         store,
         at_ms: now.as_millis(),
         balances: true,
-        ..Sheet::default()
+        ..LedgerReport::default()
     };
-    for some in shards(survey, route).await?.chunks(SURVEY_SHARDS_MAX) {
+    for some in shards_of_route(survey, route)
+        .await?
+        .chunks(QUERY_SHARDS_PER_CALL_MAX)
+    {
         let balances = some.iter().zip(survey.balances(some).await?);
         // A shard that was erased meanwhile has none.
         sheet
             .shards
-            .extend(balances.filter_map(|(shard, balance)| Some(line(shard, &balance?))));
+            .extend(balances.filter_map(|(shard, balance)| Some(shard_ledger(shard, &balance?))));
     }
     sheet
         .shards
@@ -114,17 +117,17 @@ pub(crate) async fn sheet(
     Ok(sheet)
 }
 
-fn line(shard: &ShardId, balance: &Balance) -> Line {
+fn shard_ledger(shard: &ShardId, balance: &Balance) -> ShardLedger {
     let (route, topic, partition) = (
         shard.route.to_string(),
         shard.partition.topic.to_string(),
         shard.partition.index,
     );
-    Line {
+    ShardLedger {
         route,
         topic,
         partition,
-        balances: balance.holds(),
-        sum: Sum::of(balance),
+        balances: balance.is_balanced(),
+        sum: LedgerTotals::of(balance),
     }
 }

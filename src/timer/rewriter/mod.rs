@@ -8,14 +8,14 @@ mod merge;
 mod plan;
 
 use crate::limit::{
-    LOOKAHEAD, REWRITE_BYTES_MAX, REWRITE_FETCH_MAX, REWRITE_INTERVAL, REWRITE_LEFT_MAX,
-    REWRITE_LIST_MAX, REWRITE_REST, REWRITE_REST_URGENT,
+    COMPACT_BYTES_MAX, COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL,
+    COMPACT_SCAN_RUNS_MAX, COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
 };
-use crate::model::{Claim, ShardId, Slice, Timestamp};
-use crate::run::{Decoder, Loaded, Name, Run, Sealer};
+use crate::model::{Progress, ShardId, Slice, Timestamp};
+use crate::run::{LoadedRun, Run, RunBuilder, RunDecoder, RunName};
 use crate::store::{Error, Fetch, List, Listed, Store};
+pub(crate) use plan::CompactionPolicy;
 use plan::Job;
-pub(crate) use plan::Shape;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,97 +25,97 @@ use tokio_util::sync::CancellationToken;
 
 /// A shard to look at.
 #[derive(Clone, Debug)]
-pub(crate) struct Chore {
+pub(crate) struct CompactionTask {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
     /// What is due by then is loaded, or about to be.
-    pub(crate) loaded: Timestamp,
+    pub(crate) loaded_until: Timestamp,
     /// Where in the list of runs to begin.
-    pub(crate) from: Timestamp,
+    pub(crate) scan_from: Timestamp,
     /// Messages of an hour that can be loaded together.
-    pub(crate) hour_max: u64,
+    pub(crate) hour_messages_max: u64,
 }
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CompactionReply {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
-    pub(crate) found: Found,
+    pub(crate) result: CompactionResult,
 }
 
 #[derive(Debug)]
-pub(crate) enum Found {
-    Swap(Swap),
+pub(crate) enum CompactionResult {
+    Replace(Replacement),
     /// There is nothing to do in this part of the list. It goes on there; `None`: it was seen to its end.
-    Nothing {
-        more: Option<Timestamp>,
+    NothingToDo {
+        resume_from: Option<Timestamp>,
     },
     /// Runs that looked as if there was something to gain, and are left alone now.
-    Useless,
+    NoGain,
     /// The store did not answer.
-    NoAnswer,
+    StoreUnavailable,
 }
 
 /// Runs, and those that are to be in their place.
 #[derive(Debug)]
-pub(crate) struct Swap {
-    pub(crate) inputs: Vec<(Slice, Name)>,
+pub(crate) struct Replacement {
+    pub(crate) inputs: Vec<(Slice, RunName)>,
     pub(crate) outputs: Vec<Run>,
     /// It may be done until the shard is loaded so far.
-    pub(crate) before: Timestamp,
+    pub(crate) valid_until: Timestamp,
 }
 
 /// See the module's page.
-pub(crate) struct Rewriter {
+pub(crate) struct Compactor {
     pub(crate) store: Rc<dyn Store>,
-    pub(crate) chores: mpsc::Receiver<Chore>,
-    pub(crate) done: mpsc::Sender<Done>,
-    pub(crate) shape: Shape,
+    pub(crate) tasks: mpsc::Receiver<CompactionTask>,
+    pub(crate) replies: mpsc::Sender<CompactionReply>,
+    pub(crate) policy: CompactionPolicy,
     /// For the names of its runs.
     pub(crate) writer: u64,
 }
 
 /// What the loop owns.
-struct Tools {
-    decoder: Decoder,
-    sealer: Sealer,
+struct CompactorState {
+    decoder: RunDecoder,
+    builder: RunBuilder,
     /// Runs that are left alone until `beyond` has come so far: unreadable, not to be made fewer, or with a message that is due before.
-    left: BTreeMap<Name, Timestamp>,
+    skipped: BTreeMap<RunName, Timestamp>,
     /// When something urgent was found last.
-    urgent: Option<Instant>,
+    last_urgent: Option<Instant>,
 }
 
-impl Rewriter {
+impl Compactor {
     /// Serves until the chores' channel is closed or `stop` is cancelled. A store that does not answer now is asked again with the next chore.
     /// Between two chores it rests in proportion to the work that the first was: the store and the machine have more urgent things to do.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
-        let mut tools = Tools::new(self.writer);
+        let mut tools = CompactorState::new(self.writer);
         loop {
             // Dropped at any await it has changed nothing: it only reads.
             let chore = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                chore = self.chores.recv() => chore,
+                chore = self.tasks.recv() => chore,
             };
             let Some(chore) = chore else { return Ok(()) };
             let begun = Instant::now();
             let outcome = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                outcome = self.work(&chore, &mut tools) => outcome,
+                outcome = self.compact(&chore, &mut tools) => outcome,
             };
             let found = match outcome {
                 Ok(found) => found,
-                Err(error) if error.is_transient() => Found::NoAnswer,
+                Err(error) if error.is_transient() => CompactionResult::StoreUnavailable,
                 Err(error) => return Err(error),
             };
             if self
-                .done
-                .send(Done {
+                .replies
+                .send(CompactionReply {
                     shard: chore.shard,
                     tag: chore.tag,
-                    found,
+                    result: found,
                 })
                 .await
                 .is_err()
@@ -125,17 +125,21 @@ impl Rewriter {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(tools.rest(begun, Instant::now())) => {}
+                () = tokio::time::sleep(tools.pause(begun, Instant::now())) => {}
             }
         }
     }
 
-    async fn work(&self, chore: &Chore, tools: &mut Tools) -> Result<Found, Error> {
+    async fn compact(
+        &self,
+        chore: &CompactionTask,
+        tools: &mut CompactorState,
+    ) -> Result<CompactionResult, Error> {
         let list = List {
             shard: chore.shard.clone(),
-            from: chore.from,
+            from: chore.scan_from,
             until: Timestamp::MAX,
-            limit: REWRITE_LIST_MAX,
+            limit: COMPACT_SCAN_RUNS_MAX,
         };
         let delivered = self
             .store
@@ -145,7 +149,11 @@ impl Rewriter {
             .flatten()
             .map(|state| state.delivered);
         let (mut runs, is_cut) = match self.store.list(&[list]).await?.pop() {
-            Some(Listed::Runs { runs, more, .. }) => (runs, more),
+            Some(Listed::Runs {
+                runs,
+                has_more: more,
+                ..
+            }) => (runs, more),
             _ => (Vec::new(), false),
         };
         let more = if is_cut {
@@ -154,52 +162,55 @@ impl Rewriter {
         } else {
             None
         };
-        let beyond = self.shape.beyond(chore.loaded);
+        let beyond = self.policy.frozen_until(chore.loaded_until);
         runs.retain(|run| {
             tools
-                .left
+                .skipped
                 .get(&run.name)
                 .is_none_or(|until| *until <= beyond)
         });
-        match delivered.zip(self.shape.plan(&runs, beyond, chore.hour_max)) {
+        match delivered.zip(self.policy.plan(&runs, beyond, chore.hour_messages_max)) {
             Some((delivered, job)) => {
-                tools.urgent = if job.is_urgent {
+                tools.last_urgent = if job.is_urgent {
                     Some(Instant::now())
                 } else {
-                    tools.urgent
+                    tools.last_urgent
                 };
-                self.swap(&chore.shard, job, (delivered, beyond), tools)
+                self.build_replacement(&chore.shard, job, (delivered, beyond), tools)
                     .await
             }
-            None => Ok(Found::Nothing { more }),
+            None => Ok(CompactionResult::NothingToDo { resume_from: more }),
         }
     }
 
-    async fn swap(
+    async fn build_replacement(
         &self,
         shard: &ShardId,
         job: Job,
-        (delivered, beyond): (Claim, Timestamp),
-        tools: &mut Tools,
-    ) -> Result<Found, Error> {
+        (delivered, beyond): (Progress, Timestamp),
+        tools: &mut CompactorState,
+    ) -> Result<CompactionResult, Error> {
         let inputs = self
-            .fetch(shard, job.runs, (delivered, beyond), tools)
+            .fetch_inputs(shard, job.runs, (delivered, beyond), tools)
             .await?;
-        let outputs = merge::rewrite(
+        let outputs = merge::merge_runs(
             &inputs,
-            job.into,
+            job.kind,
             (delivered, beyond),
-            &self.shape,
-            &mut tools.sealer,
+            &self.policy,
+            &mut tools.builder,
         );
         let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else {
-            return Ok(Found::Useless);
+            return Ok(CompactionResult::NoGain);
         };
-        if let Some(until) = self.shape.is_useless(&inputs, &outputs, job.into, beyond) {
+        if let Some(until) = self
+            .policy
+            .no_gain_until(&inputs, &outputs, job.kind, beyond)
+        {
             inputs
                 .iter()
-                .for_each(|run| tools.leave(run.name().clone(), until));
-            return Ok(Found::Useless);
+                .for_each(|run| tools.skip(run.name().clone(), until));
+            return Ok(CompactionResult::NoGain);
         }
         let inputs = inputs
             .iter()
@@ -209,24 +220,26 @@ impl Rewriter {
             .iter()
             .map(|run| run.summary.least_due())
             .min()
-            .map_or(Timestamp::MAX, |due| self.shape.before(due));
-        Ok(Found::Swap(Swap {
+            .map_or(Timestamp::MAX, |due| {
+                self.policy.replacement_valid_until(due)
+            });
+        Ok(CompactionResult::Replace(Replacement {
             inputs,
             outputs,
-            before,
+            valid_until: before,
         }))
     }
 
     /// The runs that can be rewritten now, as many as there is memory for.
-    async fn fetch(
+    async fn fetch_inputs(
         &self,
         shard: &ShardId,
-        runs: Vec<(Slice, Name)>,
-        (delivered, beyond): (Claim, Timestamp),
-        tools: &mut Tools,
-    ) -> Result<Vec<Loaded>, Error> {
+        runs: Vec<(Slice, RunName)>,
+        (delivered, beyond): (Progress, Timestamp),
+        tools: &mut CompactorState,
+    ) -> Result<Vec<LoadedRun>, Error> {
         let (mut inputs, mut held) = (Vec::new(), 0);
-        for part in runs.chunks(REWRITE_FETCH_MAX) {
+        for part in runs.chunks(COMPACT_FETCH_RUNS_MAX) {
             let fetch = Fetch {
                 shard: shard.clone(),
                 runs: part.to_vec(),
@@ -237,15 +250,15 @@ impl Rewriter {
                 let loaded = tools.decoder.decode(name.clone(), *slice, &bytes);
                 match loaded
                     .map_err(|_| Timestamp::MAX)
-                    .and_then(|run| waits(run, delivered, beyond))
+                    .and_then(|run| ready_to_compact(run, delivered, beyond))
                 {
                     Ok(run) => {
-                        held += run.bytes_held();
+                        held += run.memory_size();
                         inputs.push(run);
                     }
-                    Err(until) => tools.leave(name.clone(), until),
+                    Err(until) => tools.skip(name.clone(), until),
                 }
-                if held > REWRITE_BYTES_MAX {
+                if held > COMPACT_BYTES_MAX {
                     return Ok(inputs);
                 }
             }
@@ -254,47 +267,51 @@ impl Rewriter {
     }
 }
 
-impl Tools {
+impl CompactorState {
     fn new(writer: u64) -> Self {
         Self {
-            decoder: Decoder::new(),
-            sealer: Sealer::new(writer),
-            left: BTreeMap::new(),
-            urgent: None,
+            decoder: RunDecoder::new(),
+            builder: RunBuilder::new(writer),
+            skipped: BTreeMap::new(),
+            last_urgent: None,
         }
     }
 
     /// How long to rest after a look that began then. Not much where there is something urgent, in whichever shard.
-    fn rest(&self, begun: Instant, now: Instant) -> Duration {
+    fn pause(&self, begun: Instant, now: Instant) -> Duration {
         let is_urgent = self
-            .urgent
-            .is_some_and(|found| now < found + REWRITE_INTERVAL);
+            .last_urgent
+            .is_some_and(|found| now < found + COMPACT_SCAN_INTERVAL);
         let times = if is_urgent {
-            REWRITE_REST_URGENT
+            COMPACT_URGENT_REST_FACTOR
         } else {
-            REWRITE_REST
+            COMPACT_REST_FACTOR
         };
-        (now.duration_since(begun) * times).min(REWRITE_INTERVAL)
+        (now.duration_since(begun) * times).min(COMPACT_SCAN_INTERVAL)
     }
 
-    fn leave(&mut self, name: Name, until: Timestamp) {
-        if self.left.len() >= REWRITE_LEFT_MAX {
-            self.left.clear();
+    fn skip(&mut self, name: RunName, until: Timestamp) {
+        if self.skipped.len() >= COMPACT_SKIPPED_RUNS_MAX {
+            self.skipped.clear();
         }
-        self.left.insert(name, until);
+        self.skipped.insert(name, until);
     }
 }
 
 /// A run of which nothing that is left is due by `beyond`; else when to look at it again: what is left of it may be delivered a while after
 /// it was due.
-fn waits(run: Loaded, delivered: Claim, beyond: Timestamp) -> Result<Loaded, Timestamp> {
+fn ready_to_compact(
+    run: LoadedRun,
+    delivered: Progress,
+    beyond: Timestamp,
+) -> Result<LoadedRun, Timestamp> {
     let mut places = (0..run.len())
         .map(|index| run.place(index))
         .take_while(|place| place.due <= beyond);
     if places.all(|place| delivered.covers(place)) {
         Ok(run)
     } else {
-        Err(beyond.plus(LOOKAHEAD))
+        Err(beyond.plus(PREFETCH_AHEAD))
     }
 }
 
@@ -304,25 +321,25 @@ mod tests {
 
     #[test]
     fn it_rests_in_proportion_to_its_work_less_while_something_is_urgent_and_never_for_long() {
-        let (begun, mut tools) = (Instant::now(), Tools::new(1));
+        let (begun, mut tools) = (Instant::now(), CompactorState::new(1));
         let now = begun + Duration::from_millis(10);
         assert_eq!(
-            tools.rest(begun, now),
-            Duration::from_millis(10) * REWRITE_REST
+            tools.pause(begun, now),
+            Duration::from_millis(10) * COMPACT_REST_FACTOR
         );
         assert_eq!(
-            tools.rest(begun, begun + Duration::from_secs(9)),
-            REWRITE_INTERVAL
+            tools.pause(begun, begun + Duration::from_secs(9)),
+            COMPACT_SCAN_INTERVAL
         );
-        tools.urgent = Some(begun);
+        tools.last_urgent = Some(begun);
         assert_eq!(
-            tools.rest(begun, now),
-            Duration::from_millis(10) * REWRITE_REST_URGENT
+            tools.pause(begun, now),
+            Duration::from_millis(10) * COMPACT_URGENT_REST_FACTOR
         );
-        let later = begun + REWRITE_INTERVAL;
+        let later = begun + COMPACT_SCAN_INTERVAL;
         assert_eq!(
-            tools.rest(later, later + Duration::from_millis(10)),
-            Duration::from_millis(10) * REWRITE_REST,
+            tools.pause(later, later + Duration::from_millis(10)),
+            Duration::from_millis(10) * COMPACT_REST_FACTOR,
             "it was done"
         );
     }

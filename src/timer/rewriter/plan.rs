@@ -5,82 +5,82 @@
 
 use crate::limit;
 use crate::model::{Level, Slice, Timestamp};
-use crate::run::{Loaded, Name, Run, Thin};
-use crate::store::Listing;
+use crate::run::{LoadedRun, Run, RunName, ThinHours};
+use crate::store::RunEntry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How runs should be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) thin: Thin,
+pub(crate) struct CompactionPolicy {
+    pub(crate) thin: ThinHours,
     /// So many runs of one size are merged.
-    pub(crate) fan: usize,
+    pub(crate) merge_count: usize,
     /// A run of so many messages is as good as any: it costs what its messages cost.
-    pub(crate) full: u64,
+    pub(crate) full_messages: u64,
     /// Far runs and those of days that begin sooner are taken apart, for they would be read again for every message that is due,
-    pub(crate) far_least: Duration,
+    pub(crate) split_lead: Duration,
     /// and hours that end within so long then have runs of their own.
-    pub(crate) far_after: Duration,
+    pub(crate) own_hour_within: Duration,
     /// To take apart what begins within so long is urgent.
-    pub(crate) urgent: Duration,
+    pub(crate) urgent_within: Duration,
     /// Messages in one job.
-    pub(crate) messages_max: u64,
+    pub(crate) job_messages_max: u64,
     /// What is due within so long after what is loaded is left alone.
     pub(crate) margin: Duration,
 }
 
-impl Shape {
+impl CompactionPolicy {
     pub(crate) const DEFAULT: Self = Self {
-        thin: Thin::DEFAULT,
-        fan: limit::REWRITE_FAN,
-        full: limit::REWRITE_FULL,
-        far_least: limit::REWRITE_FAR_LEAST,
-        far_after: limit::REWRITE_FAR_AFTER,
-        urgent: limit::REWRITE_URGENT,
-        messages_max: limit::REWRITE_MESSAGES_MAX,
-        margin: limit::REWRITE_MARGIN,
+        thin: ThinHours::DEFAULT,
+        merge_count: limit::COMPACT_FAN_IN,
+        full_messages: limit::COMPACT_FULL_RUN_MESSAGES,
+        split_lead: limit::COMPACT_SPLIT_STARTS_WITHIN,
+        own_hour_within: limit::COMPACT_SPLIT_DUE_WITHIN,
+        urgent_within: limit::COMPACT_URGENT_WITHIN,
+        job_messages_max: limit::COMPACT_MESSAGES_MAX,
+        margin: limit::COMPACT_DUE_MARGIN,
     };
 }
 
 /// Runs to rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    pub(crate) runs: Vec<(Slice, Name)>,
-    pub(crate) into: Into,
+    pub(crate) runs: Vec<(Slice, RunName)>,
+    pub(crate) kind: JobKind,
     pub(crate) is_urgent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Into {
+pub(crate) enum JobKind {
     /// One slice's runs into fewer.
-    Fewer,
+    MergeSlice,
     /// Far runs by the days of their dues, or the hours if they come soon; what is still thin into a far run again.
-    Days,
+    SplitFar,
     /// A day's runs by the hours of their dues; what is thin and comes later into a run of the day again.
-    Hours,
+    SplitDay,
     /// An hour's runs by the minutes of their dues.
-    Minutes,
+    SplitHour,
 }
 
-impl Shape {
+impl CompactionPolicy {
     /// What is due later may be rewritten.
-    pub(super) fn beyond(&self, loaded: Timestamp) -> Timestamp {
+    pub(super) fn frozen_until(&self, loaded: Timestamp) -> Timestamp {
         loaded.plus(self.margin)
     }
 
     /// Until then runs of which the first message is due at `least_due` may be put in their place: half of the margin is for making them, half
     /// for a call whose answer is lost.
-    pub(super) fn before(&self, least_due: Timestamp) -> Timestamp {
+    pub(super) fn replacement_valid_until(&self, least_due: Timestamp) -> Timestamp {
         least_due.minus(self.margin / 2)
     }
 
     /// Runs that are full by their bytes may come out as many as they went in, and would for ever. Until when they are left alone then.
-    pub(super) fn is_useless(
+    pub(super) fn no_gain_until(
         &self,
-        inputs: &[Loaded],
+        inputs: &[LoadedRun],
         outputs: &[Run],
-        into: Into,
+        into: JobKind,
         beyond: Timestamp,
     ) -> Option<Timestamp> {
         let least = inputs.iter().map(|run| run.summary().least_due()).min()?;
@@ -91,19 +91,24 @@ impl Shape {
                 .count()
                 >= inputs.len()
         };
-        let until = || (least > self.soon(beyond)).then(|| least.minus(self.far_least));
+        let until = || (least > self.split_until(beyond)).then(|| least.minus(self.split_lead));
         match into {
-            Into::Fewer => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
-            Into::Days => until().filter(|_| coarse(Level::Far)),
-            Into::Hours => until().filter(|_| coarse(Level::Day)),
-            Into::Minutes => None,
+            JobKind::MergeSlice => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
+            JobKind::SplitFar => until().filter(|_| coarse(Level::Far)),
+            JobKind::SplitDay => until().filter(|_| coarse(Level::Day)),
+            JobKind::SplitHour => None,
         }
     }
 
     /// `listed`: runs by least due. Runs of hours and minutes that begin by `beyond` are being loaded, and left alone. `hour_max`: messages
     /// of an hour that can be loaded together.
-    pub(crate) fn plan(&self, listed: &[Listing], beyond: Timestamp, hour_max: u64) -> Option<Job> {
-        let mut slices: BTreeMap<Slice, Vec<&Listing>> = BTreeMap::new();
+    pub(crate) fn plan(
+        &self,
+        listed: &[RunEntry],
+        beyond: Timestamp,
+        hour_max: u64,
+    ) -> Option<Job> {
+        let mut slices: BTreeMap<Slice, Vec<&RunEntry>> = BTreeMap::new();
         for run in listed.iter().filter(|run| {
             matches!(run.slice.level, Level::Far | Level::Day) || run.least_due > beyond
         }) {
@@ -116,53 +121,53 @@ impl Shape {
                 .map(|(_, runs)| runs)
         };
         if let Some(runs) = of(Level::Hour).find(|runs| messages(runs) > hour_max) {
-            return Some(self.job(runs.clone(), Into::Minutes, beyond));
+            return Some(self.job(runs.clone(), JobKind::SplitHour, beyond));
         }
         if let Some(runs) = of(Level::Day)
-            .map(|runs| self.begun(runs, beyond))
+            .map(|runs| self.starting_soon(runs, beyond))
             .find(|begun| !begun.is_empty())
         {
-            return Some(self.job(runs, Into::Hours, beyond));
+            return Some(self.job(runs, JobKind::SplitDay, beyond));
         }
         let far: Vec<_> = of(Level::Far).flatten().copied().collect();
-        let begun = self.begun(&far, beyond);
+        let begun = self.starting_soon(&far, beyond);
         if let Some(runs) = if begun.is_empty() {
-            self.alike(far, u64::MAX)
+            self.mergeable(far, u64::MAX)
         } else {
             Some(begun)
         } {
-            return Some(self.job(runs, Into::Days, beyond));
+            return Some(self.job(runs, JobKind::SplitFar, beyond));
         }
         let fine = [Level::Day, Level::Hour, Level::Minute]
             .into_iter()
             .flat_map(of);
-        fine.filter_map(|runs| self.alike(runs.clone(), self.full))
+        fine.filter_map(|runs| self.mergeable(runs.clone(), self.full_messages))
             .max_by_key(Vec::len)
-            .map(|runs| self.job(runs, Into::Fewer, beyond))
+            .map(|runs| self.job(runs, JobKind::MergeSlice, beyond))
     }
 
     /// Those of the runs that begin soon.
-    fn begun<'a>(&self, runs: &[&'a Listing], beyond: Timestamp) -> Vec<&'a Listing> {
+    fn starting_soon<'a>(&self, runs: &[&'a RunEntry], beyond: Timestamp) -> Vec<&'a RunEntry> {
         runs.iter()
             .copied()
-            .filter(|run| run.least_due <= self.soon(beyond))
+            .filter(|run| run.least_due <= self.split_until(beyond))
             .collect()
     }
 
     /// Far runs and those of days that begin by then are taken apart.
-    fn soon(&self, beyond: Timestamp) -> Timestamp {
-        beyond.plus(self.far_least)
+    fn split_until(&self, beyond: Timestamp) -> Timestamp {
+        beyond.plus(self.split_lead)
     }
 
     /// The runs of the least size of which there are enough, and all smaller ones.
-    fn alike<'a>(&self, mut runs: Vec<&'a Listing>, full: u64) -> Option<Vec<&'a Listing>> {
+    fn mergeable<'a>(&self, mut runs: Vec<&'a RunEntry>, full: u64) -> Option<Vec<&'a RunEntry>> {
         runs.retain(|run| size(run) < full);
         runs.sort_by_key(|run| size(run));
-        let class = |run: &&Listing| size(run).max(1).ilog(self.fan as u64);
+        let class = |run: &&RunEntry| size(run).max(1).ilog(self.merge_count as u64);
         let mut end = 0;
         for group in runs.chunk_by(|a, b| class(a) == class(b)) {
             end += group.len();
-            if group.len() >= self.fan {
+            if group.len() >= self.merge_count {
                 runs.truncate(end);
                 return Some(runs);
             }
@@ -171,39 +176,39 @@ impl Shape {
     }
 
     /// As many of the runs as one job may have.
-    fn job(&self, mut runs: Vec<&Listing>, into: Into, beyond: Timestamp) -> Job {
+    fn job(&self, mut runs: Vec<&RunEntry>, into: JobKind, beyond: Timestamp) -> Job {
         let mut sum = 0;
-        let fits = |run: &&&Listing| {
-            let fits = sum == 0 || sum + size(run) <= self.messages_max;
+        let fits = |run: &&&RunEntry| {
+            let fits = sum == 0 || sum + size(run) <= self.job_messages_max;
             sum += size(run);
             fits
         };
         let most = runs
             .iter()
-            .take(limit::REWRITE_RUNS_MAX)
+            .take(limit::COMPACT_RUNS_MAX)
             .take_while(fits)
             .count();
         runs.truncate(most);
-        let is_urgent = into != Into::Fewer
+        let is_urgent = into != JobKind::MergeSlice
             && runs
                 .iter()
-                .any(|run| run.least_due <= beyond.plus(self.urgent));
+                .any(|run| run.least_due <= beyond.plus(self.urgent_within));
         Job {
             runs: runs
                 .into_iter()
                 .map(|run| (run.slice, run.name.clone()))
                 .collect(),
-            into,
+            kind: into,
             is_urgent,
         }
     }
 }
 
-fn size(run: &Listing) -> u64 {
+fn size(run: &RunEntry) -> u64 {
     u64::from(run.name.count())
 }
 
-fn messages(runs: &[&Listing]) -> u64 {
+fn messages(runs: &[&RunEntry]) -> u64 {
     runs.iter().map(|run| size(run)).sum()
 }
 
@@ -211,25 +216,25 @@ fn messages(runs: &[&Listing]) -> u64 {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape {
-        fan: 4,
-        full: 64,
-        far_least: Duration::from_secs(100),
-        messages_max: 1_000,
-        ..Shape::DEFAULT
+    const SHAPE: CompactionPolicy = CompactionPolicy {
+        merge_count: 4,
+        full_messages: 64,
+        split_lead: Duration::from_secs(100),
+        job_messages_max: 1_000,
+        ..CompactionPolicy::DEFAULT
     };
     const BEYOND: Timestamp = Timestamp::from_millis(1_000);
 
-    fn listing(level: Level, number: usize, count: u64, least_due: i64) -> Listing {
+    fn listing(level: Level, number: usize, count: u64, least_due: i64) -> RunEntry {
         let least_due = Timestamp::from_millis(least_due);
-        Listing {
+        RunEntry {
             slice: Slice { level, start: 0 },
-            name: Name::new(format!("1-{number:x}-{count:x}-0")),
+            name: RunName::new(format!("1-{number:x}-{count:x}-0")),
             least_due,
         }
     }
 
-    fn listings(level: Level, counts: &[u64], least_due: i64) -> Vec<Listing> {
+    fn listings(level: Level, counts: &[u64], least_due: i64) -> Vec<RunEntry> {
         counts
             .iter()
             .enumerate()
@@ -237,10 +242,10 @@ mod tests {
             .collect()
     }
 
-    fn sizes(job: Option<Job>) -> Option<(Into, Vec<u64>)> {
+    fn sizes(job: Option<Job>) -> Option<(JobKind, Vec<u64>)> {
         job.map(|job| {
             (
-                job.into,
+                job.kind,
                 job.runs
                     .iter()
                     .map(|(_, name)| u64::from(name.count()))
@@ -256,11 +261,11 @@ mod tests {
         assert_eq!(plan(&[1, 1, 1]), None);
         assert_eq!(
             plan(&[1, 9, 1, 2, 1, 70]),
-            Some((Into::Fewer, vec![1, 1, 1, 2]))
+            Some((JobKind::MergeSlice, vec![1, 1, 1, 2]))
         );
         assert_eq!(
             plan(&[1, 5, 6, 7, 8, 20]),
-            Some((Into::Fewer, vec![1, 5, 6, 7, 8]))
+            Some((JobKind::MergeSlice, vec![1, 5, 6, 7, 8]))
         );
         assert_eq!(plan(&[64, 65, 66, 67, 68]), None, "they are full");
     }
@@ -280,14 +285,14 @@ mod tests {
             sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX))
         };
         assert_eq!(plan(&[900], 101_001), None);
-        assert_eq!(plan(&[900], 101_000), Some((Into::Days, vec![900])));
+        assert_eq!(plan(&[900], 101_000), Some((JobKind::SplitFar, vec![900])));
         assert_eq!(
             plan(&[100, 90, 80, 70], 200_000),
-            Some((Into::Days, vec![70, 80, 90, 100]))
+            Some((JobKind::SplitFar, vec![70, 80, 90, 100]))
         );
         assert_eq!(
             plan(&[400, 400, 400, 400], 200_000),
-            Some((Into::Days, vec![400, 400])),
+            Some((JobKind::SplitFar, vec![400, 400])),
             "as many as one job may have"
         );
     }
@@ -299,7 +304,7 @@ mod tests {
         };
         assert_eq!(
             plan(&[900, 50], 101_000),
-            Some((Into::Hours, vec![900, 50]))
+            Some((JobKind::SplitDay, vec![900, 50]))
         );
         assert_eq!(
             plan(&[900, 70, 80, 90, 100], 101_001),
@@ -308,10 +313,10 @@ mod tests {
         );
         assert_eq!(
             plan(&[900, 20, 30, 40, 50], 101_001),
-            Some((Into::Fewer, vec![20, 30, 40, 50]))
+            Some((JobKind::MergeSlice, vec![20, 30, 40, 50]))
         );
         let mut days = listings(Level::Day, &[5], 100_000);
-        days.push(Listing {
+        days.push(RunEntry {
             slice: Slice {
                 level: Level::Day,
                 start: 1,
@@ -320,15 +325,15 @@ mod tests {
         });
         assert_eq!(
             sizes(SHAPE.plan(&days, BEYOND, u64::MAX)),
-            Some((Into::Hours, vec![5])),
+            Some((JobKind::SplitDay, vec![5])),
             "one day at a time"
         );
     }
 
     #[test]
     fn to_take_apart_what_begins_soon_is_urgent_and_to_merge_is_not() {
-        let shape = Shape {
-            urgent: Duration::from_secs(40),
+        let shape = CompactionPolicy {
+            urgent_within: Duration::from_secs(40),
             ..SHAPE
         };
         let is_urgent = |level, counts, least_due, hour_max| {
@@ -364,11 +369,11 @@ mod tests {
         runs.extend(listings(Level::Far, &[1, 1, 1, 1], 5_000));
         assert_eq!(
             sizes(SHAPE.plan(&runs, BEYOND, 1_099)),
-            Some((Into::Minutes, vec![500, 500]))
+            Some((JobKind::SplitHour, vec![500, 500]))
         );
         assert_eq!(
             sizes(SHAPE.plan(&runs, BEYOND, 1_100)),
-            Some((Into::Days, vec![1, 1, 1, 1]))
+            Some((JobKind::SplitFar, vec![1, 1, 1, 1]))
         );
         let minute = listings(Level::Minute, &[500, 500, 100], 5_000);
         assert_eq!(

@@ -1,8 +1,11 @@
 //! Asking: topics with their ids, offsets of many partitions in one call, and what a group committed, metadata as bytes. Each call blocks
 //! until it is answered, its patience ends, or nobody wants the answer any more.
 
-use super::{Event, Native, Queue, bytes, millis, slice, text};
-use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_ANSWER_TURN, KAFKA_COMMITTED_TURN, KAFKA_PROBE_MAX};
+use super::{Event, NativeClient, Queue, bytes, millis, slice, text};
+use crate::limit::{
+    KAFKA_ABANDON_CHECK_INTERVAL, KAFKA_COMMITTED_REQUEST_TIMEOUT, KAFKA_PROBE_TIMEOUT,
+    KAFKA_REQUEST_TIMEOUT,
+};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka_sys as sys;
@@ -11,11 +14,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Why a call, or one part of it, was not answered.
-pub(in super::super) type Failed = (RDKafkaErrorCode, String);
+pub(in super::super) type CallError = (RDKafkaErrorCode, String);
 
 /// A topic as the cluster knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct TopicFacts {
+pub(in super::super) struct TopicDescription {
     pub(in super::super) name: String,
     /// The topic id in base64, as Kafka's own tools print it; `None`: the brokers have none.
     pub(in super::super) id: Option<String>,
@@ -24,26 +27,26 @@ pub(in super::super) struct TopicFacts {
 
 /// Which offset of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Spec {
-    First,
-    End,
+pub(in super::super) enum OffsetSpec {
+    Earliest,
+    Latest,
 }
 
 /// Who is asked, and what is done while the answer is awaited: called every moment, `false` gives the question up.
-pub(in super::super) struct Asking<'a> {
-    pub(in super::super) native: &'a Native,
+pub(in super::super) struct CallContext<'a> {
+    pub(in super::super) native: &'a NativeClient,
     pub(in super::super) meanwhile: &'a mut dyn FnMut() -> bool,
 }
 
 /// The topics, in no order; one that the cluster refuses to describe has an error in its place.
 pub(in super::super) fn describe_topics(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     topics: &[&str],
-) -> Result<Vec<Result<TopicFacts, Failed>>, Failed> {
-    let ask = Ask::new(
+) -> Result<Vec<Result<TopicDescription, CallError>>, CallError> {
+    let ask = AdminCall::new(
         asking.native,
         sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-        KAFKA_ANSWER_MAX,
+        KAFKA_REQUEST_TIMEOUT,
     );
     // SAFETY: what is handed in is alive.
     ask.about_topics(asking, topics, |topic| unsafe { topic_facts(topic) })
@@ -52,7 +55,7 @@ pub(in super::super) fn describe_topics(
 /// SAFETY: `topic` is alive.
 unsafe fn topic_facts(
     topic: *const sys::rd_kafka_TopicDescription_t,
-) -> Result<TopicFacts, Failed> {
+) -> Result<TopicDescription, CallError> {
     // SAFETY: as the function's own; all that is read belongs to the topic.
     unsafe {
         failure(sys::rd_kafka_TopicDescription_error(topic))?;
@@ -61,7 +64,7 @@ unsafe fn topic_facts(
         let partitions = slice(partitions, count)
             .iter()
             .map(|partition| sys::rd_kafka_TopicPartitionInfo_partition(*partition));
-        Ok(TopicFacts {
+        Ok(TopicDescription {
             name: text(sys::rd_kafka_TopicDescription_name(topic)),
             id: id(sys::rd_kafka_TopicDescription_topic_id(topic)),
             partitions: partitions.collect(),
@@ -82,35 +85,35 @@ unsafe fn id(uuid: *const sys::rd_kafka_Uuid_t) -> Option<String> {
 
 /// Whether the broker that the cluster calls its controller answers. It is asked about one topic, for librdkafka (2.12) aborts the process when
 /// it asks about the cluster alone and hears that no broker is fit for service, as a broker says of itself after a pause.
-pub(super) fn is_there(native: &Native, topic: &CStr) -> bool {
-    let ask = Ask::new(
+pub(super) fn is_there(native: &NativeClient, topic: &CStr) -> bool {
+    let ask = AdminCall::new(
         native,
         sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-        KAFKA_PROBE_MAX,
+        KAFKA_PROBE_TIMEOUT,
     );
     ask.describe(&[topic]);
     ask.queue
-        .poll(KAFKA_PROBE_MAX)
+        .poll(KAFKA_PROBE_TIMEOUT)
         .is_some_and(|event| event.error().is_none())
 }
 
 /// One offset of each partition of the list, in its order.
 pub(in super::super) fn list_offsets(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     partitions: &[(String, i32)],
-    spec: Spec,
-) -> Result<Vec<Result<i64, Failed>>, Failed> {
+    spec: OffsetSpec,
+) -> Result<Vec<Result<i64, CallError>>, CallError> {
     let mut list = list(partitions);
     // The call's own names of the two have these values.
     let all = list.set_all_offsets(match spec {
-        Spec::First => rdkafka::Offset::Beginning,
-        Spec::End => rdkafka::Offset::End,
+        OffsetSpec::Earliest => rdkafka::Offset::Beginning,
+        OffsetSpec::Latest => rdkafka::Offset::End,
     });
     all.expect("offsets that every list takes");
-    let ask = Ask::new(
+    let ask = AdminCall::new(
         asking.native,
         sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
-        KAFKA_ANSWER_MAX,
+        KAFKA_REQUEST_TIMEOUT,
     );
     // SAFETY: all handles are alive; the call copies the list.
     unsafe { sys::rd_kafka_ListOffsets(ask.client, list.ptr(), ask.options, ask.queue()) };
@@ -131,10 +134,10 @@ pub(in super::super) fn list_offsets(
 /// that are about to commit something else, if the client reads what is committed only. Not by the admin call of that purpose: one that has
 /// timed out aborts the process when its coordinator comes back.
 pub(in super::super) fn committed(
-    asking: &mut Asking<'_>,
+    asking: &mut CallContext<'_>,
     partitions: &[(String, i32)],
     patience: Duration,
-) -> Result<Vec<Result<Option<String>, Failed>>, Failed> {
+) -> Result<Vec<Result<Option<String>, CallError>>, CallError> {
     let (list, until) = (list(partitions), Instant::now() + patience);
     loop {
         // SAFETY: client and list are alive; the list is written to by this thread only, before the call returns.
@@ -142,7 +145,7 @@ pub(in super::super) fn committed(
             sys::rd_kafka_committed(
                 asking.native.ptr(),
                 list.ptr(),
-                millis(KAFKA_COMMITTED_TURN),
+                millis(KAFKA_COMMITTED_REQUEST_TIMEOUT),
             )
         };
         match code {
@@ -176,8 +179,8 @@ fn metadata(element: &sys::rd_kafka_topic_partition_t) -> String {
 fn in_order<'a, T>(
     partitions: &[(String, i32)],
     found: impl Iterator<Item = &'a sys::rd_kafka_topic_partition_t>,
-    value: impl Fn(&sys::rd_kafka_topic_partition_t) -> Result<T, Failed>,
-) -> Vec<Result<T, Failed>> {
+    value: impl Fn(&sys::rd_kafka_topic_partition_t) -> Result<T, CallError>,
+) -> Vec<Result<T, CallError>> {
     let found: std::collections::BTreeMap<(String, i32), _> = found
         // SAFETY: an element owns its topic's name.
         .map(|element| ((unsafe { text(element.topic) }, element.partition), element))
@@ -204,7 +207,7 @@ fn list(partitions: &[(String, i32)]) -> TopicPartitionList {
 }
 
 /// SAFETY: `error` is null or alive.
-pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), Failed> {
+pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), CallError> {
     // SAFETY: as the function's own.
     unsafe {
         if error.is_null()
@@ -220,14 +223,18 @@ pub(super) unsafe fn failure(error: *const sys::rd_kafka_error_t) -> Result<(), 
 }
 
 /// One question: its options, and the queue of its answer alone.
-pub(super) struct Ask {
+pub(super) struct AdminCall {
     queue: Queue,
     pub(super) options: *mut sys::rd_kafka_AdminOptions_t,
     pub(super) client: *mut sys::rd_kafka_t,
 }
 
-impl Ask {
-    pub(super) fn new(native: &Native, call: sys::rd_kafka_admin_op_t, patience: Duration) -> Self {
+impl AdminCall {
+    pub(super) fn new(
+        native: &NativeClient,
+        call: sys::rd_kafka_admin_op_t,
+        patience: Duration,
+    ) -> Self {
         let client = native.ptr();
         // SAFETY: the client is alive and outlives the question; both allocations are ours.
         unsafe {
@@ -257,10 +264,10 @@ impl Ask {
     /// Asks for descriptions, with the options as they are; `read` is given each while it is alive.
     pub(super) fn about_topics<T>(
         &self,
-        asking: &mut Asking<'_>,
+        asking: &mut CallContext<'_>,
         topics: &[&str],
         read: impl Fn(*const sys::rd_kafka_TopicDescription_t) -> T,
-    ) -> Result<Vec<T>, Failed> {
+    ) -> Result<Vec<T>, CallError> {
         let names: Vec<CString> = topics
             .iter()
             .filter_map(|topic| CString::new(*topic).ok())
@@ -295,10 +302,10 @@ impl Ask {
 
     /// librdkafka ends the question itself; the second over its time is for its threads to say so. What comes to a queue that is gone is
     /// dropped by it.
-    pub(super) fn answer(&self, asking: &mut Asking<'_>) -> Result<Event, Failed> {
-        let until = Instant::now() + KAFKA_ANSWER_MAX + Duration::from_secs(1);
+    pub(super) fn answer(&self, asking: &mut CallContext<'_>) -> Result<Event, CallError> {
+        let until = Instant::now() + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(1);
         loop {
-            if let Some(event) = self.queue.poll(KAFKA_ANSWER_TURN) {
+            if let Some(event) = self.queue.poll(KAFKA_ABANDON_CHECK_INTERVAL) {
                 return event.error().map_or(Ok(event), Err);
             }
             if !(asking.meanwhile)() || Instant::now() >= until {
@@ -308,7 +315,7 @@ impl Ask {
     }
 }
 
-impl Drop for Ask {
+impl Drop for AdminCall {
     fn drop(&mut self) {
         // SAFETY: the options are ours, and no call keeps them.
         unsafe { sys::rd_kafka_AdminOptions_destroy(self.options) }

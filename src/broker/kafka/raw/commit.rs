@@ -11,15 +11,15 @@ use std::thread::Thread;
 use std::time::Duration;
 
 /// Where the answers to one client's commits come. Must not outlive its client.
-pub(in super::super) struct Commits(WakingQueue);
+pub(in super::super) struct CommitQueue(WakingQueue);
 
 /// The answer to one commit.
-pub(in super::super) struct Committed {
+pub(in super::super) struct CommitReply {
     pub(in super::super) number: usize,
     pub(in super::super) result: Result<(), RDKafkaErrorCode>,
 }
 
-impl Commits {
+impl CommitQueue {
     pub(in super::super) fn new<C: ClientContext>(client: &Client<C>) -> Self {
         // SAFETY: the client is alive, and outlives the queue.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_new(client.native_ptr())) };
@@ -56,11 +56,11 @@ impl Commits {
         }
     }
 
-    pub(in super::super) fn answer(&self) -> Option<Committed> {
+    pub(in super::super) fn answer(&self) -> Option<CommitReply> {
         let event = self.0.poll(Duration::ZERO)?;
         // SAFETY: the event is alive.
         let number = unsafe { sys::rd_kafka_event_opaque(event.0.as_ptr()) } as usize;
-        Some(Committed {
+        Some(CommitReply {
             number,
             result: event
                 .error()

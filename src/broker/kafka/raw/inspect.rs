@@ -1,8 +1,8 @@
 //! Asking what a cluster is set to: its brokers, the settings of topics and brokers, and what this client may do with topics.
 
-use super::ask::{Ask, Asking, Failed, failure};
+use super::ask::{AdminCall, CallContext, CallError, failure};
 use super::{slice, text};
-use crate::limit::{KAFKA_ANSWER_MAX, KAFKA_METADATA_TURN};
+use crate::limit::{KAFKA_METADATA_REQUEST_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
 use rdkafka::types::{RDKafkaErrorCode as Code, RDKafkaRespErr};
 use rdkafka_sys as sys;
 use std::collections::BTreeMap;
@@ -14,28 +14,29 @@ use tokio::time::Instant;
 
 /// Whose settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Whose {
+pub(in super::super) enum ConfigOwner {
     Topic,
     Broker,
 }
 
 /// Settings by name; what is sensitive has no value and is left out.
-pub(in super::super) type Values = BTreeMap<String, String>;
+pub(in super::super) type ConfigValues = BTreeMap<String, String>;
 
 /// The ids of the cluster's brokers. Asked by turns, so that others are served meanwhile.
-pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Failed> {
-    let until = Instant::now() + KAFKA_ANSWER_MAX;
+pub(in super::super) fn brokers(asking: &mut CallContext<'_>) -> Result<Vec<i32>, CallError> {
+    let until = Instant::now() + KAFKA_REQUEST_TIMEOUT;
     loop {
         // SAFETY: the metadata says how many it has, and is alive.
-        let answer = asking
-            .native
-            .metadata(None, KAFKA_METADATA_TURN, |metadata| unsafe {
-                let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
-                slice(metadata.brokers, brokers)
-                    .iter()
-                    .map(|broker| broker.id)
-                    .collect()
-            });
+        let answer =
+            asking
+                .native
+                .metadata(None, KAFKA_METADATA_REQUEST_TIMEOUT, |metadata| unsafe {
+                    let brokers = usize::try_from(metadata.broker_cnt).unwrap_or(0);
+                    slice(metadata.brokers, brokers)
+                        .iter()
+                        .map(|broker| broker.id)
+                        .collect()
+                });
         // No broker is connected, or none has answered; who serves the client meanwhile will know why.
         let is_late = answer.as_ref().is_err_and(|(code, _)| {
             matches!(code, Code::BrokerTransportFailure | Code::OperationTimedOut)
@@ -47,23 +48,23 @@ pub(in super::super) fn brokers(asking: &mut Asking<'_>) -> Result<Vec<i32>, Fai
 }
 
 /// The settings of each, by its name (of a broker: its id). No more than one broker may be asked about at once.
-pub(in super::super) fn settings(
-    asking: &mut Asking<'_>,
-    whose: Whose,
+pub(in super::super) fn configs(
+    asking: &mut CallContext<'_>,
+    whose: ConfigOwner,
     names: &[&str],
-) -> Result<BTreeMap<String, Result<Values, Failed>>, Failed> {
+) -> Result<BTreeMap<String, Result<ConfigValues, CallError>>, CallError> {
     let kind = match whose {
-        Whose::Topic => Resource::RD_KAFKA_RESOURCE_TOPIC,
-        Whose::Broker => Resource::RD_KAFKA_RESOURCE_BROKER,
+        ConfigOwner::Topic => Resource::RD_KAFKA_RESOURCE_TOPIC,
+        ConfigOwner::Broker => Resource::RD_KAFKA_RESOURCE_BROKER,
     };
     let names: Vec<CString> = names
         .iter()
         .filter_map(|name| CString::new(*name).ok())
         .collect();
-    let ask = Ask::new(
+    let ask = AdminCall::new(
         asking.native,
         Call::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS,
-        KAFKA_ANSWER_MAX,
+        KAFKA_REQUEST_TIMEOUT,
     );
     // SAFETY: all handles and names are alive; the call copies the resources, which are ours to destroy.
     unsafe {
@@ -97,7 +98,9 @@ pub(in super::super) fn settings(
 }
 
 /// SAFETY: `resource` is alive.
-unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Values, Failed> {
+unsafe fn values(
+    resource: *const sys::rd_kafka_ConfigResource_t,
+) -> Result<ConfigValues, CallError> {
     // SAFETY: as the function's own; all that is read belongs to the resource.
     unsafe {
         let code = sys::rd_kafka_ConfigResource_error(resource);
@@ -118,14 +121,14 @@ unsafe fn values(resource: *const sys::rd_kafka_ConfigResource_t) -> Result<Valu
 }
 
 /// What this client may do with a topic: read it, write to it. Topics of which the cluster does not say are left out.
-pub(in super::super) fn rights(
-    asking: &mut Asking<'_>,
+pub(in super::super) fn permissions(
+    asking: &mut CallContext<'_>,
     topics: &[&str],
-) -> Result<BTreeMap<String, (bool, bool)>, Failed> {
-    let ask = Ask::new(
+) -> Result<BTreeMap<String, (bool, bool)>, CallError> {
+    let ask = AdminCall::new(
         asking.native,
         Call::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-        KAFKA_ANSWER_MAX,
+        KAFKA_REQUEST_TIMEOUT,
     );
     // SAFETY: the options are alive; the error is null or ours.
     unsafe {

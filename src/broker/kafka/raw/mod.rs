@@ -29,15 +29,17 @@ mod read;
 mod send;
 mod transact;
 
-pub(super) use ask::{Asking, Failed, Spec, TopicFacts, committed, describe_topics, list_offsets};
-pub(super) use commit::Commits;
-pub(super) use inspect::{Values, Whose, brokers, rights, settings};
+pub(super) use ask::{
+    CallContext, CallError, OffsetSpec, TopicDescription, committed, describe_topics, list_offsets,
+};
+pub(super) use commit::CommitQueue;
+pub(super) use inspect::{ConfigOwner, ConfigValues, brokers, configs, permissions};
 pub(super) use mock::MockBroker;
-pub(super) use read::{Message, Reader};
-pub(super) use send::{Delivery, Outbound, Sender, Status, Topic};
-pub(super) use transact::{After, Undone};
+pub(super) use read::{Message, NativeConsumer};
+pub(super) use send::{Delivery, NativeProducer, PersistStatus, ProduceRequest, TopicHandle};
+pub(super) use transact::{NextStep, TxnError};
 
-use crate::limit::KAFKA_PROBE_MAX;
+use crate::limit::KAFKA_PROBE_TIMEOUT;
 use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
@@ -49,8 +51,8 @@ use std::sync::OnceLock;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A client whose main queue (logs, errors, delivery reports) is served by [`Native::serve`].
-pub(super) struct Native {
+/// A client whose main queue (logs, errors, delivery reports) is served by [`NativeClient::serve`].
+pub(super) struct NativeClient {
     main: Queue,
     /// The first topic that it had to do with: what a broker is asked about to hear whether it is there.
     known: OnceLock<CString>,
@@ -62,9 +64,9 @@ const NO_TOPIC: &CStr = c"postdate-probe";
 
 /// What a client says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(super) enum ClientEvent {
     Log {
-        level: Level,
+        level: LogLevel,
         text: String,
     },
     Error {
@@ -75,14 +77,14 @@ pub(super) enum Notice {
 
 /// How much a log line matters to librdkafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum LogLevel {
     Error,
     Warning,
     Info,
     Debug,
 }
 
-impl From<RDKafkaLogLevel> for Level {
+impl From<RDKafkaLogLevel> for LogLevel {
     fn from(level: RDKafkaLogLevel) -> Self {
         match level {
             RDKafkaLogLevel::Emerg
@@ -96,7 +98,7 @@ impl From<RDKafkaLogLevel> for Level {
     }
 }
 
-impl Native {
+impl NativeClient {
     fn new(config: &ClientConfig, kind: RDKafkaType, events: c_int) -> Result<Self, KafkaError> {
         let native = config.create_native_config()?;
         // SAFETY: the configuration is alive, and not yet given to a client.
@@ -112,7 +114,7 @@ impl Native {
     }
 
     /// A client that only asks; it joins no group and reads nothing.
-    pub(super) fn asker(config: &ClientConfig) -> Result<Self, KafkaError> {
+    pub(super) fn admin_client(config: &ClientConfig) -> Result<Self, KafkaError> {
         Self::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)
     }
 
@@ -121,20 +123,20 @@ impl Native {
     }
 
     /// Hands out what waits in the main queue, or the first that comes within `patience`. Answers how much it was: 0 or 1.
-    pub(super) fn serve(&self, patience: Duration, notice: &mut dyn FnMut(Notice)) -> usize {
+    pub(super) fn poll(&self, patience: Duration, notice: &mut dyn FnMut(ClientEvent)) -> usize {
         self.main.poll(patience).map_or(0, |event| {
             event.notice().into_iter().for_each(notice);
             1
         })
     }
 
-    /// Whether a broker answers within [`KAFKA_PROBE_MAX`].
-    pub(super) fn ping(&self, ping: Ping) -> bool {
+    /// Whether a broker answers within [`KAFKA_PROBE_TIMEOUT`].
+    pub(super) fn probe(&self, ping: ProbeTarget) -> bool {
         match ping {
-            Ping::Controller => {
+            ProbeTarget::Controller => {
                 ask::is_there(self, self.known.get().map_or(NO_TOPIC, CString::as_c_str))
             }
-            Ping::Any => self.metadata(None, KAFKA_PROBE_MAX, |_| ()).is_ok(),
+            ProbeTarget::AnyBroker => self.metadata(None, KAFKA_PROBE_TIMEOUT, |_| ()).is_ok(),
         }
     }
 
@@ -146,12 +148,12 @@ impl Native {
     /// What a broker says of the cluster, and of one topic, or of those that this client knows: if it knows none, of all.
     fn metadata<T>(
         &self,
-        topic: Option<&Topic>,
+        topic: Option<&TopicHandle>,
         patience: Duration,
         read: impl FnOnce(&sys::rd_kafka_metadata) -> T,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, CallError> {
         let mut metadata: *const sys::rd_kafka_metadata = std::ptr::null();
-        let topic = topic.map_or(std::ptr::null_mut(), Topic::ptr);
+        let topic = topic.map_or(std::ptr::null_mut(), TopicHandle::ptr);
         // SAFETY: the client is alive, and the topic is, if there is one; the answer is ours to destroy.
         unsafe {
             match sys::rd_kafka_metadata(self.ptr(), 0, topic, &mut metadata, millis(patience)) {
@@ -168,15 +170,15 @@ impl Native {
 
 /// Whom to ask whether anybody is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ping {
+pub(super) enum ProbeTarget {
     /// The broker that the cluster calls its controller, a small question. It may be the one that is gone.
     Controller,
     /// Any broker that seems connected. The answer is as long as the list of topics that the client knows: if it knows none, of all topics.
-    Any,
+    AnyBroker,
 }
 
 /// How much waits to be served by a poll of this client.
-pub(super) fn waiting<C: ClientContext>(client: &Client<C>) -> usize {
+pub(super) fn queued_events<C: ClientContext>(client: &Client<C>) -> usize {
     // SAFETY: the client is alive.
     usize::try_from(unsafe { sys::rd_kafka_outq_len(client.native_ptr()) }).unwrap_or(0)
 }
@@ -279,17 +281,17 @@ impl Event {
         }
     }
 
-    fn notice(&self) -> Option<Notice> {
+    fn notice(&self) -> Option<ClientEvent> {
         match self.kind() {
             sys::RD_KAFKA_EVENT_LOG => self.log(),
             sys::RD_KAFKA_EVENT_ERROR => self
                 .error()
-                .map(|(code, text)| Notice::Error { code, text }),
+                .map(|(code, text)| ClientEvent::Error { code, text }),
             _ => None,
         }
     }
 
-    fn log(&self) -> Option<Notice> {
+    fn log(&self) -> Option<ClientEvent> {
         let (mut facility, mut line, mut level): (*const c_char, *const c_char, c_int) =
             (std::ptr::null(), std::ptr::null(), 0);
         // SAFETY: the event is alive and a log event; both texts live as long as it.
@@ -297,12 +299,12 @@ impl Event {
             let code =
                 sys::rd_kafka_event_log(self.0.as_ptr(), &mut facility, &mut line, &mut level);
             let level = match level {
-                ..=3 => Level::Error,
-                4 => Level::Warning,
-                5..=6 => Level::Info,
-                _ => Level::Debug,
+                ..=3 => LogLevel::Error,
+                4 => LogLevel::Warning,
+                5..=6 => LogLevel::Info,
+                _ => LogLevel::Debug,
             };
-            (code == 0).then(|| Notice::Log {
+            (code == 0).then(|| ClientEvent::Log {
                 level,
                 text: format!("{} {}", text(facility), text(line)),
             })

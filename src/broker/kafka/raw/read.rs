@@ -1,6 +1,6 @@
 //! Reading: partitions assigned by hand, and their messages in batches. No group is joined and no position is kept.
 
-use super::{Native, Notice, Queue, WakingQueue, bytes, text};
+use super::{ClientEvent, NativeClient, Queue, WakingQueue, bytes, text};
 use crate::model::header::Header;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::ClientConfig;
@@ -14,10 +14,10 @@ use std::thread::Thread;
 use std::time::Duration;
 
 /// A consumer that reads what it is told to.
-pub(in super::super) struct Reader {
+pub(in super::super) struct NativeConsumer {
     taken: Taken,
     queue: WakingQueue,
-    native: Arc<Native>,
+    native: Arc<NativeClient>,
 }
 
 /// Messages that were taken from the queue and are not destroyed yet.
@@ -26,13 +26,17 @@ struct Taken(Vec<*mut sys::rd_kafka_message_t>);
 // SAFETY: a message may be read and destroyed on any thread, and only one thread at a time has these.
 unsafe impl Send for Taken {}
 
-impl Reader {
+impl NativeConsumer {
     /// `messages_max` bounds one [`Reader::read`]. The configuration must name a group, for librdkafka reads no partition without.
     pub(in super::super) fn new(
         config: &ClientConfig,
         messages_max: usize,
     ) -> Result<Self, KafkaError> {
-        let native = Arc::new(Native::new(config, RDKafkaType::RD_KAFKA_CONSUMER, 0)?);
+        let native = Arc::new(NativeClient::new(
+            config,
+            RDKafkaType::RD_KAFKA_CONSUMER,
+            0,
+        )?);
         // SAFETY: the client is alive and outlives the queue, which is declared before it.
         let queue = unsafe { Queue::own(sys::rd_kafka_queue_get_consumer(native.ptr())) };
         let queue =
@@ -45,12 +49,12 @@ impl Reader {
     }
 
     /// The same client, to ask with from another thread.
-    pub(in super::super) fn native(&self) -> &Arc<Native> {
+    pub(in super::super) fn native(&self) -> &Arc<NativeClient> {
         &self.native
     }
 
-    pub(in super::super) fn serve(&self, notice: &mut dyn FnMut(Notice)) -> usize {
-        self.native.serve(Duration::ZERO, notice)
+    pub(in super::super) fn serve(&self, notice: &mut dyn FnMut(ClientEvent)) -> usize {
+        self.native.poll(Duration::ZERO, notice)
     }
 
     /// Has `thread` unparked whenever there is something to read where there was nothing.
@@ -105,7 +109,7 @@ impl Drop for Taken {
     }
 }
 
-impl Native {
+impl NativeClient {
     /// The end of a partition that this client reads, as its last fetch told it; `None`: nothing was fetched. Asks nobody.
     pub(in super::super) fn end(&self, topic: &str, partition: i32) -> Option<u64> {
         let topic = CString::new(topic).ok()?;

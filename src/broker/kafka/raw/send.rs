@@ -1,6 +1,6 @@
 //! Sending: records with any bytes in their headers, and the reports of what became of them, a batch at a time.
 
-use super::{Message, Native, Notice, text};
+use super::{ClientEvent, Message, NativeClient, text};
 use crate::model::header::Header;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -19,22 +19,22 @@ const _: () = assert!(
 const PARTITIONER_DECIDES: i32 = -1;
 
 /// A producer.
-pub(in super::super) struct Sender(Native);
+pub(in super::super) struct NativeProducer(NativeClient);
 
 /// A topic of one sender; cheaper to send to than a name. Must not outlive its sender.
-pub(in super::super) struct Topic(NonNull<sys::rd_kafka_topic_t>);
+pub(in super::super) struct TopicHandle(NonNull<sys::rd_kafka_topic_t>);
 
 // SAFETY: librdkafka's topics are locked inside.
-unsafe impl Send for Topic {}
+unsafe impl Send for TopicHandle {}
 
-impl Topic {
+impl TopicHandle {
     pub(super) fn ptr(&self) -> *mut sys::rd_kafka_topic_t {
         self.0.as_ptr()
     }
 }
 
 /// One record to send; all of it is copied.
-pub(in super::super) struct Outbound<'a> {
+pub(in super::super) struct ProduceRequest<'a> {
     pub(in super::super) partition: Option<i32>,
     pub(in super::super) key: Option<&'a [u8]>,
     pub(in super::super) payload: Option<&'a [u8]>,
@@ -51,15 +51,15 @@ pub(in super::super) struct Delivery<'a> {
 
 /// Whether a record that was not acknowledged may have arrived all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Status {
+pub(in super::super) enum PersistStatus {
     NotPersisted,
     PossiblyPersisted,
     Persisted,
 }
 
-impl Sender {
+impl NativeProducer {
     pub(in super::super) fn new(config: &ClientConfig) -> Result<Self, KafkaError> {
-        Native::new(
+        NativeClient::new(
             config,
             RDKafkaType::RD_KAFKA_PRODUCER,
             sys::RD_KAFKA_EVENT_DR,
@@ -67,26 +67,26 @@ impl Sender {
         .map(Self)
     }
 
-    pub(in super::super) fn native(&self) -> &Native {
+    pub(in super::super) fn native(&self) -> &NativeClient {
         &self.0
     }
 
     /// `None`: no broker could have a topic of that name.
-    pub(in super::super) fn topic(&self, name: &str) -> Option<Topic> {
+    pub(in super::super) fn topic(&self, name: &str) -> Option<TopicHandle> {
         let name = CString::new(name).ok()?;
         self.0.knows(&name);
         // SAFETY: the client and the name are alive; the reference is ours to destroy.
         NonNull::new(unsafe {
             sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut())
         })
-        .map(Topic)
+        .map(TopicHandle)
     }
 
     /// Takes a record over for `topic`, which must be this sender's. A report follows only if this is `Ok`.
     pub(in super::super) fn send<'h>(
         &self,
-        topic: &Topic,
-        record: &Outbound<'_>,
+        topic: &TopicHandle,
+        record: &ProduceRequest<'_>,
         headers: impl Iterator<Item = Header<'h>>,
     ) -> Result<(), RDKafkaErrorCode> {
         let headers = Headers::new(headers);
@@ -126,10 +126,10 @@ impl Sender {
 
     /// Hands out what waits in the main queue, or the first that comes within `patience`: reports come many at a time. Answers how much
     /// it was: 0 or 1.
-    pub(in super::super) fn serve(
+    pub(in super::super) fn poll(
         &self,
         patience: Duration,
-        notice: &mut dyn FnMut(Notice),
+        notice: &mut dyn FnMut(ClientEvent),
         mut delivery: impl FnMut(&Delivery<'_>),
     ) -> usize {
         let Some(event) = self.0.main.poll(patience) else {
@@ -154,8 +154,8 @@ impl Sender {
     }
 
     /// Records taken over whose reports were not handed out yet, and whatever else waits in the main queue.
-    pub(in super::super) fn waiting(&self) -> usize {
-        super::waiting(&self.0.client)
+    pub(in super::super) fn queued_events(&self) -> usize {
+        super::queued_events(&self.0.client)
     }
 
     /// Why this client can send nothing any more.
@@ -175,7 +175,7 @@ impl Sender {
     }
 
     /// Wakes [`Sender::serve`] from another thread.
-    pub(in super::super) fn interrupt(&self) {
+    pub(in super::super) fn wake_poll(&self) {
         // SAFETY: the queue is alive.
         unsafe { sys::rd_kafka_queue_yield(self.0.main.0.as_ptr()) }
     }
@@ -195,14 +195,16 @@ impl Sender {
 }
 
 impl Delivery<'_> {
-    pub(in super::super) fn status(&self) -> Status {
+    pub(in super::super) fn status(&self) -> PersistStatus {
         // SAFETY: the message is alive.
         match unsafe { sys::rd_kafka_message_status(self.message.0) } {
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED => Status::NotPersisted,
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => {
-                Status::PossiblyPersisted
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED => {
+                PersistStatus::NotPersisted
             }
-            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_PERSISTED => Status::Persisted,
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => {
+                PersistStatus::PossiblyPersisted
+            }
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_PERSISTED => PersistStatus::Persisted,
         }
     }
 
@@ -213,7 +215,7 @@ impl Delivery<'_> {
     }
 }
 
-impl Drop for Topic {
+impl Drop for TopicHandle {
     fn drop(&mut self) {
         // SAFETY: the reference is ours.
         unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }

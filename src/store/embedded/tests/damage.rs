@@ -5,9 +5,9 @@ use super::key::Key;
 use super::*;
 
 /// Opens the folder past the store.
-fn with_rows<T>(kept: &mut Kept, body: impl FnOnce(&Rows) -> T) -> T {
+fn with_rows<T>(kept: &mut Kept, body: impl FnOnce(&Tables) -> T) -> T {
     kept.store = None;
-    let folder = Folder::take(kept.folder.path()).unwrap();
+    let folder = DataDir::lock(kept.folder.path()).unwrap();
     let answer = body(&folder.open(&Sizes::DEFAULT).unwrap());
     drop(folder);
     kept.reopen();
@@ -17,7 +17,7 @@ fn with_rows<T>(kept: &mut Kept, body: impl FnOnce(&Rows) -> T) -> T {
 async fn two_shards() -> Kept {
     let kept = Kept::new(Sizes::DEFAULT);
     kept.store()
-        .open(&[birth("bad"), birth("good")])
+        .open(&[new_shard("bad"), new_shard("good")])
         .await
         .unwrap();
     assert_eq!(
@@ -58,7 +58,7 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
         "{acquired:?}"
     );
     let listed = store
-        .list(&[everything("bad"), everything("good")])
+        .list(&[list_everything("bad"), list_everything("good")])
         .await
         .unwrap();
     assert!(
@@ -67,7 +67,10 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
         "{listed:?}"
     );
     let advanced = store
-        .advance(&[advance("bad", Claim::START), advance("good", Claim::START)])
+        .advance(&[
+            advance("bad", Progress::START),
+            advance("good", Progress::START),
+        ])
         .await
         .unwrap();
     assert!(
@@ -75,8 +78,11 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
         "{advanced:?}"
     );
 
-    let opened = store.open(&[birth("bad"), birth("good")]).await.unwrap();
-    let Opened::Foreign(text) = &opened[0] else {
+    let opened = store
+        .open(&[new_shard("bad"), new_shard("good")])
+        .await
+        .unwrap();
+    let Opened::Incompatible(text) = &opened[0] else {
         panic!("{:?}", opened[0])
     };
     assert!(
@@ -84,14 +90,14 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
         "{text}"
     );
     assert!(
-        text.contains("`postdate reset`") && matches!(opened[1], Opened::Found(_)),
+        text.contains("`postdate reset`") && matches!(opened[1], Opened::Existing(_)),
         "{text}"
     );
 
     store.erase(&[shard("bad")]).await.unwrap();
     assert!(matches!(
-        store.open(&[birth("bad")]).await.unwrap()[0],
-        Opened::Born(_)
+        store.open(&[new_shard("bad")]).await.unwrap()[0],
+        Opened::Created(_)
     ));
     assert_eq!(
         self::listed(store, "bad").await,
@@ -103,7 +109,7 @@ async fn a_meta_that_cannot_be_read_stops_its_shard_and_no_other() {
 #[tokio::test]
 async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
     let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[birth("bad")]).await.unwrap();
+    kept.store().open(&[new_shard("bad")]).await.unwrap();
     for offset in 0..4 {
         assert_eq!(
             kept.store().append(&[append("bad", offset)]).await.unwrap(),
@@ -125,17 +131,17 @@ async fn rows_that_cannot_be_named_do_not_push_runs_out_of_a_list() {
             .store()
             .list(&[List {
                 limit,
-                ..everything("bad")
+                ..list_everything("bad")
             }])
             .await
             .unwrap()
             .remove(0);
-        let Listed::Runs { runs, more, .. } = listed else {
+        let Listed::Runs { runs, has_more, .. } = listed else {
             panic!("{listed:?}")
         };
         let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
         assert_eq!(
-            (offsets, more),
+            (offsets, has_more),
             ([1, 3].into_iter().take(limit).collect(), limit < 2)
         );
     }
@@ -152,14 +158,14 @@ async fn counts_that_cannot_be_read_stop_their_shard() {
     });
     let opened = kept
         .store()
-        .open(&[birth("bad"), birth("good")])
+        .open(&[new_shard("bad"), new_shard("good")])
         .await
         .unwrap();
     assert!(
-        matches!(&opened[0], Opened::Foreign(text) if text.contains("counts that cannot be read")),
+        matches!(&opened[0], Opened::Incompatible(text) if text.contains("counts that cannot be read")),
         "{opened:?}"
     );
-    assert!(matches!(opened[1], Opened::Found(_)));
+    assert!(matches!(opened[1], Opened::Existing(_)));
 }
 
 #[tokio::test]
@@ -216,7 +222,9 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
         [1]
     );
     let aside = with_rows(&mut kept, |rows| {
-        rows.pool.get(Key::Aside(1, &run.name).to_bytes()).unwrap()
+        rows.pool
+            .get(Key::Quarantined(1, &run.name).to_bytes())
+            .unwrap()
     });
     assert_eq!(aside.map(Bytes::from), Some(run.bytes));
 }
@@ -225,7 +233,7 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
 #[tokio::test]
 async fn bytes_that_went_bad_on_disk_are_found_and_set_aside() {
     let mut kept = Kept::new(SMALL);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     let big: Vec<Run> = (0..40).map(|offset| big(offset, 2_000)).collect();
     let batch = Append {
         runs: big.clone(),
@@ -308,7 +316,7 @@ fn tear(kept: &mut Kept, text: &[u8]) -> (PathBuf, Vec<u8>) {
 
 async fn three_commits() -> Kept {
     let kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     for offset in 0..3 {
         let append = Append {
             runs: vec![big(offset, 500)],

@@ -58,7 +58,7 @@ async fn fill(store: &Embedded, from: u64, batches: u64) {
         let to = Watermark(first + BATCH);
         let append = Append {
             shard: shard("t"),
-            reading: Reading::default(),
+            epoch: AppendEpoch::default(),
             from: Watermark(first),
             to,
             runs,
@@ -74,7 +74,7 @@ async fn drain(store: &Embedded) {
         let advance = Advance {
             deletes: some.to_vec(),
             claim: None,
-            ..advance("t", Claim::START)
+            ..advance("t", Progress::START)
         };
         assert!(matches!(
             store.advance(&[advance]).await.unwrap()[0],
@@ -91,7 +91,7 @@ async fn many_cycles_of_fill_and_drain_keep_the_folder_bounded() {
         ..Sizes::DEFAULT
     };
     let mut kept = Kept::new(sizes);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     let (batches, cycles) = (8, 12);
     let each = batches * BATCH * LENGTH as u64;
     let (files, journals) = (
@@ -136,15 +136,15 @@ async fn what_was_delivered_is_freed_when_nothing_new_comes() {
         ..Sizes::DEFAULT
     };
     let mut kept = Kept::new(sizes);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     fill(kept.store(), 0, 16).await;
     drain(kept.store()).await;
     kept.store = None;
-    let folder = Folder::take(kept.folder.path()).unwrap();
+    let folder = DataDir::lock(kept.folder.path()).unwrap();
     let rows = folder.open(&sizes).unwrap();
     let data = kept.folder.path().join("data").join("keyspaces");
     assert!(taken(&data) > 16 << 20);
-    sweep::sweep(&rows).unwrap();
+    gc::collect(&rows).unwrap();
     assert!(taken(&data) < 1 << 20, "{} bytes", taken(&data));
     // What waits is not touched.
     drop((rows, folder));
@@ -152,8 +152,8 @@ async fn what_was_delivered_is_freed_when_nothing_new_comes() {
     fill(kept.store(), 16 * BATCH, 4).await;
     let runs = listed(kept.store(), "t").await;
     kept.store = None;
-    let folder = Folder::take(kept.folder.path()).unwrap();
-    sweep::sweep(&folder.open(&sizes).unwrap()).unwrap();
+    let folder = DataDir::lock(kept.folder.path()).unwrap();
+    gc::collect(&folder.open(&sizes).unwrap()).unwrap();
     drop(folder);
     kept.reopen();
     let fetched = kept
@@ -177,7 +177,7 @@ async fn what_was_delivered_is_freed_when_nothing_new_comes() {
 async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
     let mut kept = Kept::new(Sizes::DEFAULT);
     kept.store()
-        .open(&[birth("gone"), birth("kept")])
+        .open(&[new_shard("gone"), new_shard("kept")])
         .await
         .unwrap();
     for offset in 0..30 {
@@ -190,9 +190,9 @@ async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
         );
     }
     held(kept.store(), "gone").await;
-    let cancel = Change {
+    let cancel = IdChange {
         id: "id3".into(),
-        kind: ChangeKind::Cancel,
+        kind: IdChangeKind::Cancel,
     };
     let cancels = Append {
         runs: vec![],
@@ -212,23 +212,23 @@ async fn an_erased_shard_leaves_no_rows_even_if_the_process_ended_meanwhile() {
     kept.reopen();
     // A new life of the same shard sees nothing of the one before.
     assert!(matches!(
-        kept.store().open(&[birth("gone")]).await.unwrap()[0],
-        Opened::Born(_)
+        kept.store().open(&[new_shard("gone")]).await.unwrap()[0],
+        Opened::Created(_)
     ));
     assert_eq!(listed(kept.store(), "gone").await, []);
     assert_eq!(listed(kept.store(), "kept").await.len(), 30);
     kept.store = None;
-    let folder = Folder::take(kept.folder.path()).unwrap();
+    let folder = DataDir::lock(kept.folder.path()).unwrap();
     let rows = folder.open(&Sizes::DEFAULT).unwrap();
-    let here = Surroundings {
+    let here = Context {
         deployment: "test".into(),
         clock: Arc::new(WallClock),
-        room: Room::new(kept.folder.path().to_owned()),
+        room: DiskSpace::new(kept.folder.path().to_owned()),
     };
-    let mut registry = Registry::load(rows.clone(), here, &BTreeMap::new()).unwrap();
+    let mut registry = Shards::load(rows.clone(), here, &BTreeMap::new()).unwrap();
     while registry.has_garbage() {
         registry
-            .attempt(Registry::clean)
+            .attempt(Shards::delete_garbage)
             .and_then(|()| registry.commit())
             .unwrap();
     }

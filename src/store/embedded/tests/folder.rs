@@ -80,8 +80,8 @@ async fn a_folder_is_made_with_those_above_it_and_only_its_owner_reads_it() {
     let path = above.path().join("var").join("postdate");
     let store = opened(&path, Sizes::DEFAULT);
     assert!(matches!(
-        store.open(&[birth("t")]).await.unwrap()[0],
-        Opened::Born(_)
+        store.open(&[new_shard("t")]).await.unwrap()[0],
+        Opened::Created(_)
     ));
     assert_eq!(
         std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
@@ -115,7 +115,10 @@ async fn a_folder_whose_making_was_cut_short_is_completed() {
         }
         let store = opened(folder.path(), Sizes::DEFAULT);
         assert!(
-            matches!(store.open(&[birth("t")]).await.unwrap()[0], Opened::Born(_)),
+            matches!(
+                store.open(&[new_shard("t")]).await.unwrap()[0],
+                Opened::Created(_)
+            ),
             "{step:?}"
         );
         drop(store);

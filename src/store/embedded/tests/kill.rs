@@ -67,7 +67,7 @@ fn the_process_that_writes() {
 
 #[allow(clippy::print_stdout, reason = "the other process reads it")]
 async fn write_on(store: &Embedded, length: usize) {
-    store.open(&[birth("a"), birth("b")]).await.unwrap();
+    store.open(&[new_shard("a"), new_shard("b")]).await.unwrap();
     held(store, "a").await;
     let mut next = known(store, "a").await.unwrap().watermark.0;
     loop {
@@ -78,7 +78,7 @@ async fn write_on(store: &Embedded, length: usize) {
         match store.append(&appends).await {
             Ok(outcomes) => {
                 // Elsewhere after a commit of which nothing was known.
-                let repeated = [Appended::Elsewhere(Watermark(next + 1)); 2];
+                let repeated = [Appended::WatermarkMismatch(Watermark(next + 1)); 2];
                 assert!(
                     outcomes == [DONE, DONE] || outcomes == repeated,
                     "{outcomes:?}"
@@ -93,7 +93,7 @@ async fn write_on(store: &Embedded, length: usize) {
         }
         if next.is_multiple_of(4) {
             // Everything of shard `a` but the last ten.
-            let delivered = Claim::new(place(next.saturating_sub(10)), Watermark(next));
+            let delivered = Progress::new(place(next.saturating_sub(10)), Watermark(next));
             let deletes = listed(store, "a")
                 .await
                 .into_iter()

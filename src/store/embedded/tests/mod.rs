@@ -5,15 +5,15 @@ mod disk;
 mod folder;
 mod kill;
 
-use super::folder::Sizes;
+use super::data_dir::Sizes;
 use super::*;
 use crate::clock::WallClock;
-use crate::model::{Claim, Cursor, Offset, Timestamp, Watermark};
-use crate::run::{Name, Run};
-use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
-use crate::store::contract::model::{Counterpart, same_as_memory};
-use crate::store::contract::{self, Subject, run_of};
-use crate::store::{Change, ChangeKind, History, Reading, Survey};
+use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
+use crate::run::{Run, RunName};
+use crate::store::contract::build::{advance, append_at, lease, list_everything, new_shard, shard};
+use crate::store::contract::model::{ComparedStore, assert_same_as_memory};
+use crate::store::contract::{self, StoreUnderTest, run_of};
+use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, StoreQuery};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -28,14 +28,14 @@ const SMALL: Sizes = Sizes {
 struct Kept {
     folder: TempDir,
     sizes: Sizes,
-    room: Room,
+    room: DiskSpace,
     store: Option<Embedded>,
 }
 
 impl Kept {
     fn new(sizes: Sizes) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let room = Room::new(folder.path().to_owned());
+        let room = DiskSpace::new(folder.path().to_owned());
         let mut kept = Self {
             folder,
             sizes,
@@ -61,7 +61,7 @@ impl Kept {
     clippy::disallowed_methods,
     reason = "threads and a real disk are waited for"
 )]
-fn opened_with(path: &Path, sizes: Sizes, room: &Room) -> Embedded {
+fn opened_with(path: &Path, sizes: Sizes, room: &DiskSpace) -> Embedded {
     for _ in 0..600 {
         match Embedded::open_with(&options(path), sizes, room.clone(), WallClock) {
             Err(Error::Unusable(why)) if why.contains("in use by process") => {
@@ -85,7 +85,7 @@ pub(super) fn options(path: &Path) -> Options {
 }
 
 fn opened(path: &Path, sizes: Sizes) -> Embedded {
-    opened_with(path, sizes, &Room::new(path.to_owned()))
+    opened_with(path, sizes, &DiskSpace::new(path.to_owned()))
 }
 
 fn refused(path: &Path) -> String {
@@ -97,12 +97,12 @@ fn refused(path: &Path) -> String {
 }
 
 #[async_trait(?Send)]
-impl Subject for Kept {
+impl StoreUnderTest for Kept {
     fn store(&self) -> &dyn Store {
         self.store()
     }
 
-    fn survey(&self) -> &dyn Survey {
+    fn survey(&self) -> &dyn StoreQuery {
         self.store()
     }
 
@@ -112,7 +112,7 @@ impl Subject for Kept {
 }
 
 #[async_trait(?Send)]
-impl Counterpart for Kept {
+impl ComparedStore for Kept {
     fn store(&self) -> &dyn Store {
         self.store()
     }
@@ -144,16 +144,23 @@ async fn held(store: &Embedded, topic: &str) {
     assert!(matches!(acquired, Acquired::Granted { .. }), "{acquired:?}");
 }
 
-async fn listed(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, Name)> {
-    match store.list(&[everything(topic)]).await.unwrap().remove(0) {
+async fn listed(store: &Embedded, topic: &str) -> Vec<(crate::model::Slice, RunName)> {
+    match store
+        .list(&[list_everything(topic)])
+        .await
+        .unwrap()
+        .remove(0)
+    {
         Listed::Runs {
-            runs, more: false, ..
+            runs,
+            has_more: false,
+            ..
         } => runs.into_iter().map(|run| (run.slice, run.name)).collect(),
         other => panic!("{other:?}"),
     }
 }
 
-async fn known(store: &Embedded, topic: &str) -> Option<State> {
+async fn known(store: &Embedded, topic: &str) -> Option<StoredShard> {
     store.state(&[shard(topic)]).await.unwrap().remove(0)
 }
 
@@ -179,14 +186,14 @@ fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_in_a_folder_th
         .enable_all()
         .build()
         .unwrap();
-    same_as_memory(&mut Kept::new(Sizes::DEFAULT), &runtime, 100);
+    assert_same_as_memory(&mut Kept::new(Sizes::DEFAULT), &runtime, 100);
 }
 
 #[tokio::test]
 async fn a_call_that_is_dropped_has_its_effect_and_stops_nothing() {
     let kept = Kept::new(Sizes::DEFAULT);
     let store = kept.store();
-    store.open(&[birth("t")]).await.unwrap();
+    store.open(&[new_shard("t")]).await.unwrap();
     let batch = [append("t", 0)];
     let mut lost = Box::pin(store.append(&batch));
     // Handed over, and not waited for.
@@ -201,14 +208,19 @@ async fn calls_of_many_loops_go_on_side_by_side() {
     let kept = Kept::new(Sizes::DEFAULT);
     let topics: Vec<String> = (0..8).map(|i| format!("t{i}")).collect();
     kept.store()
-        .open(&topics.iter().map(|topic| birth(topic)).collect::<Vec<_>>())
+        .open(
+            &topics
+                .iter()
+                .map(|topic| new_shard(topic))
+                .collect::<Vec<_>>(),
+        )
         .await
         .unwrap();
     let mut group = crate::task::TaskGroup::new();
     for topic in topics.clone() {
         let store = kept.store().clone();
         group
-            .thread(&topic.clone(), move |stop| async move {
+            .spawn_thread(&topic.clone(), move |stop| async move {
                 for offset in 0..50 {
                     assert_eq!(store.append(&[append(&topic, offset)]).await?, [DONE]);
                 }
@@ -244,7 +256,7 @@ async fn calls_of_many_loops_go_on_side_by_side() {
 #[tokio::test]
 async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
     let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     kept.store().append(&[append("t", 0)]).await.unwrap();
     held(kept.store(), "t").await;
     kept.reopen();
@@ -261,15 +273,15 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
         limit: 9,
     };
     let tailed = kept.store().tail(&[tail(0), tail(1)]).await.unwrap();
-    let history = History::default();
+    let history = Lineage::default();
     let wanted = [
-        Tailed::Broken {
+        Tailed::OutOfRange {
             watermark: Watermark(1),
         },
         Tailed::Runs {
             watermark: Watermark(1),
-            seen: Watermark(1),
-            history,
+            complete_to: Watermark(1),
+            lineage: history,
             runs: Vec::new(),
         },
     ];
@@ -279,7 +291,7 @@ async fn a_restart_ends_all_leases_and_begins_the_tail_at_the_watermark() {
 #[tokio::test]
 async fn deployments_share_a_folder_and_no_shard() {
     let mut kept = Kept::new(Sizes::DEFAULT);
-    kept.store().open(&[birth("t")]).await.unwrap();
+    kept.store().open(&[new_shard("t")]).await.unwrap();
     kept.store().append(&[append("t", 0)]).await.unwrap();
     kept.store = None;
     let other = Options {
@@ -289,8 +301,8 @@ async fn deployments_share_a_folder_and_no_shard() {
     let store = Embedded::open(&other, WallClock).unwrap();
     assert_eq!(known(&store, "t").await, None);
     assert!(matches!(
-        store.open(&[birth("t")]).await.unwrap()[0],
-        Opened::Born(_)
+        store.open(&[new_shard("t")]).await.unwrap()[0],
+        Opened::Created(_)
     ));
     assert_eq!(listed(&store, "t").await, []);
     drop(store);

@@ -7,7 +7,7 @@ use crate::model::Slice;
 async fn two_shards() -> RealRedis {
     let real = RealRedis::start().await;
     real.redis
-        .open(&[birth("bad"), birth("good")])
+        .open(&[new_shard("bad"), new_shard("good")])
         .await
         .unwrap();
     assert_eq!(
@@ -49,7 +49,7 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
         "{renewed:?}"
     );
     let listed = redis
-        .list(&[everything("bad"), everything("good")])
+        .list(&[list_everything("bad"), list_everything("good")])
         .await
         .unwrap();
     assert!(
@@ -69,7 +69,10 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
             && matches!(&tailed[1], Tailed::Runs { runs, .. } if runs.len() == 2),
         "{tailed:?}"
     );
-    let advances = [advance("bad", Claim::START), advance("good", Claim::START)];
+    let advances = [
+        advance("bad", Progress::START),
+        advance("good", Progress::START),
+    ];
     let advanced = redis.advance(&advances).await.unwrap();
     assert!(
         advanced[0] == Advanced::Unknown && matches!(advanced[1], Advanced::Done { .. }),
@@ -88,12 +91,15 @@ async fn bad_is_unknown_and_good_goes_on(real: &RealRedis, said: &[&str]) {
     );
     redis.release(&leases).await.unwrap();
 
-    let opened = redis.open(&[birth("bad"), birth("good")]).await.unwrap();
-    let Opened::Foreign(text) = &opened[0] else {
+    let opened = redis
+        .open(&[new_shard("bad"), new_shard("good")])
+        .await
+        .unwrap();
+    let Opened::Incompatible(text) = &opened[0] else {
         panic!("{:?}", opened[0])
     };
     assert!(said.iter().all(|part| text.contains(part)), "{text}");
-    assert!(matches!(opened[1], Opened::Found(_)));
+    assert!(matches!(opened[1], Opened::Existing(_)));
 }
 
 #[tokio::test]
@@ -105,8 +111,8 @@ async fn a_meta_of_another_type_stops_its_shard_and_no_other() {
     bad_is_unknown_and_good_goes_on(&real, &[&key("bad", "meta"), "erase the shard"]).await;
     real.redis.erase(&[shard("bad")]).await.unwrap();
     assert!(matches!(
-        real.redis.open(&[birth("bad")]).await.unwrap()[0],
-        Opened::Born(_)
+        real.redis.open(&[new_shard("bad")]).await.unwrap()[0],
+        Opened::Created(_)
     ));
 }
 
@@ -191,9 +197,14 @@ async fn a_write_that_meets_a_key_of_another_type_writes_nothing_at_all() {
             .filter(|key| !good.contains(key))
             .collect();
         assert_eq!(after, before);
-        let opened = real.redis.open(&[birth("bad")]).await.unwrap().remove(0);
+        let opened = real
+            .redis
+            .open(&[new_shard("bad")])
+            .await
+            .unwrap()
+            .remove(0);
         assert!(
-            matches!(&opened, Opened::Foreign(text) if text.contains(&key("bad", name))),
+            matches!(&opened, Opened::Incompatible(text) if text.contains(&key("bad", name))),
             "{opened:?}"
         );
     }
@@ -209,12 +220,12 @@ async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
             .unwrap();
         overwrite(&real, &key("bad", name)).await;
         let run = append("bad", 0).runs.remove(0);
-        let all = Claim::new(place(0), Watermark(1));
+        let all = Progress::new(place(0), Watermark(1));
         let deletes = vec![(run.slice, run.name)];
         let request = Advance {
             delivered: Some(all),
             deletes,
-            ids: vec![("id0".into(), place(0))],
+            delivered_ids: vec![("id0".into(), place(0))],
             ..advance("bad", all)
         };
         assert_eq!(
@@ -230,7 +241,7 @@ async fn an_advance_that_meets_a_key_of_another_type_does_nothing_at_all() {
             .unwrap();
         assert_eq!(
             (state.delivered, state.claimed, state.pending),
-            (Claim::START, Claim::START, 1)
+            (Progress::START, Progress::START, 1)
         );
     }
 }
@@ -255,7 +266,7 @@ async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
             .command(&format!("{command} {} {rest}", key("bad", name)))
             .await;
     }
-    let all = Claim::new(place(9), Watermark(1));
+    let all = Progress::new(place(9), Watermark(1));
     let advanced = real.redis.advance(&[advance("bad", all)]).await.unwrap();
     assert_eq!(
         advanced,
@@ -264,9 +275,9 @@ async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
             cancelled: vec![]
         }]
     );
-    let cancel = Change {
+    let cancel = IdChange {
         id: "id0".into(),
-        kind: ChangeKind::Cancel,
+        kind: IdChangeKind::Cancel,
     };
     let append = Append {
         changes: vec![cancel],
@@ -292,7 +303,7 @@ async fn values_that_are_not_ours_inside_a_shards_keys_do_not_stop_it() {
         "what cannot be read is never too high"
     );
     assert!(
-        matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
+        matches!(&real.redis.list(&[list_everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
     );
 }
 
@@ -306,7 +317,7 @@ async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
     overwrite(&real, &key("bad", "slice:h0")).await;
     let listed = real
         .redis
-        .list(&[everything("bad"), everything("good")])
+        .list(&[list_everything("bad"), list_everything("good")])
         .await
         .unwrap();
     for listed in listed {
@@ -332,7 +343,7 @@ async fn a_slice_of_another_type_is_set_aside_and_the_shard_goes_on() {
         [DONE, DONE]
     );
     assert!(
-        matches!(&real.redis.list(&[everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
+        matches!(&real.redis.list(&[list_everything("bad")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 2)
     );
 }
 
@@ -398,7 +409,7 @@ async fn runs_whose_bytes_are_lost_are_found_unreadable_and_can_be_quarantined()
 #[tokio::test]
 async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("bad")]).await.unwrap();
+    real.redis.open(&[new_shard("bad")]).await.unwrap();
     let place = |minute: u64| {
         Cursor::new(
             Timestamp::from_millis(minute as i64 * 60_000),
@@ -429,15 +440,18 @@ async fn rows_that_are_not_ours_do_not_push_runs_out_of_a_list() {
             .redis
             .list(&[List {
                 limit,
-                ..everything("bad")
+                ..list_everything("bad")
             }])
             .await
             .unwrap()
             .remove(0);
-        let Listed::Runs { runs, more, .. } = listed else {
+        let Listed::Runs { runs, has_more, .. } = listed else {
             panic!("{listed:?}")
         };
         let offsets: Vec<u64> = runs.iter().map(|run| run.name.least_offset().0).collect();
-        assert_eq!((offsets, more), ((0..6).take(limit).collect(), limit < 6));
+        assert_eq!(
+            (offsets, has_more),
+            ((0..6).take(limit).collect(), limit < 6)
+        );
     }
 }

@@ -7,12 +7,14 @@ mod rights;
 mod server;
 
 use super::*;
-use crate::model::{Claim, Cursor, Hint, Offset, Timestamp, Watermark};
+use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::contract::build::{advance, append_at, birth, everything, lease, shard};
-use crate::store::contract::model::{Counterpart, same_as_memory};
-use crate::store::contract::{self, Subject, run_of};
-use crate::store::{Balance, Change, ChangeKind, History, Reading, Survey, Tally};
+use crate::store::contract::build::{advance, append_at, lease, list_everything, new_shard, shard};
+use crate::store::contract::model::{ComparedStore, assert_same_as_memory};
+use crate::store::contract::{self, StoreUnderTest, run_of};
+use crate::store::{
+    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, StoreQuery,
+};
 use server::Server;
 
 struct RealRedis {
@@ -29,12 +31,12 @@ impl RealRedis {
 }
 
 #[async_trait(?Send)]
-impl Subject for RealRedis {
+impl StoreUnderTest for RealRedis {
     fn store(&self) -> &dyn Store {
         &self.redis
     }
 
-    fn survey(&self) -> &dyn Survey {
+    fn survey(&self) -> &dyn StoreQuery {
         &self.redis
     }
 
@@ -71,7 +73,7 @@ const DONE: Appended = Appended::Done {
 };
 
 #[async_trait(?Send)]
-impl Counterpart for RealRedis {
+impl ComparedStore for RealRedis {
     fn store(&self) -> &dyn Store {
         &self.redis
     }
@@ -89,7 +91,7 @@ fn random_sequences_of_calls_have_the_same_outcomes_in_memory_and_on_redis() {
         .build()
         .unwrap();
     let redis = runtime.block_on(server.redis());
-    same_as_memory(&mut RealRedis { server, redis }, &runtime, 300);
+    assert_same_as_memory(&mut RealRedis { server, redis }, &runtime, 300);
 }
 
 #[tokio::test]
@@ -118,7 +120,7 @@ async fn a_user_with_the_rights_that_the_message_names_can_do_everything() {
 async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
     let real = RealRedis::start().await;
     let topic = "{a}/b\n* c";
-    real.redis.open(&[birth(topic)]).await.unwrap();
+    real.redis.open(&[new_shard(topic)]).await.unwrap();
     assert_eq!(
         real.redis.append(&[append(topic, 0)]).await.unwrap(),
         [DONE]
@@ -136,12 +138,12 @@ async fn all_keys_of_a_shard_lie_under_its_hash_tag_whatever_the_names_are() {
 #[tokio::test]
 async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     let appends = [append("t", 0), append("t", 1)];
     assert_eq!(real.redis.append(&appends).await.unwrap(), [DONE, DONE]);
-    let cancel = Change {
+    let cancel = IdChange {
         id: "id0".into(),
-        kind: ChangeKind::Cancel,
+        kind: IdChangeKind::Cancel,
     };
     let cancels = Append {
         runs: vec![],
@@ -159,7 +161,7 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
         .acquire(&[lease("t")], Duration::from_secs(9))
         .await
         .unwrap();
-    let all = Claim::new(place(1), Watermark(3));
+    let all = Progress::new(place(1), Watermark(3));
     let runs: Vec<&Run> = appends.iter().flat_map(|append| &append.runs).collect();
     let deletes = runs
         .iter()
@@ -168,7 +170,7 @@ async fn a_shard_that_was_delivered_leaves_nothing_but_meta_and_tail() {
     let advance = Advance {
         delivered: Some(all),
         deletes,
-        ids: vec![("id1".into(), place(1))],
+        delivered_ids: vec![("id1".into(), place(1))],
         ..advance("t", all)
     };
     real.redis.advance(&[advance]).await.unwrap();
@@ -193,19 +195,19 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
             .remove(0)
             .expect("it was born")
     };
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     let meta = key("t", "meta");
     let watermark = format!("HSET {meta} watermark {:016x}", 5);
     for (lost, from, accepted) in [(format!("HDEL {meta} ledger"), 1, 2), (watermark, 5, 3)] {
         real.server.command(&lost).await;
         assert!(
-            balance().await.is_unsure && balance().await.holds(),
+            balance().await.is_uncertain && balance().await.is_balanced(),
             "{lost}"
         );
         real.redis.append(&[append("t", from)]).await.unwrap();
         assert_eq!(
-            (balance().await.accepted, balance().await.is_unsure),
+            (balance().await.accepted, balance().await.is_uncertain),
             (accepted, true),
             "{lost}"
         );
@@ -214,20 +216,20 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
         .acquire(&[lease("t")], Duration::from_secs(9))
         .await
         .unwrap();
-    let all = Claim::new(place(5), Watermark(6));
+    let all = Progress::new(place(5), Watermark(6));
     let deletes = [0, 1, 5]
         .map(|offset| append("t", offset).runs.remove(0))
         .map(|run| (run.slice, run.name))
         .to_vec();
     // One of the three was delivered before, by the other version.
-    let tally = Tally {
+    let tally = OutcomeCounts {
         delivered: 2,
-        ..Tally::default()
+        ..OutcomeCounts::default()
     };
     real.redis
         .advance(&[Advance {
             delivered: Some(all),
-            tally,
+            outcomes: tally,
             deletes,
             ..advance("t", all)
         }])
@@ -235,7 +237,7 @@ async fn a_ledger_that_another_version_did_not_keep_begins_anew_and_is_sure_agai
         .unwrap();
     let wanted = Balance {
         accepted: 2,
-        settled: tally,
+        outcomes: tally,
         ..Balance::default()
     };
     assert_eq!(balance().await, wanted);
@@ -247,27 +249,27 @@ async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
     let real = RealRedis::start().await;
     let history = async || {
         real.redis
-            .glance(&[shard("t")])
+            .positions(&[shard("t")])
             .await
             .unwrap()
             .remove(0)
             .expect("it was born")
-            .history
+            .lineage
     };
     let meta = key("t", "meta");
-    let of = |number| Reading {
-        writer: 0xab,
+    let of = |number| AppendEpoch {
+        process: 0xab,
         number,
     };
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis
         .append(&[Append {
-            reading: of(1),
+            epoch: of(1),
             ..append("t", 0)
         }])
         .await
         .unwrap();
-    assert_eq!(history().await.reading, of(1));
+    assert_eq!(history().await.epoch, of(1));
     real.redis
         .acquire(&[lease("t")], Duration::from_secs(9))
         .await
@@ -281,42 +283,42 @@ async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
     {
         let from = from as u64;
         real.server.command(lost).await;
-        assert_eq!(history().await, History::default(), "{lost}");
+        assert_eq!(history().await, Lineage::default(), "{lost}");
         let (input, output) = (
             append("t", from).runs.remove(0),
             run_of(&format!("new{from}"), &[place(from)]),
         );
-        let rewrite = Rewrite {
+        let rewrite = ReplaceRuns {
             lease: lease("t"),
-            after: 0,
+            known_replacements: 0,
             inputs: vec![(input.slice, input.name)],
             outputs: vec![output],
         };
         assert_eq!(
-            real.redis.rewrite(&[rewrite]).await.unwrap(),
-            [Rewritten::Done],
+            real.redis.replace_runs(&[rewrite]).await.unwrap(),
+            [Replaced::Done],
             "{lost}"
         );
         assert_eq!(
             history().await,
-            History {
-                rewrites: 1,
-                ..History::default()
+            Lineage {
+                replacements: 1,
+                ..Lineage::default()
             },
             "{lost}"
         );
         real.redis
             .append(&[Append {
-                reading: of(2),
+                epoch: of(2),
                 ..append("t", from + 1)
             }])
             .await
             .unwrap();
-        let wanted = History {
-            reading: of(2),
-            before: Reading::default(),
-            from: Watermark(from + 1),
-            rewrites: 1,
+        let wanted = Lineage {
+            epoch: of(2),
+            previous_epoch: AppendEpoch::default(),
+            epoch_start: Watermark(from + 1),
+            replacements: 1,
         };
         assert_eq!(history().await, wanted, "{lost}");
     }
@@ -325,7 +327,7 @@ async fn a_shard_without_a_history_begins_one_with_the_next_batch_or_rewrite() {
 #[tokio::test]
 async fn a_quarantined_run_is_kept_with_its_bytes() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     let run = append("t", 0).runs.remove(0);
     real.redis.append(&[append("t", 0)]).await.unwrap();
     real.redis
@@ -353,29 +355,29 @@ async fn a_quarantined_run_is_kept_with_its_bytes() {
 #[tokio::test]
 async fn a_slice_that_is_in_use_again_is_not_set_aside() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     let before = real.server.keys().await;
     // Another process found the same foreign value, and was quicker.
     let late = SliceKey {
         name: key("t", "slice:h0"),
-        of_type: key::SLICE_TYPE,
+        expected_type: key::SLICE_TYPE,
     };
     let gone = SliceKey {
         name: key("t", "slice:h9"),
-        of_type: key::SLICE_TYPE,
+        expected_type: key::SLICE_TYPE,
     };
-    real.redis.set_aside(&[late, gone]).await.unwrap();
+    real.redis.rename_foreign(&[late, gone]).await.unwrap();
     assert_eq!(real.server.keys().await, before);
 }
 
 #[tokio::test]
 async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     // What an erase would send that has looked at the slices before the append.
-    let outdated = Call::erase(&real.redis.keyspace.of(&shard("t")), &[]);
+    let outdated = Call::erase(&real.redis.keyspace.shard_keys(&shard("t")), &[]);
     let before = real.server.keys().await;
     assert_eq!(
         real.redis.run_once(&[outdated]).await.unwrap()[0].tag,

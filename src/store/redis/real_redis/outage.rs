@@ -6,7 +6,7 @@ use super::*;
 async fn scripts_that_the_server_forgot_are_loaded_again_and_nothing_runs_twice() {
     let real = RealRedis::start().await;
     let topics: Vec<String> = (0..20).map(|i| format!("t{i}")).collect();
-    let births: Vec<Birth> = topics.iter().map(|topic| birth(topic)).collect();
+    let births: Vec<NewShard> = topics.iter().map(|topic| new_shard(topic)).collect();
     real.redis.open(&births).await.unwrap();
     for offset in 0..3 {
         real.server.command("SCRIPT FLUSH").await;
@@ -26,7 +26,7 @@ async fn scripts_that_the_server_forgot_are_loaded_again_and_nothing_runs_twice(
 #[tokio::test]
 async fn a_full_server_that_forgot_its_scripts_still_delivers() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     real.server.command("SCRIPT FLUSH").await;
     real.set_full(true).await;
@@ -42,11 +42,11 @@ async fn a_full_server_that_forgot_its_scripts_still_delivers() {
         Acquired::Granted { .. }
     ));
     assert!(
-        matches!(&real.redis.list(&[everything("t")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 1)
+        matches!(&real.redis.list(&[list_everything("t")]).await.unwrap()[0], Listed::Runs { runs, .. } if runs.len() == 1)
     );
     let advanced = real
         .redis
-        .advance(&[advance("t", Claim::new(place(0), Watermark(1)))])
+        .advance(&[advance("t", Progress::new(place(0), Watermark(1)))])
         .await
         .unwrap();
     assert_eq!(
@@ -62,7 +62,7 @@ async fn a_full_server_that_forgot_its_scripts_still_delivers() {
 #[tokio::test]
 async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged() {
     let mut real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [DONE]);
     real.server.kill();
     for _ in 0..2 {
@@ -75,7 +75,7 @@ async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged()
     real.server.restart();
     assert_eq!(
         real.redis.append(&[append("t", 0)]).await.unwrap(),
-        [Appended::Elsewhere(Watermark(1))]
+        [Appended::WatermarkMismatch(Watermark(1))]
     );
     assert_eq!(real.redis.append(&[append("t", 1)]).await.unwrap(), [DONE]);
 }
@@ -83,7 +83,7 @@ async fn a_server_that_was_killed_is_found_again_with_all_that_it_acknowledged()
 #[tokio::test]
 async fn a_server_that_hangs_is_given_up_and_used_again_when_it_answers() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.server.signal("STOP");
     // Nothing else goes on, so the paused clock jumps to whatever is waited for: here, the time-out.
     tokio::time::pause();
@@ -102,7 +102,7 @@ async fn a_server_that_hangs_is_given_up_and_used_again_when_it_answers() {
         .unwrap()
         .remove(0);
     assert!(
-        [DONE, Appended::Elsewhere(Watermark(1))].contains(&settled),
+        [DONE, Appended::WatermarkMismatch(Watermark(1))].contains(&settled),
         "{settled:?}"
     );
     assert_eq!(
@@ -199,7 +199,7 @@ async fn a_server_that_evicts_is_refused_at_the_start_and_after_a_reconnect() {
         .await;
     let redis = evicting.redis().await;
 
-    redis.open(&[birth("t")]).await.unwrap();
+    redis.open(&[new_shard("t")]).await.unwrap();
     evicting
         .command("CONFIG SET maxmemory-policy volatile-lru")
         .await;
@@ -246,7 +246,7 @@ async fn a_cluster_node_and_a_wrong_address_are_refused_with_the_reason() {
 #[tokio::test]
 async fn a_server_that_became_a_replica_is_left_for_the_address_to_point_elsewhere() {
     let real = RealRedis::start().await;
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     real.server.command("REPLICAOF 127.0.0.1 1").await;
     let refused = real.redis.append(&[append("t", 0)]).await;
     assert!(

@@ -37,7 +37,7 @@ async fn denied(server: &Server) -> Vec<String> {
 
 /// Every promise of the port, and what asks for more besides: a shard that a version without ledgers stored, and a slice of another type.
 async fn everything_works(real: &RealRedis) {
-    real.redis.open(&[birth("old")]).await.unwrap();
+    real.redis.open(&[new_shard("old")]).await.unwrap();
     assert_eq!(
         real.redis.append(&[append("old", 0)]).await.unwrap(),
         [DONE]
@@ -58,12 +58,12 @@ async fn everything_works(real: &RealRedis) {
             .map(|balance| balance.accepted),
         Some(2)
     );
-    real.redis.open(&[birth("t")]).await.unwrap();
+    real.redis.open(&[new_shard("t")]).await.unwrap();
     assert_eq!(real.redis.append(&[append("t", 0)]).await.unwrap(), [DONE]);
     real.server
         .command(&format!("SET {} something", key("t", "slice:h0")))
         .await;
-    real.redis.list(&[everything("t")]).await.unwrap();
+    real.redis.list(&[list_everything("t")]).await.unwrap();
     contract::run(real).await;
     a_hint_is_heard(&real.server).await;
 }
@@ -75,7 +75,7 @@ async fn a_hint_is_heard(server: &Server) {
         password: Some("secret".to_owned()),
         ..server.options()
     };
-    let [teller, listener] = [1, 2].map(|process| Hints::new(&options, process).unwrap());
+    let [teller, listener] = [1, 2].map(|process| RedisNotifier::new(&options, process).unwrap());
     let (heard, mut hints) = tokio::sync::mpsc::channel(1);
     let hint = Hint {
         shard: shard("t"),
@@ -84,7 +84,7 @@ async fn a_hint_is_heard(server: &Server) {
     let tell_again = async {
         // Nobody says when a subscription has begun.
         loop {
-            teller.tell(std::slice::from_ref(&hint)).await.unwrap();
+            teller.publish(std::slice::from_ref(&hint)).await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -1,0 +1,74 @@
+//! What is committed to the broker beside an offset, so that a store that lost everything can be filled again from the log.
+
+use super::progress::Progress;
+use super::shard::{Offset, SourceIdentity};
+use std::fmt;
+
+/// The metadata of a committed offset, as one line of text: `v1 low=17 done=<48 hex digits> id=<identity or ->`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommitMetadata {
+    /// No message below it is pending; may be too low, never too high.
+    pub(crate) lowest_pending: Offset,
+    pub(crate) delivered: Progress,
+    /// The incarnation of the partition that the rest speaks of; `None`: the broker has no identities.
+    pub(crate) identity: Option<SourceIdentity>,
+}
+
+impl CommitMetadata {
+    /// `None`: not written by a version that this one knows.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let (version, low, done, id) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        if version != "v1" || words.next().is_some() {
+            return None;
+        }
+        let id = id.strip_prefix("id=")?;
+        Some(Self {
+            lowest_pending: Offset(low.strip_prefix("low=")?.parse().ok()?),
+            delivered: Progress::from_hex(done.strip_prefix("done=")?)?,
+            identity: (id != "-").then(|| SourceIdentity(id.into())),
+        })
+    }
+}
+
+impl fmt::Display for CommitMetadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "v1 low={} done={} id=",
+            self.lowest_pending,
+            self.delivered.to_hex()
+        )?;
+        match &self.identity {
+            Some(identity) => identity.fmt(f),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_metadata_reads_back() {
+        for identity in [None, Some(SourceIdentity("q83vEjRWeJA".into()))] {
+            let committed = CommitMetadata {
+                lowest_pending: Offset(17),
+                delivered: Progress::START,
+                identity,
+            };
+            assert_eq!(
+                CommitMetadata::parse(&committed.to_string()),
+                Some(committed)
+            );
+        }
+    }
+
+    #[test]
+    fn foreign_metadata_is_not_guessed_at() {
+        for text in ["", "v2 low=1 done=0 id=-", "hello", "v1 low=1 done=zz id=-"] {
+            assert_eq!(CommitMetadata::parse(text), None, "{text:?}");
+        }
+    }
+}

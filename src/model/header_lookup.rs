@@ -1,0 +1,87 @@
+//! The headers of one record that are looked for, each by its place in a list of names. What their values mean is not decided here.
+
+use super::dead_letter_reason::Reason;
+use super::rejection::{Quoted, Rejection};
+
+/// The longest list of names that is looked for at once.
+const NAMES_MAX: usize = 8;
+
+/// What a record has of a list of names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeaderLookup<'a> {
+    names: &'static [&'static str],
+    found: [Found<'a>; NAMES_MAX],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Found<'a> {
+    Absent,
+    Once(Option<&'a [u8]>),
+    Repeated,
+}
+
+impl<'a> HeaderLookup<'a> {
+    pub(super) fn new(names: &'static [&'static str]) -> Self {
+        assert!(
+            names.len() <= NAMES_MAX,
+            "a list of names is written in the code, and shorter than that"
+        );
+        Self {
+            names,
+            found: [Found::Absent; NAMES_MAX],
+        }
+    }
+
+    /// The record has the header at this place of the list.
+    pub(super) fn record(&mut self, index: usize, value: Option<&'a [u8]>) {
+        let found = &mut self.found[index];
+        *found = if matches!(found, Found::Absent) {
+            Found::Once(value)
+        } else {
+            Found::Repeated
+        };
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found
+            .iter()
+            .all(|found| matches!(found, Found::Absent))
+    }
+
+    pub(super) fn name(&self, index: usize) -> &'static str {
+        self.names[index]
+    }
+
+    /// The header's value, which may be null; the outer `None`: the record does not have it.
+    pub(super) fn bytes(&self, index: usize) -> Result<Option<Option<&'a [u8]>>, Rejection> {
+        match self.found[index] {
+            Found::Absent => Ok(None),
+            Found::Once(value) => Ok(Some(value)),
+            Found::Repeated => Err(Rejection::new(
+                Reason::DuplicateHeader,
+                format!("{} stands on the record more than once", self.name(index)),
+            )),
+        }
+    }
+
+    /// The header's value, which is text and not empty; `None`: the record does not have it.
+    pub(super) fn text(&self, index: usize) -> Result<Option<&'a str>, Rejection> {
+        let Some(value) = self.bytes(index)? else {
+            return Ok(None);
+        };
+        let (name, value) = (self.name(index), value.unwrap_or_default());
+        if value.is_empty() {
+            return Err(Rejection::new(
+                Reason::EmptyValue,
+                format!("{name} has no value"),
+            ));
+        }
+        let foreign = |_| {
+            Rejection::new(
+                Reason::NotUtf8,
+                format!("{name} is {}, which is not UTF-8", Quoted(value)),
+            )
+        };
+        std::str::from_utf8(value).map(Some).map_err(foreign)
+    }
+}

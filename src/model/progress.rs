@@ -1,0 +1,137 @@
+//! Cursor and claim: the pair (C, W) that says, for millions of messages at once, which of them are taken or done.
+
+use super::shard::{Offset, Watermark};
+use super::time::Timestamp;
+
+/// A place in delivery order: messages go by due, then by offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Cursor {
+    pub(crate) due: Timestamp,
+    pub(crate) offset: Offset,
+}
+
+impl Cursor {
+    /// Before every message that waits, and not before what is due at once: that is late from the start, so it goes in offset order.
+    pub(crate) const START: Self = Self {
+        due: Timestamp::AT_ONCE,
+        offset: Offset::MAX,
+    };
+
+    pub(crate) fn new(due: Timestamp, offset: Offset) -> Self {
+        Self { due, offset }
+    }
+
+    /// 32 hex digits whose order as strings is the cursors' order, so that scripts can compare what their numbers could not hold.
+    pub(crate) fn to_hex(self) -> String {
+        format!("{:016x}{:016x}", self.due.to_ordered_bits(), self.offset.0)
+    }
+
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
+        let (due, offset) = (text.get(..16)?, text.get(16..32)?);
+        if text.len() != 32 {
+            return None;
+        }
+        Some(Self {
+            due: Timestamp::from_ordered_bits(u64::from_str_radix(due, 16).ok()?),
+            offset: Offset(u64::from_str_radix(offset, 16).ok()?),
+        })
+    }
+}
+
+/// The pair (C, W). It covers a message if and only if its offset lies before W and its place is not past C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Progress {
+    pub(crate) cursor: Cursor,
+    pub(crate) watermark: Watermark,
+}
+
+impl Progress {
+    pub(crate) const START: Self = Self {
+        cursor: Cursor::START,
+        watermark: Watermark(0),
+    };
+
+    pub(crate) fn new(cursor: Cursor, watermark: Watermark) -> Self {
+        Self { cursor, watermark }
+    }
+
+    pub(crate) fn covers(self, place: Cursor) -> bool {
+        self.watermark.covers(place.offset) && place <= self.cursor
+    }
+
+    /// Whether everything that `other` covers is covered by this pair too.
+    pub(crate) fn includes(self, other: Self) -> bool {
+        self.cursor >= other.cursor && self.watermark >= other.watermark
+    }
+
+    /// The greater of two pairs that were both true. Never a maximum per component: that would cover messages that neither covers.
+    /// Of two pairs of which neither includes the other the first is kept.
+    pub(crate) fn greatest(self, other: Self) -> Self {
+        if other.includes(self) { other } else { self }
+    }
+
+    /// 48 hex digits: the cursor's 32, the watermark's 16.
+    pub(crate) fn to_hex(self) -> String {
+        format!("{}{:016x}", self.cursor.to_hex(), self.watermark.0)
+    }
+
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
+        let (cursor, watermark) = (text.get(..32)?, text.get(32..48)?);
+        if text.len() != 48 {
+            return None;
+        }
+        Some(Self {
+            cursor: Cursor::from_hex(cursor)?,
+            watermark: Watermark(u64::from_str_radix(watermark, 16).ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cursor() -> impl Strategy<Value = Cursor> {
+        (any::<i64>(), any::<u64>())
+            .prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
+    }
+
+    proptest! {
+        #[test]
+        fn hex_keeps_the_order_and_reads_back(a in cursor(), b in cursor(), w: u64) {
+            prop_assert_eq!(a.cmp(&b), a.to_hex().cmp(&b.to_hex()));
+            prop_assert_eq!(Cursor::from_hex(&a.to_hex()), Some(a));
+            let claim = Progress::new(a, Watermark(w));
+            prop_assert_eq!(Progress::from_hex(&claim.to_hex()), Some(claim));
+        }
+
+        #[test]
+        fn the_greatest_of_two_pairs_covers_nothing_that_neither_covers(a in small(), b in small(), m in place()) {
+            let both = a.greatest(b);
+            prop_assert!(!both.covers(m) || a.covers(m) || b.covers(m));
+        }
+    }
+
+    fn place() -> impl Strategy<Value = Cursor> {
+        (0i64..6, 0u64..6)
+            .prop_map(|(due, offset)| Cursor::new(Timestamp::from_millis(due), Offset(offset)))
+    }
+
+    fn small() -> impl Strategy<Value = Progress> {
+        (place(), 0u64..7).prop_map(|(cursor, w)| Progress::new(cursor, Watermark(w)))
+    }
+
+    #[test]
+    fn what_is_due_at_once_lies_behind_every_cursor() {
+        assert!(Cursor::new(Timestamp::AT_ONCE, Offset(7)) <= Cursor::START);
+        assert!(Cursor::new(Timestamp::from_millis(i64::MIN + 1), Offset(0)) > Cursor::START);
+    }
+
+    #[test]
+    fn text_of_another_length_is_not_a_claim() {
+        assert_eq!(Progress::from_hex(""), None);
+        assert_eq!(Progress::from_hex(&"0".repeat(49)), None);
+        assert_eq!(Cursor::from_hex(&"g".repeat(32)), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! A refusal: why a record, or what it asks for, is not taken, in a code for programs and a sentence for a person.
+
+use super::dead_letter_reason::Reason;
+use std::fmt;
+
+/// A detail is stored with the refused message and travels as a header: long enough for a sentence, never a way to swell a record.
+pub(crate) const DETAIL_BYTES_MAX: usize = 512;
+
+/// Bytes of a refused value that its detail shows: enough to find the producer that wrote it.
+const QUOTED_BYTES_MAX: usize = 64;
+
+const CUT: &str = "...";
+
+/// Why something was refused. The detail says what was found and what is taken, in at most [`DETAIL_BYTES_MAX`] bytes; foreign bytes stand
+/// in it only as [`Quoted`], and the payload never does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) reason: Reason,
+    pub(crate) detail: String,
+}
+
+impl Rejection {
+    pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        if detail.len() > DETAIL_BYTES_MAX {
+            detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX - CUT.len()));
+            detail.push_str(CUT);
+        }
+        Self { reason, detail }
+    }
+}
+
+/// Foreign bytes in a text for people: in quotes, printable ASCII only, the rest escaped, and cut. What is shown can end up in a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.split_at_checked(QUOTED_BYTES_MAX) {
+            Some((head, tail)) if !tail.is_empty() => write!(
+                f,
+                "\"{}\"{CUT} ({} bytes)",
+                head.escape_ascii(),
+                self.0.len()
+            ),
+            _ => write!(f, "\"{}\"", self.0.escape_ascii()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_detail_is_bounded_whatever_is_in_it(detail in "\\PC{0,400}") {
+            let refusal = Rejection::new(Reason::InvalidAt, detail.clone());
+            prop_assert!(refusal.detail.len() <= DETAIL_BYTES_MAX);
+            prop_assert!(refusal.detail == detail || refusal.detail.ends_with(CUT));
+        }
+
+        #[test]
+        fn quoted_bytes_are_short_printable_ascii(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let text = Quoted(&bytes).to_string();
+            prop_assert!(text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()));
+            prop_assert!(text.len() < 300);
+        }
+    }
+
+    #[test]
+    fn quoted_bytes_cannot_leave_their_quotes() {
+        assert_eq!(Quoted(b"abc").to_string(), r#""abc""#);
+        assert_eq!(
+            Quoted(b"a\"b\n\x1b[31m\0\xff").to_string(),
+            r#""a\"b\n\x1b[31m\x00\xff""#
+        );
+        assert_eq!(
+            Quoted(&[b'x'; 64]).to_string(),
+            format!("\"{}\"", "x".repeat(64))
+        );
+        assert_eq!(
+            Quoted(&[b'x'; 65]).to_string(),
+            format!("\"{}\"... (65 bytes)", "x".repeat(64))
+        );
+    }
+}

@@ -1,0 +1,433 @@
+//! The grammars of `postdate-at` and `postdate-after`. Strict on purpose: what is not written down here is refused, never guessed at, and
+//! nothing is trimmed. The dialects read their own headers with the parts of these, and with their counterparts in seconds.
+//!
+//! **`postdate-at`**, the due time, is one of
+//!
+//! | form | example | meaning |
+//! |---|---|---|
+//! | `-?[0-9]+` | `1801386000000` | milliseconds since the Unix epoch, from -2^63 + 1 to 2^63 - 1; leading zeros are allowed |
+//! | RFC 3339 | `2027-01-31T09:00:00Z`, `2027-01-31T10:00:00.250+01:00` | that instant |
+//!
+//! An RFC 3339 time is `YYYY-MM-DD`, `T` or `t`, `hh:mm:ss`, optionally `.` and one or more digits, then the offset: `Z`, `z`, `+hh:mm` or
+//! `-hh:mm`. The offset is never left out and never a name. Fractions of a millisecond are cut off. Second 60 is refused: epoch
+//! milliseconds have no room for a leap second, and either of its neighbours would be a guess.
+//!
+//! **`postdate-after`**, the delay counted from the record's own timestamp, is one of
+//!
+//! | form | example | meaning |
+//! |---|---|---|
+//! | `-?[0-9]+` | `1800000` | milliseconds, from -2^63 to 2^63 - 1; leading zeros are allowed |
+//! | `([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?` | `1h30m`, `250ms`, `7d` | the sum, up to 2^63 - 1 milliseconds |
+//!
+//! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in that order, in lower case, each at most once, and at least
+//! one. A count may exceed its unit (`90m`). No sign, space, decimal point or exponent in this form.
+
+use super::time::Timestamp;
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Units of the second form of `postdate-after` in the order they must stand in, with their milliseconds.
+const UNITS: [(&str, i64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
+
+/// A length of time in the second form of `postdate-after`.
+pub(super) fn format_units(length: Duration) -> String {
+    let (mut millis, mut text) = (length.as_millis(), String::new());
+    for (unit, of_unit) in UNITS {
+        let of_unit = of_unit.unsigned_abs().into();
+        if millis >= of_unit {
+            text += &format!("{}{unit}", millis / of_unit);
+            millis %= of_unit;
+        }
+    }
+    if text.is_empty() {
+        "0ms".to_owned()
+    } else {
+        text
+    }
+}
+
+/// When a message is due, as a header says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DueSpec {
+    At(Timestamp),
+    /// Counted from the record's own timestamp.
+    After(Delay),
+}
+
+/// A signed delay in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delay(i64);
+
+impl Delay {
+    /// Zero for a negative delay.
+    pub(crate) fn as_duration(self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0).unwrap_or(0))
+    }
+
+    /// `timestamp` and the delay; `None` if that cannot be expressed.
+    pub(crate) fn added_to(self, timestamp: Timestamp) -> Option<Timestamp> {
+        timestamp
+            .as_millis()
+            .checked_add(self.0)
+            .and_then(allowed_instant)
+    }
+}
+
+/// Reads a value of `postdate-at`; `None`: not of the grammar. Never [`Timestamp::AT_ONCE`].
+pub(crate) fn parse_at(text: &str) -> Option<Timestamp> {
+    if is_integer(text) {
+        parse_millis_at(text)
+    } else {
+        parse_rfc3339(text)
+    }
+}
+
+/// Reads a value of `postdate-after`; `None`: not of the grammar.
+pub(crate) fn parse_after(text: &str) -> Option<Delay> {
+    if is_integer(text) {
+        parse_millis_after(text)
+    } else {
+        parse_units(text, &UNITS)
+    }
+}
+
+pub(super) fn parse_millis_at(text: &str) -> Option<Timestamp> {
+    allowed_instant(parse_integer(text)?)
+}
+
+pub(super) fn parse_seconds_at(text: &str) -> Option<Timestamp> {
+    allowed_instant(parse_integer(text)?.checked_mul(1_000)?)
+}
+
+pub(super) fn parse_millis_after(text: &str) -> Option<Delay> {
+    parse_integer(text).map(Delay)
+}
+
+pub(super) fn parse_seconds_after(text: &str) -> Option<Delay> {
+    parse_integer(text)?.checked_mul(1_000).map(Delay)
+}
+
+/// The second form of `postdate-after`, without milliseconds.
+pub(super) fn parse_units_after(text: &str) -> Option<Delay> {
+    parse_units(text, &UNITS[..UNITS.len() - 1])
+}
+
+/// An instant that a user may ask for: every one but the least, which stands for "at once".
+fn allowed_instant(millis: i64) -> Option<Timestamp> {
+    Some(Timestamp::from_millis(millis)).filter(|instant| !instant.is_at_once())
+}
+
+/// `-?[0-9]+`. The standard library's parser would take a plus sign too.
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn parse_integer(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|_| is_integer(text))
+}
+
+pub(crate) fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    // The parser demands the offset, but takes any character for the T, and a leap second for the instant before it.
+    let bytes = text.as_bytes();
+    if !matches!(bytes.get(10), Some(b'T' | b't')) || bytes.get(17..19) == Some(b"60") {
+        return None;
+    }
+    let nanos = OffsetDateTime::parse(text, &Rfc3339)
+        .ok()?
+        .unix_timestamp_nanos();
+    // Rounds down before 1970 too, so that cutting digits off means the same everywhere.
+    allowed_instant(i64::try_from(nanos.div_euclid(1_000_000)).ok()?)
+}
+
+fn parse_units(text: &str, units: &[(&str, i64)]) -> Option<Delay> {
+    // One walk through the units for the whole text: that keeps them in order, each at most once.
+    let mut units = units.iter();
+    let mut total: i64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (count, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let (unit, tail) = tail.split_at(
+            tail.find(|c: char| c.is_ascii_digit())
+                .unwrap_or(tail.len()),
+        );
+        let (_, millis) = units.find(|(name, _)| *name == unit)?;
+        let count: i64 = count.parse().ok()?;
+        total = total.checked_add(count.checked_mul(*millis)?)?;
+        rest = tail;
+    }
+    (!text.is_empty()).then_some(Delay(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn at_takes_epoch_milliseconds_and_rfc3339() {
+        let table: &[(&str, i64)] = &[
+            ("0", 0),
+            ("-0", 0),
+            ("1801386000000", 1_801_386_000_000),
+            ("-1", -1),
+            ("007", 7),
+            ("-007", -7),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775807", i64::MIN + 1),
+            ("0000000000000000000000000000005", 5),
+            ("2027-01-31T09:00:00Z", 1_801_386_000_000),
+            ("2027-01-31t09:00:00z", 1_801_386_000_000),
+            ("2027-01-31T09:00:00+00:00", 1_801_386_000_000),
+            ("2027-01-31T09:00:00-00:00", 1_801_386_000_000),
+            ("2027-01-31T10:00:00+01:00", 1_801_386_000_000),
+            ("2027-01-30T17:30:00-15:30", 1_801_386_000_000),
+            ("2027-02-01T08:59:00+23:59", 1_801_386_000_000),
+            ("2027-01-31T09:00:00.2Z", 1_801_386_000_200),
+            ("2027-01-31T09:00:00.25Z", 1_801_386_000_250),
+            ("2027-01-31T09:00:00.250+00:00", 1_801_386_000_250),
+            ("2027-01-31T09:00:00.250999999Z", 1_801_386_000_250),
+            (
+                "2027-01-31T09:00:00.2509999999999999999999999Z",
+                1_801_386_000_250,
+            ),
+            ("2027-01-31T09:00:00.000000000Z", 1_801_386_000_000),
+            ("1969-12-31T23:59:59.9999Z", -1),
+            ("1970-01-01T00:00:00Z", 0),
+            ("2028-02-29T00:00:00Z", 1_835_395_200_000),
+            ("2000-02-29T12:00:00Z", 951_825_600_000),
+            ("9999-12-31T23:59:59.999Z", 253_402_300_799_999),
+            ("0000-01-01T00:00:00Z", -62_167_219_200_000),
+        ];
+        for (text, millis) in table {
+            assert_eq!(
+                parse_at(text),
+                Some(Timestamp::from_millis(*millis)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn at_refuses_everything_else() {
+        let table = [
+            "",
+            " ",
+            "-",
+            "--1",
+            "+5",
+            " 5",
+            "5 ",
+            "5\n",
+            "1e9",
+            "1_000",
+            "1,000",
+            "1.5",
+            "0x10",
+            "abc",
+            "NaN",
+            "inf",
+            "null",
+            "9223372036854775808",
+            "18446744073709551616",
+            "-9223372036854775808",
+            "-9223372036854775809",
+            "١٢٣",
+            "2027-01-31",
+            "2027-01-31T09:00:00",
+            "2027-01-31T09:00Z",
+            "2027-01-31T09Z",
+            "2027-01-31 09:00:00Z",
+            "2027-01-31_09:00:00Z",
+            "2027-01-3109:00:00Z",
+            "2027-01-31T09:00:00 Z",
+            " 2027-01-31T09:00:00Z",
+            "2027-01-31T09:00:00Z ",
+            "2027-01-31T09:00:00Z[Europe/Berlin]",
+            "2027-01-31T09:00:00+01",
+            "2027-01-31T09:00:00+0100",
+            "2027-01-31T09:00:00+1:00",
+            "2027-01-31T09:00:00+01:00:00",
+            "2027-01-31T09:00:00+24:00",
+            "2027-01-31T09:00:00+01:60",
+            "2027-01-31T09:00:00CET",
+            "2027-01-31T09:00:00.Z",
+            "2027-01-31T09:00:00,5Z",
+            "2027-01-31T09:00:00.-5Z",
+            "2027-01-31T09:00:60Z",
+            "2016-12-31T23:59:60Z",
+            "2016-12-31T23:59:61Z",
+            "2027-01-31T24:00:00Z",
+            "2027-01-31T09:60:00Z",
+            "2027-02-29T00:00:00Z",
+            "2100-02-29T00:00:00Z",
+            "2027-13-01T00:00:00Z",
+            "2027-00-01T00:00:00Z",
+            "2027-01-00T00:00:00Z",
+            "27-01-31T09:00:00Z",
+            "+2027-01-31T09:00:00Z",
+            "-2027-01-31T09:00:00Z",
+            "10000-01-01T00:00:00Z",
+            "20270131T090000Z",
+            "2027-W04-7T09:00:00Z",
+            "2027-01-31T09:00:00é",
+            "2027-01-31é09:00:00Z",
+            "Sun, 31 Jan 2027 09:00:00 GMT",
+            "1h30m",
+        ];
+        for text in table {
+            assert_eq!(parse_at(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn after_takes_milliseconds_and_units() {
+        let table: &[(&str, i64)] = &[
+            ("0", 0),
+            ("-0", 0),
+            ("1800000", 1_800_000),
+            ("-5", -5),
+            ("007", 7),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+            ("250ms", 250),
+            ("0ms", 0),
+            ("5s", 5_000),
+            ("5m", 300_000),
+            ("5m5ms", 300_005),
+            ("1m1s", 61_000),
+            ("1h30m", 5_400_000),
+            ("90m", 5_400_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("007d", 604_800_000),
+            ("0d0h0m0s0ms", 0),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("1d5ms", 86_400_005),
+            ("9223372036854775807ms", i64::MAX),
+            ("106751991167d7h12m55s807ms", i64::MAX),
+        ];
+        for (text, millis) in table {
+            assert_eq!(parse_after(text), Some(Delay(*millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn after_refuses_everything_else() {
+        let table = [
+            "",
+            " ",
+            "-",
+            "+5",
+            " 5 ",
+            "5 ",
+            "1e9",
+            "1.5",
+            "1.5h",
+            "1,5h",
+            "abc",
+            "NaN",
+            "inf",
+            "h",
+            "ms",
+            "1h30",
+            "30m1h",
+            "1h1h",
+            "1m1m",
+            "5ms5s",
+            "5ms5ms",
+            "1 h",
+            "1h 30m",
+            "1h,30m",
+            "1h30m ",
+            "-1h",
+            "1h-30m",
+            "+1h",
+            "1H",
+            "5MS",
+            "5Ms",
+            "5mS",
+            "1w",
+            "1y",
+            "1us",
+            "1ns",
+            "1min",
+            "1sec",
+            "1hour",
+            "1days",
+            "PT1H",
+            "1:30",
+            "01:30:00",
+            "1hm",
+            "1é",
+            "١h",
+            "5µs",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "9223372036854775808ms",
+            "106751991168d",
+            "106751991167d7h12m55s808ms",
+            "99999999999999999999d",
+            "2027-01-31T09:00:00Z",
+        ];
+        for text in table {
+            assert_eq!(parse_after(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_delay_that_leads_out_of_time_is_no_instant() {
+        assert_eq!(
+            Delay(5).added_to(Timestamp::from_millis(7)),
+            Some(Timestamp::from_millis(12))
+        );
+        assert_eq!(Delay(1).added_to(Timestamp::MAX), None);
+        assert_eq!(Delay(i64::MIN).added_to(Timestamp::from_millis(-1)), None);
+        assert_eq!(
+            Delay(i64::MIN).added_to(Timestamp::from_millis(0)),
+            None,
+            "at once is nobody's due time"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_instant_but_the_least_round_trips_through_at(millis: i64) {
+            let expected = Some(Timestamp::from_millis(millis)).filter(|_| millis != i64::MIN);
+            prop_assert_eq!(parse_at(&millis.to_string()), expected);
+        }
+
+        #[test]
+        fn every_delay_in_milliseconds_round_trips_through_after(millis: i64) {
+            prop_assert_eq!(parse_after(&millis.to_string()), Some(Delay(millis)));
+        }
+
+        #[test]
+        fn units_add_up(d in 0..10_000i64, h in 0..100i64, m in 0..100i64, s in 0..100i64, ms in 0..5_000i64) {
+            let sum = (((d * 24 + h) * 60 + m) * 60 + s) * 1_000 + ms;
+            prop_assert_eq!(parse_after(&format!("{d}d{h}h{m}m{s}s{ms}ms")), Some(Delay(sum)));
+        }
+
+        #[test]
+        fn foreign_text_never_panics_and_is_never_due_at_once(text in "[-+0-9TZtz:. dhmsé]{0,40}|\\PC{0,30}") {
+            let _ = parse_after(&text);
+            prop_assert!(parse_at(&text) != Some(Timestamp::AT_ONCE));
+        }
+
+        #[test]
+        fn rfc3339_is_taken_only_with_its_offset(second in 0..59u32, nanos in 0..1_000_000_000u32) {
+            let text = format!("2027-01-31T09:00:{second:02}.{nanos:09}");
+            let millis = 1_801_386_000_000 + i64::from(second) * 1_000 + i64::from(nanos / 1_000_000);
+            prop_assert_eq!(parse_at(&text), None);
+            prop_assert_eq!(parse_at(&format!("{text}Z")), Some(Timestamp::from_millis(millis)));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Where a process keeps what waits.
+
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::store::embedded::{self, Embedded};
+use crate::store::redis::{self, Redis};
+use crate::store::survey::{QueryContext, StoreQuery};
+use crate::store::with_metrics::WithMetrics;
+use crate::store::{self, Store};
+use anyhow::{Context, Result};
+use std::rc::Rc;
+use url::Url;
+
+/// Where the loops of this process get their stores from.
+pub(crate) enum StoreFactory {
+    /// A connection each.
+    Redis(redis::Options),
+    /// One for all.
+    Embedded(Embedded),
+}
+
+impl StoreFactory {
+    /// Opens an embedded store, which is this process' alone from then on.
+    pub(crate) fn open(config: &Config) -> Result<Self> {
+        Ok(match &config.store {
+            config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
+            config::Store::Embedded(embedded) => {
+                let options = embedded::Options {
+                    path: embedded.path.clone(),
+                    deployment: config.deployment.clone(),
+                };
+                Self::Embedded(Embedded::open(&options, WallClock).context("store.embedded")?)
+            }
+        })
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Rc<dyn Store>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(WithMetrics::new(Redis::connect(options).await?)),
+            Self::Embedded(embedded) => Rc::new(WithMetrics::new(embedded.clone())),
+        })
+    }
+
+    /// For a store that other processes share.
+    pub(crate) fn hints(&self, me: u64) -> Result<Option<redis::RedisNotifier>> {
+        match self {
+            Self::Redis(options) => redis::RedisNotifier::new(options, me)
+                .map(Some)
+                .context("store.redis"),
+            Self::Embedded(_) => Ok(None),
+        }
+    }
+
+    pub(crate) async fn survey(&self) -> Result<Rc<dyn StoreQuery>, store::Error> {
+        Ok(match self {
+            Self::Redis(options) => Rc::new(Redis::connect(options).await?),
+            Self::Embedded(embedded) => Rc::new(embedded.clone()),
+        })
+    }
+}
+
+/// Where the Redis is, and who this deployment is to it.
+pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
+    redis::Options {
+        url: redis.url.expose().to_owned(),
+        username: redis.username.clone(),
+        password: redis
+            .password
+            .as_ref()
+            .map(|password| password.expose().to_owned()),
+        deployment: config.deployment.clone(),
+    }
+}
+
+/// What a survey is to know of the configuration. Holds no secret.
+pub(crate) fn survey_scope(config: &Config) -> QueryContext {
+    let store = match &config.store {
+        config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),
+        config::Store::Embedded(config::Embedded { path }) => {
+            format!(
+                "folder {}",
+                std::path::absolute(path).as_ref().unwrap_or(path).display()
+            )
+        }
+    };
+    let routes = config
+        .routes
+        .iter()
+        .map(|(name, route)| (name.clone(), route.source.topics.iter().cloned().collect()));
+    QueryContext {
+        deployment: config.deployment.clone(),
+        store,
+        routes: routes.collect(),
+    }
+}
+
+fn address(url: &str) -> String {
+    let url = Url::parse(url).ok();
+    let part = |url: Url| {
+        Some(format!(
+            "{}:{}",
+            url.host_str()?,
+            url.port().unwrap_or(6379)
+        ))
+    };
+    url.and_then(part).unwrap_or_else(|| "?".to_owned())
+}

@@ -1,0 +1,246 @@
+//! Which messages go into which run: one run a slice, and what is thin over many hours together into a run of the far level. Pure.
+
+use super::{Run, RunEncoder, RunNamer};
+use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HOUR_RUN_HORIZON, HOUR_RUN_MESSAGES_MIN};
+use crate::model::{Cursor, Level, Slice, Timestamp};
+use std::time::Duration;
+
+/// A message on its way into a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodedMessage<'a> {
+    pub(crate) slice: Slice,
+    pub(crate) place: Cursor,
+    pub(crate) record: &'a [u8],
+}
+
+/// Which hours are too thin for runs of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThinHours {
+    /// Hours that end sooner are never far: they are to be loaded before long.
+    pub(crate) ends_after: Duration,
+    /// Messages of an hour from which on it has a run.
+    pub(crate) messages_min: usize,
+}
+
+impl ThinHours {
+    pub(crate) const DEFAULT: Self = Self {
+        ends_after: HOUR_RUN_HORIZON,
+        messages_min: HOUR_RUN_MESSAGES_MIN,
+    };
+}
+
+/// Where thin hours go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FarTarget {
+    pub(crate) slice: Slice,
+    /// Of hours that end later than this,
+    pub(crate) ends_after: Timestamp,
+    /// those that have fewer messages.
+    pub(crate) messages_min: usize,
+}
+
+impl FarTarget {
+    /// Of what is stored at `now`.
+    pub(crate) fn at(now: Timestamp, thin: ThinHours) -> Self {
+        Self {
+            slice: Slice::at(Level::Far, now),
+            ends_after: now.plus(thin.ends_after),
+            messages_min: thin.messages_min,
+        }
+    }
+}
+
+/// Makes runs of messages.
+pub(crate) struct RunBuilder {
+    encoder: RunEncoder,
+    namer: RunNamer,
+}
+
+impl RunBuilder {
+    /// `writer` is drawn anew by each process.
+    pub(crate) fn new(writer: u64) -> Self {
+        Self {
+            encoder: RunEncoder::new(),
+            namer: RunNamer::new(writer),
+        }
+    }
+
+    /// The random id that it was made with.
+    pub(crate) fn writer(&self) -> u64 {
+        self.namer.writer()
+    }
+
+    /// The runs of these messages, each sorted by (due, offset) (I3) and no larger than a batch. Equal places must not come twice.
+    pub(crate) fn build(
+        &mut self,
+        messages: &mut [EncodedMessage<'_>],
+        far: Option<FarTarget>,
+    ) -> Vec<Run> {
+        sort(messages);
+        if far.is_some_and(|far| move_thin_to_far(messages, far)) {
+            sort(messages);
+        }
+        let mut runs = Vec::new();
+        for group in messages.chunk_by(same_slice) {
+            let mut rest = group;
+            while !rest.is_empty() {
+                let (part, after) = rest.split_at(run_length(rest));
+                let records = part.iter().map(|message| (message.place, message.record));
+                let (summary, bytes) = self.encoder.encode(records);
+                runs.push(Run {
+                    name: self.namer.next_name(summary.count, summary.least_offset),
+                    slice: part[0].slice,
+                    summary,
+                    bytes,
+                });
+                rest = after;
+            }
+        }
+        runs
+    }
+}
+
+fn sort(messages: &mut [EncodedMessage<'_>]) {
+    messages.sort_unstable_by_key(|message| (message.slice, message.place));
+}
+
+fn same_slice(a: &EncodedMessage<'_>, b: &EncodedMessage<'_>) -> bool {
+    a.slice == b.slice
+}
+
+/// Puts thin hours and days into the far slice, if there is more than one. Answers whether it did.
+fn move_thin_to_far(messages: &mut [EncodedMessage<'_>], far: FarTarget) -> bool {
+    let is_thin = |group: &[EncodedMessage<'_>]| {
+        let slice = group[0].slice;
+        matches!(slice.level, Level::Day | Level::Hour)
+            && slice.end().is_some_and(|end| end > far.ends_after)
+            && group.len() < far.messages_min
+    };
+    if messages
+        .chunk_by(same_slice)
+        .filter(|group| is_thin(group))
+        .count()
+        < 2
+    {
+        return false;
+    }
+    for group in messages
+        .chunk_by_mut(same_slice)
+        .filter(|group| is_thin(group))
+    {
+        group
+            .iter_mut()
+            .for_each(|message| message.slice = far.slice);
+    }
+    true
+}
+
+/// How many of these messages make one run: as many as a batch may hold.
+fn run_length(messages: &[EncodedMessage<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = messages
+        .iter()
+        .take(BATCH_MESSAGES_MAX)
+        .take_while(|message| {
+            let fits = bytes < BATCH_BYTES_MAX;
+            bytes += message.record.len();
+            fits
+        });
+    fits.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Offset;
+    use crate::run::RunDecoder;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const HOUR: i64 = 3_600_000;
+
+    fn placed(messages: &BTreeMap<Cursor, Vec<u8>>) -> Vec<EncodedMessage<'_>> {
+        messages
+            .iter()
+            .map(|(place, record)| EncodedMessage {
+                slice: Slice::at(Level::Hour, place.due),
+                place: *place,
+                record,
+            })
+            .collect()
+    }
+
+    fn at(hour: i64, millis: i64, offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(hour * HOUR + millis), Offset(offset))
+    }
+
+    fn slices(runs: &[Run]) -> Vec<(String, u32)> {
+        runs.iter()
+            .map(|run| (run.slice.to_string(), run.summary.count))
+            .collect()
+    }
+
+    #[test]
+    fn thin_hours_far_ahead_share_a_run_and_all_others_have_their_own() {
+        let places = [(1, 2), (5, 3), (6, 1), (7, 2)]
+            .into_iter()
+            .flat_map(|(hour, count)| (0..count).map(move |n| (hour, n)));
+        let messages = places
+            .enumerate()
+            .map(|(offset, (hour, n))| (at(hour, n, offset as u64), vec![0]))
+            .collect();
+        let far = FarTarget {
+            slice: Slice {
+                level: Level::Far,
+                start: 0,
+            },
+            ends_after: Timestamp::from_millis(2 * HOUR),
+            messages_min: 3,
+        };
+        let seal = |far| slices(&RunBuilder::new(1).build(&mut placed(&messages), far));
+        let of = |names: &[(&str, u32)]| {
+            names
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(seal(Some(far)), of(&[("f0", 3), ("h1", 2), ("h5", 3)]));
+        assert_eq!(
+            seal(Some(FarTarget {
+                messages_min: 2,
+                ..far
+            })),
+            of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)]),
+            "one alone stays"
+        );
+        assert_eq!(
+            seal(None),
+            of(&[("h1", 2), ("h5", 3), ("h6", 1), ("h7", 2)])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_is_in_one_run_of_a_slice_that_may_hold_it(
+            dues in prop::collection::btree_set((0..12i64, 0..50i64), 1..60),
+            after in 0..12i64,
+            below in 0..6usize,
+            sizes in prop::collection::vec(prop_oneof![9 => Just(3usize), 1 => Just(BATCH_BYTES_MAX / 2)], 60),
+        ) {
+            let record = |(offset, (hour, millis)): (usize, &(i64, i64))| (at(*hour, *millis, offset as u64), vec![7; sizes[offset]]);
+            let messages: BTreeMap<_, _> = dues.iter().enumerate().map(record).collect();
+            let far = FarTarget { slice: Slice { level: Level::Far, start: 0 }, ends_after: Timestamp::from_millis(after * HOUR), messages_min: below };
+            let runs = RunBuilder::new(1).build(&mut placed(&messages), Some(far));
+            let mut found = BTreeMap::new();
+            for run in &runs {
+                let loaded = RunDecoder::new().decode(run.name.clone(), run.slice, &run.bytes).unwrap();
+                for index in 0..loaded.len() {
+                    let place = loaded.place(index);
+                    prop_assert!(run.slice.least_due() <= place.due && run.slice.end().is_none_or(|end| place.due < end));
+                    prop_assert!(found.insert(place, loaded.record(index).to_vec()).is_none(), "{:?} is there twice", place);
+                }
+            }
+            prop_assert_eq!(found, messages);
+        }
+    }
+}

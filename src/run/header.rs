@@ -1,0 +1,371 @@
+//! A run's bytes: header, checksum and codec. What lies in the content is laid out here too, but written by `writer` and read by `reader`.
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | magic, `PDRN` |
+//! | 4 | 1 | format version, 1 |
+//! | 5 | 8 | xxh3-64 of every byte after this field |
+//! | 13 | 1 | codec: 0 none, 1 zstd; 2 is kept for lz4 |
+//! | 14 | 4 | count of messages, at least 1 |
+//! | 18 | 4 | raw size: bytes of the content once unpacked |
+//! | 22 | 4 | records size: bytes of it that are records |
+//! | 26 | 16 | place of the first message: due, offset |
+//! | 42 | 16 | place of the last message: due, offset |
+//! | 58 | 8 | least offset |
+//! | 66 | 8 | greatest offset |
+//! | 74 | .. | content |
+//!
+//! Numbers are little-endian, dues signed. The checksum stands before what it covers, so that one pass over one piece of memory checks it;
+//! magic and version need none, as each has but one right value.
+//!
+//! | content, unpacked | what |
+//! |---|---|
+//! | records size | records, as `record` lays them out |
+//! | count varints | dues: how much later than the one before (the first: than the header's) |
+//! | count varints | offsets: the difference from the one before, modulo 2^64, zig-zag |
+//! | count varints | lengths of the records |
+//!
+//! all in order of (due, offset). The columns stand apart from the records because like beside like compresses better, and because places
+//! are needed long before bodies are; they come last so that a reader drops them, or the messages beyond its horizon, by cutting the end off.
+
+use super::RunSummary;
+use crate::limit;
+use crate::model::{Cursor, Offset, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 4] = *b"PDRN";
+const VERSION: u8 = 1;
+const VERSION_AT: usize = 4;
+const CHECKSUM_AT: usize = 5;
+const CODEC_AT: usize = 13;
+const HEADER_LENGTH: usize = 74;
+
+/// The least that a message takes of the columns: one byte in each.
+const COLUMN_BYTES_MIN: u32 = 3;
+
+const _: () = assert!(
+    limit::RUN_BYTES_MAX <= u32::MAX as usize,
+    "raw size and record ends are 32 bits wide"
+);
+
+/// Why the bytes are not a run that this version can read. None of it passes by waiting: the run is for quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CorruptRun {
+    #[error("not a run: it does not begin as one")]
+    BadMagic,
+    #[error("run of format version {0}, which this version of postdate does not read")]
+    UnknownVersion(u8),
+    #[error("run ends after {0} bytes, within its header")]
+    Truncated(usize),
+    #[error("run's checksum does not match its bytes")]
+    Checksum,
+    #[error("run of codec {0}, which this version of postdate does not read")]
+    UnknownCodec(u8),
+    #[error("run says that it unpacks to {0} bytes, which is more than a run may have")]
+    TooLarge(u32),
+    #[error("run says that it holds {0} messages, which its columns have no room for, or none")]
+    Count(u32),
+    #[error("run's content does not unpack to the size that its header gives")]
+    Decompress,
+    #[error("run's columns of places are malformed")]
+    Columns,
+    #[error("run's messages are not in order of due and offset")]
+    Unsorted,
+    #[error("run's messages are not where its header says")]
+    Range,
+    #[error("run's records are not as long together as its header says")]
+    Records,
+}
+
+/// How the content is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codec {
+    None = 0,
+    Zstd = 1,
+}
+
+/// What stands before the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunHeader {
+    pub(crate) codec: Codec,
+    pub(crate) summary: RunSummary,
+    pub(crate) raw_size: u32,
+    pub(crate) records_size: u32,
+}
+
+/// Header and content as one run.
+pub(crate) fn write(header: &RunHeader, content: &[u8]) -> Vec<u8> {
+    let RunSummary {
+        count,
+        first,
+        last,
+        least_offset,
+        greatest_offset,
+    } = header.summary;
+    let mut bytes = Vec::with_capacity(HEADER_LENGTH + content.len());
+    bytes.extend(MAGIC);
+    bytes.push(VERSION);
+    bytes.extend([0; CODEC_AT - CHECKSUM_AT]);
+    bytes.push(header.codec as u8);
+    bytes.extend(count.to_le_bytes());
+    bytes.extend(header.raw_size.to_le_bytes());
+    bytes.extend(header.records_size.to_le_bytes());
+    for place in [first, last] {
+        bytes.extend(place.due.as_millis().to_le_bytes());
+        bytes.extend(place.offset.0.to_le_bytes());
+    }
+    bytes.extend(least_offset.0.to_le_bytes());
+    bytes.extend(greatest_offset.0.to_le_bytes());
+    debug_assert_eq!(bytes.len(), HEADER_LENGTH);
+    bytes.extend_from_slice(content);
+    let checksum = xxh3_64(&bytes[CODEC_AT..]);
+    bytes[CHECKSUM_AT..CODEC_AT].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Header and packed content of a run, its checksum verified. Never panics. Bounds what is allocated for the content: its size and its
+/// count of messages are such as a run may have.
+pub(crate) fn parse(bytes: &[u8]) -> Result<(RunHeader, &[u8]), CorruptRun> {
+    let truncated = CorruptRun::Truncated(bytes.len());
+    if !bytes.starts_with(&MAGIC) {
+        return Err(if MAGIC.starts_with(bytes) {
+            truncated
+        } else {
+            CorruptRun::BadMagic
+        });
+    }
+    match bytes.get(VERSION_AT) {
+        Some(&VERSION) => {}
+        Some(version) => return Err(CorruptRun::UnknownVersion(*version)),
+        None => return Err(truncated),
+    }
+    let (fields, content) = bytes.split_at_checked(HEADER_LENGTH).ok_or(truncated)?;
+    let mut fields = HeaderFields(&fields[CHECKSUM_AT..]);
+    if fields.u64() != xxh3_64(&bytes[CODEC_AT..]) {
+        return Err(CorruptRun::Checksum);
+    }
+    let header = fields.header()?;
+    check_sizes(&header)?;
+    Ok((header, content))
+}
+
+/// Count of messages and raw size, of bytes that look like a run of a size that it may have; its checksum is not looked at.
+pub(crate) fn peek_sizes(bytes: &[u8]) -> Option<(usize, usize)> {
+    let is_run = bytes.starts_with(&MAGIC) && bytes.get(VERSION_AT) == Some(&VERSION);
+    let fields = bytes.get(CODEC_AT..HEADER_LENGTH).filter(|_| is_run)?;
+    let header = HeaderFields(fields).header().ok()?;
+    check_sizes(&header).ok()?;
+    Some((header.summary.count as usize, header.raw_size as usize))
+}
+
+fn check_sizes(header: &RunHeader) -> Result<(), CorruptRun> {
+    let RunHeader {
+        raw_size,
+        records_size,
+        summary: RunSummary { count, .. },
+        ..
+    } = *header;
+    if raw_size as usize > limit::RUN_BYTES_MAX {
+        return Err(CorruptRun::TooLarge(raw_size));
+    }
+    let columns_size = raw_size
+        .checked_sub(records_size)
+        .ok_or(CorruptRun::Records)?;
+    if count == 0 || count > columns_size / COLUMN_BYTES_MIN {
+        return Err(CorruptRun::Count(count));
+    }
+    Ok(())
+}
+
+/// What is left of the fields of a header whose length was looked at.
+struct HeaderFields<'a>(&'a [u8]);
+
+impl HeaderFields<'_> {
+    fn header(&mut self) -> Result<RunHeader, CorruptRun> {
+        let codec = match self.take::<1>() {
+            [0] => Codec::None,
+            [1] => Codec::Zstd,
+            [other] => return Err(CorruptRun::UnknownCodec(other)),
+        };
+        let count = u32::from_le_bytes(self.take());
+        let (raw_size, records_size) = (
+            u32::from_le_bytes(self.take()),
+            u32::from_le_bytes(self.take()),
+        );
+        let (first, last) = (self.place(), self.place());
+        let (least_offset, greatest_offset) = (Offset(self.u64()), Offset(self.u64()));
+        Ok(RunHeader {
+            codec,
+            summary: RunSummary {
+                count,
+                first,
+                last,
+                least_offset,
+                greatest_offset,
+            },
+            raw_size,
+            records_size,
+        })
+    }
+
+    fn place(&mut self) -> Cursor {
+        let due = i64::from_le_bytes(self.take());
+        Cursor::new(Timestamp::from_millis(due), Offset(self.u64()))
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (field, rest) = self
+            .0
+            .split_first_chunk()
+            .expect("the fields are as long as a header");
+        self.0 = rest;
+        *field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_messages::{TestDisposition, TestMessage, at, encode_run};
+    use super::super::{RunDecoder, RunName};
+    use super::*;
+    use crate::model::{Dialect, Level, Message, Reason, Slice};
+    use std::collections::BTreeMap;
+
+    /// Version 1, left as it is: magic and version, checksum, codec, count, raw size, records size, first, last, least and greatest offset;
+    /// four records; three columns.
+    const PLAIN: &[&str] = &[
+        "5044524e01 1098b3ba1fd3d315 00 04000000 6d000000 57000000",
+        "0000000000000080 e803000000000000 fa505c18a3010000 ea03000000000000 e603000000000000 ea03000000000000",
+        "11 00 07 72656c61796564 01 80a0abfef962",
+        "12 00 00 02 09 6e6f5f746172676574 03 776879",
+        "2c 03 6b6579 07 01610001620263 02 7b7d 02 6964 02 746f 07",
+        "12 03 6b6579 00 03 02 09 642f722f742f302f35 0d 09 74696d65645f6f7574",
+        "00 00 80a0f1c2b1b480808001 fa01",
+        "00 02 05 08",
+        "11 12 17 1d",
+    ];
+
+    /// Version 1, zstd.
+    const PACKED: &[&str] = &[
+        "5044524e01 9c80319f970bb4b7 01 28000000 1d050000 7e040000",
+        "00505c18a3010000 4600000000000000 58e85c18a3010000 1f00000000000000 1f00000000000000 4600000000000000",
+        "28b52ffd601d0495050062c5131eb0271d0cc3300ce5a4b5c2d640b12c7892535b5bb3290506fe1ec92fdf3b089d634c4922e5ffffffb76ddbb6cb",
+        "b22ccbb22c591e0c05c24070b73dd852a7d6058e29100c48e312692d5a72008a093620908382e2010c13587e4686267c0c6324730cc308730ccb08",
+        "7318c6087319c608e618c648e666580946ea8e8463ec6484bb774c84137417c2317402c21d3af6c109baf3e0183ae9e000c871704c17e3423694f0",
+        "862c94f086ac8482f7be13",
+    ];
+
+    fn bytes(hex: &[&str]) -> Vec<u8> {
+        let digits = hex.concat().replace(' ', "");
+        (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect()
+    }
+
+    fn assert_reads(run: &[u8], messages: &BTreeMap<Cursor, TestMessage>) {
+        let loaded = RunDecoder::new()
+            .decode(
+                RunName::new("1-1-4-3e6"),
+                Slice {
+                    level: Level::Now,
+                    start: 0,
+                },
+                run,
+            )
+            .unwrap();
+        let read: Vec<_> = (0..loaded.len())
+            .map(|index| loaded.message(index).unwrap())
+            .collect();
+        let expected: Vec<_> = messages
+            .iter()
+            .map(|(place, sample)| Message {
+                position: *place,
+                body: sample.body(),
+            })
+            .collect();
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn version_1_is_written_byte_for_byte_as_ever() {
+        assert_eq!(encode_run(&of_every_kind()).1, bytes(PLAIN));
+    }
+
+    #[test]
+    fn version_1_is_read_as_ever() {
+        assert_reads(&bytes(PLAIN), &of_every_kind());
+    }
+
+    /// Written is not compared: another zstd may pack the same content into other bytes.
+    #[test]
+    fn version_1_packed_is_read_as_ever() {
+        assert_reads(&bytes(PACKED), &much_alike());
+        assert_eq!(
+            parse(&encode_run(&much_alike()).1).unwrap().0,
+            parse(&bytes(PACKED)).unwrap().0
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        for run in [bytes(PLAIN), bytes(PACKED)] {
+            for at in 0..run.len() {
+                assert!(parse(&run[..at]).is_err(), "cut to {at}");
+                for bit in 0..8 {
+                    let mut flipped = run.clone();
+                    flipped[at] ^= 1 << bit;
+                    assert!(parse(&flipped).is_err(), "bit {bit} of byte {at}");
+                }
+            }
+        }
+    }
+
+    fn of_every_kind() -> BTreeMap<Cursor, TestMessage> {
+        let bytes = |text: &str| Some(text.as_bytes().to_vec());
+        let relayed = TestMessage {
+            payload: bytes("relayed"),
+            disposition: TestDisposition::Relay(1_700_000_000_000),
+            ..TestMessage::default()
+        };
+        let refused = TestMessage {
+            key: bytes(""),
+            disposition: TestDisposition::DeadLetter(Reason::NoTarget, "why".into()),
+            ..TestMessage::default()
+        };
+        let waiting = TestMessage {
+            key: bytes("key"),
+            payload: bytes("{}"),
+            headers: b"\x01a\x00\x01b\x02c".to_vec(),
+            id: Some("id".into()),
+            target: Some("to".into()),
+            dialect: Some(Dialect::Karafka),
+            disposition: TestDisposition::Deliver,
+        };
+        let retried = TestMessage {
+            key: bytes("key"),
+            disposition: TestDisposition::Retry(2, "d/r/t/0/5".into(), -7, Reason::TimedOut),
+            ..TestMessage::default()
+        };
+        BTreeMap::from([
+            (at(i64::MIN, 1000), relayed),
+            (at(i64::MIN, 1001), refused),
+            (at(1_800_000_000_000, 998), waiting),
+            (at(1_800_000_000_250, 1002), retried),
+        ])
+    }
+
+    fn much_alike() -> BTreeMap<Cursor, TestMessage> {
+        let message = |n: u64| TestMessage {
+            payload: Some(format!("payload number {n} of forty").into_bytes()),
+            ..TestMessage::default()
+        };
+        (0..40)
+            .map(|n| (at(1_800_000_000_000 + n as i64 * 1000, 70 - n), message(n)))
+            .collect()
+    }
+}

@@ -1,0 +1,132 @@
+//! A Redis server as it was found, whether or not it may hold shards: for a person who wants to know. Writes nothing.
+
+use super::connection::{Connection, Options, info_field};
+use super::{Redis, reply};
+use crate::clock::Clock;
+use crate::model::{Partition, ShardId, Timestamp};
+use crate::store::{Error, Store};
+use redis::{Pipeline, Value};
+use std::time::Duration;
+
+/// See the module's page. `None`: the server does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RedisDescription {
+    pub(crate) address: String,
+    pub(crate) version: String,
+    pub(crate) is_cluster: bool,
+    pub(crate) is_replica: bool,
+    pub(crate) replicas: Option<u64>,
+    pub(crate) eviction_policy: Option<String>,
+    /// Bytes; 0 is no bound.
+    pub(crate) memory_max: Option<u64>,
+    pub(crate) used_memory: Option<u64>,
+    pub(crate) aof_enabled: Option<bool>,
+    /// `always`, `everysec` or `no`.
+    pub(crate) appendfsync: Option<String>,
+    /// When it saves snapshots; empty: never.
+    pub(crate) save: Option<String>,
+    /// How far the server's clock is ahead of this machine's, in milliseconds, and how exactly that was measured.
+    pub(crate) clock_ahead_ms: i64,
+    pub(crate) round_trip: Duration,
+    /// Why scripts cannot be run.
+    pub(crate) script_error: Option<String>,
+}
+
+impl Redis {
+    /// Looks at the server. `Err` is for one that does not answer, or refuses the login.
+    pub(crate) async fn describe(
+        options: &Options,
+        clock: &impl Clock,
+    ) -> Result<RedisDescription, Error> {
+        let connection = Connection::unchecked(options)?;
+        let info = text(&connection, &["INFO", "everything"]).await?;
+        let (clock_ahead_ms, round_trip) = measure_clock(&connection, clock).await?;
+        let number =
+            |name: &str| info_field(&info, name).and_then(|value| value.parse::<u64>().ok());
+        // Of these a careful operator may have denied the user the right.
+        let setting = async |name: &str| config(&connection, name).await.ok().flatten();
+        Ok(RedisDescription {
+            address: connection.address().to_owned(),
+            version: info_field(&info, "redis_version")
+                .unwrap_or("unknown")
+                .to_owned(),
+            is_cluster: info_field(&info, "redis_mode") == Some("cluster"),
+            is_replica: info_field(&info, "role") == Some("slave"),
+            replicas: number("connected_slaves"),
+            eviction_policy: info_field(&info, "maxmemory_policy").map(str::to_owned),
+            memory_max: number("maxmemory"),
+            used_memory: number("used_memory"),
+            aof_enabled: number("aof_enabled").map(|enabled| enabled == 1),
+            appendfsync: setting("appendfsync").await,
+            save: setting("save").await,
+            clock_ahead_ms,
+            round_trip,
+            script_error: script_error(connection, options).await,
+        })
+    }
+}
+
+async fn text(connection: &Connection, command: &[&str]) -> Result<String, Error> {
+    Ok(ask(connection, command)
+        .await?
+        .and_then(reply::text)
+        .unwrap_or_default())
+}
+
+async fn ask(connection: &Connection, command: &[&str]) -> Result<Option<Value>, Error> {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd(command[0]).arg(&command[1..]);
+    Ok(connection.send(&pipeline).await?.into_iter().next())
+}
+
+async fn config(connection: &Connection, name: &str) -> Result<Option<String>, Error> {
+    let Some(Value::Array(pair)) = ask(connection, &["CONFIG", "GET", name]).await? else {
+        return Ok(None);
+    };
+    Ok(pair.into_iter().nth(1).and_then(reply::text))
+}
+
+/// The server's time against the middle of the question's.
+async fn measure_clock(
+    connection: &Connection,
+    clock: &impl Clock,
+) -> Result<(i64, Duration), Error> {
+    let before = clock.now();
+    let answer = ask(connection, &["TIME"]).await?;
+    let after = clock.now();
+    let parts = match answer {
+        Some(Value::Array(parts)) => parts
+            .into_iter()
+            .filter_map(reply::text)
+            .filter_map(|part| part.parse::<i64>().ok())
+            .collect(),
+        _ => Vec::new(),
+    };
+    let [seconds, micros] = parts[..] else {
+        return Err(Error::Unusable(
+            "TIME was not answered with a time".to_owned(),
+        ));
+    };
+    let theirs =
+        Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
+    let round_trip = after.since(before);
+    let middle = before.plus(round_trip / 2);
+    Ok((
+        theirs.as_millis().saturating_sub(middle.as_millis()),
+        round_trip,
+    ))
+}
+
+/// One script, on a shard that is never born.
+async fn script_error(connection: Connection, options: &Options) -> Option<String> {
+    let redis = Redis {
+        connection,
+        keyspace: super::Keyspace::new(&options.deployment),
+    };
+    let nobody = ShardId::new("", Partition::new("", 0));
+    redis
+        .state(&[nobody])
+        .await
+        .err()
+        .map(|error| error.to_string())
+}

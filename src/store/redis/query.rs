@@ -1,0 +1,92 @@
+//! What a person asks of the store on Redis: a scan for shards, and plain reads.
+
+use super::Redis;
+use super::key::Key;
+use super::reads::fields;
+use super::reply::text;
+use super::script::Call;
+use crate::limit::SCAN_KEYS_PER_STEP;
+use crate::model::{Cursor, ShardId};
+use crate::store::{Balance, Error, ShardContents, Store, StoreQuery};
+use async_trait::async_trait;
+use redis::{Pipeline, Value};
+use std::collections::BTreeSet;
+
+#[async_trait(?Send)]
+impl StoreQuery for Redis {
+    async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+        // A scan may name a key twice.
+        let mut shards = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut pipeline = Pipeline::new();
+            pipeline
+                .cmd("SCAN")
+                .arg(&cursor)
+                .arg("MATCH")
+                .arg(self.keyspace.meta_pattern())
+                .arg("COUNT")
+                .arg(SCAN_KEYS_PER_STEP);
+            let Some(Value::Array(answer)) =
+                self.connection.send(&pipeline).await?.into_iter().next()
+            else {
+                break;
+            };
+            let mut answer = answer.into_iter();
+            cursor = answer.next().and_then(text).unwrap_or_default();
+            let keys = answer.next().map(fields).unwrap_or_default();
+            shards.extend(
+                keys.iter()
+                    .filter_map(|key| self.keyspace.shard_of_meta_key(key)),
+            );
+            if cursor.is_empty() || cursor == "0" {
+                break;
+            }
+        }
+        Ok(shards.into_iter().collect())
+    }
+
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
+        let calls = shards
+            .iter()
+            .map(|shard| Call::state(&self.keyspace.shard_keys(shard)))
+            .collect();
+        self.run(calls)
+            .await?
+            .into_iter()
+            .map(super::reply::Reply::contents)
+            .collect()
+    }
+
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
+        Ok(self
+            .state(shards)
+            .await?
+            .iter()
+            .map(|state| state.as_ref().map(Balance::of))
+            .collect())
+    }
+
+    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        let shards: Vec<ShardId> = ids.iter().map(|(shard, _)| shard.clone()).collect();
+        let mut pipeline = Pipeline::new();
+        for (shard, id) in ids {
+            pipeline
+                .cmd("HGET")
+                .arg(self.keyspace.shard_keys(shard).name(Key::Ids))
+                .arg(&**id);
+        }
+        let values = self.connection.send(&pipeline).await?;
+        let states = self.state(&shards).await?;
+        let places = values
+            .into_iter()
+            .map(|value| Cursor::from_hex(&text(value)?))
+            .zip(states);
+        // The id of a delivered message goes a little after it.
+        Ok(places
+            .map(|(place, state)| {
+                place.filter(|place| state.is_some_and(|state| !state.delivered.covers(*place)))
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,126 @@
+//! A store whose calls are timed and counted; it changes nothing about them.
+
+use super::{
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
+    StoredShard, Tail, Tailed,
+};
+use crate::metric::{self, Operation};
+use crate::model::{Lease, ShardId, WorkerId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// See the module's page.
+pub(crate) struct WithMetrics<S> {
+    store: S,
+    metric: metric::StoreMetrics,
+}
+
+impl<S: Store> WithMetrics<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self {
+            store,
+            metric: metric::StoreMetrics::new(),
+        }
+    }
+
+    async fn timed<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let start = Instant::now();
+        let outcome = call.await;
+        self.metric
+            .record_call(operation, start.elapsed(), &outcome);
+        outcome
+    }
+}
+
+#[async_trait(?Send)]
+impl<S: Store> Store for WithMetrics<S> {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        self.timed(Operation::Open, self.store.open(births)).await
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.timed(Operation::Append, self.store.append(appends))
+            .await
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.timed(Operation::State, self.store.state(shards)).await
+    }
+
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.timed(Operation::Glance, self.store.positions(shards))
+            .await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        self.timed(Operation::Acquire, self.store.acquire(leases, length))
+            .await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        self.timed(Operation::Renew, self.store.renew(leases, length))
+            .await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        self.timed(Operation::Release, self.store.release(leases))
+            .await
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.timed(Operation::List, self.store.list(requests)).await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.timed(Operation::Fetch, self.store.fetch(requests))
+            .await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        self.timed(Operation::Tail, self.store.tail(requests)).await
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        self.timed(Operation::Advance, self.store.advance(requests))
+            .await
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        self.timed(Operation::Quarantine, self.store.quarantine(requests))
+            .await
+    }
+
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
+        self.timed(Operation::Rewrite, self.store.replace_runs(requests))
+            .await
+    }
+
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.timed(
+            Operation::Enrol,
+            self.store.heartbeat_worker(worker, length),
+        )
+        .await
+    }
+
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.timed(Operation::Resign, self.store.remove_worker(worker))
+            .await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.timed(Operation::Erase, self.store.erase(shards)).await
+    }
+}

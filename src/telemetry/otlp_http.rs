@@ -1,0 +1,122 @@
+//! The requests of OpenTelemetry's exporter, by hyper. Remembers why the last one was not taken, which the exporter does not tell.
+
+use crate::limit::SPANS_REQUEST_TIMEOUT;
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use rustls::{ClientConfig, RootCertStore};
+use std::error::Error;
+use std::sync::{Mutex, PoisonError};
+use url::Url;
+
+#[derive(Debug)]
+pub(super) struct OtlpHttpClient {
+    client: HyperClient<HttpsConnector<HttpConnector>>,
+    last_error: Mutex<Option<String>>,
+}
+
+impl OtlpHttpClient {
+    pub(super) fn new(url: &Url, authorization: Option<&str>) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        if url.scheme() == "https" {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            anyhow::ensure!(
+                !roots.is_empty(),
+                "the system has no certificate authorities (ca-certificates), and traces.endpoint is https://"
+            );
+        }
+        let tls = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let authorization = authorization.map(|value| {
+            let mut value: http::HeaderValue = value.parse()?;
+            value.set_sensitive(true);
+            anyhow::Ok(value)
+        });
+        let authorization = authorization.transpose().context("traces.authorization")?;
+        Ok(Self {
+            client: HyperClient::new(connector, SPANS_REQUEST_TIMEOUT, authorization),
+            last_error: Mutex::default(),
+        })
+    }
+
+    pub(super) fn take_last_error(&self) -> Option<String> {
+        self.last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+#[async_trait]
+impl HttpClient for OtlpHttpClient {
+    async fn send_bytes(
+        &self,
+        request: Request<Bytes>,
+    ) -> std::result::Result<Response<Bytes>, HttpError> {
+        let answer = self.client.send_bytes(request).await;
+        let trouble = match &answer {
+            Ok(answer) => status_error(answer.status().as_u16()),
+            Err(error) => Some(root_cause(&**error)),
+        };
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = trouble;
+        answer
+    }
+}
+
+fn status_error(status: u16) -> Option<String> {
+    match status {
+        200..=299 => None,
+        404 => Some(
+            "it answers 404: OTLP over HTTP is received elsewhere, mostly on port 4318".to_owned(),
+        ),
+        _ => Some(format!("it answers {status}")),
+    }
+}
+
+/// What is at the bottom of it, for what lies above says only that sending failed.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    if error.is::<tokio::time::error::Elapsed>() {
+        return format!("no answer within {} s", SPANS_REQUEST_TIMEOUT.as_secs());
+    }
+    let mut root = error;
+    while let Some(deeper) = root.source() {
+        root = deeper;
+    }
+    root.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_is_no_success_is_told_and_a_likely_cause_with_it() {
+        assert_eq!(
+            (status_error(200), status_error(204), status_error(503)),
+            (None, None, Some("it answers 503".to_owned()))
+        );
+        assert!(status_error(404).is_some_and(|text| text.contains("4318")));
+    }
+
+    #[test]
+    fn a_login_is_not_printed() {
+        let wire = OtlpHttpClient::new(
+            &"http://127.0.0.1:1".parse().unwrap(),
+            Some("Bearer hunter2"),
+        )
+        .unwrap();
+        assert!(!format!("{wire:?}").contains("hunter2"));
+    }
+}
