@@ -45,17 +45,20 @@
 //! ## Layers: a file imports its own folder and lower rows
 //! | row | modules |
 //! |---|---|
-//! | shell | `cli` `config` `role` `command` `telemetry` `sim` |
+//! | shell | `cli` `config` `role` `command` `telemetry` `testing` |
 //! | roles | `ingress` `timer` `admin` |
-//! | adapters | `store::redis` `store::embedded` `store::memory` `broker::kafka` `broker::memory` |
+//! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
 //! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` |
 //! | algorithms | `run` `wheel` `schedule` |
-//! | domain | `model` `limit` `mutant` |
+//! | domain | `model` `limit` |
 //!
 //! ## Reading path
 //! `role/mod.rs` (the wiring) -> `ingress/mod.rs`, `ingress/intake.rs` -> `store/mod.rs` with `lua/append.lua` -> `schedule/mod.rs` ->
 //! `timer/dispatcher.rs` with `lua/advance.lua`. A new broker is a folder beside `broker/kafka` and lines in `role/` and `config/`; the
-//! conformance suite in `broker/contract` says when it is done.
+//! conformance suite in `testing/broker/contract` says when it is done.
+
+#[macro_use]
+mod testing;
 
 mod admin;
 mod broker;
@@ -68,12 +71,9 @@ mod ingress;
 mod limit;
 mod metric;
 mod model;
-mod mutant;
 mod role;
 mod run;
 mod schedule;
-#[cfg(test)]
-mod sim;
 mod store;
 mod task;
 mod telemetry;

@@ -4,13 +4,9 @@
 //! would have answered comes with the next call.
 
 mod client_thread;
-#[cfg(any(test, feature = "test-support"))]
-mod contract;
 mod delivery_reports;
 pub(crate) mod describe;
 pub(crate) mod kafka;
-#[cfg(test)]
-pub(crate) mod memory;
 pub(crate) mod nats;
 mod transactions;
 
@@ -19,7 +15,6 @@ pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProd
 use crate::model::header::{Header, push_header};
 use crate::model::header_name::{ControlHeader, ERROR, ORIGIN};
 use crate::model::{Headers, Offset, Partition, Reason, Record, SourceIdentity, Timestamp};
-use crate::mutant::{self, InjectedFault};
 use async_trait::async_trait;
 
 /// Reads the partitions that a consumer group gives to this process. Partitions are gained and lost by the group's doing; reading starts
@@ -264,7 +259,7 @@ impl<'a> OutgoingRecord<'a> {
     /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
     /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
     pub(crate) fn message_id(&self) -> Option<String> {
-        if mutant::active(InjectedFault::SendWithoutMessageId) {
+        if fault!(SendWithoutMessageId) {
             return None;
         }
         match (

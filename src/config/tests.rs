@@ -1,3 +1,5 @@
+//! Tests of the configuration: defaults, sources and error texts.
+
 use super::key::KNOWN;
 use super::*;
 use crate::model::{Dialect, Dialects};

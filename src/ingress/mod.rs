@@ -20,7 +20,6 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{CommitMetadata, Partition, Progress, RoutingRules, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::run::{FarTarget, RunBuilder, ThinHours};
 use crate::store::{self, Appended, ShardPosition, Store, StoredShard};
 use crate::trace::{Span, SpanOperation, Tracer};
@@ -408,8 +407,7 @@ impl Ingress {
                 .await?;
             let looked = quiet.into_iter().zip(glances);
             let is_still = |glance: ShardPosition, before| {
-                before == (glance.watermark, glance.delivered)
-                    || mutant::active(InjectedFault::IngressAssumesIdleShard)
+                before == (glance.watermark, glance.delivered) || fault!(IngressAssumesIdleShard)
             };
             still.extend(looked.filter_map(|((partition, _, before), glance)| {
                 glance
@@ -455,7 +453,7 @@ impl Ingress {
             );
             return None;
         }
-        let lowest = if mutant::active(InjectedFault::RestartAtCommittedOffset) {
+        let lowest = if fault!(RestartAtCommittedOffset) {
             state.watermark.offset()
         } else {
             state.lowest_pending

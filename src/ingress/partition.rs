@@ -10,7 +10,6 @@ use crate::model::{
     Cursor, Offset, OriginFormat, Partition, Progress, ShardId, SourceIdentity, Timestamp,
     Watermark,
 };
-use crate::mutant::{self, InjectedFault};
 use crate::run::{FarTarget, RunBuilder};
 use crate::store::{Append, AppendEpoch, Appended, Balance, StoredShard};
 use crate::trace::BatchLinks;
@@ -153,7 +152,7 @@ impl AssignedPartition {
 
     /// The record at `offset` was read. `false`: it was read before, and is to be passed over.
     pub(crate) fn record_read(&mut self, offset: Offset, now: Instant) -> bool {
-        if self.read_to.covers(offset) && !mutant::active(InjectedFault::StoreRereadRecords) {
+        if self.read_to.covers(offset) && !fault!(StoreRereadRecords) {
             return false;
         }
         self.read_to = self.read_to.max(Watermark(offset.next().0));

@@ -2,7 +2,6 @@
 
 use crate::broker::PartitionInfo;
 use crate::model::{CommitMetadata, Progress, ShardId, SourceIdentity, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::store::{NewShard, Opened, StoredShard};
 
 /// What to do with a gained partition.
@@ -30,8 +29,7 @@ pub(crate) fn new_shard(
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
     let is_of_it = |committed: &&CommitMetadata| {
-        committed.identity == described.identity
-            || mutant::active(InjectedFault::UseOldCommitAfterRecreation)
+        committed.identity == described.identity || fault!(UseOldCommitAfterRecreation)
     };
     let same = |committed: &&CommitMetadata| {
         is_of_it(committed) && committed.lowest_pending <= described.end_offset
@@ -69,8 +67,8 @@ pub(crate) fn decide_start(
             ));
         }
     };
-    if let Some(reason) = recreated_reason(shard, described, state)
-        .filter(|_| !mutant::active(InjectedFault::IgnoreSourceRecreation))
+    if let Some(reason) =
+        recreated_reason(shard, described, state).filter(|_| !fault!(IgnoreSourceRecreation))
     {
         return StartDecision::Stop(reason);
     }

@@ -7,7 +7,6 @@ use super::{RunName, RunSummary};
 use crate::limit;
 use crate::model::header::push_varint;
 use crate::model::{Cursor, Offset};
-use crate::mutant::{self, InjectedFault};
 use bytes::Bytes;
 use zstd::bulk::Compressor;
 
@@ -36,7 +35,7 @@ impl RunNamer {
 
     pub(crate) fn next_name(&mut self, count: u32, least_offset: Offset) -> RunName {
         self.counter += 1;
-        let reused = mutant::active(InjectedFault::ReuseRunNames);
+        let reused = fault!(ReuseRunNames);
         let (writer, counter, least_offset) = if reused {
             (0, 0, Offset(0))
         } else {
@@ -177,6 +176,7 @@ fn push_columns<'a>(
 mod tests {
     use super::super::test_messages::{at, encode_run, messages_by_place};
     use super::*;
+    use crate::testing::fault_injection::{self, InjectedFault};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_planted_fault_gives_the_same_name_to_runs_of_as_many_messages() {
-        let names = mutant::with(Some(InjectedFault::ReuseRunNames), || {
+        let names = fault_injection::with(Some(InjectedFault::ReuseRunNames), || {
             [7, 8].map(|writer| RunNamer::new(writer).next_name(5, Offset(writer)))
         });
         assert_eq!(names, [RunName::new("0-0-5-0"), RunName::new("0-0-5-0")]);

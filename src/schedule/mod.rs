@@ -19,7 +19,6 @@ pub(crate) use in_flight_claims::InFlightClaims;
 pub(crate) use run_index::RunIndex;
 
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::wheel::Wheel;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -138,7 +137,7 @@ impl<R: Places> Schedule<R> {
 
     /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then begin a new schedule behind what was taken, and load again.
     pub(crate) fn is_rolled_back(&self, watermark: Watermark) -> bool {
-        watermark < self.seen && !mutant::active(InjectedFault::IgnoreRollback)
+        watermark < self.seen && !fault!(IgnoreRollback)
     }
 
     /// All that was stored before `watermark` was merged.
@@ -276,9 +275,7 @@ impl<R: Places> Schedule<R> {
     ///
     /// Nothing is taken while the store is behind the pair's own watermark, and nothing fresh before everything up to the cursor is in memory.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<TakenBatch<R>> {
-        if self.late_end() < self.taken.watermark
-            && !mutant::active(InjectedFault::ClaimWhileStoreIsBehind)
-        {
+        if self.late_end() < self.taken.watermark && !fault!(ClaimWhileStoreIsBehind) {
             return None;
         }
         let mut messages = Vec::new();
@@ -322,7 +319,7 @@ impl<R: Places> Schedule<R> {
                 }
             }
             let Some(late) = self.late.pop() else { break };
-            if !again && !mutant::active(InjectedFault::SkipLateMessages) {
+            if !again && !fault!(SkipLateMessages) {
                 messages.push((late.run, late.index));
             }
             last = Some(place.offset);

@@ -7,17 +7,13 @@
 //! Each request is atomic for its shard, and requests of one call are independent of one another. On a shard that was never born, or whose
 //! state was lost or is not in this version's layout, every call but [`Store::open`] answers `Unknown` and writes nothing.
 
-#[cfg(test)]
-pub(crate) mod contract;
 pub(crate) mod embedded;
 mod forecast;
 mod ledger;
 mod lineage;
-mod live_workers;
-#[cfg(test)]
-pub(crate) mod memory;
+pub(crate) mod live_workers;
 pub(crate) mod redis;
-mod shard;
+pub(crate) mod shard;
 pub(crate) mod survey;
 pub(crate) mod with_metrics;
 

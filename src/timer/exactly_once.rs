@@ -17,7 +17,6 @@ use crate::limit::{
 };
 use crate::metric::DeliveryCounts;
 use crate::model::{Cursor, DeliveredMarker, Progress, Reason, ShardId, Timestamp, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::schedule::InFlightClaims;
 use crate::store::OutcomeCounts;
 use std::collections::BTreeMap;
@@ -122,7 +121,7 @@ impl<'a> TxnDriver<'a> {
                 }
             }
             TxnAction::Commit { flights, pair } => {
-                let told = if mutant::active(InjectedFault::MarkerOutsideTransaction) {
+                let told = if fault!(MarkerOutsideTransaction) {
                     exact.marker()
                 } else {
                     pair
@@ -235,11 +234,11 @@ impl<'a> TxnDriver<'a> {
                 .for_each(|exact| exact.abort_and_pause(self.now + RESEND_DELAY_MAX));
             return;
         }
-        let marker = delivered.flatten().filter(|delivered| {
-            delivered.identity == work.identity && !mutant::active(InjectedFault::IgnoreMarker)
-        });
+        let marker = delivered
+            .flatten()
+            .filter(|delivered| delivered.identity == work.identity && !fault!(IgnoreMarker));
         let pair = marker.as_ref().map_or(known, |marker| {
-            let is_plain = mutant::active(InjectedFault::MarkerWithoutWatermark);
+            let is_plain = fault!(MarkerWithoutWatermark);
             let pair = if is_plain {
                 Progress::new(marker.delivered.cursor, Watermark(i64::MAX.unsigned_abs()))
             } else {
@@ -248,7 +247,7 @@ impl<'a> TxnDriver<'a> {
             pair.greatest(known)
         });
         tracing::debug!(%shard, ?pair, "transactor open");
-        if mutant::active(InjectedFault::ResendAfterUnknownCommit) && !work.in_flight.is_empty() {
+        if fault!(ResendAfterUnknownCommit) && !work.in_flight.is_empty() {
             work.rewind_uncommitted();
         } else {
             work.restart_after(pair, self.now);
@@ -303,7 +302,7 @@ impl<'a> TxnDriver<'a> {
             return;
         };
         let pair = exact.marker();
-        if mutant::active(InjectedFault::MarkerOutsideTransaction) && before != pair {
+        if fault!(MarkerOutsideTransaction) && before != pair {
             exact.on_committing(flights, pair, self.now);
             return self.commit(shard, work, (pair, flights));
         }
@@ -351,8 +350,7 @@ impl ShardState {
 
     /// Whether the store may be told what is delivered. A commit counts from where it was told last: not until its end is known.
     pub(super) fn may_report_delivered(&self) -> bool {
-        !self.txn.as_ref().is_some_and(TxnState::commit_in_doubt)
-            || mutant::active(InjectedFault::AcknowledgeDuringCommit)
+        !self.txn.as_ref().is_some_and(TxnState::commit_in_doubt) || fault!(AcknowledgeDuringCommit)
     }
 
     /// What of the first `flights` went in the transaction that is committed with `pair` is settled. `tell` is called for each part of it.
@@ -392,7 +390,7 @@ impl ShardState {
 
     /// Nothing of what is claimed counts as handed over any more.
     fn rewind_uncommitted(&mut self) {
-        if !mutant::active(InjectedFault::ForgetAbortedMessages) {
+        if !fault!(ForgetAbortedMessages) {
             self.in_flight
                 .iter_mut()
                 .for_each(ClaimedBatch::rewind_uncommitted);

@@ -2,7 +2,6 @@
 
 use super::placement::assign;
 use crate::model::{ShardId, WorkerId};
-use crate::mutant::{self, InjectedFault};
 use crate::store::LiveWorker;
 use std::collections::BTreeSet;
 
@@ -50,7 +49,7 @@ impl Membership {
     /// Finds out what is this worker's.
     pub(super) fn reassign(&mut self, shards: &[ShardId]) {
         let own_list = [self.me];
-        let workers = if mutant::active(InjectedFault::AssignByOwnList) {
+        let workers = if fault!(AssignByOwnList) {
             &own_list[..]
         } else {
             &self.live_workers

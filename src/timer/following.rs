@@ -3,7 +3,6 @@
 
 use super::work::ShardState;
 use crate::model::Watermark;
-use crate::mutant::{self, InjectedFault};
 use crate::store::Lineage;
 use tokio::time::Instant;
 
@@ -35,8 +34,8 @@ impl ShardState {
         let Some(known) = &mut self.history else {
             return false;
         };
-        let continues = history.continues(known, self.schedule.seen())
-            || mutant::active(InjectedFault::IgnoreRefilledRollback);
+        let continues =
+            history.continues(known, self.schedule.seen()) || fault!(IgnoreRefilledRollback);
         *known = history;
         if !continues {
             tracing::warn!(shard = %self.lease.shard, "the store went back, and was filled again: loading again");

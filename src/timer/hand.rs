@@ -12,7 +12,6 @@ use crate::model::{
     Cursor, Disposition, Message, OriginFormat, Reason, Rejection, ShardId, TemplateInput,
     Timestamp,
 };
-use crate::mutant::{self, InjectedFault};
 use crate::store::OutcomeCounts;
 use crate::trace::{Span, SpanOperation};
 use std::borrow::Cow;
@@ -91,7 +90,7 @@ impl ShardSender<'_> {
     pub(super) fn send_next(&mut self, aloft: &mut ClaimedBatch, flight: u32) -> SendOutcome {
         let place = aloft.place(aloft.next_unsent);
         // A process may be frozen between any two messages.
-        if place.due > self.now && !mutant::active(InjectedFault::NoDueCheckAtSend)
+        if place.due > self.now && !fault!(NoDueCheckAtSend)
             || self.lease_deadline.has_passed(Instant::now())
         {
             return SendOutcome::Blocked;

@@ -13,7 +13,6 @@ use crate::broker::DeliveryReport;
 use crate::limit::RESEND_DELAY_MIN;
 use crate::metric::DeliveryCounts;
 use crate::model::Timestamp;
-use crate::mutant::{self, InjectedFault};
 use std::cmp::Reverse;
 use tokio::time::Instant;
 
@@ -165,9 +164,7 @@ impl Dispatcher {
             return;
         };
         let now = self.ports.clock.now();
-        if aloft.place(usize::from(ticket.index)).due > now
-            && !mutant::active(InjectedFault::NoDueCheckAtResend)
-        {
+        if aloft.place(usize::from(ticket.index)).due > now && !fault!(NoDueCheckAtResend) {
             // The clock has stepped back since it was handed over first (G1).
             self.resends
                 .push(Reverse((Instant::now() + RESEND_DELAY_MIN, packed)));

@@ -6,7 +6,6 @@ use super::work::{ShardPhase, ShardState};
 use crate::limit::{HANDOVER_TIMEOUT, LOST_LEASE_REPORTS_TIMEOUT};
 use crate::metric;
 use crate::model::ShardId;
-use crate::mutant::{self, InjectedFault};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -114,9 +113,9 @@ fn has_nothing_in_flight(work: &ShardState) -> bool {
 }
 
 fn is_ready_for_handover(work: &ShardState) -> bool {
-    let is_finished = !work.has_claims() || mutant::active(InjectedFault::ReleaseWithClaimInFlight);
+    let is_finished = !work.has_claims() || fault!(ReleaseWithClaimInFlight);
     is_finished
         && (work.is_delivered_reported()
-            || mutant::active(InjectedFault::ReleaseWithoutDelivered)
-            || mutant::active(InjectedFault::ReleaseWithClaimInFlight))
+            || fault!(ReleaseWithoutDelivered)
+            || fault!(ReleaseWithClaimInFlight))
 }

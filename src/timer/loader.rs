@@ -7,7 +7,6 @@ use crate::limit::{
     FETCH_BYTES_MAX, LOADER_BATCH_MAX, STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN,
 };
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
 use crate::store::{
     Error, Fetch, Lineage, List, Listed, RunEntry, ShardPosition, Store, Tail, Tailed,
@@ -224,7 +223,7 @@ impl Loader {
         }
         let glances = self.store.positions(&shards).await?;
         let is_quiet = |glance: &ShardPosition, after| {
-            glance.watermark == after || mutant::active(InjectedFault::TimerAssumesIdleShard)
+            glance.watermark == after || fault!(TimerAssumesIdleShard)
         };
         let quiet = |(glance, after): (Option<ShardPosition>, Watermark)| {
             Some(glance.filter(|glance| is_quiet(glance, after))?.lineage)

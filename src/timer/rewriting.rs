@@ -8,7 +8,6 @@ use crate::limit::{
     COMPACT_SCAN_INTERVAL, COMPACT_STEP_PAUSE,
 };
 use crate::model::{Lease, ShardId, Slice, Timestamp, Watermark};
-use crate::mutant::{self, InjectedFault};
 use crate::run::RunName;
 use crate::store::{Error, ReplaceRuns, Replaced, Store};
 use futures_util::future::{LocalBoxFuture, pending};
@@ -67,8 +66,8 @@ impl CompactionScan {
     /// Whether the shard must not be loaded so far now. At most as long as a call of the store takes, and it is not begun for what is due soon.
     pub(super) fn blocks_load(&self, until: Timestamp) -> bool {
         let is_swapped = self.replacing_before.is_some_and(|before| before <= until);
-        is_swapped && !mutant::active(InjectedFault::LoadRunsBeingReplaced)
-            || self.in_progress && mutant::active(InjectedFault::LoadWaitsForCompactor)
+        is_swapped && !fault!(LoadRunsBeingReplaced)
+            || self.in_progress && fault!(LoadWaitsForCompactor)
     }
 }
 
@@ -106,7 +105,7 @@ impl ShardState {
             lane.resume_from
         };
         let hour_max = self.memory.messages_per_part(4);
-        let loaded = if mutant::active(InjectedFault::CompactRunsBeingLoaded) {
+        let loaded = if fault!(CompactRunsBeingLoaded) {
             Timestamp::AT_ONCE
         } else {
             self.load_horizon.max(wall)
@@ -160,14 +159,13 @@ impl ShardState {
     /// Nothing of the new runs is loaded, or about to be.
     fn may_replace(&self, swap: &Replacement, wall: Timestamp) -> bool {
         self.phase == ShardPhase::Active
-            && (self.load_horizon.max(wall) < swap.valid_until
-                || mutant::active(InjectedFault::CompactRunsBeingLoaded))
+            && (self.load_horizon.max(wall) < swap.valid_until || fault!(CompactRunsBeingLoaded))
     }
 
     /// The store has put others in the place of these runs.
     fn on_replaced(&mut self, inputs: &[(Slice, RunName)], now: Instant) {
         self.compaction.next_at = now + COMPACT_STEP_PAUSE;
-        if !mutant::active(InjectedFault::ForgetReplacedRun) {
+        if !fault!(ForgetReplacedRun) {
             inputs
                 .iter()
                 .for_each(|(_, name)| self.inventory.mark_replaced(name));
@@ -318,6 +316,7 @@ mod tests {
     use crate::model::{Cursor, Level, Offset, Progress};
     use crate::run::{RunDecoder, RunEncoder};
     use crate::store::{Lineage, RunEntry};
+    use crate::testing::fault_injection::{self, InjectedFault};
     use std::time::Duration;
 
     const WALL: Timestamp = Timestamp::from_millis(1_000);
@@ -489,7 +488,7 @@ mod tests {
     fn a_run_that_is_gone_because_it_was_rewritten_does_not_make_the_shard_load_again() {
         assert!(!is_loaded_again_to_read_on());
         assert!(
-            mutant::with(
+            fault_injection::with(
                 [InjectedFault::ForgetReplacedRun],
                 is_loaded_again_to_read_on
             ),

@@ -6,7 +6,6 @@
 
 use super::flying::ClaimedBatch;
 use crate::model::{Cursor, Progress};
-use crate::mutant::{self, InjectedFault};
 use crate::schedule::InFlightClaims;
 
 /// Nothing more goes along in a transaction but what lies within these, which must.
@@ -48,8 +47,7 @@ fn commit_pair_of(
 ) -> Option<(usize, Progress)> {
     let (mut count, mut last, mut is_whole, mut is_cut) = (0, None, true, false);
     for part in parts {
-        is_cut |= part.next.is_some_and(|next| next <= until)
-            && !mutant::active(InjectedFault::TreatLateAsDelivered);
+        is_cut |= part.next.is_some_and(|next| next <= until) && !fault!(TreatLateAsDelivered);
         if !is_cut {
             (count, last, is_whole) =
                 (count + 1, Some(part.claim), is_whole && part.next.is_none());

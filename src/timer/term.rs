@@ -1,7 +1,6 @@
 //! Until when a lease surely holds, by this process' own monotonic clock. A process that was frozen, or cut off from the store, learns from
 //! it that another may hold the shard by now, before it can ask.
 
-use crate::mutant::{self, InjectedFault};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,6 +21,6 @@ impl LeaseDeadline {
     }
 
     pub(crate) fn has_passed(&self, now: Instant) -> bool {
-        self.0.get() <= now && !mutant::active(InjectedFault::IgnoreLeaseExpiry)
+        self.0.get() <= now && !fault!(IgnoreLeaseExpiry)
     }
 }

@@ -10,7 +10,6 @@ use crate::limit::{
 };
 use crate::metric;
 use crate::model::{Lease, Progress, ShardId, SourceIdentity, WorkerId};
-use crate::mutant::{self, InjectedFault};
 use crate::store::LiveWorker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -125,9 +124,9 @@ impl LeaseTable {
             .shards
             .iter()
             .filter(|shard| !self.held.contains_key(*shard) && !self.stopping.contains(*shard));
-        missing.cloned().partition(|shard| {
-            self.membership.is_mine(shard) || mutant::active(InjectedFault::AcquireUnassignedShards)
-        })
+        missing
+            .cloned()
+            .partition(|shard| self.membership.is_mine(shard) || fault!(AcquireUnassignedShards))
     }
 
     /// It was taken.

@@ -20,7 +20,6 @@ use crate::limit::{
 use crate::model::{
     Cursor, Lease, Offset, OriginFormat, Progress, Slice, SourceIdentity, Timestamp, Watermark,
 };
-use crate::mutant::{self, InjectedFault};
 use crate::run::RunName;
 use crate::schedule::{InFlightClaims, RunIndex, Schedule, TakenBatch};
 use crate::store::{Advance, Lineage, OutcomeCounts};
@@ -248,8 +247,7 @@ impl ShardState {
         match answer {
             LoadResult::UnknownShard => return false,
             LoadResult::TailGap { watermark } => {
-                if mutant::active(InjectedFault::IgnoreRollback) && watermark < self.schedule.seen()
-                {
+                if fault!(IgnoreRollback) && watermark < self.schedule.seen() {
                     self.tail_poll.finish(false, false, now);
                     self.tail_reservation = None;
                 } else if !self.detect_rollback(watermark, now) {
@@ -383,7 +381,7 @@ impl ShardState {
         now: Instant,
         at_once: bool,
     ) -> Option<Advance> {
-        let finished = if mutant::active(InjectedFault::DeleteRunsAtClaim) {
+        let finished = if fault!(DeleteRunsAtClaim) {
             self.schedule.taken()
         } else {
             self.in_flight.delivered()
@@ -431,7 +429,7 @@ impl ShardState {
         } else {
             OutcomeCounts::default()
         };
-        if has_news && !mutant::active(InjectedFault::CountOutcomesTwice) {
+        if has_news && !fault!(CountOutcomesTwice) {
             self.outcomes = OutcomeCounts::default();
         }
         Some(Advance {
@@ -489,8 +487,7 @@ impl ShardState {
             let settled = aloft.committed..aloft.messages.len();
             let tally = aloft.outcomes(settled.clone());
             self.released_ids.extend(aloft.released_ids(settled));
-            if !(mutant::active(InjectedFault::CountNothingAfterTakeover)
-                && self.previous_owner_claim != Progress::START)
+            if !(fault!(CountNothingAfterTakeover) && self.previous_owner_claim != Progress::START)
             {
                 self.outcomes.add(tally);
             }

@@ -2,7 +2,6 @@
 //! broker.
 
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
-use crate::broker::contract::{self, BrokerUnderTest};
 use crate::broker::{
     Catalog, DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Source, Target,
     TransactionalProducers,
@@ -10,6 +9,7 @@ use crate::broker::{
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Headers, Offset, Partition};
+use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_trait::async_trait;
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};

@@ -2,11 +2,11 @@
 //! have the server.
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions, Tls};
-use crate::broker::contract::{self, BrokerUnderTest};
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};
 use crate::health::{Health, HealthPart};
 use crate::model::{Offset, Partition, source_topic, split_source_topic};
+use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
 use std::cell::{Cell, RefCell};

@@ -15,7 +15,6 @@ use super::{
     ShardPosition,
 };
 use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
-use crate::mutant::{self, InjectedFault};
 use std::collections::BTreeMap;
 
 /// Where a shard stands.
@@ -74,8 +73,8 @@ impl ShardMeta {
 
     /// Whether the batch begins where the shard ends (I2).
     pub(crate) fn accepts(&self, append: &Append) -> bool {
-        mutant::active(InjectedFault::AppendWithoutCompare)
-            || (mutant::active(InjectedFault::AppendAcceptsGap) && append.from >= self.watermark)
+        fault!(AppendWithoutCompare)
+            || (fault!(AppendAcceptsGap) && append.from >= self.watermark)
             || append.from == self.watermark
     }
 
@@ -209,7 +208,7 @@ impl ShardMeta {
         if claim.cursor.due > now.plus(request.clock_skew_max) {
             return Advanced::ClockAhead { watermark, now };
         }
-        self.claimed = if mutant::active(InjectedFault::ClaimMovesBack) {
+        self.claimed = if fault!(ClaimMovesBack) {
             claim
         } else {
             Progress::new(

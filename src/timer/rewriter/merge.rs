@@ -2,7 +2,6 @@
 
 use super::plan::{CompactionPolicy, JobKind};
 use crate::model::{Cursor, Level, Progress, Slice, Timestamp};
-use crate::mutant::{self, InjectedFault};
 use crate::run::{EncodedMessage, FarTarget, LoadedRun, Run, RunBuilder};
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ pub(super) fn merge_runs(
     if messages.iter().any(|message| message.place.due <= beyond) {
         return None;
     }
-    if mutant::active(InjectedFault::CompactionDropsMessage) {
+    if fault!(CompactionDropsMessage) {
         messages.pop();
     }
-    if mutant::active(InjectedFault::CompactionDuplicatesMessages) {
+    if fault!(CompactionDuplicatesMessages) {
         let later = |message: &EncodedMessage<'_>| Cursor {
             due: message.place.due.plus(Duration::from_millis(1)),
             ..message.place

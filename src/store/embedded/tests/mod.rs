@@ -10,10 +10,12 @@ use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
-use crate::store::contract::build::{advance, append_at, lease, list_everything, new_shard, shard};
-use crate::store::contract::model::{ComparedStore, assert_same_as_memory};
-use crate::store::contract::{self, StoreUnderTest, run_of};
 use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, StoreQuery};
+use crate::testing::store::contract::builders::{
+    advance, append_at, lease, list_everything, new_shard, shard,
+};
+use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
+use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -9,12 +9,14 @@ mod server;
 use super::*;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
-use crate::store::contract::build::{advance, append_at, lease, list_everything, new_shard, shard};
-use crate::store::contract::model::{ComparedStore, assert_same_as_memory};
-use crate::store::contract::{self, StoreUnderTest, run_of};
 use crate::store::{
     AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, StoreQuery,
 };
+use crate::testing::store::contract::builders::{
+    advance, append_at, lease, list_everything, new_shard, shard,
+};
+use crate::testing::store::contract::random_calls::{ComparedStore, assert_same_as_memory};
+use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 use server::Server;
 
 struct RealRedis {

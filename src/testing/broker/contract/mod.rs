@@ -1,0 +1,328 @@
+//! What every source, target and catalog must do, as tests that take a broker as they find it: run on memory with every test run, and on
+//! a real Kafka and a real NATS by the integration tests. It knows no broker itself: a [`World`] makes its clients, and does what a person or another
+//! program would do to it.
+
+mod source;
+mod target;
+mod transact;
+
+use crate::broker::{
+    Catalog, DeliveryReport, Event, OutgoingRecord, RecordBatch, SendResult, Source, Target,
+    TransactionalProducers,
+};
+use crate::model::header::{Header, push_header};
+use crate::model::{Headers, Offset, Partition, Timestamp};
+use async_trait::async_trait;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::time::Duration;
+
+/// A broker under test.
+#[async_trait(?Send)]
+pub(crate) trait BrokerUnderTest {
+    fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source>;
+    fn target(&self, in_flight_max: usize) -> Box<dyn Target>;
+    fn catalog(&self) -> Box<dyn Catalog>;
+    fn transactors(&self) -> Box<dyn TransactionalProducers>;
+
+    /// A part of every name, so that runs on one broker do not meet.
+    fn run_id(&self) -> String;
+
+    /// Whether there are transactions, topics with partitions that can be added to, and headers of any bytes. Else a topic of the contract
+    /// is several of the broker's own, one a partition, and the cases that are about such things are left out.
+    fn is_kafka(&self) -> bool {
+        true
+    }
+
+    /// The offset of a partition's first record.
+    fn first_offset(&self) -> u64 {
+        0
+    }
+
+    fn partition(&self, topic: &str, index: i32) -> Partition {
+        Partition::new(topic, index)
+    }
+
+    /// What a source is told to read the topic by.
+    fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
+        let _whatever_their_number = partitions;
+        vec![topic.to_owned()]
+    }
+
+    /// What a target is told to send there.
+    fn target_address(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
+        (topic.to_owned(), partition)
+    }
+
+    /// Names that a target refuses.
+    fn impossible_targets(&self) -> Vec<String> {
+        [
+            "no spaces",
+            "a\0b",
+            "",
+            "ümlaut",
+            "^.*",
+            "a/b",
+            &"x".repeat(250),
+            ".",
+            "..",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// `bytes_max`: beyond it the topic refuses a record.
+    async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>);
+    async fn delete_topic(&self, name: &str);
+    /// Raises the topic to so many partitions in all.
+    async fn add_partitions(&self, name: &str, total: i32);
+    /// Removes what lies before `first`, as retention does.
+    async fn trim(&self, partition: &Partition, first: Offset);
+    /// Writes offsets that no reader is ever handed: an aborted transaction of at least one record.
+    async fn abort_transaction(&self, partition: &Partition);
+    /// The broker goes away and comes back with its data. `false`: this one cannot, and the case is left out.
+    async fn outage(&self) -> bool;
+}
+
+/// Every case that does the broker no harm.
+pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
+    source::all(world).await;
+    target::all(world).await;
+    if world.is_kafka() {
+        transact::all(world).await;
+    }
+}
+
+/// The cases that need the broker for themselves.
+pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
+    target::an_outage_loses_nothing_and_keeps_the_order(world).await;
+    source::reading_goes_on_after_an_outage(world).await;
+    if world.is_kafka() {
+        transact::what_is_under_way_at_an_outage_is_committed_after_it(world).await;
+    }
+}
+
+/// How long a real broker may take for anything but what a case is about.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Fails, naming what was waited for, instead of hanging.
+async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(limit, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited {limit:?} in vain: {what}"),
+    }
+}
+
+/// A name that no other case of any run has.
+fn unique_name(world: &dyn BrokerUnderTest, what: &str) -> String {
+    thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
+    COUNT.set(COUNT.get() + 1);
+    format!("{}-{what}-{}", world.run_id(), COUNT.get())
+}
+
+async fn create_topic(world: &dyn BrokerUnderTest, what: &str, partitions: i32) -> String {
+    let name = unique_name(world, what);
+    world.create_topic(&name, partitions, None).await;
+    name
+}
+
+/// A record, owned; the offset is its place where it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OwnedRecord {
+    offset: u64,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl OwnedRecord {
+    fn text(payload: impl Into<String>) -> Self {
+        Self {
+            payload: Some(payload.into().into_bytes()),
+            ..Self::default()
+        }
+    }
+
+    fn keyed(key: &[u8]) -> Self {
+        Self {
+            key: Some(key.to_vec()),
+            ..Self::default()
+        }
+    }
+}
+
+/// The payload as a number.
+fn payload_number(whole: &OwnedRecord) -> u64 {
+    let payload = whole
+        .payload
+        .as_deref()
+        .and_then(|payload| std::str::from_utf8(payload).ok());
+    payload
+        .and_then(|payload| payload.parse().ok())
+        .expect("a payload that is a number")
+}
+
+fn keep_all_headers(_: &[u8]) -> bool {
+    true
+}
+
+/// A topic as a target is told it.
+#[derive(Clone)]
+struct Address(String, Option<i32>);
+
+fn address_of(world: &dyn BrokerUnderTest, topic: &str, partition: Option<i32>) -> Address {
+    let (topic, partition) = world.target_address(topic, partition);
+    Address(topic, partition)
+}
+
+fn send(
+    target: &mut dyn Target,
+    Address(topic, partition): &Address,
+    whole: &OwnedRecord,
+    ticket: u64,
+) -> SendResult {
+    let mut block = Vec::new();
+    whole
+        .headers
+        .iter()
+        .for_each(|(name, value)| push_header(&mut block, name, value.as_deref()));
+    let headers = Headers::from_block(&block);
+    let (key, payload) = (whole.key.as_deref(), whole.payload.as_deref());
+    target.send(
+        &OutgoingRecord {
+            topic,
+            partition: *partition,
+            key,
+            payload,
+            headers,
+            keep_header: keep_all_headers,
+            extra_headers: &[],
+        },
+        ticket,
+    )
+}
+
+/// The reports of so many records, by ticket; each comes once.
+async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, DeliveryReport> {
+    let mut found = BTreeMap::new();
+    while found.len() < count {
+        let reports = within(PATIENCE, "reports", target.next_reports()).await;
+        assert!(!reports.is_empty(), "an answer with nothing in it");
+        for report in reports {
+            let again = found.insert(report.ticket, report);
+            assert!(again.is_none(), "reported twice: {again:?}");
+        }
+    }
+    found
+}
+
+/// Sends all, whatever is full meanwhile, and wants each delivered.
+async fn deliver(target: &mut dyn Target, to: &Address, all: &[OwnedRecord]) {
+    let (mut sent, mut delivered) = (0, BTreeSet::new());
+    while delivered.len() < all.len() {
+        while let Some(whole) = all.get(sent) {
+            match send(target, to, whole, sent as u64) {
+                SendResult::Accepted => sent += 1,
+                SendResult::QueueFull => break,
+                SendResult::Failed(failure) => panic!("record {sent}: {failure:?}"),
+            }
+        }
+        for report in within(PATIENCE, "reports", target.next_reports()).await {
+            assert_eq!(report.outcome, Ok(()), "record {}", report.ticket);
+            assert!(
+                delivered.insert(report.ticket),
+                "record {} was reported twice",
+                report.ticket
+            );
+        }
+    }
+}
+
+fn numbered_records(numbers: std::ops::Range<u64>) -> Vec<OwnedRecord> {
+    numbers
+        .map(|number| OwnedRecord::text(number.to_string()))
+        .collect()
+}
+
+/// Waits until the group has given it so many partitions in all, over what it has already.
+async fn wait_for_partitions(
+    source: &mut dyn Source,
+    owned: &mut BTreeSet<Partition>,
+    count: usize,
+) {
+    while owned.len() < count {
+        match within(PATIENCE, "partitions", source.next_event()).await {
+            Ok(Event::Assigned(partitions)) => partitions
+                .into_iter()
+                .for_each(|partition| assert!(owned.insert(partition))),
+            Ok(Event::Revoked(partitions)) => partitions
+                .iter()
+                .for_each(|partition| assert!(owned.remove(partition))),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A member of a group of its own, with all partitions of a topic.
+async fn join_group(
+    world: &dyn BrokerUnderTest,
+    topic: &str,
+    partitions: usize,
+) -> Box<dyn Source> {
+    let mut source = world.source(
+        &unique_name(world, "group"),
+        &world.source_topics(topic, partitions),
+    );
+    wait_for_partitions(&mut *source, &mut BTreeSet::new(), partitions).await;
+    source
+}
+
+/// What is read of one partition in one epoch, until its end.
+async fn read_to_end(
+    source: &mut dyn Source,
+    partition: &Partition,
+    epoch: u64,
+) -> (Vec<OwnedRecord>, Offset) {
+    let mut read = Vec::new();
+    loop {
+        match within(PATIENCE, "the end of a partition", source.next_event())
+            .await
+            .expect("a source that reads")
+        {
+            Event::Records(batch) => {
+                assert_eq!((&batch.partition, batch.epoch), (partition, epoch));
+                read.extend(owned_records(&batch));
+            }
+            Event::EndReached {
+                partition: of,
+                epoch: its,
+                at,
+            } if (&of, its) == (partition, epoch) => return (read, at),
+            // What was never to be seen may be told as gone.
+            Event::RecordsRemoved {
+                partition: of,
+                epoch: its,
+                ..
+            } if (&of, its) == (partition, epoch) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn owned_records(batch: &RecordBatch) -> Vec<OwnedRecord> {
+    let owned = |(name, value): Header<'_>| (name.to_vec(), value.map(<[u8]>::to_vec));
+    let whole = |record: crate::model::Record<'_>| {
+        let timestamp = record
+            .timestamp
+            .expect("a record that was sent has a timestamp");
+        assert!(timestamp > Timestamp::YEAR_2000);
+        OwnedRecord {
+            offset: record.offset.0,
+            key: record.key.map(<[u8]>::to_vec),
+            payload: record.payload.map(<[u8]>::to_vec),
+            headers: record.headers.iter().map(owned).collect(),
+        }
+    };
+    batch.iter().map(whole).collect()
+}

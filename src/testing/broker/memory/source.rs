@@ -1,0 +1,267 @@
+//! The source port on the cluster of memory.
+
+use super::partition_log::PartitionLog;
+use super::{ClusterState, MemoryCluster};
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
+use crate::model::{Offset, Partition, SourceIdentity};
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A member of a group.
+pub(crate) struct MemorySource {
+    cluster: MemoryCluster,
+    group: String,
+    topics: Vec<String>,
+    id: u64,
+    reading: BTreeMap<Partition, PartitionReader>,
+    /// Who was read last: the next in order has its turn.
+    last_read: Option<Partition>,
+    /// Missing topics that were told of.
+    reported_missing: BTreeSet<String>,
+}
+
+struct PartitionReader {
+    epoch: u64,
+    next: u64,
+    /// `None`: read from a topic that did not exist.
+    incarnation: Option<u64>,
+    end_reported: bool,
+    out_of_range: bool,
+    /// Of the consumer that reads.
+    consumer_generation: u64,
+}
+
+impl MemorySource {
+    pub(super) fn join(cluster: MemoryCluster, group: &str, topics: &[String]) -> Self {
+        let id = cluster.update(|state| {
+            let id = state.next_number();
+            state
+                .groups
+                .entry(group.to_owned())
+                .or_default()
+                .join(id, topics);
+            state.rebalance();
+            id
+        });
+        let group = group.to_owned();
+        Self {
+            cluster,
+            group,
+            topics: topics.to_vec(),
+            id,
+            reading: BTreeMap::new(),
+            last_read: None,
+            reported_missing: BTreeSet::new(),
+        }
+    }
+
+    fn leave_group(&mut self, alive: bool) {
+        self.cluster.update(|state| {
+            let held = state.faults.keep_dead_members && !alive;
+            if let Some(group) = state.groups.get_mut(&self.group) {
+                if held {
+                    group.mark_dead(self.id)
+                } else {
+                    group.leave(self.id)
+                }
+            }
+            state.rebalance();
+        });
+    }
+}
+
+/// What comes next; what the group did comes first.
+fn next_event(source: &mut MemorySource, state: &mut ClusterState) -> Option<Result<Event, Error>> {
+    if state.faults.down {
+        return None;
+    }
+    if let Some(event) = state.groups.get_mut(&source.group)?.next_event(source.id) {
+        if let Event::Revoked(partitions) = &event {
+            source
+                .reading
+                .retain(|partition, _| !partitions.contains(partition));
+        }
+        return Some(Ok(event));
+    }
+    source
+        .reported_missing
+        .retain(|topic| state.topic(topic).is_none());
+    if let Some(missing) = source
+        .topics
+        .iter()
+        .find(|topic| state.topic(topic).is_none() && !source.reported_missing.contains(*topic))
+    {
+        source.reported_missing.insert(missing.clone());
+        return Some(Err(Error::Rejected(format!(
+            "the topic `{missing}` does not exist"
+        ))));
+    }
+    let after = source.last_read.iter().flat_map(|last| {
+        source
+            .reading
+            .keys()
+            .filter(move |partition| *partition > last)
+    });
+    let turns: Vec<Partition> = after.chain(source.reading.keys()).cloned().collect();
+    let MemorySource {
+        reading,
+        last_read: last,
+        ..
+    } = source;
+    turns.into_iter().find_map(|partition| {
+        let event = read_partition(&partition, reading.get_mut(&partition)?, state)?;
+        *last = Some(partition);
+        Some(Ok(event))
+    })
+}
+
+fn read_partition(
+    partition: &Partition,
+    reading: &mut PartitionReader,
+    state: &mut ClusterState,
+) -> Option<Event> {
+    let incarnation = state.topic(&partition.topic).map(|topic| topic.incarnation);
+    let (batch_max, make) = (state.faults.batch_max, state.consumer_generation);
+    let log = state.log(partition)?;
+    if reading.out_of_range {
+        return None;
+    }
+    if incarnation != reading.incarnation || !(log.first()..=log.end()).contains(&reading.next) {
+        reading.out_of_range = true;
+        return Some(Event::OutOfRange {
+            partition: partition.clone(),
+            epoch: reading.epoch,
+        });
+    }
+    if reading.consumer_generation != make {
+        // As a client may that loses its consumer before that has brought anything.
+        (reading.consumer_generation, reading.next) = (make, log.first());
+    }
+    if let Some(batch) = read_batch(partition, reading, log, batch_max) {
+        reading.end_reported = false;
+        return Some(Event::Records(batch));
+    }
+    let end = log.last_stable_offset();
+    if reading.next < end || !reading.end_reported {
+        (reading.next, reading.end_reported) = (end.max(reading.next), true);
+        return Some(Event::EndReached {
+            partition: partition.clone(),
+            epoch: reading.epoch,
+            at: Offset(reading.next),
+        });
+    }
+    None
+}
+
+fn read_batch(
+    partition: &Partition,
+    reading: &mut PartitionReader,
+    log: &PartitionLog,
+    records_max: usize,
+) -> Option<RecordBatch> {
+    let mut batch = RecordBatch::new(partition.clone(), reading.epoch);
+    for (offset, stored) in log.committed_from(reading.next).take(records_max) {
+        batch.push(
+            (Offset(offset), stored.timestamp),
+            stored.key.as_deref(),
+            stored.payload.as_deref(),
+            stored.headers(),
+        );
+        reading.next = offset + 1;
+    }
+    (batch.len() > 0).then_some(batch)
+}
+
+#[async_trait(?Send)]
+impl Source for MemorySource {
+    /// Dropping it loses nothing: what it answers is taken only with the answer.
+    async fn next_event(&mut self) -> Result<Event, Error> {
+        let cluster = self.cluster.clone();
+        cluster.wait_for(|state| next_event(self, state)).await
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.cluster.update(|state| {
+            state.check_available()?;
+            let describe = |partition: &Partition| {
+                let missing =
+                    || Error::Rejected(format!("the partition {partition} does not exist"));
+                let incarnation = state
+                    .topic(&partition.topic)
+                    .ok_or_else(missing)?
+                    .incarnation;
+                let log = state.log(partition).ok_or_else(missing)?;
+                let identity = Some(SourceIdentity(format!("incarnation-{incarnation}").into()));
+                Ok(PartitionInfo {
+                    identity,
+                    first_offset: Offset(log.first()),
+                    end_offset: Offset(log.end()),
+                })
+            };
+            partitions.iter().map(describe).collect()
+        })
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.cluster.committed(&self.group, partitions)
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        let (incarnation, make) = {
+            let state = self.cluster.state();
+            (
+                state.topic(&partition.topic).map(|topic| topic.incarnation),
+                state.consumer_generation,
+            )
+        };
+        let reading = PartitionReader {
+            epoch,
+            next: from.0,
+            incarnation,
+            end_reported: false,
+            out_of_range: false,
+            consumer_generation: make,
+        };
+        self.reading.insert(partition.clone(), reading);
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        self.reading.remove(partition);
+    }
+
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.cluster
+            .update(|state| state.log(partition).map(|log| Offset(log.end())))
+    }
+
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.cluster.update(|state| {
+            state.check_available()?;
+            let (guarded, free): (Vec<_>, Vec<_>) = commits.iter().cloned().partition(|commit| {
+                state
+                    .topic(&commit.partition.topic)
+                    .is_none_or(|topic| !topic.is_stream)
+            });
+            let group = state.groups.entry(self.group.clone()).or_default();
+            group.commit_unchecked(&free);
+            if group.commit_all(self.id, &guarded) {
+                Ok(())
+            } else {
+                Err(Error::Unavailable("the group has rebalanced".into()))
+            }
+        })
+    }
+
+    async fn close(&mut self) {
+        self.leave_group(true);
+    }
+}
+
+impl Drop for MemorySource {
+    fn drop(&mut self) {
+        self.leave_group(false);
+    }
+}

@@ -1,0 +1,356 @@
+//! The port of transactions on the cluster of memory: names that fence, transactions that hide what follows them until they end, and
+//! markers that are there with the records or not at all.
+
+use super::partition_log::LogRecord;
+use super::target::{PendingSend, failure, is_name};
+use super::{ClusterState, MemoryCluster};
+use crate::broker::{
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
+    SendResult, TransactionalProducers, TxnOffset,
+};
+use crate::model::{Partition, Reason};
+use async_trait::async_trait;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What brokers keep of transactions, and what is on its way to and from them.
+#[derive(Default)]
+pub(super) struct Transactions {
+    ids: BTreeMap<String, IdState>,
+    /// By the process and its own number.
+    producers: BTreeMap<(u64, u64), MemoryProducer>,
+}
+
+/// A transactional id.
+#[derive(Default)]
+struct IdState {
+    /// Who bears it, as the cluster numbers them.
+    epoch: u64,
+    written: BTreeSet<Partition>,
+}
+
+/// One transactor.
+struct MemoryProducer {
+    name: ProducerIdentity,
+    /// As the cluster numbers it; given with the opening.
+    epoch: Option<u64>,
+    requests: VecDeque<QueuedRequest>,
+    held_events: VecDeque<ProducerEvent>,
+    events: Vec<ProducerEvent>,
+    /// One of the transaction's records was not taken.
+    has_failed: bool,
+    is_lost: bool,
+    is_dead: bool,
+    /// The marker as it was before the opening, where that is looked at too soon.
+    marker_before_fence: Option<Option<String>>,
+}
+
+enum QueuedRequest {
+    Open,
+    Send(PendingSend),
+    Commit(TxnOffset),
+    Abort,
+}
+
+impl Transactions {
+    pub(super) fn drop_dead_producers(&mut self) {
+        self.producers.retain(|_, line| !line.is_dead);
+    }
+}
+
+impl ClusterState {
+    /// Does what was asked for and can be done.
+    pub(super) fn run_transaction_requests(&mut self) {
+        if self.faults.down || self.faults.hold_sends {
+            return;
+        }
+        let mut lines = std::mem::take(&mut self.transactions.producers);
+        for line in lines.values_mut() {
+            if self.faults.producers_failed {
+                line.fail();
+            }
+            while !line.is_lost
+                && let Some(asked) = line.requests.pop_front()
+            {
+                let happened = self.answer_request(line, asked);
+                line.held_events.push_back(happened);
+            }
+            if !self.faults.hold_reports {
+                line.events.extend(line.held_events.drain(..));
+            }
+        }
+        lines.retain(|_, line| !line.is_dead);
+        self.transactions.producers = lines;
+    }
+
+    fn answer_request(&mut self, line: &mut MemoryProducer, asked: QueuedRequest) -> ProducerEvent {
+        let id = &line.name.transactional_id;
+        if let QueuedRequest::Open = asked {
+            self.end_transaction(id, false);
+            let bearer = self.next_number();
+            self.transactions.ids.entry(id.clone()).or_default().epoch = bearer;
+            line.epoch = Some(bearer);
+            let marker = self.read_marker(&line.name);
+            return ProducerEvent::Opened(line.marker_before_fence.take().unwrap_or(marker));
+        }
+        let bearer = line.epoch.filter(|bearer| {
+            self.transactions
+                .ids
+                .get(id)
+                .is_some_and(|name| name.epoch == *bearer)
+        });
+        let Some(bearer) = bearer else {
+            line.is_lost = true;
+            line.requests.clear();
+            return ProducerEvent::Failed {
+                is_fenced: true,
+                reason: "another bears its name".into(),
+            };
+        };
+        match asked {
+            QueuedRequest::Open => unreachable!("it was answered above"),
+            QueuedRequest::Send(send) => {
+                ProducerEvent::Reports(vec![self.send_in_transaction(line, bearer, send)])
+            }
+            QueuedRequest::Commit(marker) => {
+                assert!(
+                    !line.has_failed,
+                    "a transaction with a record that was not taken is committed"
+                );
+                self.end_transaction(id, true);
+                let ProducerIdentity {
+                    offset_group: group,
+                    partition,
+                    ..
+                } = &line.name;
+                self.groups.entry(group.clone()).or_default().commit_marker(
+                    partition.clone(),
+                    marker.offset,
+                    marker.metadata,
+                );
+                ProducerEvent::Committed
+            }
+            QueuedRequest::Abort => {
+                self.end_transaction(id, false);
+                line.has_failed = false;
+                ProducerEvent::Aborted
+            }
+        }
+    }
+
+    fn read_marker(&self, name: &ProducerIdentity) -> Option<String> {
+        Some(
+            self.groups
+                .get(&name.offset_group)?
+                .commit(&name.partition)?
+                .1
+                .clone(),
+        )
+    }
+
+    fn send_in_transaction(
+        &mut self,
+        line: &mut MemoryProducer,
+        bearer: u64,
+        send: PendingSend,
+    ) -> DeliveryReport {
+        let ticket = send.ticket;
+        let outcome = if line.has_failed {
+            Err(closed("its transaction is to be aborted"))
+        } else {
+            self.store(send, Some(bearer))
+        };
+        let outcome = outcome.map(|partition| {
+            let name = self
+                .transactions
+                .ids
+                .get_mut(&line.name.transactional_id)
+                .expect("a name that is borne");
+            name.written.insert(partition);
+        });
+        line.has_failed |= outcome.is_err();
+        DeliveryReport {
+            ticket,
+            position: None,
+            outcome,
+        }
+    }
+
+    /// Ends the transaction under way of a name.
+    fn end_transaction(&mut self, id: &str, is_committed: bool) {
+        let Some(name) = self.transactions.ids.get_mut(id) else {
+            return;
+        };
+        let (bearer, written) = (name.epoch, std::mem::take(&mut name.written));
+        for partition in written {
+            if let Some(log) = self.log(&partition) {
+                log.end_transaction(bearer, is_committed);
+            }
+        }
+    }
+}
+
+impl MemoryProducer {
+    fn fail(&mut self) {
+        if !self.is_lost {
+            self.is_lost = true;
+            self.requests.clear();
+            // What was answered and not heard is never heard.
+            self.held_events.clear();
+            self.held_events.push_back(ProducerEvent::Failed {
+                is_fenced: false,
+                reason: "the producer has failed for good".into(),
+            });
+        }
+    }
+}
+
+fn closed(detail: &str) -> DeliveryFailure {
+    failure(FailureKind::ClientFailed, Reason::TimedOut, detail)
+}
+
+/// The transactors of one process.
+pub(crate) struct MemoryTransactors {
+    cluster: MemoryCluster,
+    process: u64,
+}
+
+impl MemoryTransactors {
+    pub(super) fn new(cluster: MemoryCluster) -> Self {
+        let process = cluster.update(ClusterState::next_number);
+        Self { cluster, process }
+    }
+
+    fn request(&self, number: u64, asked: QueuedRequest) {
+        self.cluster.update(|state| {
+            if let Some(line) = state
+                .transactions
+                .producers
+                .get_mut(&(self.process, number))
+                .filter(|line| !line.is_lost)
+            {
+                line.requests.push_back(asked);
+            }
+            state.deliver();
+        });
+    }
+
+    fn drop_producers(&self, is_mine: impl Fn(u64) -> bool) {
+        self.cluster.update(|state| {
+            // As with what is sent without a transaction: the network still carries what it has.
+            let in_network = state.faults.hold_sends && !state.faults.down;
+            let process = self.process;
+            let lines = &mut state.transactions.producers;
+            lines
+                .iter_mut()
+                .filter(|((of, number), _)| *of == process && is_mine(*number))
+                .for_each(|(_, line)| line.is_dead = true);
+            lines.retain(|_, line| !line.is_dead || in_network && !line.requests.is_empty());
+        });
+    }
+}
+
+#[async_trait(?Send)]
+impl TransactionalProducers for MemoryTransactors {
+    fn preconnect(&mut self, _: &ProducerIdentity) {}
+
+    fn open(&mut self, number: u64, name: &ProducerIdentity) {
+        self.cluster.update(|state| {
+            let early = fault!(ReadMarkerBeforeFence).then(|| state.read_marker(name));
+            let line = MemoryProducer {
+                name: name.clone(),
+                epoch: None,
+                requests: VecDeque::from([QueuedRequest::Open]),
+                held_events: VecDeque::new(),
+                events: Vec::new(),
+                has_failed: false,
+                is_lost: false,
+                is_dead: false,
+                marker_before_fence: early,
+            };
+            state
+                .transactions
+                .producers
+                .insert((self.process, number), line);
+            state.deliver();
+        });
+    }
+
+    fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        let is_open = self
+            .cluster
+            .state()
+            .transactions
+            .producers
+            .get(&(self.process, number))
+            .is_some_and(|line| !line.is_lost);
+        if !is_open {
+            return SendResult::Failed(closed("the transactor is lost"));
+        }
+        if !is_name(record.topic) {
+            return SendResult::Failed(failure(
+                FailureKind::Rejected,
+                Reason::InvalidTarget,
+                "no topic can have that name",
+            ));
+        }
+        let now = self.cluster.state().clock.now();
+        let stored = LogRecord::new(
+            now,
+            Some(now),
+            (record.key, record.payload),
+            record.all_headers(),
+        );
+        self.request(
+            number,
+            QueuedRequest::Send(PendingSend {
+                topic: record.topic.into(),
+                partition: record.partition,
+                record: stored,
+                ticket,
+                id: None,
+            }),
+        );
+        SendResult::Accepted
+    }
+
+    fn commit(&mut self, number: u64, marker: TxnOffset) {
+        self.request(number, QueuedRequest::Commit(marker));
+    }
+
+    fn abort(&mut self, number: u64) {
+        self.request(number, QueuedRequest::Abort);
+    }
+
+    fn discard(&mut self, number: u64) {
+        self.drop_producers(|of| of == number);
+    }
+
+    /// Dropping it loses nothing: what happened leaves only with the answer.
+    async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
+        let process = self.process;
+        let taken = self.cluster.wait_for(|state| {
+            let mine = state
+                .transactions
+                .producers
+                .range_mut((process, 0)..=(process, u64::MAX))
+                .filter(|(_, line)| !line.is_dead);
+            let happened: Vec<_> = mine
+                .flat_map(|((_, number), line)| {
+                    line.events.drain(..).map(|happened| (*number, happened))
+                })
+                .collect();
+            (!happened.is_empty()).then_some(happened)
+        });
+        taken.await
+    }
+
+    async fn close(&mut self) {
+        self.drop_producers(|_| true);
+    }
+}
+
+impl Drop for MemoryTransactors {
+    fn drop(&mut self) {
+        self.drop_producers(|_| true);
+    }
+}

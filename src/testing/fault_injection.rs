@@ -1,0 +1,153 @@
+//! Faults that tests inject into production code. Each one breaks one rule of the shard protocol.
+//!
+//! Production code asks `fault!(Name)` on the line that the fault breaks. In the shipped binary the
+//! macro is the constant `false`, so the compiler removes the faulty branch. A test injects the
+//! fault with [`with`] and shows that a checker catches it.
+
+#[cfg(not(test))]
+macro_rules! fault {
+    ($name:ident) => {
+        false
+    };
+}
+
+#[cfg(test)]
+macro_rules! fault {
+    ($name:ident) => {
+        $crate::testing::fault_injection::is_injected(
+            $crate::testing::fault_injection::InjectedFault::$name,
+        )
+    };
+}
+
+#[cfg(test)]
+pub(crate) use injected::{is_injected, with};
+
+/// One broken rule.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InjectedFault {
+    // Store.
+    /// An append does not compare its first offset with the watermark (I2).
+    AppendWithoutCompare,
+    /// An append accepts a batch that starts after the watermark (I2).
+    AppendAcceptsGap,
+    /// The claim of a new lease holder moves the claimed pair back (I5).
+    ClaimMovesBack,
+    /// Runs with the same number of messages get the same name (I3).
+    ReuseRunNames,
+    /// The tail is read by the number of runs instead of by offset.
+    TailByRunCount,
+
+    // Ingress.
+    /// After a store loss, reading starts at the committed offset instead of the lowest pending one.
+    RestartAtCommittedOffset,
+    /// The ingress assumes that an idle shard is still idle, although its watermark has changed.
+    IngressAssumesIdleShard,
+    /// The ingress sends messages without a delay itself, past the shard.
+    IngressSendsDirectly,
+    /// Records that a consumer reads a second time are stored a second time.
+    StoreRereadRecords,
+    /// A recreated source is treated as the old one.
+    IgnoreSourceRecreation,
+    /// The offset that was committed for a deleted source is used for its successor.
+    UseOldCommitAfterRecreation,
+
+    // Loading and claiming.
+    /// The timer assumes that every shard is idle and never reads its tail.
+    TimerAssumesIdleShard,
+    /// The timer does not notice that the watermark went back.
+    IgnoreRollback,
+    /// The timer does not notice that the store went back and was filled again.
+    IgnoreRefilledRollback,
+    /// The timer claims while the watermark of the store is behind the one it has seen.
+    ClaimWhileStoreIsBehind,
+    /// A message that is stored behind the cursor is not delivered.
+    SkipLateMessages,
+    /// A run is deleted when it is claimed instead of when it is delivered (I4).
+    DeleteRunsAtClaim,
+    /// The timer counts the same outcomes again with the next delivered pair.
+    CountOutcomesTwice,
+    /// After a takeover, the timer counts none of the messages that it delivers.
+    CountNothingAfterTakeover,
+
+    // Delivery.
+    /// The due time is not checked again when a message is sent.
+    NoDueCheckAtSend,
+    /// The due time is not checked again when a message is sent a second time.
+    NoDueCheckAtResend,
+    /// Records are sent without the id by which a NATS stream drops duplicates.
+    SendWithoutMessageId,
+
+    // Compaction.
+    /// A rewrite leaves one message out.
+    CompactionDropsMessage,
+    /// A rewrite writes messages twice.
+    CompactionDuplicatesMessages,
+    /// Runs that are being loaded are rewritten.
+    CompactRunsBeingLoaded,
+    /// The new runs of a rewrite are loaded before the rewrite is acknowledged.
+    LoadRunsBeingReplaced,
+    /// The timer forgets that a run from which it still has to read was replaced.
+    ForgetReplacedRun,
+    /// A shard is not loaded further until the compactor has scanned it.
+    LoadWaitsForCompactor,
+
+    // Leases.
+    /// A worker that was frozen or disconnected does not check whether its lease has expired.
+    IgnoreLeaseExpiry,
+    /// A worker releases a shard while claimed messages are in flight.
+    ReleaseWithClaimInFlight,
+    /// A worker releases a shard without storing its last delivered pair.
+    ReleaseWithoutDelivered,
+    /// A worker assigns shards as if it were the only live worker.
+    AssignByOwnList,
+    /// A worker acquires shards that are assigned to other workers.
+    AcquireUnassignedShards,
+
+    // Exactly-once delivery.
+    /// A new owner reads the marker before it fences the old owner.
+    ReadMarkerBeforeFence,
+    /// The marker is not written in the transaction of the messages that it covers.
+    MarkerOutsideTransaction,
+    /// The marker holds the cursor without the watermark.
+    MarkerWithoutWatermark,
+    /// A new owner continues from the delivered pair of the store instead of the marker.
+    IgnoreMarker,
+    /// After a commit with an unknown outcome, messages are sent again without reading the marker.
+    ResendAfterUnknownCommit,
+    /// A late message that is stored before the messages in a transaction counts as delivered with them.
+    TreatLateAsDelivered,
+    /// The delivered pair is stored while a commit that starts before it is in flight.
+    AcknowledgeDuringCommit,
+    /// Messages of an aborted transaction are not delivered again.
+    ForgetAbortedMessages,
+}
+
+#[cfg(test)]
+mod injected {
+    use super::InjectedFault;
+    use std::cell::Cell;
+
+    // One bit for each fault that is injected on this thread.
+    thread_local!(static INJECTED: Cell<u64> = const { Cell::new(0) });
+
+    pub(crate) fn is_injected(fault: InjectedFault) -> bool {
+        INJECTED.get() & bit(fault) != 0
+    }
+
+    /// Injects exactly these faults on this thread while `body` runs.
+    pub(crate) fn with<T>(
+        faults: impl IntoIterator<Item = InjectedFault>,
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let before = INJECTED.replace(faults.into_iter().fold(0, |all, fault| all | bit(fault)));
+        let result = body();
+        INJECTED.set(before);
+        result
+    }
+
+    fn bit(fault: InjectedFault) -> u64 {
+        1 << fault as u32
+    }
+}

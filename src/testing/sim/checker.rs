@@ -1,0 +1,166 @@
+//! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults, and everywhere in exactly-once). It sees
+//! what a reader of committed records does.
+
+use crate::store::{Balance, OutcomeCounts};
+use crate::testing::sim::workload::{Sent, SentKind};
+use crate::testing::sim::world::{ABORTED, Arrival, SimDelivery, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Longer than any delay, lease and retry of a simulation together.
+const SETTLING: Duration = Duration::from_secs(120);
+
+/// Waits until all has settled and answers the promises that were broken.
+pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
+    let end = tokio::time::Instant::now() + SETTLING;
+    while tokio::time::Instant::now() < end && !missing(world, sent).is_empty() {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    // What would come twice comes soon after.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let arrivals = arrivals_by_uid(world);
+    let mut broken = missing(world, sent);
+    world.check_ledgers();
+    if !world.store_lost_writes() {
+        broken.extend(ledgers(world, sent));
+    }
+    broken.extend(world.take_violations());
+    broken.extend(early(world, sent));
+    broken.extend(
+        arrivals
+            .get(ABORTED)
+            .map(|came| format!("of an aborted transaction: {came:?}")),
+    );
+    for message in sent {
+        let came = arrivals
+            .get(message.uid.as_str())
+            .map_or(&[][..], Vec::as_slice);
+        broken.extend(violations(world, message, came));
+    }
+    broken
+}
+
+/// When all is settled nothing is pending, and the ledgers say what arrived.
+pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
+    let balances = world.balances();
+    let is_closed = |balance: &Balance| {
+        balance.difference == 0 && balance.pending == 0 && !balance.is_uncertain
+    };
+    let mut wrong: Vec<_> = balances
+        .iter()
+        .filter(|balance| !is_closed(balance))
+        .map(|balance| format!("a ledger is open: {balance:?}"))
+        .collect();
+    if !world.may_have_duplicates() {
+        let mut told = OutcomeCounts::default();
+        balances
+            .iter()
+            .for_each(|balance| told.add(balance.outcomes));
+        let accepted: u64 = balances.iter().map(|balance| balance.accepted).sum();
+        let (dead, delivered): (Vec<_>, Vec<_>) = world
+            .arrivals()
+            .into_iter()
+            .partition(|arrival| arrival.is_dead);
+        let messages = sent
+            .iter()
+            .filter(|sent| !matches!(sent.kind, SentKind::Cancel { .. }))
+            .count();
+        let cancelled = sent.iter().filter(|sent| world.was_cancelled(sent)).count();
+        let ledger = [
+            told.delivered,
+            told.dead_lettered,
+            told.cancelled,
+            accepted - told.retried,
+        ];
+        let seen = [delivered.len(), dead.len(), cancelled, messages].map(|count| count as u64);
+        if ledger != seen {
+            wrong.push(format!("the ledgers tell {ledger:?} (delivered, dead-lettered, cancelled, accepted), and there were {seen:?}"));
+        }
+    }
+    wrong
+}
+
+fn arrivals_by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
+    let mut arrivals: BTreeMap<String, Vec<Arrival>> = BTreeMap::new();
+    for arrival in world.arrivals() {
+        arrivals
+            .entry(arrival.uid.clone())
+            .or_default()
+            .push(arrival);
+    }
+    arrivals
+}
+
+/// What was accepted and neither arrived nor was cancelled.
+fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
+    let arrived: BTreeSet<_> = world
+        .arrivals()
+        .into_iter()
+        .map(|arrival| arrival.uid)
+        .collect();
+    let is_missing = |message: &&Sent| {
+        let is_expected = !matches!(message.kind, SentKind::Cancel { .. });
+        is_expected
+            && !arrived.contains(&message.uid)
+            && !world.was_cancelled(message)
+            && !world.streams().was_purged(&message.uid)
+    };
+    sent.iter()
+        .filter(is_missing)
+        .map(|message| format!("lost: {message:?}"))
+        .collect()
+}
+
+/// What was handed over before its due by the clock of the process that did so.
+fn early(world: &World, sent: &[Sent]) -> Vec<String> {
+    let due = |sent: &Sent| match sent.kind {
+        SentKind::Delayed { due, .. } | SentKind::Large { due } => Some((sent.uid.clone(), due)),
+        _ => None,
+    };
+    let dues: BTreeMap<String, i64> = sent.iter().filter_map(due).collect();
+    let is_early = |handed: &&SimDelivery| {
+        dues.get(&handed.uid)
+            .is_some_and(|due| *due > handed.own_at)
+    };
+    world
+        .deliveries()
+        .iter()
+        .filter(is_early)
+        .map(|handed| format!("early by its own clock: {handed:?}"))
+        .collect()
+}
+
+fn violations(world: &World, message: &Sent, came: &[Arrival]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match &message.kind {
+        SentKind::Delayed { .. } | SentKind::Relay => {
+            wrong.extend(
+                came.iter()
+                    .filter(|arrival| arrival.is_dead)
+                    .map(|arrival| format!("dead-lettered: {message:?} {arrival:?}")),
+            );
+        }
+        SentKind::Large { .. } | SentKind::Refused => {
+            wrong.extend(
+                came.iter()
+                    .filter(|arrival| !arrival.is_dead)
+                    .map(|arrival| format!("delivered: {message:?} {arrival:?}")),
+            );
+        }
+        SentKind::Cancel { .. } => wrong.extend(
+            came.iter()
+                .map(|arrival| format!("a cancel was delivered: {message:?} {arrival:?}")),
+        ),
+    }
+    if !world.may_have_duplicates() && came.len() > 1 {
+        wrong.push(format!("twice, without a fault: {message:?} {came:?}"));
+    } else if (world.is_exactly_once() || world.streams().forbid_duplicates()) && came.len() > 1 {
+        wrong.push(format!("twice: {message:?} {came:?}"));
+    }
+    if !world.store_lost_writes() && world.was_cancelled(message) && !came.is_empty() {
+        wrong.push(format!(
+            "delivered after its cancel was confirmed: {message:?} {came:?}"
+        ));
+    }
+    wrong
+}

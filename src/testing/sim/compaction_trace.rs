@@ -1,0 +1,120 @@
+//! Which levels of the outer wheel the stored messages of a simulation pass through: where each was stored first, and where it was put by each
+//! rewrite.
+
+use crate::model::{Cursor, Level, ShardId};
+use crate::run::{Run, RunDecoder};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct CompactionTrace {
+    is_on: Cell<bool>,
+    paths: RefCell<BTreeMap<(ShardId, Cursor), Vec<Level>>>,
+}
+
+impl CompactionTrace {
+    /// From now on; it takes its time.
+    fn start(&self) {
+        self.is_on.set(true);
+    }
+
+    /// Runs were stored.
+    pub(crate) fn record(&self, shard: &ShardId, runs: &[Run]) {
+        let (mut decoder, mut paths) = (RunDecoder::new(), self.paths.borrow_mut());
+        for run in runs.iter().filter(|_| self.is_on.get()) {
+            let loaded = decoder
+                .decode(run.name.clone(), run.slice, &run.bytes)
+                .expect("it was just written");
+            for index in 0..loaded.len() {
+                let path = paths
+                    .entry((shard.clone(), loaded.place(index)))
+                    .or_default();
+                if path.last() != Some(&run.slice.level) {
+                    path.push(run.slice.level);
+                }
+            }
+        }
+    }
+
+    /// How many messages took each way.
+    fn paths_taken(&self) -> BTreeMap<Vec<Level>, usize> {
+        let mut ways = BTreeMap::new();
+        self.paths
+            .borrow()
+            .values()
+            .for_each(|path| *ways.entry(path.clone()).or_default() += 1);
+        ways
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Level, Partition};
+    use crate::testing::sim::process::Process;
+    use crate::testing::sim::scenarios::compactor_stopped::{ON_TIME, block_on_paused, lateness};
+    use crate::testing::sim::world::{SOURCE, World};
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    const SECOND: i64 = 1_000;
+    const MINUTE: i64 = 60 * SECOND;
+    const HOUR: i64 = 60 * MINUTE;
+
+    /// What came of messages for three hours of the next day, in which they are thin when they are stored, and together more than can be loaded
+    /// at once: the ways they took. All of them are on time.
+    fn to_the_next_day(is_rewritten: bool) -> BTreeMap<Vec<Level>, usize> {
+        block_on_paused(async {
+            let world = World::with_partitions(1).with_real_levels();
+            world.compaction_trace().start();
+            let mut process = Process::start(&world, &mut StdRng::seed_from_u64(1));
+            process.control.compactor.set(!is_rewritten);
+            let (partition, start) = (Partition::new(SOURCE, 0), world.now().as_millis());
+            // What is relayed shows how large messages are.
+            (0..20).for_each(|_| _ = world.produce(&partition, "relayed", &[]));
+            for batch in 0..16 {
+                for number in 0..60 {
+                    let due = ((start + 27 * HOUR) / HOUR + 1) * HOUR
+                        + 3 * MINUTE * number
+                        + 11 * SECOND * batch;
+                    world.produce(
+                        &partition,
+                        &format!("{number} {due}"),
+                        &[("postdate-at", due.to_string())],
+                    );
+                }
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            tokio::time::sleep(Duration::from_secs(30 * 3_600)).await;
+            let late = lateness(&world);
+            process.control.compactor.set(false);
+            assert!(process.stop().await);
+            assert_eq!(late.len(), 960);
+            assert!(
+                late.iter().all(|late| ON_TIME.contains(late)),
+                "{:?} ms late",
+                late.iter().max()
+            );
+            world.compaction_trace().paths_taken()
+        })
+    }
+
+    #[test]
+    fn what_waits_for_the_next_day_is_brought_by_the_rewriter_from_far_over_its_day_and_its_hour_to_its_minute()
+     {
+        let ways = to_the_next_day(true);
+        let all = vec![Level::Far, Level::Day, Level::Hour, Level::Minute];
+        assert_eq!(ways, BTreeMap::from([(vec![Level::Now], 20), (all, 960)]));
+    }
+
+    #[test]
+    fn without_the_rewriter_it_stays_far_until_it_is_delivered_on_time() {
+        let ways = to_the_next_day(false);
+        assert_eq!(
+            ways,
+            BTreeMap::from([(vec![Level::Now], 20), (vec![Level::Far], 960)])
+        );
+    }
+}

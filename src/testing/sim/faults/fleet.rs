@@ -1,0 +1,274 @@
+//! What happens to a simulated fleet, a step after the other: processes come and go, and to one or to all of them something is done.
+
+use crate::testing::sim::faults::network::CutMode;
+use crate::testing::sim::fleet::Fleet;
+use crate::testing::sim::world::GROUP;
+use rand::RngExt;
+use std::time::Duration;
+
+const WORKERS_MAX: usize = 4;
+
+/// What happens to a fleet besides processes that come and go as planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FleetFaults {
+    None,
+    /// Kills, freezes, cuts, outages, producers that fail, and clocks.
+    All,
+    /// These, and a store that goes back, or loses everything.
+    StoreLoses,
+    /// All these, and leases of the source that run out, on streams.
+    Streams,
+    /// Where messages are delivered exactly once, kills and all that, and a network that holds what is sent.
+    ExactlyOnce,
+    /// These, and a store that goes back, or loses everything.
+    ExactlyOnceStoreLoses,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Rest,
+    Join,
+    Leave,
+    Kill,
+    Freeze,
+    CutFromStore,
+    CutFromBrokers,
+    FailProducers,
+    SetClock,
+    StoreOutage,
+    RollBack,
+    Wipe,
+    Lapse,
+    RemakeConsumers,
+    HoldSends,
+    FreezeUnheard,
+}
+
+const PLANNED: &[Step] = &[Step::Rest, Step::Join, Step::Join, Step::Leave];
+const FAULTS: &[Step] = &[
+    Step::Kill,
+    Step::Freeze,
+    Step::Freeze,
+    Step::CutFromStore,
+    Step::CutFromBrokers,
+    Step::FailProducers,
+    Step::SetClock,
+    Step::SetClock,
+    Step::StoreOutage,
+];
+const STORE_LOSES: &[Step] = &[Step::RollBack, Step::Wipe];
+const STREAMS: &[Step] = &[Step::Lapse, Step::Lapse, Step::RemakeConsumers];
+const NETWORK: &[Step] = &[Step::HoldSends, Step::FreezeUnheard];
+
+impl FleetFaults {
+    pub(crate) fn is_exactly_once(self) -> bool {
+        matches!(self, Self::ExactlyOnce | Self::ExactlyOnceStoreLoses)
+    }
+
+    fn steps(self) -> Vec<Step> {
+        let steps: &[&[Step]] = match self {
+            Self::None => &[PLANNED],
+            Self::All => &[PLANNED, FAULTS],
+            Self::StoreLoses => &[PLANNED, FAULTS, STORE_LOSES],
+            Self::Streams => &[PLANNED, FAULTS, STORE_LOSES, STREAMS],
+            Self::ExactlyOnce => &[PLANNED, FAULTS, NETWORK],
+            Self::ExactlyOnceStoreLoses => &[PLANNED, FAULTS, NETWORK, STORE_LOSES],
+        };
+        steps.concat()
+    }
+}
+
+impl Fleet {
+    pub(crate) async fn step(&mut self, trouble: FleetFaults) {
+        self.world.take_snapshot();
+        let steps = trouble.steps();
+        match steps[self.random.random_range(0..steps.len())] {
+            Step::Rest => {}
+            Step::Join if self.processes.len() < WORKERS_MAX => self.join(),
+            Step::Leave if self.processes.len() > 1 => self.leave().await,
+            Step::Kill if self.processes.len() > 1 => {
+                let at = self.random_index();
+                self.kill(at, "is killed").await;
+            }
+            Step::Join | Step::Leave | Step::Kill => {}
+            Step::Freeze => {
+                let at = self.random_index();
+                self.freeze(at, "is frozen").await;
+            }
+            Step::CutFromStore => self.cut_from_store().await,
+            Step::CutFromBrokers => self.cut_from_brokers().await,
+            Step::FailProducers => self.fail_producers().await,
+            Step::SetClock => {
+                let (at, off) = (self.random_index(), self.random.random_range(-1_200..1_200));
+                self.set_clock(at, off);
+            }
+            Step::StoreOutage => self.store_outage().await,
+            Step::RollBack => self.world.roll_back(&mut self.random),
+            Step::Wipe if self.random.random_bool(0.4) => self.world.wipe(),
+            Step::Wipe => {}
+            Step::Lapse => {
+                self.world.expire_source_lease(&mut self.random);
+                self.pause(3_000).await;
+                self.world.notify_expired_lease();
+            }
+            Step::RemakeConsumers => self.world.remake_consumers(),
+            Step::HoldSends => self.hold_sends().await,
+            Step::FreezeUnheard => {
+                self.world.hold_reports(true);
+                self.pause(1_000).await;
+                let at = self.random_index();
+                self.freeze(at, "is frozen, with reports under way").await;
+            }
+        }
+    }
+
+    pub(crate) async fn pause(&mut self, most: u64) {
+        tokio::time::sleep(Duration::from_millis(self.random.random_range(20..most))).await;
+    }
+
+    fn random_index(&mut self) -> usize {
+        self.random.random_range(0..self.processes.len())
+    }
+
+    /// Answers which process it is, and when.
+    fn note(&self, at: usize, what: &str) -> (usize, i64) {
+        let process = self.processes[at].control.number;
+        self.world.note(format!("process {process} {what}"));
+        (process, self.world.elapsed())
+    }
+
+    fn set_clock(&self, at: usize, off: i64) {
+        self.note(
+            at,
+            &format!("has a clock from here on that is {off} ms off"),
+        );
+        self.processes[at].control.clock.set_offset(off);
+    }
+
+    async fn leave(&mut self) {
+        let at = self.random_index();
+        let (process, _) = self.note(at, "is to stop");
+        let mut leaving = self.processes.remove(at);
+        if !leaving.stop().await {
+            self.world
+                .report_violation(format!("process {process} did not stop in time"));
+        }
+    }
+
+    async fn kill(&mut self, at: usize, what: &str) {
+        let (process, now) = self.note(at, what);
+        self.allow_duplicates(process, now);
+        let mut dead = self.processes.remove(at);
+        dead.kill(&self.world).await;
+    }
+
+    /// For a while. Reports that were held back come before it goes on.
+    async fn freeze(&mut self, at: usize, what: &str) {
+        let (process, now) = self.note(at, what);
+        self.allow_duplicates(process, now);
+        self.processes[at].control.freeze(true);
+        self.pause(3_000).await;
+        self.world.hold_reports(false);
+        self.note(at, "goes on");
+        self.processes[at].control.freeze(false);
+    }
+
+    async fn cut_from_store(&mut self) {
+        let at = self.random_index();
+        let (process, from) = self.note(at, "is cut off from the store");
+        self.allow_duplicates(process, from);
+        self.processes[at].control.is_cut_from_store.set(true);
+        self.pause(3_000).await;
+        let (_, until) = self.note(at, "is connected again");
+        self.allow_duplicates(process, until);
+        self.processes[at].control.is_cut_from_store.set(false);
+    }
+
+    /// One process reads nothing, learns nothing of the brokers and sends nothing, and the others go on.
+    async fn cut_from_brokers(&mut self) {
+        let (at, cut) = (
+            self.random_index(),
+            if self.random.random_bool(0.5) {
+                CutMode::Fails
+            } else {
+                CutMode::Hangs
+            },
+        );
+        let (process, from) = self.note(
+            at,
+            &format!("is cut off from the brokers, and what it asks {cut:?}"),
+        );
+        let link = self.processes[at].control.network.clone();
+        link.cut(cut);
+        self.pause(1_500).await;
+        let is_expelled = self.random.random_bool(0.5);
+        if is_expelled {
+            self.note(at, "has not been heard of for a session");
+            self.world.cluster().expire_silently(GROUP, at);
+        }
+        self.pause(1_500).await;
+        match self.random.random_range(0..5) {
+            0 if self.processes.len() > 1 => {
+                self.kill(at, "is killed, cut off from the brokers").await
+            }
+            1 => self.freeze(at, "is frozen, cut off from the brokers").await,
+            _ => {}
+        }
+        self.world
+            .note(format!("process {process} would reach the brokers again"));
+        link.heal();
+        if is_expelled {
+            self.world.cluster().notify_expired();
+        }
+        self.allow_duplicates(process, from);
+    }
+
+    /// What is under way from a process is to be sent again, by a clock that has stepped back meanwhile.
+    async fn fail_producers(&mut self) {
+        let at = self.random_index();
+        let (process, from) = self.note(at, "is cut off from the brokers, and what it asks hangs");
+        let link = self.processes[at].control.network.clone();
+        link.cut(CutMode::Hangs);
+        self.pause(700).await;
+        self.note(at, "has producers that fail for good");
+        link.fail_producers();
+        let off = self.random.random_range(-1_500..0);
+        self.set_clock(at, off);
+        self.pause(700).await;
+        self.note(at, "has new producers and reaches the brokers again");
+        link.heal();
+        self.allow_duplicates(process, from);
+    }
+
+    async fn store_outage(&mut self) {
+        let (from, all): (_, Vec<usize>) = (
+            self.world.elapsed(),
+            self.processes
+                .iter()
+                .map(|process| process.control.number)
+                .collect(),
+        );
+        self.world.store_down(true);
+        self.pause(3_000).await;
+        if self.processes.len() > 1 && self.random.random_bool(0.3) {
+            let at = self.random_index();
+            self.kill(at, "is killed, while the store does not answer")
+                .await;
+            self.pause(1_000).await;
+        }
+        self.world.store_down(false);
+        all.into_iter()
+            .for_each(|process| self.allow_duplicates(process, from));
+    }
+
+    async fn hold_sends(&mut self) {
+        self.world.hold_sends(true);
+        self.pause(1_000).await;
+        if self.processes.len() > 1 && self.random.random_bool(0.5) {
+            let at = self.random_index();
+            self.kill(at, "is killed, with sends in the network").await;
+            self.pause(2_000).await;
+        }
+        self.world.hold_sends(false);
+    }
+}

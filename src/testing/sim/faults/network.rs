@@ -1,0 +1,154 @@
+//! What leads from one process of a simulated fleet to the brokers: it can be cut, and its producers can fail. While it is cut, what is asked
+//! fails or is not answered, nothing is read, and what is sent waits in its client (`client`).
+
+use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
+use crate::model::{Offset, Partition};
+use async_trait::async_trait;
+use std::cell::Cell;
+use std::rc::Rc;
+use tokio::sync::Notify;
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Network {
+    cut: Cell<Option<CutMode>>,
+    have_producers_failed: Cell<bool>,
+    /// How often they did.
+    failures: Cell<u64>,
+    changed: Notify,
+}
+
+/// What becomes of questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutMode {
+    Fails,
+    Hangs,
+}
+
+impl Network {
+    pub(crate) fn cut(&self, cut: CutMode) {
+        self.cut.set(Some(cut));
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn heal(&self) {
+        self.cut.set(None);
+        self.have_producers_failed.set(false);
+        self.changed.notify_waiters();
+    }
+
+    /// Producers fail for good, and what is in them; none can be made before all heals.
+    pub(crate) fn fail_producers(&self) {
+        self.have_producers_failed.set(true);
+        self.failures.set(self.failures.get() + 1);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get().is_some()
+    }
+
+    pub(crate) fn have_producers_failed(&self) -> bool {
+        self.have_producers_failed.get()
+    }
+
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// Waits until something is cut, heals or fails.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    async fn until_healed(&self) {
+        while self.is_cut() {
+            self.changed().await;
+        }
+    }
+
+    async fn ask<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.cut.get() == Some(CutMode::Fails) {
+            return Err(Error::Unavailable(
+                "the process is cut off from the brokers".to_owned(),
+            ));
+        }
+        self.until_healed().await;
+        call.await
+    }
+}
+
+/// A source or a catalog at the near end of a link.
+pub(crate) struct OverNetwork<T: ?Sized> {
+    pub(crate) link: Rc<Network>,
+    pub(crate) port: Box<T>,
+}
+
+#[async_trait(?Send)]
+impl Source for OverNetwork<dyn Source> {
+    async fn next_event(&mut self) -> Result<Event, Error> {
+        loop {
+            self.link.until_healed().await;
+            // Both arms are safe to drop: what a source answers is taken only with the answer.
+            tokio::select! {
+                biased;
+                () = self.link.changed() => {}
+                event = self.port.next_event() => return event,
+            }
+        }
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.link.ask(self.port.describe(partitions)).await
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.link
+            .ask(self.port.committed_metadata(partitions))
+            .await
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        self.port.start(partition, from, epoch);
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        self.port.stop(partition);
+    }
+
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.port.known_end(partition)
+    }
+
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.link.ask(self.port.commit(commits)).await
+    }
+
+    async fn close(&mut self) {
+        self.port.close().await;
+    }
+}
+
+#[async_trait(?Send)]
+impl Catalog for OverNetwork<dyn Catalog> {
+    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+        self.link.ask(self.port.partitions(topics)).await
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.link
+            .ask(self.port.committed_metadata(group, partitions))
+            .await
+    }
+
+    async fn close(&mut self) {
+        self.port.close().await;
+    }
+}

@@ -1,0 +1,332 @@
+//! Producers at the near end of a link: what is sent while that is cut waits here, and goes out when it heals; what the brokers tell is not
+//! heard before. When producers fail, nobody knows what became of what was under way.
+
+use crate::broker::{
+    DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
+    SendResult, Target, TransactionalProducers, TxnOffset,
+};
+use crate::model::{Headers, Reason};
+use crate::testing::broker::memory::{MemoryTarget, MemoryTransactors};
+use crate::testing::sim::faults::network::Network;
+use crate::testing::sim::world::World;
+use async_trait::async_trait;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// Records that a client takes before the first of them is reported on.
+const IN_CLIENT_MAX: usize = 1_000;
+
+/// What a record is, as long as it waits.
+struct WaitingRecord {
+    topic: String,
+    partition: Option<i32>,
+    key: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    headers: Vec<u8>,
+    stays: fn(&[u8]) -> bool,
+    extra: Vec<(String, Vec<u8>)>,
+}
+
+impl WaitingRecord {
+    fn new(record: &OutgoingRecord<'_>) -> Self {
+        Self {
+            topic: record.topic.to_owned(),
+            partition: record.partition,
+            key: record.key.map(<[u8]>::to_vec),
+            payload: record.payload.map(<[u8]>::to_vec),
+            headers: record.headers.as_block().to_vec(),
+            stays: record.keep_header,
+            extra: record
+                .extra_headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.to_vec()))
+                .collect(),
+        }
+    }
+
+    fn send(&self, send: impl FnOnce(&OutgoingRecord<'_>) -> SendResult) -> SendResult {
+        let extra: Vec<(&str, &[u8])> = self
+            .extra
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_slice()))
+            .collect();
+        send(&OutgoingRecord {
+            topic: &self.topic,
+            partition: self.partition,
+            key: self.key.as_deref(),
+            payload: self.payload.as_deref(),
+            headers: Headers::from_block(&self.headers),
+            keep_header: self.stays,
+            extra_headers: &extra,
+        })
+    }
+}
+
+fn closed() -> DeliveryFailure {
+    DeliveryFailure {
+        kind: FailureKind::ClientFailed,
+        reason: Reason::TimedOut,
+        detail: "the producer has failed for good".to_owned(),
+    }
+}
+
+fn failed(ticket: u64, failure: DeliveryFailure) -> DeliveryReport {
+    DeliveryReport {
+        ticket,
+        position: None,
+        outcome: Err(failure),
+    }
+}
+
+/// A target.
+pub(crate) struct NetworkProducer {
+    world: World,
+    link: Rc<Network>,
+    target: MemoryTarget,
+    /// Of the link, when the target was made.
+    failures: u64,
+    waiting: VecDeque<(WaitingRecord, u64)>,
+    /// Tickets of what went out and was not reported on.
+    sent: BTreeSet<u64>,
+    reports: Vec<DeliveryReport>,
+}
+
+impl NetworkProducer {
+    pub(crate) fn new(world: &World, link: &Rc<Network>) -> Self {
+        Self {
+            world: world.clone(),
+            link: link.clone(),
+            target: world.cluster().target(IN_CLIENT_MAX),
+            failures: link.failures(),
+            waiting: VecDeque::new(),
+            sent: BTreeSet::new(),
+            reports: Vec::new(),
+        }
+    }
+
+    /// What has failed is replaced, and what waits goes out, if that can be.
+    fn resume(&mut self) {
+        if self.failures != self.link.failures() {
+            self.failures = self.link.failures();
+            self.target = self.world.cluster().target(IN_CLIENT_MAX);
+            let lost = std::mem::take(&mut self.sent)
+                .into_iter()
+                .chain(self.waiting.drain(..).map(|(_, ticket)| ticket));
+            self.reports
+                .extend(lost.map(|ticket| failed(ticket, closed())));
+        }
+        while !self.link.is_cut()
+            && let Some((record, ticket)) = self.waiting.pop_front()
+        {
+            match record.send(|record| self.target.send(record, ticket)) {
+                SendResult::Accepted => _ = self.sent.insert(ticket),
+                SendResult::Failed(failure) => self.reports.push(failed(ticket, failure)),
+                SendResult::QueueFull => unreachable!("it holds no more than its target takes"),
+            }
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Target for NetworkProducer {
+    fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        self.resume();
+        if self.link.have_producers_failed() {
+            return SendResult::Failed(closed());
+        }
+        if self.waiting.len() + self.sent.len() >= IN_CLIENT_MAX {
+            return SendResult::QueueFull;
+        }
+        if self.link.is_cut() {
+            self.waiting.push_back((WaitingRecord::new(record), ticket));
+            return SendResult::Accepted;
+        }
+        let sent = self.target.send(record, ticket);
+        if sent == SendResult::Accepted {
+            self.sent.insert(ticket);
+        }
+        sent
+    }
+
+    /// Dropping it loses nothing: reports leave only with the answer.
+    async fn next_reports(&mut self) -> Vec<DeliveryReport> {
+        loop {
+            self.resume();
+            if !self.reports.is_empty() {
+                return std::mem::take(&mut self.reports);
+            }
+            let is_cut = self.link.is_cut();
+            tokio::select! {
+                biased;
+                () = self.link.changed() => {}
+                reports = self.target.next_reports(), if !is_cut => {
+                    reports.iter().for_each(|report| _ = self.sent.remove(&report.ticket));
+                    return reports;
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        self.target.close().await;
+    }
+}
+
+enum QueuedRequest {
+    Open(ProducerIdentity),
+    Send(WaitingRecord, u64),
+    Commit(TxnOffset),
+    Abort,
+}
+
+/// Transactors.
+pub(crate) struct NetworkTransactions {
+    link: Rc<Network>,
+    transactors: MemoryTransactors,
+    failures: u64,
+    waiting: VecDeque<(u64, QueuedRequest)>,
+    /// Those that were opened and are neither lost nor given up.
+    open: BTreeSet<u64>,
+    events: Vec<(u64, ProducerEvent)>,
+}
+
+impl NetworkTransactions {
+    pub(crate) fn new(world: &World, link: &Rc<Network>) -> Self {
+        Self {
+            link: link.clone(),
+            transactors: world.cluster().transactors(),
+            failures: link.failures(),
+            waiting: VecDeque::new(),
+            open: BTreeSet::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn fail(&mut self, number: u64) {
+        self.transactors.discard(number);
+        self.events.push((
+            number,
+            ProducerEvent::Failed {
+                is_fenced: false,
+                reason: closed().detail,
+            },
+        ));
+    }
+
+    fn resume(&mut self) {
+        if self.failures != self.link.failures() {
+            self.failures = self.link.failures();
+            self.waiting.clear();
+            std::mem::take(&mut self.open)
+                .into_iter()
+                .for_each(|number| self.fail(number));
+        }
+        while !self.link.is_cut()
+            && let Some((number, asked)) = self.waiting.pop_front()
+        {
+            self.forward(number, asked);
+        }
+    }
+
+    fn forward(&mut self, number: u64, asked: QueuedRequest) {
+        match asked {
+            QueuedRequest::Open(name) => self.transactors.open(number, &name),
+            QueuedRequest::Send(record, ticket) => {
+                if let SendResult::Failed(failure) =
+                    record.send(|record| self.transactors.send(number, record, ticket))
+                {
+                    self.events.push((
+                        number,
+                        ProducerEvent::Reports(vec![failed(ticket, failure)]),
+                    ));
+                }
+            }
+            QueuedRequest::Commit(marker) => self.transactors.commit(number, marker),
+            QueuedRequest::Abort => self.transactors.abort(number),
+        }
+    }
+
+    fn request(&mut self, number: u64, asked: QueuedRequest) {
+        self.resume();
+        if !self.open.contains(&number) {
+            return;
+        }
+        if self.link.is_cut() {
+            self.waiting.push_back((number, asked))
+        } else {
+            self.forward(number, asked)
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl TransactionalProducers for NetworkTransactions {
+    fn preconnect(&mut self, name: &ProducerIdentity) {
+        self.transactors.preconnect(name);
+    }
+
+    fn open(&mut self, number: u64, name: &ProducerIdentity) {
+        self.resume();
+        if self.link.have_producers_failed() {
+            return self.fail(number);
+        }
+        self.open.insert(number);
+        self.request(number, QueuedRequest::Open(name.clone()));
+    }
+
+    fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
+        self.resume();
+        if !self.open.contains(&number) {
+            return SendResult::Failed(closed());
+        }
+        if !self.link.is_cut() {
+            return self.transactors.send(number, record, ticket);
+        }
+        self.waiting.push_back((
+            number,
+            QueuedRequest::Send(WaitingRecord::new(record), ticket),
+        ));
+        SendResult::Accepted
+    }
+
+    fn commit(&mut self, number: u64, marker: TxnOffset) {
+        self.request(number, QueuedRequest::Commit(marker));
+    }
+
+    fn abort(&mut self, number: u64) {
+        self.request(number, QueuedRequest::Abort);
+    }
+
+    /// What was in it stays open at the brokers until the next of its name.
+    fn discard(&mut self, number: u64) {
+        self.open.remove(&number);
+        self.waiting.retain(|(of, _)| *of != number);
+        self.events.retain(|(of, _)| *of != number);
+        self.transactors.discard(number);
+    }
+
+    /// Dropping it loses nothing: what happened leaves only with the answer.
+    async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
+        loop {
+            self.resume();
+            if !self.events.is_empty() {
+                return std::mem::take(&mut self.events);
+            }
+            let is_cut = self.link.is_cut();
+            tokio::select! {
+                biased;
+                () = self.link.changed() => {}
+                happened = self.transactors.next_events(), if !is_cut => {
+                    for (number, _) in happened.iter().filter(|(_, happened)| matches!(happened, ProducerEvent::Failed { .. })) {
+                        self.open.remove(number);
+                    }
+                    return happened;
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        self.transactors.close().await;
+    }
+}

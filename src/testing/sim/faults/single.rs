@@ -1,0 +1,123 @@
+//! What goes wrong in a simulation, and when.
+
+use crate::testing::sim::faults::nats::StreamFault;
+use crate::testing::sim::process::Process;
+use crate::testing::sim::world::World;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::time::Duration;
+
+/// Which kinds of faults there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) kills: bool,
+    pub(crate) store_loses: bool,
+    pub(crate) clock_steps: bool,
+    pub(crate) outages: bool,
+    /// What happens to streams.
+    pub(crate) streams: StreamFault,
+}
+
+impl Faults {
+    pub(crate) const NONE: Self = Self {
+        kills: false,
+        store_loses: false,
+        clock_steps: false,
+        outages: false,
+        streams: StreamFault::None,
+    };
+    pub(crate) const ALL: Self = Self {
+        kills: true,
+        store_loses: true,
+        clock_steps: true,
+        outages: true,
+        ..Self::NONE
+    };
+    /// Nothing but a store that forgets: a takeover would load everything again, and hide what was not.
+    pub(crate) const STORE_LOSES: Self = Self {
+        store_loses: true,
+        ..Self::NONE
+    };
+    /// All but a store that forgets.
+    pub(crate) const STORE_KEEPS: Self = Self {
+        store_loses: false,
+        ..Self::ALL
+    };
+}
+
+/// Injects faults for `length`.
+pub(crate) async fn inject(
+    world: &World,
+    process: &mut Process,
+    faults: Faults,
+    length: Duration,
+    random: &mut StdRng,
+) {
+    let end = tokio::time::Instant::now() + length;
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(random.random_range(20..1_500))).await;
+        world.take_snapshot();
+        match random.random_range(0..faults.streams.kinds()) {
+            0 | 1 if faults.kills => {
+                world.note("kill");
+                process.kill(world).await;
+                tokio::time::sleep(Duration::from_millis(random.random_range(0..3_000))).await;
+                process.ensure_running(world, random);
+            }
+            2 if faults.store_loses => world.roll_back(random),
+            3 if faults.store_loses && random.random_bool(0.4) => world.wipe(),
+            4 if faults.clock_steps => world.step_clock(random.random_range(-1_500..1_500)),
+            5 if faults.outages => {
+                world.store_down(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
+                world.store_down(false);
+            }
+            6 if faults.outages => {
+                world.target_missing(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..2_000))).await;
+                world.target_missing(false);
+            }
+            7 if faults.outages => {
+                world.hold_reports(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+                if faults.kills && random.random_bool(0.5) {
+                    world.note("kill, with sends in flight");
+                    process.kill(world).await;
+                    if faults.clock_steps {
+                        // Who takes over sees less that is due than its predecessor claimed.
+                        world.step_clock(random.random_range(-1_500..0));
+                    }
+                    process.ensure_running(world, random);
+                }
+                world.hold_reports(false);
+            }
+            8 if faults.outages => {
+                // So what was committed is not heard of.
+                let is_unheard = world.is_exactly_once() && random.random_bool(0.5);
+                if is_unheard {
+                    world.hold_reports(true);
+                    tokio::time::sleep(Duration::from_millis(random.random_range(10..300))).await;
+                }
+                world.producers_failed(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+                world.producers_failed(false);
+                if is_unheard {
+                    world.hold_reports(false);
+                }
+            }
+            9 if faults.outages && world.is_exactly_once() => {
+                world.hold_sends(true);
+                tokio::time::sleep(Duration::from_millis(random.random_range(10..600))).await;
+                if faults.kills && random.random_bool(0.7) {
+                    world.note("kill, with sends in the network");
+                    process.kill(world).await;
+                    process.ensure_running(world, random);
+                    tokio::time::sleep(Duration::from_millis(random.random_range(10..3_000))).await;
+                }
+                world.hold_sends(false);
+            }
+            10.. => faults.streams.inject(world, process, random).await,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
+
+use crate::model::{Lease, ShardId, WorkerId};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
+    StoredShard, Tail, Tailed,
+};
+use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
+use crate::testing::sim::process_control::ProcessControl;
+use crate::testing::sim::world::World;
+use crate::testing::store::memory::MemoryStore;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::cell::RefCell;
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// See the module's page.
+pub(crate) struct SlowStore {
+    world: World,
+    member: ProcessControl,
+    store: MemoryStore,
+    random: RefCell<StdRng>,
+    numbering: TailByRunCount,
+}
+
+impl SlowStore {
+    pub(crate) fn new(world: &World, member: &ProcessControl, seed: u64) -> Self {
+        Self {
+            world: world.clone(),
+            member: member.clone(),
+            store: world.store().clone(),
+            random: RefCell::new(StdRng::seed_from_u64(seed)),
+            numbering: TailByRunCount::default(),
+        }
+    }
+
+    fn note(&self, what: &str) {
+        self.world
+            .note(format!("process {} {what}", self.member.number));
+    }
+
+    async fn delay(&self) -> Result<(), Error> {
+        let wait = {
+            let mut random = self.random.borrow_mut();
+            let wait = if random.random_bool(0.05) {
+                random.random_range(5..120)
+            } else {
+                random.random_range(0..3)
+            };
+            self.world
+                .store_delay()
+                .unwrap_or(Duration::from_millis(wait))
+        };
+        tokio::time::sleep(wait).await;
+        if self.member.is_cut_from_store.get() {
+            Err(Error::Unavailable("the process is cut off".to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn slowly<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.delay().await?;
+        let answer = call.await?;
+        self.delay().await?;
+        Ok(answer)
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for SlowStore {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        let opened = self.slowly(self.store.open(births)).await?;
+        for (birth, _) in births
+            .iter()
+            .zip(&opened)
+            .filter(|(_, opened)| matches!(opened, Opened::Created(_)))
+        {
+            self.note(&format!("bears {} at {}", birth.shard, birth.watermark));
+        }
+        Ok(opened)
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.delay().await?;
+        let answer = self.store.append(appends).await;
+        self.world.note_cancelled();
+        let done = appends
+            .iter()
+            .zip(answer.iter().flatten())
+            .filter(|(_, appended)| matches!(appended, Appended::Done { .. }));
+        done.for_each(|(append, _)| {
+            self.world
+                .compaction_trace()
+                .record(&append.shard, &append.runs)
+        });
+        self.delay().await?;
+        answer
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.slowly(self.store.state(shards)).await
+    }
+
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.slowly(self.store.positions(shards)).await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        leases
+            .iter()
+            .for_each(|lease| self.world.record_token(lease.token, self.member.number));
+        if fault!(TailByRunCount) {
+            for lease in leases {
+                self.numbering.begin(&self.store, &lease.shard).await?;
+            }
+        }
+        let asked = Instant::now();
+        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
+        for (lease, _) in leases
+            .iter()
+            .zip(&acquired)
+            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
+        {
+            self.note(&format!("takes {}", lease.shard));
+            self.member.leases.granted(lease, asked + length);
+        }
+        Ok(acquired)
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let asked = Instant::now();
+        let renewed = self.slowly(self.store.renew(leases, length)).await?;
+        for (lease, renewed) in leases.iter().zip(&renewed) {
+            if matches!(renewed, Renewed::Renewed { .. }) {
+                self.member.leases.renewed(lease, asked + length);
+            } else {
+                self.note(&format!("learns that it has lost {}", lease.shard));
+                self.member.leases.lost(lease);
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        for lease in leases {
+            self.note(&format!("gives {} back", lease.shard));
+            self.member.leases.released(lease);
+        }
+        self.slowly(self.store.release(leases)).await
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.slowly(self.store.list(requests)).await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        self.slowly(self.store.fetch(requests)).await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        if fault!(TailByRunCount) {
+            let tails = requests
+                .iter()
+                .map(|request| self.numbering.tail(&self.store, request));
+            return self.slowly(try_join_all(tails)).await;
+        }
+        self.slowly(self.store.tail(requests)).await
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        let advanced = self.slowly(self.store.advance(requests)).await?;
+        for (request, _) in requests
+            .iter()
+            .zip(&advanced)
+            .filter(|(_, advanced)| matches!(advanced, Advanced::Fenced | Advanced::Unknown))
+        {
+            self.member.leases.lost(&request.lease);
+        }
+        Ok(advanced)
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        self.slowly(self.store.quarantine(requests)).await
+    }
+
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
+        let long = {
+            // Every so often one is long on its way: the shard is loaded on meanwhile.
+            let mut random = self.random.borrow_mut();
+            random
+                .random_bool(0.2)
+                .then(|| Duration::from_millis(random.random_range(200..3_000)))
+        };
+        tokio::time::sleep(long.unwrap_or_default()).await;
+        let outcomes = self.slowly(self.store.replace_runs(requests)).await?;
+        for (request, _) in requests
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| **outcome == Replaced::Done)
+        {
+            self.note(&format!(
+                "rewrites: {} runs became {}",
+                request.inputs.len(),
+                request.outputs.len()
+            ));
+            self.world
+                .compaction_trace()
+                .record(&request.lease.shard, &request.outputs);
+        }
+        Ok(outcomes)
+    }
+
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.slowly(self.store.heartbeat_worker(worker, length))
+            .await
+    }
+
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.slowly(self.store.remove_worker(worker)).await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.slowly(self.store.erase(shards)).await
+    }
+}

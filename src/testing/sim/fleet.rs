@@ -1,0 +1,332 @@
+//! Simulated fleets: processes that join, leave as planned, are killed, frozen past their leases and cut off from the store or the brokers, each
+//! with a clock of its own (`trouble`). At the end all heals, and besides what holds for one process (`checker`) this must: every shard has one
+//! holder, the holders' parts differ by one at most, nobody handed over what another held, and only what was in flight at a fault came twice.
+
+use crate::testing::sim::TAKEOVER_TIME;
+use crate::testing::sim::checker;
+use crate::testing::sim::faults::fleet::FleetFaults;
+use crate::testing::sim::faults::nats::LONG;
+use crate::testing::sim::process::{LEASE, Process};
+use crate::testing::sim::process_control::ProcessControl;
+use crate::testing::sim::workload::{SOON, Sender};
+use crate::testing::sim::world::{SimDelivery, World};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const PARTITIONS: i32 = 7;
+
+/// How long processes are given to become even: a process that is gone counts as alive for a lease, and another one knows a moment later.
+const SETTLING: Duration = Duration::from_secs(30);
+
+/// What was delivered, and not told to the store, when a process was killed or cut off: what is told is told within so long.
+const ACKNOWLEDGE_DELAY: i64 = 1_000;
+
+/// Something that was done to a process, after which what it had in flight may come again.
+struct ProcessFault {
+    process: usize,
+    from: i64,
+    until: i64,
+}
+
+pub(crate) struct Fleet {
+    pub(crate) world: World,
+    /// In the order in which they joined.
+    pub(crate) processes: Vec<Process>,
+    faults: Vec<ProcessFault>,
+    joined: usize,
+    pub(crate) random: StdRng,
+}
+
+impl Fleet {
+    fn new(world: &World, random: StdRng) -> Self {
+        let mut fleet = Self {
+            world: world.clone(),
+            processes: Vec::new(),
+            faults: Vec::new(),
+            joined: 0,
+            random,
+        };
+        fleet.join();
+        fleet
+    }
+
+    pub(crate) fn join(&mut self) {
+        let member = ProcessControl::with_own_clock(&self.world, self.joined);
+        self.world.note(format!("process {} joins", self.joined));
+        self.joined += 1;
+        self.processes
+            .push(Process::join(&self.world, member, &mut self.random));
+    }
+
+    /// From a moment until now what a process has in flight may come again.
+    pub(crate) fn allow_duplicates(&mut self, process: usize, from: i64) {
+        self.world.allow_duplicates();
+        self.faults.push(ProcessFault {
+            process,
+            from,
+            until: self.world.elapsed(),
+        });
+    }
+
+    /// Ends all processes; answers which did not end in time.
+    async fn stop(&mut self) -> Vec<String> {
+        let mut late = Vec::new();
+        for mut process in self.processes.drain(..) {
+            if !process.stop().await {
+                late.push(format!(
+                    "process {} did not stop in time",
+                    process.control.number
+                ));
+            }
+        }
+        late
+    }
+
+    /// How many shards each process holds, and how many nobody.
+    fn shard_counts(&self) -> (BTreeMap<usize, usize>, usize) {
+        let mut parts: BTreeMap<usize, usize> = self
+            .processes
+            .iter()
+            .map(|process| (process.control.number, 0))
+            .collect();
+        let mut free = 0;
+        for partition in 0..PARTITIONS {
+            match self
+                .world
+                .holder(partition)
+                .and_then(|process| parts.get_mut(&process))
+            {
+                Some(part) => *part += 1,
+                None => free += 1,
+            }
+        }
+        (parts, free)
+    }
+
+    fn is_balanced(&self) -> bool {
+        let (parts, free) = self.shard_counts();
+        free == 0
+            && parts
+                .values()
+                .max()
+                .zip(parts.values().min())
+                .is_some_and(|(most, least)| most - least <= 1)
+    }
+
+    /// Waits until the shards are shared evenly, and stay so.
+    async fn wait_for_balance(&self) -> Option<String> {
+        let end = Instant::now() + SETTLING;
+        let mut even_since = None;
+        while Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            even_since = if self.is_balanced() {
+                even_since.or(Some(Instant::now()))
+            } else {
+                None
+            };
+            if even_since.is_some_and(|since: Instant| since.elapsed() > 3 * LEASE) {
+                return None;
+            }
+        }
+        Some(format!(
+            "the shards are not shared evenly: {:?}",
+            self.shard_counts()
+        ))
+    }
+
+    /// What came more than once, though nothing of it can have been in flight when something happened to the process.
+    fn unexpected_duplicates(&self, handed: &[SimDelivery]) -> Vec<String> {
+        let mut first: BTreeMap<&str, &SimDelivery> = BTreeMap::new();
+        let mut repeated = Vec::new();
+        for handed in handed {
+            let Some(before) = first.insert(&handed.uid, handed) else {
+                continue;
+            };
+            let was_in_flight = |fault: &ProcessFault| {
+                let until = fault.until + i64::try_from(LEASE.as_millis()).expect("a second");
+                fault.process == before.process
+                    && (fault.from - ACKNOWLEDGE_DELAY..=until).contains(&before.at)
+            };
+            if !self.faults.iter().any(was_in_flight) {
+                repeated.push(format!(
+                    "twice, and not in flight at a fault: {before:?} {handed:?}"
+                ));
+            }
+        }
+        repeated
+    }
+}
+
+/// Runs one fleet in a runtime of its own; answers what happened and which promises were broken.
+pub(crate) fn run(
+    seed: u64,
+    length: Duration,
+    trouble: FleetFaults,
+) -> crate::testing::sim::Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let runtime = runtime.expect("a runtime without I/O can always be built");
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let world = World::with_partitions(PARTITIONS);
+        let world = match trouble {
+            FleetFaults::Streams => world.on_streams(LONG),
+            _ if trouble.is_exactly_once() => world.with_exactly_once(),
+            _ => world,
+        };
+        let mut fleet = Fleet::new(&world, StdRng::seed_from_u64(seed));
+        let sender = Sender::new(&world, StdRng::seed_from_u64(seed ^ 1), SOON).over(PARTITIONS);
+        let sending = tokio::task::spawn_local(sender.send_for(length));
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            fleet.pause(2_500).await;
+            fleet.step(trouble).await;
+        }
+        let sent = sending.await.expect("the sender does not panic");
+        fleet
+            .processes
+            .iter()
+            .for_each(|process| process.control.clock.set_offset(0));
+        let uneven = fleet.wait_for_balance().await;
+        let mut broken = checker::check(&world, &sent).await;
+        broken.extend(uneven);
+        if !world.is_exactly_once() && !world.store_lost_writes() {
+            broken.extend(fleet.unexpected_duplicates(&world.deliveries()));
+        }
+        broken.extend(fleet.stop().await);
+        if world.store_lost_writes() {
+            // As in a single process: who takes over finds what the store may hold again.
+            fleet.join();
+            tokio::time::sleep(TAKEOVER_TIME).await;
+            world.check_ledgers();
+            broken.extend(world.take_violations());
+            broken.extend(checker::ledgers(&world, &sent));
+            broken.extend(fleet.stop().await);
+        }
+        crate::testing::sim::Outcome {
+            trace: world.take_trace(),
+            broken,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fault_injection::{self, InjectedFault};
+    use crate::testing::sim::seeds::{assert_promises_kept, breaks_promises};
+
+    const LENGTH: Duration = Duration::from_secs(20);
+
+    /// Few steps each, so that many can be run.
+    const SHORT: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn a_seed_repeats_a_fleet_to_the_letter() {
+        for trouble in [
+            FleetFaults::None,
+            FleetFaults::All,
+            FleetFaults::StoreLoses,
+            FleetFaults::Streams,
+            FleetFaults::ExactlyOnceStoreLoses,
+        ] {
+            let (first, second) = (run(5, LENGTH, trouble), run(5, LENGTH, trouble));
+            assert!(first.trace.len() > 50);
+            assert_eq!(first, second);
+        }
+    }
+
+    #[test]
+    fn workers_that_come_and_go_as_planned_share_evenly_and_deliver_everything_exactly_once() {
+        assert_promises_kept(0..10, |seed| run(seed, LENGTH, FleetFaults::None));
+        assert_promises_kept(10_000..10_100, |seed| run(seed, SHORT, FleetFaults::None));
+    }
+
+    #[test]
+    fn through_kills_freezes_cuts_and_clocks_nothing_is_lost_early_or_handed_over_by_who_does_not_hold_it()
+     {
+        assert_promises_kept(1_000..1_020, |seed| run(seed, LENGTH, FleetFaults::All));
+        assert_promises_kept(20_000..20_220, |seed| run(seed, SHORT, FleetFaults::All));
+    }
+
+    #[test]
+    fn a_fleet_whose_store_forgets_loses_nothing_and_its_ledgers_close() {
+        assert_promises_kept(5_000..5_010, |seed| {
+            run(seed, LENGTH, FleetFaults::StoreLoses)
+        });
+        assert_promises_kept(60_000..60_150, |seed| {
+            run(seed, SHORT, FleetFaults::StoreLoses)
+        });
+    }
+
+    #[test]
+    fn on_streams_of_which_two_read_the_same_for_a_while_a_fleet_loses_nothing_and_nothing_comes_twice()
+     {
+        assert_promises_kept(3_000..3_010, |seed| run(seed, LENGTH, FleetFaults::Streams));
+        assert_promises_kept(30_000..30_100, |seed| {
+            run(seed, SHORT, FleetFaults::Streams)
+        });
+    }
+
+    #[test]
+    fn exactly_once_a_fleet_delivers_nothing_twice_though_processes_die_and_wake() {
+        assert_promises_kept(70_000..70_150, |seed| {
+            run(seed, SHORT, FleetFaults::ExactlyOnce)
+        });
+    }
+
+    #[test]
+    fn exactly_once_a_fleet_delivers_nothing_twice_though_the_store_forgets_too() {
+        assert_promises_kept(4_000..4_010, |seed| {
+            run(seed, LENGTH, FleetFaults::ExactlyOnceStoreLoses)
+        });
+        assert_promises_kept(40_000..40_150, |seed| {
+            run(seed, SHORT, FleetFaults::ExactlyOnceStoreLoses)
+        });
+    }
+
+    #[test]
+    fn every_fault_planted_in_a_fleet_is_caught() {
+        let planted = [
+            (InjectedFault::IgnoreLeaseExpiry, FleetFaults::All),
+            (InjectedFault::NoDueCheckAtResend, FleetFaults::All),
+            (InjectedFault::ReleaseWithClaimInFlight, FleetFaults::None),
+            (InjectedFault::ReleaseWithoutDelivered, FleetFaults::None),
+            (InjectedFault::AssignByOwnList, FleetFaults::None),
+            (InjectedFault::AcquireUnassignedShards, FleetFaults::None),
+            (
+                InjectedFault::RestartAtCommittedOffset,
+                FleetFaults::StoreLoses,
+            ),
+            (InjectedFault::CountNothingAfterTakeover, FleetFaults::All),
+        ];
+        let is_caught = |mutant, trouble| {
+            breaks_promises(&[mutant], 2_000..2_100, |seed| run(seed, LENGTH, trouble))
+        };
+        let missed: Vec<_> = planted
+            .into_iter()
+            .filter(|(mutant, trouble)| !is_caught(*mutant, *trouble))
+            .collect();
+        assert_eq!(missed, []);
+    }
+    /// It would fence whoever has the shard by then.
+    #[test]
+    fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
+        let opens = |broken: &String| broken.contains(" opens a transactor of ");
+        let is_accused = |seed| {
+            run(seed, LENGTH, FleetFaults::ExactlyOnce)
+                .broken
+                .iter()
+                .any(opens)
+        };
+        assert!(fault_injection::with(
+            [InjectedFault::IgnoreLeaseExpiry],
+            || (2_000..2_100).any(is_accused)
+        ));
+    }
+}

@@ -1,0 +1,90 @@
+//! A planted fault as a source: what need not wait is sent to the target as it is read, beside the shard.
+
+use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
+use crate::model::{Offset, Partition};
+use crate::testing::sim::world::{TARGET, World};
+use async_trait::async_trait;
+
+/// See the module's page.
+pub(crate) struct IngressSendsDirectly {
+    pub(crate) world: World,
+    pub(crate) source: Box<dyn Source>,
+}
+
+impl IngressSendsDirectly {
+    /// The records of a batch that are left.
+    fn relay(&self, batch: &RecordBatch) -> RecordBatch {
+        let mut rest = RecordBatch::new(batch.partition.clone(), batch.epoch);
+        for record in batch.iter() {
+            if record
+                .headers
+                .iter()
+                .any(|(name, _)| name.starts_with(b"postdate-"))
+            {
+                rest.push(
+                    (record.offset, record.timestamp),
+                    record.key,
+                    record.payload,
+                    record.headers,
+                );
+            } else {
+                let to = Partition::new(TARGET, 0);
+                self.world.cluster().produce(
+                    &to,
+                    record.timestamp,
+                    (record.key, record.payload),
+                    record.headers,
+                );
+            }
+        }
+        rest
+    }
+}
+
+#[async_trait(?Send)]
+impl Source for IngressSendsDirectly {
+    async fn next_event(&mut self) -> Result<Event, Error> {
+        loop {
+            match self.source.next_event().await? {
+                Event::Records(batch) => {
+                    let rest = self.relay(&batch);
+                    if rest.len() > 0 {
+                        return Ok(Event::Records(rest));
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error> {
+        self.source.describe(partitions).await
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.source.committed_metadata(partitions).await
+    }
+
+    fn start(&mut self, partition: &Partition, from: Offset, epoch: u64) {
+        self.source.start(partition, from, epoch);
+    }
+
+    fn stop(&mut self, partition: &Partition) {
+        self.source.stop(partition);
+    }
+
+    fn known_end(&self, partition: &Partition) -> Option<Offset> {
+        self.source.known_end(partition)
+    }
+
+    async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
+        self.source.commit(commits).await
+    }
+
+    async fn close(&mut self) {
+        self.source.close().await;
+    }
+}

@@ -1,0 +1,85 @@
+//! A planted fault as a reader of the store: the tail is read by the number of runs, not by offset. What a reader has not read since it took the
+//! shard was appended since, whatever the watermark says.
+
+use crate::model::{ShardId, Timestamp, Watermark};
+use crate::run::RunName;
+use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, Store, Tail, TailRun, Tailed};
+use crate::testing::store::memory::MemoryStore;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the module's page. Names take the place of numbers: like these they are never used twice.
+#[derive(Default)]
+pub(crate) struct TailByRunCount(RefCell<BTreeMap<ShardId, BTreeSet<RunName>>>);
+
+impl TailByRunCount {
+    /// The shard is about to be taken: its runs so far are listed, not read as its tail.
+    pub(crate) async fn begin(&self, store: &MemoryStore, shard: &ShardId) -> Result<(), Error> {
+        let read = all(store, shard)
+            .await?
+            .map(|(.., runs)| runs.into_iter().map(|run| run.name).collect());
+        self.0
+            .borrow_mut()
+            .insert(shard.clone(), read.unwrap_or_default());
+        Ok(())
+    }
+
+    pub(crate) async fn tail(&self, store: &MemoryStore, request: &Tail) -> Result<Tailed, Error> {
+        let Some((watermark, history, mut listings)) = all(store, &request.shard).await? else {
+            return Ok(Tailed::Unknown);
+        };
+        {
+            let mut read = self.0.borrow_mut();
+            let read = read.entry(request.shard.clone()).or_default();
+            listings.retain(|run| read.insert(run.name.clone()));
+        }
+        let (near, far): (Vec<_>, Vec<_>) = listings
+            .into_iter()
+            .partition(|run| run.least_due <= request.until);
+        let fetch = Fetch {
+            shard: request.shard.clone(),
+            runs: near
+                .iter()
+                .map(|run| (run.slice, run.name.clone()))
+                .collect(),
+        };
+        let bytes = store.fetch(&[fetch]).await?.pop().unwrap_or_default();
+        let near = near.into_iter().zip(bytes).map(|(listing, bytes)| TailRun {
+            entry: listing,
+            bytes,
+        });
+        let runs = near
+            .chain(far.into_iter().map(|listing| TailRun {
+                entry: listing,
+                bytes: None,
+            }))
+            .collect();
+        Ok(Tailed::Runs {
+            watermark,
+            complete_to: watermark,
+            lineage: history,
+            runs,
+        })
+    }
+}
+
+async fn all(
+    store: &MemoryStore,
+    shard: &ShardId,
+) -> Result<Option<(Watermark, Lineage, Vec<RunEntry>)>, Error> {
+    let list = List {
+        shard: shard.clone(),
+        from: Timestamp::AT_ONCE,
+        until: Timestamp::MAX,
+        limit: usize::MAX,
+    };
+    Ok(match store.list(&[list]).await?.pop() {
+        Some(Listed::Runs {
+            watermark,
+            lineage: history,
+            runs,
+            ..
+        }) => Some((watermark, history, runs)),
+        _ => None,
+    })
+}

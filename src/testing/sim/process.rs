@@ -1,0 +1,346 @@
+//! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
+
+use crate::broker::{Catalog, Source, Target, TransactionalProducers};
+use crate::health::Health;
+use crate::ingress::{self, Appender, Ingress};
+use crate::limit::{
+    CLOCK_SKEW_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, HINT_QUEUE_MAX,
+    LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
+};
+use crate::metric;
+use crate::model::{AllowList, Dialects, Naming, RoutingRules, WithoutDelay};
+use crate::run::ThinHours;
+use crate::store::Store;
+use crate::testing::sim::faults::network::OverNetwork;
+use crate::testing::sim::faults::producer::{NetworkProducer, NetworkTransactions};
+use crate::testing::sim::faults::slow_store::SlowStore;
+use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
+use crate::testing::sim::process_control::{DeliveryObserver, ProcessControl};
+use crate::testing::sim::world::{DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
+use crate::timer::{
+    self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseKeeper,
+    Loader, Producers, RetryPolicy, RouteCatalog, RouteOptions,
+};
+use crate::trace::Tracer;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const CLUSTER: &str = "main";
+
+/// Small, so that the loader's economies are simulated too.
+const MEMORY: usize = 24 * 1024;
+
+/// Short, so that a takeover fits between two faults.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+
+/// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
+const THIN: ThinHours = ThinHours {
+    ends_after: Duration::ZERO,
+    messages_min: 4,
+};
+const SHAPE: CompactionPolicy = CompactionPolicy {
+    thin: THIN,
+    merge_count: 2,
+    full_messages: 16,
+    split_lead: Duration::from_secs(5),
+    own_hour_within: Duration::from_secs(10),
+    urgent_within: Duration::from_secs(2),
+    job_messages_max: 32,
+    margin: Duration::from_secs(4),
+};
+
+/// See the module's page.
+pub(crate) struct Process {
+    pub(crate) control: ProcessControl,
+    tasks: Vec<JoinHandle<()>>,
+    stop: CancellationToken,
+    health: Health,
+}
+
+impl Process {
+    pub(crate) fn start(world: &World, random: &mut StdRng) -> Self {
+        Self::join(world, ProcessControl::new(world, 0), random)
+    }
+
+    /// One more of a fleet.
+    pub(crate) fn join(world: &World, member: ProcessControl, random: &mut StdRng) -> Self {
+        let mut process = Self {
+            control: member,
+            tasks: Vec::new(),
+            stop: CancellationToken::new(),
+            health: Health::new(),
+        };
+        process.run(world, random);
+        process
+    }
+
+    pub(crate) async fn kill(&mut self, world: &World) {
+        world.allow_duplicates();
+        for task in self.tasks.drain(..) {
+            task.abort();
+            let _cancelled = task.await;
+        }
+    }
+
+    pub(crate) fn ensure_running(&mut self, world: &World, random: &mut StdRng) {
+        if self.tasks.is_empty() {
+            self.stop = CancellationToken::new();
+            self.run(world, random);
+        }
+    }
+
+    /// Whether it says so of itself.
+    pub(crate) fn reports_not_ready(&self, words: &str) -> bool {
+        self.health
+            .not_ready()
+            .iter()
+            .any(|complaint| complaint.reason.contains(words))
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub(crate) async fn stop(&mut self) -> bool {
+        self.stop.cancel();
+        for task in self.tasks.drain(..) {
+            if tokio::time::timeout(Duration::from_secs(10), task)
+                .await
+                .is_err()
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn spawn<E: std::fmt::Debug>(
+        &mut self,
+        world: &World,
+        name: &'static str,
+        body: impl Future<Output = Result<(), E>> + 'static,
+    ) {
+        let world = world.clone();
+        self.tasks
+            .push(tokio::task::spawn_local(self.control.freezable(
+                async move {
+                    if let Err(error) = body.await {
+                        world.note(format!("{name} failed: {error:?}"));
+                    }
+                },
+            )));
+    }
+
+    /// What it sends by, each under the eyes of a witness.
+    fn producers(&self, world: &World) -> Producers {
+        let client = || -> Box<dyn Target> {
+            let target: Box<dyn Target> =
+                Box::new(NetworkProducer::new(world, &self.control.network));
+            Box::new(DeliveryObserver::new(world, &self.control, target))
+        };
+        let transactors: Box<dyn TransactionalProducers> =
+            Box::new(NetworkTransactions::new(world, &self.control.network));
+        let transactors: Box<dyn TransactionalProducers> =
+            Box::new(DeliveryObserver::new(world, &self.control, transactors));
+        let clients = BTreeMap::from([(
+            CLUSTER.to_owned(),
+            ClusterProducers {
+                fast: client(),
+                bulk: client(),
+            },
+        )]);
+        let transactors = BTreeMap::from([(CLUSTER.to_owned(), transactors)]);
+        Producers::new(clients, transactors)
+    }
+
+    fn run(&mut self, world: &World, random: &mut StdRng) {
+        let health = Health::new();
+        self.health = health.clone();
+        let (hint, hints) = mpsc::channel(HINT_QUEUE_MAX);
+        let (give_up, stop, timers_done) = (
+            CancellationToken::new(),
+            self.stop.clone(),
+            CancellationToken::new(),
+        );
+        let ((jobs, settled), (jobs_in, settled_out)) = ingress::appender_channels();
+        let store: Rc<dyn Store> = Rc::new(SlowStore::new(world, &self.control, random.random()));
+        let ports = ingress::Ports {
+            source: source(world, &self.control),
+            store: store.clone(),
+            clock: self.control.clock.clone(),
+            health: ingress::HealthParts::new(&health, ROUTE),
+            metric: metric::RouteMetrics::new(ROUTE),
+            tracer: Tracer::default(),
+            append_jobs: jobs,
+            append_results: settled,
+            timers_done: timers_done.clone(),
+        };
+        let shape = if world.has_real_levels() {
+            CompactionPolicy::DEFAULT
+        } else {
+            SHAPE
+        };
+        let options = ingress::Options {
+            deployment: "sim".into(),
+            route: ROUTE.into(),
+            rules: rules(),
+            stops_at_gap: false,
+            thin: shape.thin,
+        };
+        self.spawn(
+            world,
+            "ingress",
+            Ingress::new(options, ports, random.random()).serve(stop.clone()),
+        );
+        let writer = Appender {
+            store: store.clone(),
+            jobs: jobs_in,
+            results: settled_out,
+            hints: vec![hint],
+            health: health.register("writer"),
+        };
+        self.spawn(world, "writer", writer.serve(give_up.clone()));
+
+        let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
+        let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
+        let (chores, chores_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
+        let (looked_out, looked) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
+        let (holdings_out, holdings) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let (gave_up, gave_up_in) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let claimer = LeaseKeeper {
+            routes: vec![claimable(world, &self.control, &health)],
+            store: store.clone(),
+            clock: self.control.clock.clone(),
+            lease_health: health.register("leases"),
+            clock_health: health.register("clocks"),
+            lease_length: LEASE,
+            skew_max: CLOCK_SKEW_MAX,
+            random: StdRng::seed_from_u64(random.random()),
+            metric: metric::TimerMetrics::new(),
+            events: holdings_out,
+            release_results: gave_up_in,
+        };
+        let ports = timer::Ports {
+            store: store.clone(),
+            clock: self.control.clock.clone(),
+            claims_health: Rc::new(health.register("claims")),
+            clock_health: health.register("clock ahead"),
+            metric: metric::TimerMetrics::new(),
+            producers: self.producers(world),
+            lease_events: holdings,
+            release_results: gave_up,
+            requests,
+            replies,
+            hints,
+            compaction_jobs: chores,
+            compaction_results: looked,
+        };
+        let dispatcher = Dispatcher::new(timer_options(world, &health), ports);
+        let served = timer::serve(
+            claimer,
+            dispatcher,
+            timer::ShutdownSignals::new(stop.clone(), give_up.clone(), timers_done.clone()),
+        );
+        self.spawn(world, "timer", async move {
+            let _done = timers_done.drop_guard();
+            served.await
+        });
+        let loader = Loader {
+            store: store.clone(),
+            requests: requests_in,
+            replies: replies_out,
+            health: health.register("loader"),
+        };
+        self.spawn(world, "loader", loader.serve(give_up));
+        let rewriter = Compactor {
+            store,
+            tasks: chores_in,
+            replies: looked_out,
+            policy: shape,
+            writer: random.random(),
+        };
+        let rewriter = self.control.compactor.wrap(rewriter.serve(stop));
+        self.spawn(world, "rewriter", rewriter);
+    }
+}
+
+fn rules() -> RoutingRules {
+    RoutingRules {
+        target_naming: Naming::Topic,
+        default_target: Some(TARGET.into()),
+        allowed_targets: AllowList::new(Vec::<String>::new()),
+        sources: BTreeSet::from([SOURCE.to_owned()]),
+        max_delay: Duration::from_secs(7 * 24 * 3_600),
+        max_retry_wait: Duration::from_secs(1),
+        without_delay: WithoutDelay::Relay,
+        dialects: Dialects::default(),
+    }
+}
+
+fn source(world: &World, member: &ProcessControl) -> Box<dyn Source> {
+    let port: Box<dyn Source> = Box::new(world.cluster().source(GROUP, &[SOURCE.to_owned()]));
+    let source = Box::new(OverNetwork {
+        link: member.network.clone(),
+        port,
+    });
+    if fault!(IngressSendsDirectly) {
+        Box::new(IngressSendsDirectly {
+            world: world.clone(),
+            source,
+        })
+    } else {
+        source
+    }
+}
+
+fn claimable(world: &World, member: &ProcessControl, health: &Health) -> RouteCatalog {
+    let port: Box<dyn Catalog> = Box::new(world.cluster().catalog());
+    RouteCatalog {
+        route: ROUTE.into(),
+        topics: vec![SOURCE.to_owned()],
+        group: GROUP.to_owned(),
+        catalog: Box::new(OverNetwork {
+            link: member.network.clone(),
+            port,
+        }),
+        health: health.register("catalog"),
+    }
+}
+
+fn timer_options(world: &World, health: &Health) -> timer::Options {
+    let (overdue_after, catch_up_rate) = world.overdue();
+    let route = RouteOptions {
+        rules: rules(),
+        dead_letter: DEAD.to_owned(),
+        retry: RetryPolicy {
+            max_attempts: 1_000,
+            backoff: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(1),
+        },
+        overdue_after,
+        catch_up_rate,
+        source_cluster: CLUSTER.to_owned(),
+        target_cluster: CLUSTER.to_owned(),
+        dead_letter_cluster: CLUSTER.to_owned(),
+        marker_group: world.is_exactly_once().then(|| MARKERS.to_owned()),
+        known_topics: std::sync::Arc::default(),
+        metric: metric::RouteMetrics::new(ROUTE),
+        tracer: Tracer::default(),
+        alerts: DeliveryAlerts::new(health.register("outlets")),
+    };
+    timer::Options {
+        deployment: "sim".to_owned(),
+        routes: BTreeMap::from([(ROUTE.into(), route)]),
+        // More piles up behind a transaction that waits, and a backlog far beyond the budget passes through it slowly.
+        memory: if world.is_exactly_once() {
+            8 * MEMORY
+        } else {
+            MEMORY
+        },
+        skew_max: CLOCK_SKEW_MAX,
+    }
+}

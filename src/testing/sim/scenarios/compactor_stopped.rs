@@ -1,0 +1,155 @@
+//! A rewriter that stands still for an hour: no message is late for want of it.
+
+use crate::model::Partition;
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::process::Process;
+use crate::testing::sim::process_control::ProcessControl;
+use crate::testing::sim::world::{Arrival, SOURCE, World};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+const PARTITIONS: i32 = 4;
+
+/// Before it stands still, and after.
+const RUNNING_SECS: u64 = 120;
+
+const HOUR: u64 = 3_600;
+
+/// How long messages wait, in milliseconds, the one after the other.
+const DELAYS: [i64; 6] = [
+    25_000,
+    50 * 60_000,
+    40_000,
+    31 * 60_000,
+    2 * 60_000,
+    9 * 60_000,
+];
+
+/// In a runtime with a clock of its own.
+pub(crate) fn block_on_paused<T>(body: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    tokio::task::LocalSet::new().block_on(
+        &runtime.expect("a runtime without I/O can always be built"),
+        body,
+    )
+}
+
+/// By how many milliseconds each message was late whose payload is a number of its own and its due.
+pub(crate) fn lateness(world: &World) -> Vec<i64> {
+    let late =
+        |arrival: &Arrival| Some(arrival.at - arrival.uid.split_once(' ')?.1.parse::<i64>().ok()?);
+    world.arrivals().iter().filter_map(late).collect()
+}
+
+/// What came of a fleet of two to which a message a second was sent.
+struct FleetOutcome {
+    late: Vec<i64>,
+    sent: usize,
+    /// Rewrites before the time in which the rewriters may stand still, in it, and after it.
+    rewrites: [usize; 3],
+}
+
+fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
+    block_on_paused(async {
+        let (world, mut random) = (World::with_partitions(PARTITIONS), StdRng::seed_from_u64(1));
+        let join = |number| {
+            Process::join(
+                &world,
+                ProcessControl::with_own_clock(&world, number),
+                &mut random,
+            )
+        };
+        let mut fleet: Vec<_> = (0..2).map(join).collect();
+        let start = world.now().as_millis();
+        let end = start + 1_000 * (RUNNING_SECS + seconds + RUNNING_SECS) as i64;
+        let mut sent = 0;
+        for second in 0..RUNNING_SECS + seconds + RUNNING_SECS {
+            if second == RUNNING_SECS || second == RUNNING_SECS + seconds {
+                fleet.iter().for_each(|process| {
+                    process
+                        .control
+                        .compactor
+                        .set(stands && second == RUNNING_SECS)
+                });
+            }
+            let due = world.now().as_millis()
+                + DELAYS[second as usize % DELAYS.len()]
+                + (37 * second % 1_000) as i64;
+            if due < end - 1_000 {
+                let partition = Partition::new(SOURCE, (second % PARTITIONS as u64) as i32);
+                world.produce(
+                    &partition,
+                    &format!("{sent} {due}"),
+                    &[("postdate-at", due.to_string())],
+                );
+                sent += 1;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let late = lateness(&world);
+        for process in &mut fleet {
+            assert!(process.stop().await);
+        }
+        let trace = world.take_trace();
+        let rewrites = |seconds: Range<u64>| {
+            let at = |at: i64| seconds.contains(&(at as u64 / 1_000));
+            trace
+                .iter()
+                .filter(|line| line.what.contains(" runs became ") && at(line.at))
+                .count()
+        };
+        // What the rewriters had made already is put in its place in the first seconds.
+        let rewrites = [
+            rewrites(0..RUNNING_SECS),
+            rewrites(RUNNING_SECS + 10..RUNNING_SECS + seconds),
+            rewrites(RUNNING_SECS + seconds..u64::MAX),
+        ];
+        FleetOutcome {
+            late,
+            sent,
+            rewrites,
+        }
+    })
+}
+
+/// In simulated time, which does not depend on the machine.
+pub(crate) const ON_TIME: Range<i64> = 0..20;
+
+#[test]
+fn a_rewriter_that_stands_still_for_an_hour_makes_no_message_late() {
+    for stands in [false, true] {
+        let FleetOutcome {
+            late,
+            sent,
+            rewrites,
+        } = simulate(HOUR, stands);
+        assert_eq!(late.len(), sent);
+        assert!(
+            late.iter().all(|late| ON_TIME.contains(late)),
+            "{:?} ms late",
+            late.iter().max()
+        );
+        assert!(
+            rewrites[0] > 0 && rewrites[2] > 0 && (rewrites[1] == 0) == stands,
+            "{rewrites:?}"
+        );
+    }
+}
+
+#[test]
+fn a_timer_that_waited_for_its_rewriter_would_be_late() {
+    let late = |stands| {
+        fault_injection::with([InjectedFault::LoadWaitsForCompactor], || {
+            simulate(60, stands)
+        })
+        .late
+    };
+    assert!(late(false).iter().all(|late| ON_TIME.contains(late)));
+    assert!(!late(true).iter().all(|late| ON_TIME.contains(late)));
+}

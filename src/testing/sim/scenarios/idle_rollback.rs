@@ -1,0 +1,60 @@
+//! An ingress that only glances at shards nobody writes to: a store that goes back under one of them is noticed all the same, before it costs
+//! a message its punctuality.
+
+use crate::model::Partition;
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::process::Process;
+use crate::testing::sim::scenarios::compactor_stopped::{ON_TIME, block_on_paused, lateness};
+use crate::testing::sim::world::{SOURCE, World};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::time::Duration;
+
+/// From the loss to the due: longer than it takes an ingress to look and to store again what it has read, shorter than it is content to glance.
+const LOSS_TO_DUE: Duration = Duration::from_secs(5);
+
+/// How late two messages were of which the store forgot the second, `quiet` seconds after anything else had happened.
+fn simulate(quiet: u64) -> Vec<i64> {
+    block_on_paused(async {
+        let (world, mut random) = (World::new(), StdRng::seed_from_u64(1));
+        let mut process = Process::start(&world, &mut random);
+        let due =
+            world.now().as_millis() + 4_000 + 1_000 * quiet as i64 + LOSS_TO_DUE.as_millis() as i64;
+        for (number, due) in [due, due + 1].into_iter().enumerate() {
+            world.produce(
+                &Partition::new(SOURCE, 0),
+                &format!("{number} {due}"),
+                &[("postdate-at", due.to_string())],
+            );
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            if number == 0 {
+                world.take_snapshot();
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(quiet)).await;
+        world.roll_back(&mut random);
+        tokio::time::sleep(LOSS_TO_DUE + Duration::from_secs(20)).await;
+        assert!(process.stop().await);
+        lateness(&world)
+    })
+}
+
+/// Whenever it happens between two whole looks, which are ten seconds apart.
+fn are_on_time() -> bool {
+    (0..10)
+        .map(simulate)
+        .all(|late| late.len() == 2 && late.iter().all(|late| ON_TIME.contains(late)))
+}
+
+#[test]
+fn a_store_that_goes_back_under_a_shard_that_is_only_glanced_at_makes_no_message_late() {
+    assert!(are_on_time());
+}
+
+#[test]
+fn an_ingress_that_did_not_see_that_a_shard_moved_would_make_messages_late() {
+    assert!(!fault_injection::with(
+        [InjectedFault::IngressAssumesIdleShard],
+        are_on_time
+    ));
+}

@@ -1,0 +1,4 @@
+//! Tests that run simulations.
+
+pub(crate) mod compactor_stopped;
+mod idle_rollback;

@@ -1,0 +1,182 @@
+//! Many seeds of a simulation: the first that breaks a promise is shown, with what happened in it and the command that runs it alone.
+
+use crate::testing::fault_injection::{self, InjectedFault};
+use crate::testing::sim::{Outcome, trace};
+use std::ops::Range;
+
+/// Names the one seed that is run of all that contain it.
+const ONLY: &str = "POSTDATE_SEED";
+
+/// Broken promises that are shown.
+const BROKEN_MAX: usize = 20;
+
+/// Panics with what happened in the first seed that breaks a promise.
+#[track_caller]
+pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
+    let only: Option<u64> = std::env::var(ONLY).ok().map(|seed| {
+        seed.parse()
+            .unwrap_or_else(|_| panic!("{ONLY}={seed}: give a number"))
+    });
+    for seed in seeds.filter(|seed| only.is_none_or(|only| only == *seed)) {
+        let outcome = run(seed);
+        assert!(outcome.broken.is_empty(), "{}", failure(seed, &outcome));
+    }
+}
+
+/// What a person is told of a seed that breaks promises.
+fn failure(seed: u64, Outcome { trace, broken }: &Outcome) -> String {
+    let more = broken.len().saturating_sub(BROKEN_MAX);
+    let listed = broken[..broken.len() - more].join("\n  ");
+    let (command, shown) = (command(seed), trace::render(trace, broken));
+    format!(
+        "seed {seed} breaks {} promises ({more} of them not listed):\n  {listed}\n{shown}\nthis seed alone: {command}",
+        broken.len()
+    )
+}
+
+fn command(seed: u64) -> String {
+    // libtest names its threads after their tests, unless there is only one.
+    let tests = std::thread::current()
+        .name()
+        .filter(|name| name.contains("::"))
+        .map(|name| format!("{name} -- --exact"));
+    format!(
+        "{ONLY}={seed} cargo test --features test-support --lib {}",
+        tests.unwrap_or_else(|| "testing::sim::".to_owned())
+    )
+}
+
+/// Whether one of the seeds shows the faults, planted together.
+pub(crate) fn breaks_promises(
+    mutants: &[InjectedFault],
+    mut seeds: Range<u64>,
+    run: impl Fn(u64) -> Outcome,
+) -> bool {
+    fault_injection::with(mutants.iter().copied(), || {
+        seeds.any(|seed| !run(seed).broken.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sim::faults::fleet::FleetFaults;
+    use crate::testing::sim::fleet;
+    use crate::testing::sim::trace::TraceLine;
+    use std::time::Duration;
+
+    fn outcome(broken: &str) -> Outcome {
+        Outcome {
+            trace: vec![TraceLine {
+                at: 5,
+                uid: None,
+                what: "killed".to_owned(),
+            }],
+            broken: vec![broken.to_owned()],
+        }
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "seed 7 breaks 1 promises (0 of them not listed):\n  lost: a\nwhat happened"
+    )]
+    fn a_seed_that_breaks_a_promise_is_shown_with_what_happened() {
+        assert_promises_kept(5..9, |seed| {
+            if seed == 7 {
+                outcome("lost: a")
+            } else {
+                Outcome {
+                    trace: Vec::new(),
+                    broken: Vec::new(),
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_failure_ends_with_the_command_that_runs_its_seed_alone() {
+        let name =
+            "testing::sim::seeds::tests::a_failure_ends_with_the_command_that_runs_its_seed_alone";
+        let text = failure(7, &outcome("lost: a"));
+        let (command, exact) = (
+            "this seed alone: POSTDATE_SEED=7 cargo test --features test-support --lib",
+            format!("{name} -- --exact"),
+        );
+        assert!(
+            [exact.as_str(), "testing::sim::"]
+                .iter()
+                .any(|tests| text.ends_with(&format!("{command} {tests}"))),
+            "{text}"
+        );
+    }
+
+    /// A worker that was frozen goes on with what another holds by then.
+    #[test]
+    fn what_is_shown_has_the_fault_and_what_became_of_the_accused_message_in_the_order_of_time() {
+        let run = |seed| {
+            (
+                seed,
+                fleet::run(seed, Duration::from_secs(20), FleetFaults::All),
+            )
+        };
+        let accused = |broken: &String| {
+            Some(
+                broken
+                    .split_once(" handed ")?
+                    .1
+                    .split_once(" over, whose shard")?
+                    .0
+                    .to_owned(),
+            )
+        };
+        let found = fault_injection::with([InjectedFault::IgnoreLeaseExpiry], || {
+            (2_000..2_100).map(run).find_map(|(seed, outcome)| {
+                Some((
+                    failure(seed, &outcome),
+                    outcome.broken.iter().find_map(accused)?,
+                ))
+            })
+        });
+        let (text, uid) = found.expect("the planted fault is caught");
+        let (_, happened) = text.split_once("what happened").expect("it is shown");
+        let lines: Vec<&str> = happened
+            .lines()
+            .skip(1)
+            .take_while(|line| !line.starts_with("this seed alone"))
+            .collect();
+        let times: Vec<i64> = lines
+            .iter()
+            .map(|line| {
+                line.trim_start()
+                    .split(' ')
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        assert!(times.is_sorted(), "{text}");
+        let at = |words: &[&str]| {
+            lines
+                .iter()
+                .position(|line| words.iter().all(|words| line.contains(words)))
+        };
+        let (sent, accusing) = (
+            at(&[&format!("{uid} is sent")]),
+            at(&[&format!("handed {uid} over, whose shard")]),
+        );
+        let (handed, arrived) = (
+            at(&[&format!(" hands {uid} over")]),
+            at(&[&format!("{uid} arrives")]),
+        );
+        assert!(
+            sent.is_some() && sent < handed && handed.is_some() && arrived.is_some(),
+            "{text}"
+        );
+        let fault = lines
+            .iter()
+            .take(accusing.expect("what it is accused of"))
+            .any(|line| line.contains(" is frozen") || line.contains(" is cut off"));
+        assert!(fault, "{text}");
+    }
+}

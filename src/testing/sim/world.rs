@@ -1,0 +1,604 @@
+//! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
+
+use crate::broker::{Catalog, DeliveryFailure, FailureKind};
+use crate::clock::Clock;
+use crate::model::{
+    CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, Timestamp,
+};
+use crate::store::{Balance, Store};
+use crate::testing::broker::memory::MemoryCluster;
+use crate::testing::sim::compaction_trace::CompactionTrace;
+use crate::testing::sim::faults::nats::Streams;
+use crate::testing::sim::trace::TraceLine;
+use crate::testing::sim::workload::{Sent, SentKind};
+use crate::testing::store::memory::{MemoryStore, StoreSnapshot};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(crate) const ROUTE: &str = "r";
+pub(crate) const GROUP: &str = "sim.r";
+pub(crate) const SOURCE: &str = "in";
+pub(crate) const TARGET: &str = "out";
+pub(crate) const DEAD: &str = "dead";
+pub(crate) const MARKERS: &str = "sim.r.delivered";
+
+/// Records beyond it the target refuses, where messages are delivered exactly once.
+const TARGET_BYTES_MAX: usize = 160;
+
+/// 2026-11-20T00:59:50Z, so that a simulation's dues look like dues, and lie in two hours.
+const EPOCH: i64 = 1_795_136_390_000;
+
+/// What is in transactions that are aborted.
+pub(crate) const ABORTED: &str = "aborted";
+
+/// Snapshots of the store that a rollback may choose from.
+const SNAPSHOTS_MAX: usize = 8;
+
+/// Tokio's paused time, and how far the clock is off.
+#[derive(Debug)]
+pub(crate) struct SimClock {
+    start: Instant,
+    offset_millis: Cell<i64>,
+    /// How often it was looked at since its looks differ.
+    reads: Cell<Option<u64>>,
+}
+
+impl SimClock {
+    fn new(start: Instant) -> Rc<Self> {
+        Rc::new(Self {
+            start,
+            offset_millis: Cell::new(0),
+            reads: Cell::new(None),
+        })
+    }
+
+    /// Sets how far it is off.
+    pub(crate) fn set_offset(&self, millis: i64) {
+        self.offset_millis.set(millis);
+    }
+
+    /// From now on every other look or so shows the millisecond before: paused time does not go on between two looks, as it really does.
+    pub(crate) fn set_jittery(&self) {
+        self.reads.set(Some(0));
+    }
+
+    fn jitter(&self) -> i64 {
+        let Some(looks) = self.reads.get() else {
+            return 0;
+        };
+        self.reads.set(Some(looks + 1));
+        // The golden ratio's multiples come in no order.
+        i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(EPOCH + elapsed + self.offset_millis.get() - self.jitter())
+    }
+}
+
+/// A handle; clones are the same world.
+#[derive(Clone)]
+pub(crate) struct World(Rc<Inner>);
+
+struct Inner {
+    start: Instant,
+    /// The workers' clock. The brokers' and the store's never step.
+    clock: Rc<SimClock>,
+    cluster: MemoryCluster,
+    store: MemoryStore,
+    snapshots: RefCell<VecDeque<StoreSnapshot>>,
+    trace: RefCell<Vec<TraceLine>>,
+    /// What was sent, by its place in the source; and what of it is cancelled.
+    sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
+    cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
+    streams: Streams,
+    store_lost: Cell<bool>,
+    duplicates_allowed: Cell<bool>,
+    exactly_once: Cell<bool>,
+    real_levels: Cell<bool>,
+    compaction_trace: CompactionTrace,
+    /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
+    store_delay: Cell<Option<Duration>>,
+    /// What the route says of what is late.
+    overdue_after: Cell<Option<Duration>>,
+    catch_up_rate: Cell<Option<u32>>,
+    /// Which process made a lease's token.
+    tokens: RefCell<BTreeMap<u128, usize>>,
+    deliveries: RefCell<Vec<SimDelivery>>,
+    /// Promises that were seen to be broken.
+    violations: RefCell<Vec<String>>,
+}
+
+/// A message that a process handed over.
+#[derive(Clone, Debug)]
+pub(crate) struct SimDelivery {
+    pub(crate) uid: String,
+    pub(crate) process: usize,
+    /// In milliseconds since the simulation began, and by the clock of the process.
+    pub(crate) at: i64,
+    pub(crate) own_at: i64,
+}
+
+/// A message that arrived at the target or among the dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) uid: String,
+    /// By the brokers' clock.
+    pub(crate) at: i64,
+    pub(crate) is_dead: bool,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with_partitions(2)
+    }
+
+    /// With so many partitions of the source.
+    pub(crate) fn with_partitions(partitions: i32) -> Self {
+        let start = Instant::now();
+        let (clock, steady) = (SimClock::new(start), SimClock::new(start));
+        let cluster = MemoryCluster::new(steady.clone());
+        cluster.create_topic(SOURCE, partitions);
+        cluster.create_topic(TARGET, 2);
+        cluster.create_topic(DEAD, 1);
+        Self(Rc::new(Inner {
+            start,
+            clock,
+            cluster,
+            store: MemoryStore::new(steady),
+            snapshots: RefCell::default(),
+            trace: RefCell::default(),
+            sent: RefCell::default(),
+            cancelled: RefCell::default(),
+            streams: Streams::default(),
+            store_lost: Cell::new(false),
+            duplicates_allowed: Cell::new(false),
+            exactly_once: Cell::new(false),
+            real_levels: Cell::new(false),
+            compaction_trace: CompactionTrace::default(),
+            store_delay: Cell::new(None),
+            overdue_after: Cell::new(None),
+            catch_up_rate: Cell::new(None),
+            tokens: RefCell::default(),
+            deliveries: RefCell::default(),
+            violations: RefCell::default(),
+        }))
+    }
+
+    /// Its processes deliver exactly once from here on.
+    pub(crate) fn with_exactly_once(self) -> Self {
+        self.0.exactly_once.set(true);
+        self.0
+            .cluster
+            .limit_record_size(TARGET, Some(TARGET_BYTES_MAX));
+        self
+    }
+
+    pub(crate) fn is_exactly_once(&self) -> bool {
+        self.0.exactly_once.get()
+    }
+
+    /// The outer levels of its processes are those of a service, of which each lasts hours, and not ones for half a minute.
+    pub(crate) fn with_real_levels(self) -> Self {
+        self.0.real_levels.set(true);
+        self
+    }
+
+    pub(crate) fn has_real_levels(&self) -> bool {
+        self.0.real_levels.get()
+    }
+
+    pub(crate) fn compaction_trace(&self) -> &CompactionTrace {
+        &self.0.compaction_trace
+    }
+
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.0.streams
+    }
+
+    pub(crate) fn clock(&self) -> Rc<SimClock> {
+        self.0.clock.clone()
+    }
+
+    /// Of one process: it may be off by another amount.
+    pub(crate) fn new_clock(&self) -> Rc<SimClock> {
+        SimClock::new(self.0.start)
+    }
+
+    pub(crate) fn record_token(&self, token: LeaseToken, process: usize) {
+        self.0.tokens.borrow_mut().insert(token.0, process);
+    }
+
+    /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
+    pub(crate) fn record_delivery(
+        &self,
+        uid: String,
+        partition: i32,
+        (process, own_at): (usize, Timestamp),
+    ) {
+        let own_at = own_at.as_millis();
+        self.note_message(
+            &uid,
+            format!(
+                "process {process} hands {uid} over, at {} by its clock",
+                own_at - EPOCH
+            ),
+        );
+        let holder = self.holder(partition);
+        if holder.is_some_and(|holder| holder != process) && !self.store_lost_writes() {
+            let what = format!(
+                "process {process} handed {uid} over, whose shard {partition} was held by {holder:?}"
+            );
+            self.note_message(&uid, what.clone());
+            self.0.violations.borrow_mut().push(what);
+        }
+        self.0.deliveries.borrow_mut().push(SimDelivery {
+            uid,
+            process,
+            at: self.elapsed(),
+            own_at,
+        });
+    }
+
+    pub(crate) fn report_violation(&self, what: String) {
+        self.note(&what);
+        self.0.violations.borrow_mut().push(what);
+    }
+
+    pub(crate) fn take_violations(&self) -> Vec<String> {
+        self.0.violations.take()
+    }
+
+    pub(crate) fn deliveries(&self) -> Vec<SimDelivery> {
+        self.0.deliveries.borrow().clone()
+    }
+
+    /// The process that holds a partition's shard.
+    pub(crate) fn holder(&self, partition: i32) -> Option<usize> {
+        let token = self
+            .0
+            .store
+            .lease_holder(&ShardId::new(ROUTE, Partition::new(SOURCE, partition)))?;
+        self.0.tokens.borrow().get(&token.0).copied()
+    }
+
+    /// For processes that start from now on.
+    pub(crate) fn set_overdue(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
+        self.0.overdue_after.set(overdue_after);
+        self.0.catch_up_rate.set(catch_up_rate);
+    }
+
+    /// From now on calls of the store take as long, on the way there and on the way back, instead of a while by chance.
+    pub(crate) fn set_store_delay(&self, way: Duration) {
+        self.0.store_delay.set(Some(way));
+    }
+
+    pub(crate) fn store_delay(&self) -> Option<Duration> {
+        self.0.store_delay.get()
+    }
+
+    pub(crate) fn overdue(&self) -> (Option<Duration>, Option<u32>) {
+        (self.0.overdue_after.get(), self.0.catch_up_rate.get())
+    }
+
+    pub(crate) fn cluster(&self) -> &MemoryCluster {
+        &self.0.cluster
+    }
+
+    pub(crate) fn store(&self) -> &MemoryStore {
+        &self.0.store
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    /// Milliseconds since the simulation began.
+    pub(crate) fn elapsed(&self) -> i64 {
+        i64::try_from(self.0.start.elapsed().as_millis()).expect("it does not last that long")
+    }
+
+    /// A fault, or what a process does as a whole.
+    pub(crate) fn note(&self, what: impl AsRef<str>) {
+        tracing::info!("{} {}", self.elapsed(), what.as_ref());
+        self.0.trace.borrow_mut().push(TraceLine {
+            at: self.elapsed(),
+            uid: None,
+            what: what.as_ref().to_owned(),
+        });
+    }
+
+    /// Something became of a message.
+    pub(crate) fn note_message(&self, uid: &str, what: String) {
+        self.0.trace.borrow_mut().push(TraceLine {
+            at: self.elapsed(),
+            uid: Some(uid.to_owned()),
+            what,
+        });
+    }
+
+    pub(crate) fn produce(
+        &self,
+        partition: &Partition,
+        uid: &str,
+        headers: &[(&str, String)],
+    ) -> Offset {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+        let parts = (Some(uid.as_bytes()), Some(uid.as_bytes()));
+        self.0
+            .cluster
+            .produce(partition, Some(self.now()), parts, headers)
+    }
+
+    pub(crate) fn note_sent(&self, sent: &Sent) {
+        let Sent {
+            generation: make,
+            partition,
+            offset,
+            uid,
+            kind,
+        } = sent;
+        let kind = match kind {
+            SentKind::Delayed { due, id: Some(id) } => format!("due at {}, as {id}", due - EPOCH),
+            SentKind::Delayed { due, id: None } | SentKind::Large { due } => {
+                format!("due at {}", due - EPOCH)
+            }
+            SentKind::Relay => "to be relayed".to_owned(),
+            SentKind::Refused => "to be refused".to_owned(),
+            SentKind::Cancel { id } => format!("cancels {id}"),
+        };
+        self.note_message(
+            uid,
+            format!("{uid} is sent to {partition}, at offset {offset}: {kind}"),
+        );
+        self.0
+            .sent
+            .borrow_mut()
+            .insert((*make, *partition, *offset), uid.clone());
+    }
+
+    /// Some producer's transaction that is aborted.
+    pub(crate) fn produce_aborted(&self, partition: &Partition) {
+        self.0
+            .cluster
+            .produce_aborted(partition, ABORTED.as_bytes());
+    }
+
+    /// At every moment what was accepted is settled or there, as far as the store can know.
+    pub(crate) fn check_ledgers(&self) {
+        for (shard, balance) in self
+            .0
+            .store
+            .balances_at_once()
+            .into_iter()
+            .filter(|(_, balance)| !balance.is_balanced())
+        {
+            self.report_violation(format!(
+                "the ledger of {shard} does not balance: {balance:?}"
+            ));
+        }
+    }
+
+    /// The ledgers of all shards.
+    pub(crate) fn balances(&self) -> Vec<Balance> {
+        self.0
+            .store
+            .balances_at_once()
+            .into_iter()
+            .map(|(_, balance)| balance)
+            .collect()
+    }
+
+    /// Keeps the store as it is now for a later rollback.
+    pub(crate) fn take_snapshot(&self) {
+        self.check_ledgers();
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        snapshots.push_back(self.0.store.snapshot());
+        if snapshots.len() > SNAPSHOTS_MAX {
+            snapshots.pop_front();
+        }
+    }
+
+    pub(crate) fn roll_back(&self, random: &mut StdRng) {
+        let mut snapshots = self.0.snapshots.borrow_mut();
+        if snapshots.is_empty() {
+            return;
+        }
+        let to = random.random_range(0..snapshots.len());
+        self.note(format!(
+            "the store goes back by {} snapshots",
+            snapshots.len() - to
+        ));
+        self.0.store.roll_back_to(&snapshots[to]);
+        snapshots.truncate(to + 1);
+        self.mark_store_lost();
+    }
+
+    pub(crate) fn wipe(&self) {
+        self.note("the store loses everything");
+        self.0.store.wipe();
+        self.0.snapshots.borrow_mut().clear();
+        self.mark_store_lost();
+    }
+
+    fn mark_store_lost(&self) {
+        self.0.store_lost.set(true);
+        self.allow_duplicates();
+    }
+
+    /// Something happened after which duplicates are allowed.
+    pub(crate) fn allow_duplicates(&self) {
+        self.0.duplicates_allowed.set(true);
+    }
+
+    pub(crate) fn step_clock(&self, by: i64) {
+        let off = (self.0.clock.offset_millis.get() + by).clamp(-3_000, 3_000);
+        self.note(format!("the workers' clock is set to be {off} ms off"));
+        self.0.clock.offset_millis.set(off);
+    }
+
+    pub(crate) fn store_down(&self, down: bool) {
+        self.note(if down {
+            "the store does not answer"
+        } else {
+            "the store answers"
+        });
+        self.0.store.set_down(down);
+    }
+
+    pub(crate) fn target_missing(&self, missing: bool) {
+        self.note(if missing {
+            "the target is missing"
+        } else {
+            "the target is there"
+        });
+        let failure = DeliveryFailure {
+            kind: FailureKind::NotDelivered,
+            reason: Reason::UnknownTarget,
+            detail: "no such topic".into(),
+        };
+        self.0
+            .cluster
+            .refuse_records(TARGET, missing.then_some(failure));
+    }
+
+    pub(crate) fn hold_reports(&self, hold: bool) {
+        self.note(if hold {
+            "reports are held back"
+        } else {
+            "reports come again"
+        });
+        self.0.cluster.hold_reports(hold);
+    }
+
+    pub(crate) fn hold_sends(&self, hold: bool) {
+        self.note(if hold {
+            "the network holds what is sent"
+        } else {
+            "the network lets go what is sent"
+        });
+        self.0.cluster.hold_sends(hold);
+    }
+
+    pub(crate) fn producers_failed(&self, failed: bool) {
+        self.note(if failed {
+            "the producers fail for good"
+        } else {
+            "the producers are replaced"
+        });
+        self.0.cluster.fail_producers(failed);
+    }
+
+    /// Ends all standing faults.
+    pub(crate) fn heal(&self) {
+        self.note("all heals");
+        self.0.clock.offset_millis.set(0);
+        self.0.store.set_down(false);
+        self.0.cluster.refuse_records(TARGET, None);
+        self.0.cluster.hold_reports(false);
+        self.0.cluster.hold_sends(false);
+        self.0.cluster.fail_producers(false);
+    }
+
+    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+        let of = |topic: &str, is_dead| {
+            let arrived = self.0.cluster.records(topic).into_iter();
+            arrived.map(move |record| Arrival {
+                uid: String::from_utf8_lossy(&record.payload.unwrap_or_default()).into_owned(),
+                at: record.at.as_millis(),
+                is_dead,
+            })
+        };
+        of(TARGET, false).chain(of(DEAD, true)).collect()
+    }
+
+    /// Notes which messages are cancelled in the store now.
+    pub(crate) fn note_cancelled(&self) {
+        let make = self.0.streams.stored_generation();
+        for (shard, place) in self.0.store.cancelled_places() {
+            let place = (make, shard.partition.index, place.offset);
+            let is_new = self.0.cancelled.borrow_mut().insert(place);
+            if let Some(uid) = self.0.sent.borrow().get(&place).filter(|_| is_new) {
+                self.note_message(uid, format!("{uid} is cancelled"));
+            }
+        }
+    }
+
+    pub(crate) fn was_cancelled(&self, sent: &Sent) -> bool {
+        self.0
+            .cancelled
+            .borrow()
+            .contains(&(sent.generation, sent.partition, sent.offset))
+    }
+
+    /// The delivered pair that was last committed of a partition.
+    pub(crate) async fn committed(&self, partition: &Partition) -> Option<Progress> {
+        let committed = self
+            .0
+            .cluster
+            .catalog()
+            .committed_metadata(GROUP, std::slice::from_ref(partition))
+            .await;
+        let text = committed
+            .expect("the memory broker answers")
+            .pop()
+            .flatten();
+        text.and_then(|text| CommitMetadata::parse(&text))
+            .map(|committed| committed.delivered)
+    }
+
+    /// The delivered pair that the store knows of a partition's shard.
+    pub(crate) async fn delivered(&self, partition: &Partition) -> Progress {
+        let shard = ShardId::new(ROUTE, partition.clone());
+        let state = self
+            .0
+            .store
+            .state(&[shard])
+            .await
+            .expect("the memory store answers")
+            .pop()
+            .flatten();
+        state.expect("the shard was born").delivered
+    }
+
+    pub(crate) fn store_lost_writes(&self) -> bool {
+        self.0.store_lost.get()
+    }
+
+    pub(crate) fn may_have_duplicates(&self) -> bool {
+        self.0.duplicates_allowed.get()
+    }
+
+    /// What happened, in the order of time.
+    pub(crate) fn take_trace(&self) -> Vec<TraceLine> {
+        let mut trace = self.0.trace.take();
+        trace.extend(
+            self.arrivals()
+                .into_iter()
+                .map(|Arrival { uid, at, is_dead }| {
+                    let what = format!(
+                        "{uid} arrives{}",
+                        if is_dead { ", as a dead letter" } else { "" }
+                    );
+                    TraceLine {
+                        at: at - EPOCH,
+                        uid: Some(uid),
+                        what,
+                    }
+                }),
+        );
+        // Stable: what was done in a millisecond comes before what arrived in it.
+        trace.sort_by_key(|line| line.at);
+        trace
+    }
+}

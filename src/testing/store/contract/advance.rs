@@ -1,0 +1,353 @@
+//! Promises of advance (I4, I5) and of quarantine.
+
+use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
+use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
+use crate::store::{Advance, Advanced, Appended};
+use std::time::Duration;
+
+fn pair(due_millis: i64, offset: u64, watermark: u64) -> Progress {
+    Progress::new(place(due(1, due_millis), offset), Watermark(watermark))
+}
+
+pub(super) async fn delivered_moves_forward_and_never_back(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    for (told, wanted) in [
+        (pair(5, 5, 5), pair(5, 5, 5)),
+        (pair(9, 1, 7), pair(9, 1, 7)),
+        (pair(5, 5, 5), pair(9, 1, 7)),
+    ] {
+        t.acknowledge(1, told).await;
+        assert_eq!(t.state().await.delivered, wanted);
+    }
+    t.advance(t.empty_advance(1)).await;
+    assert_eq!(t.state().await.delivered, pair(9, 1, 7));
+}
+
+pub(super) async fn delivered_moves_only_to_a_pair_that_includes_it(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    t.acknowledge(1, pair(5, 5, 5)).await;
+    // Greater in one component, less in the other: neither pair includes the other, and a maximum would cover what neither does.
+    for told in [pair(6, 0, 4), pair(4, 9, 6), pair(5, 4, 9)] {
+        t.acknowledge(1, told).await;
+        assert_eq!(t.state().await.delivered, pair(5, 5, 5));
+    }
+}
+
+pub(super) async fn claimed_moves_forward_by_component(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    for (told, wanted) in [
+        (pair(5, 5, 5), pair(5, 5, 5)),
+        (pair(3, 9, 8), pair(5, 5, 8)),
+        (pair(6, 0, 2), pair(6, 0, 8)),
+        (pair(1, 1, 1), pair(6, 0, 8)),
+    ] {
+        t.claim(1, told).await;
+        assert_eq!(t.state().await.claimed, wanted);
+    }
+    t.acquire(1, Duration::ZERO).await;
+    t.take_lease(2).await;
+    t.claim(2, pair(1, 1, 1)).await;
+    assert_eq!(
+        t.state().await.claimed,
+        pair(6, 0, 8),
+        "a new owner starts behind the old one's claim and leaves it"
+    );
+}
+
+pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))])
+        .await;
+    t.acquire(1, Duration::ZERO).await;
+    t.take_lease(2).await;
+    let before = t.state().await;
+    let advance = Advance {
+        delivered: Some(pair(9, 9, 9)),
+        deletes: vec![key_of(&run)],
+        delivered_ids: vec![("id".into(), place(due(1, 0), 0))],
+        claim: Some(pair(9, 9, 9)),
+        ..t.empty_advance(1)
+    };
+    assert_eq!(t.advance(advance).await, Advanced::Fenced);
+    assert_eq!(t.quarantine(1, &[&run]).await, 0);
+    assert_eq!(t.state().await, before);
+    assert_eq!(t.fetch(&[&run]).await, [Some(run.bytes.clone())]);
+    assert_eq!(
+        t.append(1, 2, &[], &[cancel("id")]).await,
+        Appended::Done {
+            cancelled: 1,
+            missed: 0
+        }
+    );
+}
+
+pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let near = run_of("near", &[place(due(1, 0), 0), place(due(1, 3), 1)]);
+    let next = run_of("next", &[place(due(1, 9), 2)]);
+    let far = run_of("far", &[place(due(8, 0), 3)]);
+    t.append_runs(0, 4, &[&near, &next, &far]).await;
+    t.take_lease(1).await;
+    let never = run_of("never", &[place(due(44, 0), 1)]);
+    let elsewhere = (far.slice, next.name.clone());
+    let deletes = vec![key_of(&never), key_of(&near), key_of(&near), elsewhere];
+    let done = t
+        .advance(Advance {
+            delivered: Some(pair(3, 1, 4)),
+            deletes: deletes.clone(),
+            ..t.empty_advance(1)
+        })
+        .await;
+    assert_eq!(
+        done,
+        Advanced::Done {
+            watermark: Watermark(4),
+            cancelled: vec![]
+        }
+    );
+    assert_eq!(t.state().await.pending, 2);
+    assert_eq!(t.list_all().await.1, [listing(&next), listing(&far)]);
+    assert_eq!(
+        t.fetch(&[&near, &next, &far]).await,
+        [None, Some(next.bytes.clone()), Some(far.bytes.clone())]
+    );
+    // Of an earlier pair: no pair need come with them.
+    t.advance(Advance {
+        deletes: vec![key_of(&next), key_of(&far)],
+        ..t.empty_advance(1)
+    })
+    .await;
+    assert_eq!(t.state().await.pending, 0);
+    assert_eq!(t.state().await.lowest_pending, Offset(4));
+}
+
+pub(super) async fn an_id_goes_only_while_it_names_the_delivered_place(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (first, second) = (place(due(1, 0), 0), place(due(5, 0), 1));
+    t.append(
+        0,
+        1,
+        &[&run_of("a", &[first])],
+        &[schedule("id", first), schedule("other", first)],
+    )
+    .await;
+    t.take_lease(1).await;
+    t.claim(1, pair(0, 0, 1)).await;
+    t.append(1, 2, &[&run_of("b", &[second])], &[schedule("id", second)])
+        .await;
+    let ids = vec![
+        ("id".into(), first),
+        ("other".into(), first),
+        ("none".into(), first),
+    ];
+    t.advance(Advance {
+        delivered: Some(pair(0, 0, 1)),
+        delivered_ids: ids,
+        ..t.empty_advance(1)
+    })
+    .await;
+    // `id` names the second message by now, `other` named only the first.
+    assert_eq!(
+        t.append(2, 3, &[], &[cancel("id"), cancel("other")]).await,
+        Appended::Done {
+            cancelled: 1,
+            missed: 1
+        }
+    );
+}
+
+pub(super) async fn cancelled_places_inside_the_claim_are_told(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let places: Vec<Cursor> = [
+        (Timestamp::AT_ONCE, 5),
+        (due(1, 0), 2),
+        (due(1, 0), 4),
+        (due(2, 0), 1),
+        (due(3, 0), 0),
+    ]
+    .map(|(due, offset)| place(due, offset))
+    .to_vec();
+    let ids = ["a", "b", "c", "d", "e"];
+    let changes: Vec<_> = ids
+        .iter()
+        .zip(&places)
+        .map(|(id, place)| schedule(id, *place))
+        .collect();
+    let runs: Vec<_> = places
+        .iter()
+        .map(|place| run_of(&format!("r{}", place.offset), &[*place]))
+        .collect();
+    t.append(0, 6, &runs.iter().collect::<Vec<_>>(), &changes)
+        .await;
+    assert_eq!(
+        t.append(6, 7, &[], &ids.map(cancel)).await,
+        Appended::Done {
+            cancelled: 5,
+            missed: 0
+        }
+    );
+    t.take_lease(1).await;
+
+    let hour_two =
+        |offset, watermark| Progress::new(place(due(2, 0), offset), Watermark(watermark));
+    assert_eq!(
+        t.claim(1, hour_two(1, 4)).await,
+        [places[1], places[3]],
+        "nothing past W"
+    );
+    assert_eq!(
+        t.claim(1, hour_two(0, 6)).await,
+        [places[0], places[1], places[2]],
+        "nothing past C"
+    );
+    assert_eq!(t.claim(1, hour_two(1, 6)).await, places[..4]);
+    // What is inside delivered is not told again, in the same call or later.
+    let delivered = Progress::new(place(due(1, 0), 2), Watermark(5));
+    let advance = Advance {
+        delivered: Some(delivered),
+        claim: Some(hour_two(1, 6)),
+        ..t.empty_advance(1)
+    };
+    let wanted = Advanced::Done {
+        watermark: Watermark(7),
+        cancelled: vec![places[0], places[2], places[3]],
+    };
+    assert_eq!(t.advance(advance).await, wanted);
+    let everything = Progress::new(place(due(9, 0), 9), Watermark(7));
+    assert_eq!(
+        t.claim(1, everything).await,
+        [places[0], places[2], places[3], places[4]]
+    );
+    t.acknowledge(1, everything).await;
+    assert_eq!(t.claim(1, everything).await, []);
+}
+
+pub(super) async fn a_claim_ahead_of_the_stores_time_is_refused_and_the_rest_is_done(
+    t: &Fixture<'_>,
+) {
+    t.create_shard(0).await;
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    t.append_runs(0, 1, &[&run]).await;
+    let now = t.take_lease(1).await;
+    for ahead in [now.plus(Duration::from_secs(600)), Timestamp::MAX] {
+        let claim = Some(Progress::new(place(ahead, 0), Watermark(1)));
+        let advance = Advance {
+            delivered: Some(pair(0, 0, 1)),
+            deletes: vec![key_of(&run)],
+            claim,
+            ..t.empty_advance(1)
+        };
+        let Advanced::ClockAhead {
+            watermark,
+            now: then,
+        } = t.advance(advance).await
+        else {
+            panic!("{ahead} is ahead of {now}")
+        };
+        assert_eq!(watermark, Watermark(1));
+        assert!(then >= now && then < now.plus(Duration::from_secs(60)));
+        let state = t.state().await;
+        assert_eq!(
+            (state.delivered, state.claimed, state.pending),
+            (pair(0, 0, 1), Progress::START, 0)
+        );
+    }
+}
+
+pub(super) async fn a_claim_within_the_allowed_skew_is_taken(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let now = t.take_lease(1).await;
+    let claim = Progress::new(place(now.plus(Duration::from_secs(600)), 0), Watermark(0));
+    let advanced = t
+        .advance(Advance {
+            claim: Some(claim),
+            clock_skew_max: Duration::from_secs(601),
+            ..t.empty_advance(1)
+        })
+        .await;
+    assert_eq!(
+        advanced,
+        Advanced::Done {
+            watermark: Watermark(0),
+            cancelled: vec![]
+        }
+    );
+    assert_eq!(t.state().await.claimed, claim);
+}
+
+pub(super) async fn a_repeated_advance_changes_nothing_more(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (a, b) = (
+        run_of("a", &[place(due(1, 0), 0)]),
+        run_of("b", &[place(due(1, 9), 1)]),
+    );
+    t.append(0, 2, &[&a, &b], &[schedule("id", place(due(1, 9), 1))])
+        .await;
+    t.take_lease(1).await;
+    t.append(2, 3, &[], &[cancel("id")]).await;
+    let advance = Advance {
+        delivered: Some(pair(0, 0, 2)),
+        deletes: vec![key_of(&a)],
+        claim: Some(pair(9, 1, 2)),
+        ..t.empty_advance(1)
+    };
+    let first = t.advance(advance.clone()).await;
+    let state = t.state().await;
+    assert_eq!(
+        first,
+        Advanced::Done {
+            watermark: Watermark(3),
+            cancelled: vec![place(due(1, 9), 1)]
+        }
+    );
+    assert_eq!(t.advance(advance).await, first);
+    assert_eq!(t.state().await, state);
+    assert_eq!(t.list_all().await.1, [listing(&b)]);
+}
+
+pub(super) async fn a_quarantined_run_leaves_its_slice_and_keeps_lowest_pending_down(
+    t: &Fixture<'_>,
+) {
+    t.create_shard(0).await;
+    let bad = run_of("bad", &[place(due(1, 0), 1), place(due(1, 0), 2)]);
+    let good = run_of("good", &[place(due(1, 0), 0), place(due(1, 0), 3)]);
+    let gone = run_of("gone", &[place(due(6, 0), 4)]);
+    t.append_runs(0, 5, &[&bad, &good, &gone]).await;
+    t.take_lease(1).await;
+    assert_eq!(t.quarantine(1, &[&bad, &gone]).await, 2);
+    assert_eq!(t.list_all().await.1, [listing(&good)]);
+    assert_eq!(t.fetch(&[&bad]).await, [None]);
+    let state = t.state().await;
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (2, 3, Offset(0))
+    );
+    t.advance(Advance {
+        deletes: vec![key_of(&good), key_of(&bad)],
+        ..t.empty_advance(1)
+    })
+    .await;
+    let state = t.state().await;
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (0, 3, Offset(1))
+    );
+}
+
+pub(super) async fn quarantine_leaves_out_what_is_gone(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    t.append_runs(0, 1, &[&run]).await;
+    t.take_lease(1).await;
+    assert_eq!(
+        t.quarantine(1, &[&run, &run, &run_of("never", &[place(due(5, 0), 0)])])
+            .await,
+        1
+    );
+    assert_eq!(t.quarantine(1, &[&run]).await, 0);
+    assert_eq!(t.state().await.quarantined, 1);
+}

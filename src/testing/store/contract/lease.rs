@@ -1,0 +1,75 @@
+//! Promises of leases (I5). A length of zero stands for a lease whose time has passed.
+
+use super::fixture::{Fixture, HOUR};
+use crate::store::{Acquired, Advanced, Renewed};
+use std::time::Duration;
+
+pub(super) async fn a_free_lease_is_granted_to_one(t: &Fixture<'_>) {
+    t.create_shard(3).await;
+    let granted = t.acquire(1, HOUR).await;
+    let Acquired::Granted { state, .. } = granted else {
+        panic!("{granted:?}")
+    };
+    assert_eq!(state, t.state().await);
+    assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
+    assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
+}
+
+pub(super) async fn a_lease_is_granted_again_to_its_own_token(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    t.take_lease(1).await;
+    assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
+}
+
+pub(super) async fn a_lease_past_its_end_is_free(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.acquire(1, Duration::ZERO).await;
+    t.take_lease(2).await;
+    assert_eq!(t.acquire(1, HOUR).await, Acquired::HeldByOther);
+}
+
+pub(super) async fn a_renewed_lease_is_held_on(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
+    assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
+    // Renewed to an end that is now: the length counts from the store's now, not from the old end.
+    assert!(matches!(
+        t.renew(1, Duration::ZERO).await,
+        Renewed::Renewed { .. }
+    ));
+    t.take_lease(2).await;
+}
+
+pub(super) async fn a_lease_past_its_end_that_nobody_took_is_renewed(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.acquire(1, Duration::ZERO).await;
+    assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
+    assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
+}
+
+pub(super) async fn an_old_holder_is_fenced(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
+    assert_eq!(t.advance(t.empty_advance(1)).await, Advanced::Fenced);
+    t.acquire(1, Duration::ZERO).await;
+    t.take_lease(2).await;
+    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
+    assert_eq!(t.advance(t.empty_advance(1)).await, Advanced::Fenced);
+    assert!(matches!(
+        t.advance(t.empty_advance(2)).await,
+        Advanced::Done { .. }
+    ));
+}
+
+pub(super) async fn a_released_lease_is_free_and_anothers_is_left_alone(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    t.release(2).await;
+    assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
+    t.release(1).await;
+    assert_eq!(t.renew(1, HOUR).await, Renewed::Fenced);
+    t.release(1).await;
+    t.take_lease(2).await;
+}

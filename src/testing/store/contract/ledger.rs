@@ -1,0 +1,265 @@
+//! Promises of the ledger: it adds up at every moment, and what does not is shown.
+
+use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
+use crate::model::{Progress, Watermark};
+use crate::run::Run;
+use crate::store::{Advance, Advanced, Balance, OutcomeCounts};
+
+const DELIVERED: OutcomeCounts = OutcomeCounts {
+    delivered: 1,
+    cancelled: 0,
+    dead_lettered: 0,
+    retried: 0,
+};
+
+/// Of the first so many messages that [`stored`] stores.
+fn pair(messages: u64) -> Progress {
+    Progress::new(place(due(1, messages as i64), messages), Watermark(9))
+}
+
+fn delivered(messages: u64) -> OutcomeCounts {
+    OutcomeCounts {
+        delivered: messages,
+        ..OutcomeCounts::default()
+    }
+}
+
+/// Runs of so many messages each, one after the other in due and offset, of a shard that is held with token 1.
+async fn shard_with_runs(t: &Fixture<'_>, counts: &[u64]) -> Vec<Run> {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    let (mut from, mut runs) = (0, Vec::new());
+    for (at, count) in counts.iter().enumerate() {
+        let places: Vec<_> = (from..from + count)
+            .map(|offset| place(due(1, offset as i64 + 1), offset))
+            .collect();
+        runs.push(run_of(&format!("run{at}"), &places));
+        from += count;
+    }
+    t.append_runs(0, 9, &runs.iter().collect::<Vec<_>>()).await;
+    runs
+}
+
+async fn balance(t: &Fixture<'_>) -> Balance {
+    let balance = t
+        .survey()
+        .balances(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap()
+        .remove(0)
+        .expect("the shard was born");
+    assert_eq!(balance, Balance::of(&t.state().await));
+    balance
+}
+
+/// Settled in all, set aside, pending, and the difference.
+async fn sums(t: &Fixture<'_>) -> (u64, u64, u64, i64) {
+    let balance = balance(t).await;
+    (
+        balance.outcomes.total(),
+        balance.quarantined,
+        balance.pending,
+        balance.difference,
+    )
+}
+
+pub(super) async fn what_is_accepted_is_settled_or_pending_at_every_moment(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[3, 3]).await;
+    assert_eq!(
+        (balance(t).await.accepted, sums(t).await),
+        (6, (0, 0, 6, 0))
+    );
+    let tally = OutcomeCounts {
+        delivered: 1,
+        cancelled: 0,
+        dead_lettered: 1,
+        retried: 0,
+    };
+    t.acknowledge_outcomes((Progress::START, pair(2)), tally, &[])
+        .await;
+    assert_eq!(sums(t).await, (2, 0, 4, 0), "their run is still there");
+    let tally = OutcomeCounts {
+        delivered: 0,
+        cancelled: 1,
+        dead_lettered: 0,
+        retried: 1,
+    };
+    t.acknowledge_outcomes((pair(2), pair(4)), tally, &[&runs[0]])
+        .await;
+    assert_eq!(sums(t).await, (4, 0, 2, 0));
+    // The next holder goes on from there.
+    t.release(1).await;
+    t.take_lease(1).await;
+    t.acknowledge_outcomes((pair(4), pair(6)), delivered(2), &[&runs[1]])
+        .await;
+    let settled = OutcomeCounts {
+        delivered: 3,
+        cancelled: 1,
+        dead_lettered: 1,
+        retried: 1,
+    };
+    let wanted = Balance {
+        accepted: 6,
+        outcomes: settled,
+        quarantined: 0,
+        pending: 0,
+        difference: 0,
+        is_uncertain: false,
+    };
+    assert_eq!(balance(t).await, wanted);
+}
+
+pub(super) async fn what_is_told_twice_is_counted_once(t: &Fixture<'_>) {
+    let run = run_of("a", &[place(due(1, 1), 0)]);
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    t.append(0, 1, &[&run], &[schedule("id", place(due(1, 1), 0))])
+        .await;
+    // A repeated append is not one.
+    t.append(0, 1, &[&run], &[]).await;
+    t.append(1, 9, &[], &[cancel("id")]).await;
+    let advance = Advance {
+        delivered: Some(pair(1)),
+        delivered_before: Progress::START,
+        outcomes: DELIVERED,
+        ..t.empty_advance(1)
+    };
+    for _ in 0..3 {
+        t.advance(advance.clone()).await;
+    }
+    t.acknowledge_outcomes((pair(1), pair(1)), DELIVERED, &[&run, &run])
+        .await;
+    assert_eq!(
+        (balance(t).await.accepted, sums(t).await),
+        (1, (1, 0, 0, 0))
+    );
+    assert!(!balance(t).await.is_uncertain);
+}
+
+pub(super) async fn an_old_holder_counts_nothing(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[2]).await;
+    let advance = Advance {
+        delivered: Some(pair(2)),
+        delivered_before: Progress::START,
+        outcomes: delivered(2),
+        ..t.empty_advance(7)
+    };
+    assert_eq!(t.advance(advance).await, Advanced::Fenced);
+    assert_eq!(sums(t).await, (0, 0, 2, 0));
+    t.acknowledge_outcomes((Progress::START, pair(2)), delivered(2), &[&runs[0]])
+        .await;
+    assert_eq!(sums(t).await, (2, 0, 0, 0));
+}
+
+pub(super) async fn what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_settled(
+    t: &Fixture<'_>,
+) {
+    let runs = shard_with_runs(t, &[3, 2]).await;
+    t.acknowledge_outcomes((Progress::START, pair(1)), DELIVERED, &[])
+        .await;
+    assert_eq!(t.quarantine(1, &[&runs[0]]).await, 1);
+    // One message of the three was delivered before; while another may be spent instead nobody knows.
+    assert_eq!(sums(t).await, (1, 3, 1, 0));
+    t.acknowledge_outcomes((pair(1), pair(5)), delivered(2), &[&runs[1]])
+        .await;
+    assert_eq!(sums(t).await, (3, 2, 0, 0));
+}
+
+pub(super) async fn a_rewrite_without_what_is_delivered_balances(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[3, 1]).await;
+    t.acknowledge_outcomes((Progress::START, pair(2)), delivered(2), &[])
+        .await;
+    let output = run_of("out", &[place(due(1, 3), 2), place(due(1, 4), 3)]);
+    t.rewrite(1, &[&runs[0], &runs[1]], &[&output]).await;
+    // Its repeat finds it done.
+    t.rewrite(1, &[&runs[0], &runs[1]], &[&output]).await;
+    assert_eq!(sums(t).await, (2, 0, 2, 0));
+    t.acknowledge_outcomes((pair(2), pair(4)), delivered(2), &[&output])
+        .await;
+    assert_eq!(sums(t).await, (4, 0, 0, 0));
+}
+
+pub(super) async fn what_was_settled_before_a_loss_leaves_the_ledger_with_its_runs(
+    t: &Fixture<'_>,
+) {
+    let runs = shard_with_runs(t, &[4, 2]).await;
+    // A timer that had settled three before the store forgot it, and tells only what came after that.
+    t.acknowledge_outcomes((pair(3), pair(4)), DELIVERED, &[])
+        .await;
+    assert!(balance(t).await.is_uncertain && balance(t).await.is_balanced());
+    t.acknowledge_outcomes((pair(4), pair(5)), DELIVERED, &[&runs[0]])
+        .await;
+    assert!(balance(t).await.is_uncertain, "something waits yet");
+    t.acknowledge_outcomes((pair(5), pair(6)), DELIVERED, &[&runs[1]])
+        .await;
+    let wanted = Balance {
+        accepted: 3,
+        outcomes: delivered(3),
+        quarantined: 0,
+        pending: 0,
+        difference: 0,
+        is_uncertain: false,
+    };
+    assert_eq!(balance(t).await, wanted);
+}
+
+pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all_is_delivered(
+    t: &Fixture<'_>,
+) {
+    let runs = shard_with_runs(t, &[2]).await;
+    // It had taken more when the store forgot that it was ever stored: W is behind.
+    let ahead = Progress::new(place(due(1, 20), 12), Watermark(13));
+    t.acknowledge_outcomes((Progress::START, ahead), delivered(5), &[&runs[0]])
+        .await;
+    assert!(balance(t).await.is_uncertain);
+    // Two are read again, and one is not, for it lies inside the delivered pair.
+    let again = run_of("again", &[place(due(1, 18), 10), place(due(1, 19), 11)]);
+    t.append_runs(9, 13, &[&again]).await;
+    let last = Progress::new(place(due(1, 21), 13), Watermark(13));
+    t.acknowledge_outcomes((ahead, last), OutcomeCounts::default(), &[&again])
+        .await;
+    assert_eq!(
+        (
+            balance(t).await.accepted,
+            sums(t).await,
+            balance(t).await.is_uncertain
+        ),
+        (5, (5, 0, 0, 0), false)
+    );
+}
+
+pub(super) async fn a_message_that_nobody_settled_is_missing_once_its_run_is_gone(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[3, 2]).await;
+    t.acknowledge_outcomes((Progress::START, pair(3)), delivered(2), &[&runs[0]])
+        .await;
+    assert_eq!(
+        (sums(t).await, balance(t).await.is_balanced()),
+        ((2, 0, 2, 1), false)
+    );
+    t.acknowledge_outcomes((pair(3), pair(5)), delivered(4), &[&runs[1]])
+        .await;
+    assert_eq!(
+        (sums(t).await, balance(t).await.is_balanced()),
+        ((6, 0, 0, -1), false),
+        "and what is settled twice is too much"
+    );
+}
+
+pub(super) async fn a_ledger_goes_with_its_shard(t: &Fixture<'_>) {
+    let runs = shard_with_runs(t, &[2]).await;
+    t.acknowledge_outcomes((Progress::START, pair(2)), delivered(2), &[&runs[0]])
+        .await;
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(
+        t.survey()
+            .balances(std::slice::from_ref(&t.shard))
+            .await
+            .unwrap(),
+        [None]
+    );
+    t.create_shard(9).await;
+    assert_eq!(balance(t).await, Balance::default());
+}

@@ -1,0 +1,63 @@
+//! Promises of the roll of workers. It is the deployment's, so other cases' workers may be on it; a length of zero stands for a life whose
+//! time has passed.
+
+use super::fixture::{Fixture, HOUR};
+use crate::model::WorkerId;
+use std::time::Duration;
+
+/// Who of these lives, by the answer to the first of them.
+async fn alive(t: &Fixture<'_>, workers: &[WorkerId], length: Duration) -> Vec<WorkerId> {
+    let peers = t
+        .store()
+        .heartbeat_worker(workers[0], length)
+        .await
+        .unwrap();
+    assert!(peers.is_sorted_by_key(|peer| peer.worker), "{peers:?}");
+    assert!(
+        peers
+            .iter()
+            .all(|peer| peer.expires_in <= HOUR && peer.expires_in > Duration::ZERO),
+        "{peers:?}"
+    );
+    peers
+        .into_iter()
+        .map(|peer| peer.worker)
+        .filter(|worker| workers.contains(worker))
+        .collect()
+}
+
+pub(super) async fn a_worker_that_enrols_is_told_of_all_that_live(t: &Fixture<'_>) {
+    let [a, b, c] = [10, 11, 12].map(WorkerId);
+    assert_eq!(alive(t, &[b, a, c], HOUR).await, [b]);
+    assert_eq!(alive(t, &[a, b, c], HOUR).await, [a, b]);
+    assert_eq!(alive(t, &[c, a, b], HOUR).await, [a, b, c]);
+    assert_eq!(alive(t, &[c, a, b], HOUR).await, [a, b, c], "it lives on");
+}
+
+pub(super) async fn a_worker_that_is_not_heard_of_any_more_lives_no_longer(t: &Fixture<'_>) {
+    let [a, b] = [20, 21].map(WorkerId);
+    assert_eq!(alive(t, &[a, b], HOUR).await, [a]);
+    assert_eq!(alive(t, &[b, a], Duration::ZERO).await, [a]);
+    // The length counts from the store's now, not from the old end.
+    assert_eq!(alive(t, &[a, b], Duration::ZERO).await, []);
+    assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
+}
+
+pub(super) async fn a_worker_that_resigns_lives_no_longer_and_no_other_goes_with_it(
+    t: &Fixture<'_>,
+) {
+    let [a, b] = [30, 31].map(WorkerId);
+    alive(t, &[a], HOUR).await;
+    alive(t, &[b], HOUR).await;
+    t.store().remove_worker(a).await.unwrap();
+    t.store().remove_worker(a).await.unwrap();
+    assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
+    assert_eq!(alive(t, &[a, b], HOUR).await, [a, b], "it may come back");
+}
+
+pub(super) async fn workers_enrol_on_a_full_store(t: &Fixture<'_>) {
+    t.subject.set_full(true).await;
+    assert_eq!(alive(t, &[WorkerId(40)], HOUR).await, [WorkerId(40)]);
+    t.store().remove_worker(WorkerId(40)).await.unwrap();
+    t.subject.set_full(false).await;
+}

@@ -1,0 +1,218 @@
+//! Promises of birth, erasure and a full store.
+
+use super::fixture::{Fixture, due, key_of, listing, place, run_of, schedule};
+use crate::model::{Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark};
+use crate::store::{
+    Acquired, Advance, Advanced, Appended, Error, Fetch, Forecast, Ledger, Listed, NewShard,
+    Opened, Renewed, ReplaceRuns, StoredShard, Tailed,
+};
+use std::time::Duration;
+
+pub(super) async fn a_birth_writes_identity_watermark_and_delivered(t: &Fixture<'_>) {
+    let delivered = Progress::new(place(due(1, 5), 3), Watermark(9));
+    let wanted = StoredShard {
+        identity: SourceIdentity("topic id 1".into()),
+        watermark: Watermark(4),
+        claimed: delivered,
+        delivered,
+        lowest_pending: Offset(4),
+        pending: 0,
+        stored_bytes: 0,
+        quarantined: 0,
+        forecast: Forecast::default(),
+        ledger: Ledger::default(),
+    };
+    assert_eq!(
+        t.open(t.new_shard(4, delivered)).await,
+        Opened::Created(wanted.clone())
+    );
+    assert_eq!(t.state_if_created().await, Some(wanted));
+}
+
+pub(super) async fn a_second_birth_changes_nothing_and_tells_what_is_there(t: &Fixture<'_>) {
+    t.create_shard(4).await;
+    t.append_runs(
+        4,
+        6,
+        &[&run_of("a", &[place(due(1, 0), 4), place(due(1, 0), 5)])],
+    )
+    .await;
+    let before = t.state().await;
+    let other = NewShard {
+        identity: SourceIdentity("topic id 2".into()),
+        ..t.new_shard(100, Progress::new(place(due(2, 0), 50), Watermark(100)))
+    };
+    assert_eq!(t.open(other).await, Opened::Existing(before.clone()));
+    assert_eq!(t.state().await, before);
+}
+
+pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_nothing(
+    t: &Fixture<'_>,
+) {
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    assert_eq!(
+        t.append(0, 1, &[&run], &[schedule("id", place(due(1, 0), 0))])
+            .await,
+        Appended::Unknown
+    );
+    assert_eq!((t.state_if_created().await, t.glance().await), (None, None));
+    assert_eq!(
+        t.acquire(1, Duration::from_secs(9)).await,
+        Acquired::Unknown
+    );
+    assert_eq!(t.renew(1, Duration::from_secs(9)).await, Renewed::Unknown);
+    t.release(1).await;
+    assert_eq!(
+        t.list(Timestamp::AT_ONCE, Timestamp::MAX, 9).await,
+        Listed::Unknown
+    );
+    assert_eq!(t.fetch(&[&run]).await, [None]);
+    assert_eq!(t.tail(0, Timestamp::MAX, 9).await, Tailed::Unknown);
+    assert_eq!(
+        t.advance(Advance {
+            claim: Some(Progress::START),
+            deletes: vec![key_of(&run)],
+            ..t.empty_advance(1)
+        })
+        .await,
+        Advanced::Unknown
+    );
+    assert_eq!(t.quarantine(1, &[&run]).await, 0);
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(t.state_if_created().await, None);
+    t.create_shard(0).await;
+    assert_eq!(t.list_all().await, (Watermark(0), vec![]));
+}
+
+pub(super) async fn an_erased_shard_is_unborn_and_comes_back_empty(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let (a, b) = (
+        run_of("a", &[place(due(1, 0), 0)]),
+        run_of("b", &[place(due(7, 0), 1)]),
+    );
+    t.append(0, 2, &[&a, &b], &[schedule("id", place(due(1, 0), 0))])
+        .await;
+    t.take_lease(1).await;
+    assert_eq!(t.quarantine(1, &[&b]).await, 1);
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(t.state_if_created().await, None);
+    t.create_shard(0).await;
+    let state = t.state().await;
+    assert_eq!(
+        (state.pending, state.quarantined, state.lowest_pending),
+        (0, 0, Offset(0))
+    );
+    assert_eq!(t.list_all().await, (Watermark(0), vec![]));
+    assert_eq!(t.fetch(&[&a, &b]).await, [None, None]);
+    assert_eq!(
+        t.append(0, 1, &[], &[super::fixture::cancel("id")]).await,
+        Appended::Done {
+            cancelled: 0,
+            missed: 1
+        }
+    );
+    t.take_lease(2).await;
+}
+
+pub(super) async fn erasing_a_shard_leaves_its_neighbours_alone(t: &Fixture<'_>) {
+    let neighbour = ShardId::new(
+        t.shard.route.clone(),
+        Partition::new(t.shard.partition.topic.clone(), 70),
+    );
+    let neighbour = Fixture {
+        subject: t.subject,
+        shard: neighbour,
+    };
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    for trial in [t, &neighbour] {
+        trial.create_shard(0).await;
+        trial.append_runs(0, 1, &[&run]).await;
+    }
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(t.state_if_created().await, None);
+    assert_eq!(
+        neighbour.list_all().await,
+        (Watermark(1), vec![listing(&run)])
+    );
+    assert_eq!(neighbour.fetch(&[&run]).await, [Some(run.bytes.clone())]);
+}
+
+pub(super) async fn a_full_store_refuses_what_brings_bytes_and_still_delivers(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let run = run_of("a", &[place(due(1, 0), 0)]);
+    t.append_runs(0, 1, &[&run]).await;
+    t.subject.set_full(true).await;
+
+    let late = run_of("b", &[place(due(1, 0), 1)]);
+    let stranger = ShardId::new("contract", Partition::new("stranger", 0));
+    let refused = t
+        .store()
+        .append(&[t.append_request(1, 2, &[&late], &[])])
+        .await;
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
+    let refused = t
+        .store()
+        .open(&[NewShard {
+            shard: stranger.clone(),
+            ..t.new_shard(0, Progress::START)
+        }])
+        .await;
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
+
+    t.take_lease(1).await;
+    let rewrite = ReplaceRuns {
+        lease: t.lease(1),
+        known_replacements: 0,
+        inputs: vec![key_of(&run)],
+        outputs: vec![run_of("c", &[place(due(1, 0), 0)])],
+    };
+    let refused = t.store().replace_runs(&[rewrite]).await;
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
+    assert_eq!(t.list_all().await, (Watermark(1), vec![listing(&run)]));
+    assert_eq!(t.tail_runs(0, Timestamp::MAX, 9).await.2.len(), 1);
+    assert_eq!(
+        t.store()
+            .fetch(&[Fetch {
+                shard: t.shard.clone(),
+                runs: vec![key_of(&run)]
+            }])
+            .await
+            .unwrap(),
+        [[Some(run.bytes.clone())]]
+    );
+    let pair = Progress::new(place(due(1, 0), 0), Watermark(1));
+    assert_eq!(t.claim(1, pair).await, []);
+    let done = t
+        .advance(Advance {
+            delivered: Some(pair),
+            deletes: vec![key_of(&run)],
+            ..t.empty_advance(1)
+        })
+        .await;
+    assert_eq!(
+        done,
+        Advanced::Done {
+            watermark: Watermark(1),
+            cancelled: vec![]
+        }
+    );
+    assert!(matches!(
+        t.renew(1, Duration::from_secs(9)).await,
+        Renewed::Renewed { .. }
+    ));
+    t.release(1).await;
+    assert_eq!(t.state().await.pending, 0);
+
+    t.subject.set_full(false).await;
+    assert_eq!(t.store().state(&[stranger]).await.unwrap(), [None]);
+    t.append_runs(1, 2, &[&late]).await;
+}

@@ -1,0 +1,119 @@
+//! Promises of the survey.
+
+use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
+use crate::model::{Progress, Watermark};
+use crate::store::{Advance, Quarantine, ShardContents, SliceCount};
+
+pub(super) async fn a_shard_is_listed_from_its_birth_to_its_erasure(t: &Fixture<'_>) {
+    let listed = async || t.survey().shards().await.unwrap().contains(&t.shard);
+    assert!(!listed().await);
+    t.create_shard(0).await;
+    assert!(listed().await);
+    t.store()
+        .erase(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert!(!listed().await);
+}
+
+pub(super) async fn what_waits_is_counted_by_slice(t: &Fixture<'_>) {
+    let counts = async || {
+        t.survey()
+            .contents(std::slice::from_ref(&t.shard))
+            .await
+            .unwrap()
+            .remove(0)
+            .slices
+    };
+    assert_eq!(counts().await, [], "nothing waits in an unborn shard");
+    t.create_shard(0).await;
+    let (two, one) = (
+        run_of("two", &[place(due(3, 0), 0), place(due(3, 1), 4)]),
+        run_of("one", &[place(due(4, 0), 1)]),
+    );
+    let three = run_of("three", &[place(due(3, 2), 5)]);
+    t.append_runs(0, 5, &[&one, &two]).await;
+    t.append_runs(5, 6, &[&three]).await;
+    let counted = |slice, messages, bytes: &[&crate::run::Run]| SliceCount {
+        slice,
+        messages,
+        bytes: bytes.iter().map(|run| run.bytes.len() as u64).sum(),
+    };
+    assert_eq!(
+        counts().await,
+        [
+            counted(two.slice, 3, &[&two, &three]),
+            counted(one.slice, 1, &[&one])
+        ]
+    );
+
+    t.take_lease(1).await;
+    let delivered = Progress::new(place(due(3, 2), 5), Watermark(6));
+    t.advance(Advance {
+        delivered: Some(delivered),
+        deletes: vec![key_of(&two), key_of(&three)],
+        ..t.empty_advance(1)
+    })
+    .await;
+    assert_eq!(counts().await, [counted(one.slice, 1, &[&one])]);
+}
+
+pub(super) async fn what_is_set_aside_is_counted_apart(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    let run = run_of("odd", &[place(due(3, 0), 0), place(due(3, 1), 1)]);
+    t.append_runs(0, 2, &[&run]).await;
+    t.take_lease(1).await;
+    t.store()
+        .quarantine(&[Quarantine {
+            lease: t.lease(1),
+            runs: vec![key_of(&run)],
+        }])
+        .await
+        .unwrap();
+    let contents = t
+        .survey()
+        .contents(std::slice::from_ref(&t.shard))
+        .await
+        .unwrap();
+    assert_eq!(
+        contents,
+        [ShardContents {
+            slices: vec![],
+            quarantined: 2
+        }]
+    );
+}
+
+pub(super) async fn an_id_leads_to_the_place_that_waits_under_it(t: &Fixture<'_>) {
+    let found = async |id: &str| {
+        t.survey()
+            .find_ids(&[(t.shard.clone(), id.into())])
+            .await
+            .unwrap()
+            .remove(0)
+    };
+    assert_eq!(found("a").await, None);
+    t.create_shard(0).await;
+    let (first, second) = (place(due(3, 0), 0), place(due(4, 0), 1));
+    let run = run_of("run", &[first, second]);
+    t.append(
+        0,
+        2,
+        &[&run],
+        &[schedule("a", first), schedule("b", second)],
+    )
+    .await;
+    assert_eq!(
+        (found("a").await, found("b").await, found("c").await),
+        (Some(first), Some(second), None)
+    );
+    t.append(2, 3, &[], &[cancel("b")]).await;
+    assert_eq!(found("b").await, None);
+    t.take_lease(1).await;
+    t.acknowledge(1, Progress::new(first, Watermark(3))).await;
+    assert_eq!(
+        found("a").await,
+        None,
+        "it was delivered, though its id is still kept"
+    );
+}

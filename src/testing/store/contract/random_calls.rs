@@ -1,0 +1,627 @@
+//! Random sequences of calls have the same outcomes on the memory store and on any other: so what the simulation shows on the one holds for
+//! the other.
+
+use super::run_of;
+use crate::clock::WallClock;
+use crate::model::{
+    Cursor, Lease, LeaseToken, Offset, Partition, Progress, ShardId, Slice, SourceIdentity,
+    Timestamp, Watermark, WorkerId,
+};
+use crate::run::{Run, RunName};
+use crate::store::{
+    Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, IdChange, IdChangeKind, Lineage, List,
+    Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns, Store, Tail,
+};
+use crate::testing::store::memory::MemoryStore;
+use async_trait::async_trait;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRunner};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// One call, in terms of what the sequence has done so far.
+#[derive(Clone, Debug)]
+enum StoreCall {
+    Open {
+        watermark: u64,
+        delivered: Pair,
+    },
+    Append {
+        ahead: i64,
+        messages: Vec<Vec<Message>>,
+        cancels: Vec<u8>,
+        gap: u64,
+    },
+    Acquire {
+        token: u8,
+        lasting: bool,
+    },
+    Renew {
+        token: u8,
+        lasting: bool,
+    },
+    Release {
+        token: u8,
+    },
+    List {
+        from: Due,
+        until: Due,
+        limit: usize,
+    },
+    Fetch {
+        runs: Vec<Index>,
+    },
+    Tail {
+        after: i64,
+        until: Due,
+        limit: usize,
+    },
+    Advance {
+        token: u8,
+        delivered: Option<Pair>,
+        since: Option<Pair>,
+        tally: u64,
+        deletes: Vec<Index>,
+        ids: Vec<(u8, Index)>,
+        claim: Option<Pair>,
+    },
+    Quarantine {
+        token: u8,
+        runs: Vec<Index>,
+    },
+    Rewrite {
+        token: u8,
+        inputs: Vec<Index>,
+        messages: Vec<Vec<Message>>,
+        knows_all: bool,
+    },
+    Enrol {
+        worker: u8,
+        lasting: bool,
+    },
+    Resign {
+        worker: u8,
+    },
+    Erase,
+}
+
+/// A due by its hour; below 0 at once, and the last one far ahead of any clock.
+type Due = i64;
+type Pair = (Due, u64, u64);
+/// Hour of the due, millisecond in it, and an id.
+type Message = (Due, i64, Option<u8>);
+
+const FAR: Due = 6;
+
+fn timestamp(due: Due, millis: i64) -> Timestamp {
+    match due {
+        FAR => Timestamp::from_millis(9_000_000_000_000 + millis),
+        due if due < 0 => Timestamp::AT_ONCE,
+        due => Timestamp::from_millis(due * 3_600_000 + millis),
+    }
+}
+
+fn claim((due, offset, watermark): Pair) -> Progress {
+    Progress::new(
+        Cursor::new(timestamp(due, 1), Offset(offset)),
+        Watermark(watermark),
+    )
+}
+
+fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
+    let due = || -1..=FAR;
+    let pair = move || (due(), 0..40u64, 0..40u64);
+    let message = (due(), 0..3i64, prop::option::of(0..4u8));
+    let messages = prop::collection::vec(prop::collection::vec(message, 1..4), 0..4);
+    let runs = || prop::collection::vec(any::<Index>(), 0..4);
+    let ids = prop::collection::vec((0..4u8, any::<Index>()), 0..3);
+    let token = || prop_oneof![4 => Just(1u8), 1 => Just(2u8)];
+    let lasting = || prop::bool::weighted(0.8);
+    let call = prop_oneof![
+        2 => (0..3u64, pair()).prop_map(|(watermark, delivered)| StoreCall::Open { watermark, delivered }),
+        8 => (prop_oneof![6 => Just(0), 1 => -3..3i64], messages.clone(), prop::collection::vec(0..4u8, 0..3), 0..3u64)
+            .prop_map(|(ahead, messages, cancels, gap)| StoreCall::Append { ahead, messages, cancels, gap }),
+        3 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Acquire { token, lasting }),
+        1 => (token(), lasting()).prop_map(|(token, lasting)| StoreCall::Renew { token, lasting }),
+        1 => token().prop_map(|token| StoreCall::Release { token }),
+        3 => (due(), due(), 0..9usize).prop_map(|(from, until, limit)| StoreCall::List { from, until, limit }),
+        2 => runs().prop_map(|runs| StoreCall::Fetch { runs }),
+        3 => (-9..2i64, due(), 0..9usize).prop_map(|(after, until, limit)| StoreCall::Tail { after, until, limit }),
+        6 => (token(), prop::option::of(pair()), (prop::option::of(pair()), 0..3u64), runs(), ids, prop::option::of(pair()))
+            .prop_map(|(token, delivered, (since, tally), deletes, ids, claim)| StoreCall::Advance { token, delivered, since, tally, deletes, ids, claim }),
+        1 => (token(), runs()).prop_map(|(token, runs)| StoreCall::Quarantine { token, runs }),
+        2 => (token(), runs(), messages, prop::bool::weighted(0.8))
+            .prop_map(|(token, inputs, messages, knows_all)| StoreCall::Rewrite { token, inputs, messages, knows_all }),
+        2 => (0..3u8, lasting()).prop_map(|(worker, lasting)| StoreCall::Enrol { worker, lasting }),
+        1 => (0..3u8).prop_map(|worker| StoreCall::Resign { worker }),
+        1 => Just(StoreCall::Erase),
+    ];
+    prop::collection::vec(call, 1..40).prop_map(|mut calls| {
+        calls.insert(
+            0,
+            StoreCall::Open {
+                watermark: 0,
+                delivered: (-1, u64::MAX, 0),
+            },
+        );
+        calls.insert(
+            1,
+            StoreCall::Acquire {
+                token: 1,
+                lasting: true,
+            },
+        );
+        calls
+    })
+}
+
+/// What a sequence has put in so far.
+struct Sequence {
+    shard: ShardId,
+    stored_runs: Vec<Run>,
+    stored_places: Vec<Cursor>,
+}
+
+impl Sequence {
+    fn lease(&self, token: u8) -> Lease {
+        crate::store::lease(&self.shard, LeaseToken(token.into()))
+    }
+
+    /// The roll is common to all sequences, which come one after the other: each has workers of its own.
+    fn worker(&self, number: u8) -> WorkerId {
+        WorkerId(self.shard.partition.index as u128 * 256 + u128::from(number))
+    }
+
+    fn keys_of(&self, picks: &[Index]) -> Vec<(Slice, RunName)> {
+        let runs = picks
+            .iter()
+            .filter(|_| !self.stored_runs.is_empty())
+            .map(|pick| pick.get(&self.stored_runs));
+        runs.map(|run| (run.slice, run.name.clone())).collect()
+    }
+
+    fn place(&self, pick: Index) -> Cursor {
+        if self.stored_places.is_empty() {
+            Cursor::START
+        } else {
+            *pick.get(&self.stored_places)
+        }
+    }
+
+    fn append(&mut self, from: u64, messages: &[Vec<Message>], cancels: &[u8], gap: u64) -> Append {
+        let mut changes: Vec<IdChange> = cancels
+            .iter()
+            .map(|id| IdChange {
+                id: format!("id{id}").into(),
+                kind: IdChangeKind::Cancel,
+            })
+            .collect();
+        let (runs, to) = self.new_runs(from, messages, &mut changes);
+        // Several of each reading, and readings that come back.
+        let reading = AppendEpoch {
+            process: 1,
+            number: self.stored_places.len() as u64 / 8 % 5,
+        };
+        Append {
+            shard: self.shard.clone(),
+            epoch: reading,
+            from: Watermark(from),
+            to: Watermark(to + gap),
+            runs,
+            changes,
+        }
+    }
+
+    /// New runs, from that offset on. Answers also the next offset.
+    fn new_runs(
+        &mut self,
+        from: u64,
+        messages: &[Vec<Message>],
+        changes: &mut Vec<IdChange>,
+    ) -> (Vec<Run>, u64) {
+        let (mut offset, mut runs) = (from, Vec::new());
+        for some in messages {
+            let mut places = Vec::new();
+            for (due, millis, id) in some {
+                let place = Cursor::new(timestamp(*due, *millis), Offset(offset));
+                changes.extend(id.map(|id| IdChange {
+                    id: format!("id{id}").into(),
+                    kind: IdChangeKind::Schedule(place),
+                }));
+                places.push(place);
+                offset += 1;
+            }
+            places.sort();
+            self.stored_places.extend(&places);
+            runs.push(run_of(
+                &format!("w{}", self.stored_runs.len() + runs.len()),
+                &places,
+            ));
+        }
+        self.stored_runs.extend(runs.iter().cloned());
+        (runs, offset)
+    }
+}
+
+fn lease_length(lasting: bool) -> Duration {
+    Duration::from_secs(if lasting { 3_600 } else { 0 })
+}
+
+/// What a call brings that was not there before.
+#[derive(Default)]
+struct NewData {
+    appends: Vec<Append>,
+    outputs: Vec<Run>,
+    after: u64,
+}
+
+/// Makes the call and answers its outcome as text, without the store's time.
+async fn outcome(
+    store: &dyn Store,
+    call: &StoreCall,
+    world: &Sequence,
+    new: &NewData,
+    (watermark, known): (u64, Progress),
+) -> String {
+    let shard = world.shard.clone();
+    let runs = |picks: &[Index]| world.keys_of(picks);
+    match call {
+        StoreCall::Open {
+            watermark,
+            delivered,
+        } => {
+            let watermark = Watermark(*watermark);
+            let birth = NewShard {
+                shard,
+                identity: SourceIdentity("id".into()),
+                watermark,
+                delivered: claim(*delivered),
+            };
+            format!("{:?}", store.open(&[birth]).await)
+        }
+        StoreCall::Append { .. } => format!("{:?}", store.append(&new.appends).await),
+        StoreCall::Acquire { token, lasting } => match store
+            .acquire(&[world.lease(*token)], lease_length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
+            Acquired::Granted { state, .. } => format!("{state:?}"),
+            other => format!("{other:?}"),
+        },
+        StoreCall::Renew { token, lasting } => match store
+            .renew(&[world.lease(*token)], lease_length(*lasting))
+            .await
+            .unwrap()
+            .remove(0)
+        {
+            Renewed::Renewed { .. } => "renewed".to_owned(),
+            other => format!("{other:?}"),
+        },
+        StoreCall::Release { token } => {
+            format!("{:?}", store.release(&[world.lease(*token)]).await)
+        }
+        StoreCall::List { from, until, limit } => {
+            let list = List {
+                shard,
+                from: timestamp(*from, 1),
+                until: timestamp(*until, 1),
+                limit: *limit,
+            };
+            format!("{:?}", store.list(&[list]).await)
+        }
+        StoreCall::Fetch { runs: picks } => format!(
+            "{:?}",
+            store
+                .fetch(&[Fetch {
+                    shard,
+                    runs: runs(picks)
+                }])
+                .await
+        ),
+        StoreCall::Tail {
+            after,
+            until,
+            limit,
+        } => {
+            let after = Watermark(watermark.saturating_add_signed(*after));
+            format!(
+                "{:?}",
+                store
+                    .tail(&[Tail {
+                        shard,
+                        after,
+                        until: timestamp(*until, 1),
+                        limit: *limit
+                    }])
+                    .await
+            )
+        }
+        StoreCall::Advance {
+            token,
+            delivered,
+            since,
+            tally,
+            deletes,
+            ids,
+            claim: next,
+        } => {
+            let advance = Advance {
+                lease: world.lease(*token),
+                delivered: delivered.map(claim),
+                delivered_before: since.map_or(known, claim),
+                outcomes: OutcomeCounts {
+                    delivered: *tally,
+                    cancelled: tally / 2,
+                    dead_lettered: 0,
+                    retried: tally % 2,
+                },
+                deletes: runs(deletes),
+                delivered_ids: ids
+                    .iter()
+                    .map(|(id, pick)| (format!("id{id}").into(), world.place(*pick)))
+                    .collect(),
+                claim: next.map(claim),
+                clock_skew_max: Duration::from_secs(2),
+            };
+            match store.advance(&[advance]).await.unwrap().remove(0) {
+                Advanced::ClockAhead { watermark, .. } => format!("ahead {watermark}"),
+                other => format!("{other:?}"),
+            }
+        }
+        StoreCall::Quarantine { token, runs: picks } => {
+            format!(
+                "{:?}",
+                store
+                    .quarantine(&[Quarantine {
+                        lease: world.lease(*token),
+                        runs: runs(picks)
+                    }])
+                    .await
+            )
+        }
+        StoreCall::Rewrite { token, inputs, .. } => {
+            let rewrite = ReplaceRuns {
+                lease: world.lease(*token),
+                known_replacements: new.after,
+                inputs: runs(inputs),
+                outputs: new.outputs.clone(),
+            };
+            format!("{:?}", store.replace_runs(&[rewrite]).await)
+        }
+        StoreCall::Enrol { worker, lasting } => {
+            let peers = store
+                .heartbeat_worker(world.worker(*worker), lease_length(*lasting))
+                .await
+                .unwrap();
+            let own = peers
+                .iter()
+                .map(|peer| peer.worker)
+                .filter(|worker| (0..3).any(|number| world.worker(number) == *worker));
+            format!("{:?}", own.collect::<Vec<_>>())
+        }
+        StoreCall::Resign { worker } => {
+            format!("{:?}", store.remove_worker(world.worker(*worker)).await)
+        }
+        StoreCall::Erase => format!("{:?}", store.erase(&[shard]).await),
+    }
+}
+
+/// All that the port shows of a shard. Lowest pending may be too low, so it is not compared but held against what waits.
+async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
+    let mut state = store
+        .state(std::slice::from_ref(&world.shard))
+        .await
+        .unwrap()
+        .remove(0);
+    let all = List {
+        shard: world.shard.clone(),
+        from: Timestamp::AT_ONCE,
+        until: Timestamp::MAX,
+        limit: 1_000,
+    };
+    let mut listed = store.list(&[all]).await.unwrap().remove(0);
+    if let Listed::Runs {
+        lineage: history, ..
+    } = &mut listed
+    {
+        // That outlives no restart everywhere.
+        *history = Lineage::default();
+    }
+    if let (Some(state), Listed::Runs { runs, .. }) = (&mut state, &listed) {
+        let least = runs
+            .iter()
+            .map(|run| run.name.least_offset())
+            .min()
+            .unwrap_or(state.watermark.offset());
+        assert!(state.lowest_pending <= least);
+    }
+    let runs = world
+        .stored_runs
+        .iter()
+        .map(|run| (run.slice, run.name.clone()))
+        .collect();
+    let fetched = store
+        .fetch(&[Fetch {
+            shard: world.shard.clone(),
+            runs,
+        }])
+        .await;
+    format!("{state:?} {listed:?} {fetched:?}")
+}
+
+/// What every id and every cancelled place of a shard still do, told by cancelling all and by claiming everything. Changes the shard.
+async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
+    let known = store
+        .state(std::slice::from_ref(&world.shard))
+        .await
+        .unwrap()
+        .remove(0);
+    let Some(watermark) = known.map(|state| state.watermark) else {
+        return String::new();
+    };
+    let changes = (0..4)
+        .map(|id| IdChange {
+            id: format!("id{id}").into(),
+            kind: IdChangeKind::Cancel,
+        })
+        .collect();
+    let to = Watermark(watermark.0 + 1);
+    let (shard, reading) = (world.shard.clone(), AppendEpoch::default());
+    let cancels = Append {
+        shard,
+        epoch: reading,
+        from: watermark,
+        to,
+        runs: Vec::new(),
+        changes,
+    };
+    let appended = store.append(&[cancels]).await.unwrap();
+    for token in 1..3 {
+        store.release(&[world.lease(token)]).await.unwrap();
+    }
+    store
+        .acquire(&[world.lease(1)], lease_length(true))
+        .await
+        .unwrap();
+    let claim = Some(claim((FAR - 1, u64::MAX, u64::MAX)));
+    let skew_max = Duration::ZERO;
+    let (since, tally) = (Progress::START, OutcomeCounts::default());
+    let advance = Advance {
+        lease: world.lease(1),
+        delivered: None,
+        delivered_before: since,
+        outcomes: tally,
+        deletes: Vec::new(),
+        delivered_ids: Vec::new(),
+        claim,
+        clock_skew_max: skew_max,
+    };
+    format!(
+        "{appended:?} {:?}",
+        store.advance(&[advance]).await.unwrap()
+    )
+}
+
+/// A store under this test.
+#[async_trait(?Send)]
+pub(crate) trait ComparedStore {
+    fn store(&self) -> &dyn Store;
+
+    /// Ends what it has open and begins anew with what it keeps; answers whether it can.
+    async fn restart(&mut self) -> bool;
+}
+
+async fn compare_sequence(
+    memory: &MemoryStore,
+    other: &mut dyn ComparedStore,
+    shard: ShardId,
+    calls: &[StoreCall],
+) -> Result<(), TestCaseError> {
+    let mut world = Sequence {
+        shard,
+        stored_runs: Vec::new(),
+        stored_places: Vec::new(),
+    };
+    for call in calls {
+        let known = memory
+            .state(std::slice::from_ref(&world.shard))
+            .await
+            .unwrap()
+            .remove(0);
+        let stands = known.map_or((0, Progress::START), |state| {
+            (state.watermark.0, state.delivered)
+        });
+        let watermark = stands.0;
+        let new = match call {
+            StoreCall::Append {
+                ahead,
+                messages,
+                cancels,
+                gap,
+            } => {
+                let append = world.append(
+                    watermark.saturating_add_signed(*ahead),
+                    messages,
+                    cancels,
+                    *gap,
+                );
+                NewData {
+                    appends: vec![append],
+                    ..NewData::default()
+                }
+            }
+            StoreCall::Rewrite {
+                messages,
+                knows_all,
+                ..
+            } => {
+                let glance = memory
+                    .positions(std::slice::from_ref(&world.shard))
+                    .await
+                    .unwrap()
+                    .remove(0);
+                let after =
+                    glance.map_or(0, |glance| glance.lineage.replacements) + u64::from(!knows_all);
+                NewData {
+                    outputs: world.new_runs(watermark, messages, &mut Vec::new()).0,
+                    after,
+                    ..NewData::default()
+                }
+            }
+            _ => NewData::default(),
+        };
+        let in_memory = outcome(memory, call, &world, &new, stands).await;
+        let in_other = outcome(other.store(), call, &world, &new, stands).await;
+        prop_assert_eq!(in_memory, in_other, "{:?}", call);
+        prop_assert_eq!(
+            visible_state(memory, &world).await,
+            visible_state(other.store(), &world).await,
+            "after {:?}",
+            call
+        );
+    }
+    if other.restart().await {
+        prop_assert_eq!(
+            visible_state(memory, &world).await,
+            visible_state(other.store(), &world).await,
+            "after a restart"
+        );
+        prop_assert_eq!(
+            hidden_state(memory, &world).await,
+            hidden_state(other.store(), &world).await,
+            "after a restart"
+        );
+    }
+    Ok(())
+}
+
+/// Runs so many sequences on both stores.
+pub(crate) fn assert_same_as_memory(
+    other: &mut dyn ComparedStore,
+    runtime: &tokio::runtime::Runtime,
+    cases: u32,
+) {
+    let memory = MemoryStore::new(Rc::new(WallClock));
+    let (sequence, other) = (Cell::new(0), RefCell::new(other));
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let outcome = runner.run(&call_sequences(), |calls| {
+        sequence.set(sequence.get() + 1);
+        let shard = ShardId::new("model", Partition::new("sequence", sequence.get()));
+        runtime.block_on(compare_sequence(
+            &memory,
+            &mut **other.borrow_mut(),
+            shard,
+            &calls,
+        ))
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}

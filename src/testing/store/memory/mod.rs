@@ -1,0 +1,582 @@
+//! The store in memory, for tests and the simulation: one shared value, the same outcomes as any other store, and faults on demand. It
+//! keeps nothing beyond the process, and its rules stand in `shard`.
+//!
+//! A call gives way to other loops before and after its effect, as a request and its reply would on a wire: a caller that is dropped in
+//! between has written without having been told, and a store that goes down in between has too.
+
+mod shard;
+
+use crate::clock::Clock;
+use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
+use crate::store::live_workers::LiveWorkers;
+use crate::store::{
+    Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, List, Listed, LiveWorker,
+    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardContents, ShardPosition,
+    Store, StoreQuery, StoredShard, Tail, Tailed,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use shard::MemoryShard;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A handle on the store; clones share it.
+#[derive(Clone)]
+pub(crate) struct MemoryStore {
+    inner: Rc<StoreContents>,
+}
+
+struct StoreContents {
+    clock: Rc<dyn Clock>,
+    shards: RefCell<BTreeMap<ShardId, MemoryShard>>,
+    workers: RefCell<LiveWorkers>,
+    is_full: Cell<bool>,
+    is_down: Cell<bool>,
+}
+
+/// What the store held at some moment.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreSnapshot(BTreeMap<ShardId, MemoryShard>, LiveWorkers);
+
+impl MemoryStore {
+    /// An empty store whose own time is `clock`'s.
+    pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
+        let (is_full, is_down) = (Cell::new(false), Cell::new(false));
+        Self {
+            inner: Rc::new(StoreContents {
+                clock,
+                shards: RefCell::default(),
+                workers: RefCell::default(),
+                is_full,
+                is_down,
+            }),
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> StoreSnapshot {
+        StoreSnapshot(
+            self.inner.shards.borrow().clone(),
+            self.inner.workers.borrow().clone(),
+        )
+    }
+
+    /// Forgets what was acknowledged since, as a failover may.
+    pub(crate) fn roll_back_to(&self, snapshot: &StoreSnapshot) {
+        self.inner.shards.replace(snapshot.0.clone());
+        self.inner.workers.replace(snapshot.1.clone());
+    }
+
+    /// Forgets everything.
+    pub(crate) fn wipe(&self) {
+        self.inner.shards.take();
+        self.inner.workers.take();
+    }
+
+    /// While full, births, appends and rewrites answer [`Error::Full`].
+    pub(crate) fn set_full(&self, full: bool) {
+        self.inner.is_full.set(full);
+    }
+
+    /// While down, every call answers [`Error::Unavailable`], whether or not it had its effect.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.inner.is_down.set(down);
+    }
+
+    /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
+    pub(crate) fn corrupt_run(&self, shard: &ShardId, nth: usize) -> bool {
+        self.inner
+            .shards
+            .borrow_mut()
+            .get_mut(shard)
+            .is_some_and(|shard| shard.corrupt_run(nth))
+    }
+
+    /// Whose lease of the shard has not run out.
+    pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
+        self.inner
+            .shards
+            .borrow()
+            .get(shard)?
+            .lease_holder(self.inner.clock.now())
+    }
+
+    /// The places that are cancelled now and not delivered past.
+    pub(crate) fn cancelled_places(&self) -> Vec<(ShardId, Cursor)> {
+        let shards = self.inner.shards.borrow();
+        shards
+            .iter()
+            .flat_map(|(id, shard)| shard.cancelled().map(|place| (id.clone(), place)))
+            .collect()
+    }
+
+    /// Every shard's ledger, as it is now.
+    pub(crate) fn balances_at_once(&self) -> Vec<(ShardId, Balance)> {
+        let shards = self.inner.shards.borrow();
+        shards
+            .iter()
+            .map(|(id, shard)| (id.clone(), Balance::of(&shard.state())))
+            .collect()
+    }
+
+    async fn yield_as_network(&self) -> Result<(), Error> {
+        tokio::task::yield_now().await;
+        if self.inner.is_down.get() {
+            Err(Error::Unavailable("the memory store is down".to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_space(&self) -> Result<(), Error> {
+        if self.inner.is_full.get() {
+            Err(Error::Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Answers each request from its shard, all in one step; `None` is an unborn one.
+    async fn answer_each<Q, A>(
+        &self,
+        requests: &[Q],
+        shard: impl Fn(&Q) -> &ShardId,
+        answer: impl Fn(&Q, Option<&mut MemoryShard>) -> A,
+    ) -> Result<Vec<A>, Error> {
+        self.yield_as_network().await?;
+        let answers = {
+            let mut shards = self.inner.shards.borrow_mut();
+            requests
+                .iter()
+                .map(|request| answer(request, shards.get_mut(shard(request))))
+                .collect()
+        };
+        self.yield_as_network().await?;
+        Ok(answers)
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for MemoryStore {
+    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        self.yield_as_network().await?;
+        self.check_space()?;
+        let opened = births.iter().map(|birth| {
+            let mut shards = self.inner.shards.borrow_mut();
+            match shards.get(&birth.shard) {
+                Some(shard) => Opened::Existing(shard.state()),
+                None => Opened::Created(
+                    shards
+                        .entry(birth.shard.clone())
+                        .or_insert(MemoryShard::new(birth))
+                        .state(),
+                ),
+            }
+        });
+        let opened = opened.collect();
+        self.yield_as_network().await?;
+        Ok(opened)
+    }
+
+    async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.check_space()?;
+        self.answer_each(
+            appends,
+            |append| &append.shard,
+            |append, shard| shard.map_or(Appended::Unknown, |shard| shard.append(append)),
+        )
+        .await
+    }
+
+    async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
+        self.answer_each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.state()),
+        )
+        .await
+    }
+
+    async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
+        self.answer_each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.glance()),
+        )
+        .await
+    }
+
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Acquired::Unknown, |shard| {
+                shard.acquire(lease.token, length, self.inner.clock.now())
+            })
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Renewed::Unknown, |shard| {
+                shard.renew(lease.token, length, self.inner.clock.now())
+            })
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard
+                .into_iter()
+                .for_each(|shard| shard.release(lease.token))
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer)
+            .await
+            .map(drop)
+    }
+
+    async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
+        self.answer_each(
+            requests,
+            |list| &list.shard,
+            |list, shard| shard.map_or(Listed::Unknown, |shard| shard.list(list)),
+        )
+        .await
+    }
+
+    async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error> {
+        let answer = |fetch: &Fetch, shard: Option<&mut MemoryShard>| {
+            let shard = shard.as_deref();
+            fetch
+                .runs
+                .iter()
+                .map(|(slice, name)| shard?.run_bytes(*slice, name))
+                .collect()
+        };
+        self.answer_each(requests, |fetch| &fetch.shard, answer)
+            .await
+    }
+
+    async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
+        self.answer_each(
+            requests,
+            |tail| &tail.shard,
+            |tail, shard| shard.map_or(Tailed::Unknown, |shard| shard.tail(tail)),
+        )
+        .await
+    }
+
+    async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
+        let answer = |advance: &Advance, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Advanced::Unknown, |shard| {
+                shard.advance(advance, self.inner.clock.now())
+            })
+        };
+        self.answer_each(requests, |advance| &advance.lease.shard, answer)
+            .await
+    }
+
+    async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
+        let answer = |request: &Quarantine, shard: Option<&mut MemoryShard>| {
+            shard
+                .filter(|shard| shard.is_held(request.lease.token))
+                .map_or(0, |shard| shard.quarantine(&request.runs))
+        };
+        self.answer_each(requests, |request| &request.lease.shard, answer)
+            .await
+    }
+
+    async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
+        self.check_space()?;
+        let answer = |request: &ReplaceRuns, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Replaced::Unknown, |shard| shard.rewrite(request))
+        };
+        self.answer_each(requests, |request| &request.lease.shard, answer)
+            .await
+    }
+
+    async fn heartbeat_worker(
+        &self,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Result<Vec<LiveWorker>, Error> {
+        self.yield_as_network().await?;
+        let alive =
+            self.inner
+                .workers
+                .borrow_mut()
+                .heartbeat(worker, length, self.inner.clock.now());
+        self.yield_as_network().await?;
+        Ok(alive)
+    }
+
+    async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
+        self.yield_as_network().await?;
+        self.inner.workers.borrow_mut().remove(worker);
+        self.yield_as_network().await
+    }
+
+    async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
+        self.yield_as_network().await?;
+        for shard in shards {
+            self.inner.shards.borrow_mut().remove(shard);
+        }
+        self.yield_as_network().await
+    }
+}
+
+#[async_trait(?Send)]
+impl StoreQuery for MemoryStore {
+    async fn shards(&self) -> Result<Vec<ShardId>, Error> {
+        self.yield_as_network().await?;
+        Ok(self.inner.shards.borrow().keys().cloned().collect())
+    }
+
+    async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
+        self.answer_each(
+            shards,
+            |shard| shard,
+            |_, shard| shard.map(|shard| shard.contents()).unwrap_or_default(),
+        )
+        .await
+    }
+
+    async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
+        Ok(self
+            .state(shards)
+            .await?
+            .iter()
+            .map(|state| state.as_ref().map(Balance::of))
+            .collect())
+    }
+
+    async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
+        self.answer_each(
+            ids,
+            |(shard, _)| shard,
+            |(_, id), shard| shard.and_then(|shard| shard.waiting_place(id)),
+        )
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::model::{
+        Cursor, Offset, Partition, Progress, Slice, SourceIdentity, Timestamp, Watermark,
+    };
+    use crate::store::{AppendEpoch, OutcomeCounts};
+    use crate::testing::fault_injection::{self, InjectedFault};
+    use crate::testing::store::contract::{self, StoreUnderTest, run_of};
+
+    #[async_trait(?Send)]
+    impl StoreUnderTest for MemoryStore {
+        fn store(&self) -> &dyn Store {
+            self
+        }
+
+        fn survey(&self) -> &dyn StoreQuery {
+            self
+        }
+
+        async fn set_full(&self, full: bool) {
+            MemoryStore::set_full(self, full);
+        }
+    }
+
+    fn memory() -> MemoryStore {
+        MemoryStore::new(Rc::new(WallClock))
+    }
+
+    fn shard() -> ShardId {
+        ShardId::new("route", Partition::new("topic", 0))
+    }
+
+    fn birth() -> NewShard {
+        NewShard {
+            shard: shard(),
+            identity: SourceIdentity("one".into()),
+            watermark: Watermark(0),
+            delivered: Progress::START,
+        }
+    }
+
+    fn place(offset: u64) -> Cursor {
+        Cursor::new(Timestamp::from_millis(1_000), Offset(offset))
+    }
+
+    fn append(from: u64, to: u64) -> Append {
+        Append {
+            shard: shard(),
+            epoch: AppendEpoch::default(),
+            from: Watermark(from),
+            to: Watermark(to),
+            runs: vec![run_of(&format!("w{from}"), &[place(from)])],
+            changes: vec![],
+        }
+    }
+
+    async fn watermark(store: &MemoryStore) -> Option<Watermark> {
+        store.state(&[shard()]).await.unwrap()[0]
+            .as_ref()
+            .map(|state| state.watermark)
+    }
+
+    #[tokio::test]
+    async fn the_memory_store_keeps_every_promise_of_the_port() {
+        contract::run(&memory()).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_that_goes_back_forgets_what_came_after_the_snapshot() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        store.append(&[append(0, 1)]).await.unwrap();
+        let snapshot = store.snapshot();
+        store.append(&[append(1, 2)]).await.unwrap();
+        store.clone().roll_back_to(&snapshot);
+        assert_eq!(watermark(&store).await, Some(Watermark(1)));
+        assert_eq!(
+            store.append(&[append(1, 3)]).await.unwrap(),
+            [Appended::Done {
+                cancelled: 0,
+                missed: 0
+            }]
+        );
+        store.roll_back_to(&snapshot);
+        assert_eq!(
+            watermark(&store).await,
+            Some(Watermark(1)),
+            "a snapshot can be gone back to more than once"
+        );
+        store.wipe();
+        assert_eq!(watermark(&store).await, None);
+    }
+
+    #[tokio::test]
+    async fn while_down_no_call_answers_but_its_effect_may_have_come() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        store.set_down(true);
+        assert!(matches!(
+            store.append(&[append(0, 1)]).await,
+            Err(Error::Unavailable(_))
+        ));
+        store.set_down(false);
+        assert_eq!(watermark(&store).await, Some(Watermark(0)));
+
+        let batch = [append(0, 1)];
+        let mut lost = store.append(&batch);
+        // The request has travelled, and the reply has not yet: the second time that the call gives way.
+        for _ in 0..2 {
+            assert!(futures_are_pending(&mut lost));
+        }
+        store.set_down(true);
+        assert!(matches!(lost.await, Err(Error::Unavailable(_))));
+        store.set_down(false);
+        assert_eq!(watermark(&store).await, Some(Watermark(1)));
+    }
+
+    fn futures_are_pending<F: Future + Unpin>(future: &mut F) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::Pin::new(future).poll(&mut context).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_corrupted_run_keeps_its_name_and_loses_its_bytes() {
+        let store = memory();
+        store.open(&[birth()]).await.unwrap();
+        let batch = append(0, 1);
+        store.append(std::slice::from_ref(&batch)).await.unwrap();
+        assert!(store.corrupt_run(&shard(), 0));
+        assert!(!store.corrupt_run(&shard(), 1));
+        let run = &batch.runs[0];
+        let slice = Slice::of(place(0).due, Timestamp::AT_ONCE);
+        let fetched = store
+            .fetch(&[Fetch {
+                shard: shard(),
+                runs: vec![(slice, run.name.clone())],
+            }])
+            .await
+            .unwrap();
+        assert!(
+            fetched[0][0]
+                .as_ref()
+                .is_some_and(|bytes| *bytes != run.bytes)
+        );
+    }
+
+    fn with_fault(fault: Option<InjectedFault>, body: impl AsyncFnOnce(MemoryStore)) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        fault_injection::with(fault, || runtime.block_on(body(memory())));
+    }
+
+    #[test]
+    fn each_mutant_of_the_store_breaks_the_rule_it_names() {
+        let outcomes = async |store: MemoryStore, from: u64| {
+            store.open(&[birth()]).await.unwrap();
+            store.append(&[append(0, 2)]).await.unwrap();
+            store
+                .append(&[append(from, from + 1)])
+                .await
+                .unwrap()
+                .remove(0)
+        };
+        let done = Appended::Done {
+            cancelled: 0,
+            missed: 0,
+        };
+        for (fault, behind, ahead) in [
+            (None, false, false),
+            (Some(InjectedFault::AppendWithoutCompare), true, true),
+            (Some(InjectedFault::AppendAcceptsGap), false, true),
+        ] {
+            with_fault(fault, async |store| {
+                assert_eq!(outcomes(store, 1).await == done, behind, "{fault:?}")
+            });
+            with_fault(fault, async |store| {
+                assert_eq!(outcomes(store, 5).await == done, ahead, "{fault:?}")
+            });
+        }
+        for (fault, wanted) in [(None, 5), (Some(InjectedFault::ClaimMovesBack), 3)] {
+            with_fault(fault, async |store| {
+                store.open(&[birth()]).await.unwrap();
+                let lease = crate::store::lease(&shard(), LeaseToken(1));
+                store
+                    .acquire(std::slice::from_ref(&lease), Duration::from_secs(9))
+                    .await
+                    .unwrap();
+                for watermark in [5, 3] {
+                    let claim = Some(Progress::new(place(watermark), Watermark(watermark)));
+                    let skew_max = Duration::ZERO;
+                    let (lease, since, tally) =
+                        (lease.clone(), Progress::START, OutcomeCounts::default());
+                    let advance = Advance {
+                        lease,
+                        delivered: None,
+                        delivered_before: since,
+                        outcomes: tally,
+                        deletes: vec![],
+                        delivered_ids: vec![],
+                        claim,
+                        clock_skew_max: skew_max,
+                    };
+                    store.advance(&[advance]).await.unwrap();
+                }
+                let claimed = store.state(&[shard()]).await.unwrap()[0]
+                    .as_ref()
+                    .map(|state| state.claimed);
+                assert_eq!(
+                    claimed,
+                    Some(Progress::new(place(wanted), Watermark(wanted))),
+                    "{fault:?}"
+                );
+            });
+        }
+    }
+}
