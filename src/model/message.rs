@@ -1,12 +1,12 @@
 //! The message: a record and what Postdate knows of it. All of it is borrowed from one decoded buffer: a message is a view, never an
 //! allocation.
 
-use super::dead_letter_reason::Reason;
-use super::dialect::Dialect;
-use super::header::Headers;
-use super::progress::Cursor;
-use super::shard::Offset;
-use super::time::Timestamp;
+use crate::model::dialect::Dialect;
+use crate::model::headers::header::Headers;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::protocol::progress::Cursor;
+use crate::model::shard::Offset;
+use crate::model::time::Timestamp;
 
 /// A record as a source hands it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

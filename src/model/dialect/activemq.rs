@@ -11,8 +11,8 @@
 //! they never come.
 
 use super::{MILLIS_AFTER, ScheduleRequest, reject_header, reject_unless_zero};
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 4] = [
     "AMQ_SCHEDULED_DELAY",

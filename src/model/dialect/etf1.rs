@@ -12,10 +12,10 @@
 //! `clientlib.DeleteSchedule` of the second.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due};
-use crate::model::header::Headers;
-use crate::model::header_lookup::HeaderLookup;
+use crate::model::headers::header::Headers;
+use crate::model::headers::header_lookup::HeaderLookup;
 use crate::model::message::Record;
-use crate::model::rejection::Rejection;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 3] = [
     "scheduler-epoch",

@@ -17,9 +17,9 @@
 //! `schedule_target_key`.
 
 use super::{DialectRequest, SECONDS_AT, ScheduleRequest, missing_due, reject_header, unsupported};
-use crate::model::header::Headers;
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
+use crate::model::headers::header::Headers;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 7] = [
     "schedule_target_epoch",

@@ -19,13 +19,13 @@ mod rocketmq;
 #[cfg(test)]
 mod tests;
 
-use super::dead_letter_reason::Reason;
-use super::header::Headers;
-use super::header_lookup::HeaderLookup;
-use super::header_name::stays_on_delivery;
-use super::message::Record;
-use super::rejection::{Quoted, Rejection};
-use super::time_grammar::{self, DueSpec};
+use crate::model::headers::header::Headers;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::headers::header_name::stays_on_delivery;
+use crate::model::message::Record;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::{Quoted, Rejection};
+use crate::model::parsing::time_grammar::{self, DueSpec};
 
 /// A system whose headers can be understood. The number stands for it in stored messages and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,10 @@
 //! In NATS a later schedule on the same subject replaces the one that waits; here only one with the same `postdate-id` does.
 
 use super::{DueHeader, ScheduleRequest, missing_due, reject_header, unsupported};
-use crate::model::dead_letter_reason::Reason;
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
-use crate::model::time_grammar::{self, DueSpec};
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::Rejection;
+use crate::model::parsing::time_grammar::{self, DueSpec};
 
 pub(super) const HEADERS: [&str; 6] = [
     "Nats-Schedule",

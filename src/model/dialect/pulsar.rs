@@ -9,9 +9,9 @@
 //! Both on one record are refused, as both `postdate-at` and `postdate-after` are: Pulsar's clients do not agree on which counts.
 
 use super::{MILLIS_AFTER, MILLIS_AT, ScheduleRequest};
-use crate::model::dead_letter_reason::Reason;
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 2] = ["deliverAt", "deliverAfter"];
 const AT: usize = 0;

@@ -10,10 +10,10 @@
 //! not in the documentation and is refused.
 
 use super::{DueHeader, SECONDS_AT, ScheduleRequest, reject_header};
-use crate::model::dead_letter_reason::Reason;
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
-use crate::model::time_grammar::{self, DueSpec};
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::Rejection;
+use crate::model::parsing::time_grammar::{self, DueSpec};
 
 pub(super) const HEADERS: [&str; 3] = ["Upstash-Not-Before", "Upstash-Delay", "Upstash-Cron"];
 const NOT_BEFORE: usize = 0;

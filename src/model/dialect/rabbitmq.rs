@@ -10,8 +10,8 @@
 //! never delivered at once.
 
 use super::{MILLIS_AFTER, ScheduleRequest};
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 1] = ["x-delay"];
 

@@ -20,8 +20,8 @@
 use super::{
     MILLIS_AFTER, MILLIS_AT, SECONDS_AFTER, ScheduleRequest, reject_header, reject_unless_zero,
 };
-use crate::model::header_lookup::HeaderLookup;
-use crate::model::rejection::Rejection;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::parsing::rejection::Rejection;
 
 pub(super) const HEADERS: [&str; 6] = [
     "TIMER_DELAY_SEC",

@@ -1,14 +1,16 @@
 //! What the tests of the dialects share, and what is true of all of them.
 
-use super::super::header::push_header;
-use super::super::header_name::{ControlHeader, stays_on_delivery};
-use super::super::message::Disposition;
-use super::super::origin::OriginFormat;
-use super::super::parse_record::{ParsedRecord, parse_record};
-use super::super::routing_rules::{AllowList, Naming, RoutingRules, TemplateInput, WithoutDelay};
-use super::super::shard::{Offset, Partition, ShardId};
-use super::super::time::Timestamp;
 use super::*;
+use crate::model::headers::header::push_header;
+use crate::model::headers::header_name::{ControlHeader, stays_on_delivery};
+use crate::model::headers::origin::OriginFormat;
+use crate::model::message::Disposition;
+use crate::model::parsing::parse_record::{ParsedRecord, parse_record};
+use crate::model::routing::routing_rules::{
+    AllowList, Naming, RoutingRules, TemplateInput, WithoutDelay,
+};
+use crate::model::shard::{Offset, Partition, ShardId};
+use crate::model::time::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::BTreeSet;

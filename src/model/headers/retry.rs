@@ -17,10 +17,10 @@
 //!
 //! Whether a value may be believed is not decided here, for that takes the record around it.
 
-use super::dead_letter_reason::Reason;
-use super::dialect::Dialect;
-use super::message::RetryState;
-use super::time::Timestamp;
+use crate::model::dialect::Dialect;
+use crate::model::message::RetryState;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::time::Timestamp;
 use std::fmt;
 
 /// More than any sensible `max_attempts`: a count beyond it was not written by Postdate.

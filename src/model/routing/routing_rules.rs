@@ -1,12 +1,12 @@
 //! The rules of a route that decide what becomes of a record. Shared by ingress, which asks on reading, and by the timer, which asks again
 //! at delivery: between the two the configuration may have changed. Which cluster a target lies on is not known here, only by which names it goes.
 
-use super::dead_letter_reason::Reason;
-use super::dialect::Dialects;
-use super::header::Headers;
-use super::header_name::SUBJECT;
-use super::rejection::{Quoted, Rejection};
-use super::subject;
+use crate::model::dialect::Dialects;
+use crate::model::headers::header::Headers;
+use crate::model::headers::header_name::SUBJECT;
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::{Quoted, Rejection};
+use crate::model::routing::subject;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -323,8 +323,8 @@ fn glob_matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rejection::DETAIL_BYTES_MAX;
     use super::*;
+    use crate::model::parsing::rejection::DETAIL_BYTES_MAX;
     use proptest::prelude::*;
 
     const NOWHERE: TemplateInput<'static> = TemplateInput {
@@ -444,7 +444,11 @@ mod tests {
             ..rules(None, &[])
         };
         let mut block = Vec::new();
-        super::super::header::push_header(&mut block, SUBJECT.as_bytes(), Some(b"delayed.eu"));
+        crate::model::headers::header::push_header(
+            &mut block,
+            SUBJECT.as_bytes(),
+            Some(b"delayed.eu"),
+        );
         let came_by = TemplateInput {
             topic: "S:delayed.*",
             headers: Headers::from_block(&block),

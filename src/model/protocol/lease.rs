@@ -1,6 +1,6 @@
 //! The right of one timer worker to a shard, for a while.
 
-use super::shard::ShardId;
+use crate::model::shard::ShardId;
 use std::fmt;
 
 /// What shuts out an old holder. Random, never a counter: a store that went back would hand the same number out again.

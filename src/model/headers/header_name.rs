@@ -50,7 +50,7 @@ impl ControlHeader {
 
 /// On every record handed on: the due time in epoch milliseconds.
 pub(crate) const DUE: &str = "postdate-due";
-/// On every record handed on: where it came from, see [`super::Origins`].
+/// On every record handed on: where it came from, see [`super::OriginFormat`].
 pub(crate) const ORIGIN: &str = "postdate-origin";
 /// On a dead letter: the code of a [`super::Reason`].
 pub(crate) const ERROR: &str = "postdate-error";

@@ -1,8 +1,8 @@
 //! The origin of a message, as `postdate-origin` carries it: stable across redelivery and retries, unique until the source is recreated,
 //! and so the consumer's idempotency key.
 
-use super::shard::{Offset, ShardId};
-use super::subject::split_source_topic;
+use crate::model::routing::subject::split_source_topic;
+use crate::model::shard::{Offset, ShardId};
 use std::sync::Arc;
 
 /// The origins of one shard's records: `<deployment>/<route>/<source topic>/<partition>/<offset>`. None of the parts can hold a `/`:
@@ -53,8 +53,8 @@ pub(crate) fn is_from_subject(origin: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shard::Partition;
     use super::*;
+    use crate::model::shard::Partition;
     use proptest::prelude::*;
 
     fn origins() -> OriginFormat {

@@ -1,14 +1,14 @@
 //! The headers of one record that are looked for, each by its place in a list of names. What their values mean is not decided here.
 
-use super::dead_letter_reason::Reason;
-use super::rejection::{Quoted, Rejection};
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::{Quoted, Rejection};
 
 /// The longest list of names that is looked for at once.
 const NAMES_MAX: usize = 8;
 
 /// What a record has of a list of names.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeaderLookup<'a> {
+pub(in crate::model) struct HeaderLookup<'a> {
     names: &'static [&'static str],
     found: [Found<'a>; NAMES_MAX],
 }
@@ -21,7 +21,7 @@ enum Found<'a> {
 }
 
 impl<'a> HeaderLookup<'a> {
-    pub(super) fn new(names: &'static [&'static str]) -> Self {
+    pub(in crate::model) fn new(names: &'static [&'static str]) -> Self {
         assert!(
             names.len() <= NAMES_MAX,
             "a list of names is written in the code, and shorter than that"
@@ -33,7 +33,7 @@ impl<'a> HeaderLookup<'a> {
     }
 
     /// The record has the header at this place of the list.
-    pub(super) fn record(&mut self, index: usize, value: Option<&'a [u8]>) {
+    pub(in crate::model) fn record(&mut self, index: usize, value: Option<&'a [u8]>) {
         let found = &mut self.found[index];
         *found = if matches!(found, Found::Absent) {
             Found::Once(value)
@@ -42,18 +42,21 @@ impl<'a> HeaderLookup<'a> {
         };
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::model) fn is_empty(&self) -> bool {
         self.found
             .iter()
             .all(|found| matches!(found, Found::Absent))
     }
 
-    pub(super) fn name(&self, index: usize) -> &'static str {
+    pub(in crate::model) fn name(&self, index: usize) -> &'static str {
         self.names[index]
     }
 
     /// The header's value, which may be null; the outer `None`: the record does not have it.
-    pub(super) fn bytes(&self, index: usize) -> Result<Option<Option<&'a [u8]>>, Rejection> {
+    pub(in crate::model) fn bytes(
+        &self,
+        index: usize,
+    ) -> Result<Option<Option<&'a [u8]>>, Rejection> {
         match self.found[index] {
             Found::Absent => Ok(None),
             Found::Once(value) => Ok(Some(value)),
@@ -65,7 +68,7 @@ impl<'a> HeaderLookup<'a> {
     }
 
     /// The header's value, which is text and not empty; `None`: the record does not have it.
-    pub(super) fn text(&self, index: usize) -> Result<Option<&'a str>, Rejection> {
+    pub(in crate::model) fn text(&self, index: usize) -> Result<Option<&'a str>, Rejection> {
         let Some(value) = self.bytes(index)? else {
             return Ok(None);
         };

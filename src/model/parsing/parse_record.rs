@@ -31,19 +31,19 @@
 //! **A record without delay** is an entry due at once; a `postdate-to` holds for it, and a `postdate-id` makes it replace what waits
 //! under that id.
 
-use super::dead_letter_reason::Reason;
-use super::dialect::{self, Dialect, DialectRequest, ScheduleRequest};
-use super::header::Headers;
-use super::header_lookup::HeaderLookup;
-use super::header_name::ControlHeader;
-use super::message::{Body, Disposition, Record};
-use super::origin::OriginFormat;
-use super::rejection::{Quoted, Rejection};
-use super::retry;
-use super::routing_rules::{RoutingRules, TemplateInput, WithoutDelay};
-use super::time::Timestamp;
-use super::time_grammar::{Delay, DueSpec, format_units, parse_after, parse_at};
 use crate::limit::{RECORD_HEADER_BYTES_MAX, RECORD_HEADERS_MAX};
+use crate::model::dialect::{self, Dialect, DialectRequest, ScheduleRequest};
+use crate::model::headers::header::Headers;
+use crate::model::headers::header_lookup::HeaderLookup;
+use crate::model::headers::header_name::ControlHeader;
+use crate::model::headers::origin::OriginFormat;
+use crate::model::headers::retry;
+use crate::model::message::{Body, Disposition, Record};
+use crate::model::parsing::dead_letter_reason::Reason;
+use crate::model::parsing::rejection::{Quoted, Rejection};
+use crate::model::parsing::time_grammar::{Delay, DueSpec, format_units, parse_after, parse_at};
+use crate::model::routing::routing_rules::{RoutingRules, TemplateInput, WithoutDelay};
+use crate::model::time::Timestamp;
 use std::time::Duration;
 
 const ID_BYTES_MAX: usize = 128;
@@ -509,12 +509,12 @@ impl<'a> ControlHeaders<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dialect::Dialects;
-    use super::super::header::push_header;
-    use super::super::message::RetryState;
-    use super::super::routing_rules::{AllowList, Naming};
-    use super::super::shard::{Offset, Partition, ShardId};
     use super::*;
+    use crate::model::dialect::Dialects;
+    use crate::model::headers::header::push_header;
+    use crate::model::message::RetryState;
+    use crate::model::routing::routing_rules::{AllowList, Naming};
+    use crate::model::shard::{Offset, Partition, ShardId};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! What is committed along with what was delivered exactly once, so that whoever takes a shard over knows it to the message.
 
-use super::outcome_counts::OutcomeCounts;
-use super::progress::Progress;
-use super::shard::SourceIdentity;
+use crate::model::protocol::outcome_counts::OutcomeCounts;
+use crate::model::protocol::progress::Progress;
+use crate::model::shard::SourceIdentity;
 use std::fmt;
 
 /// The delivered pair, and what the store's ledger has not been told yet, as one line of text: `v1 done=<48 hex digits> id=<identity>

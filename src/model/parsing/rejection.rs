@@ -1,6 +1,6 @@
 //! A refusal: why a record, or what it asks for, is not taken, in a code for programs and a sentence for a person.
 
-use super::dead_letter_reason::Reason;
+use crate::model::parsing::dead_letter_reason::Reason;
 use std::fmt;
 
 /// A detail is stored with the refused message and travels as a header: long enough for a sentence, never a way to swell a record.

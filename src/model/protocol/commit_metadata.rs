@@ -1,7 +1,7 @@
 //! What is committed to the broker beside an offset, so that a store that lost everything can be filled again from the log.
 
-use super::progress::Progress;
-use super::shard::{Offset, SourceIdentity};
+use crate::model::protocol::progress::Progress;
+use crate::model::shard::{Offset, SourceIdentity};
 use std::fmt;
 
 /// The metadata of a committed offset, as one line of text: `v1 low=17 done=<48 hex digits> id=<identity or ->`.

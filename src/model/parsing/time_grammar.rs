@@ -22,7 +22,7 @@
 //! The units are days of 24 hours, hours, minutes, seconds and milliseconds: in that order, in lower case, each at most once, and at least
 //! one. A count may exceed its unit (`90m`). No sign, space, decimal point or exponent in this form.
 
-use super::time::Timestamp;
+use crate::model::time::Timestamp;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -37,7 +37,7 @@ const UNITS: [(&str, i64); 5] = [
 ];
 
 /// A length of time in the second form of `postdate-after`.
-pub(super) fn format_units(length: Duration) -> String {
+pub(in crate::model) fn format_units(length: Duration) -> String {
     let (mut millis, mut text) = (length.as_millis(), String::new());
     for (unit, of_unit) in UNITS {
         let of_unit = of_unit.unsigned_abs().into();
@@ -55,7 +55,7 @@ pub(super) fn format_units(length: Duration) -> String {
 
 /// When a message is due, as a header says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DueSpec {
+pub(in crate::model) enum DueSpec {
     At(Timestamp),
     /// Counted from the record's own timestamp.
     After(Delay),
@@ -98,24 +98,24 @@ pub(crate) fn parse_after(text: &str) -> Option<Delay> {
     }
 }
 
-pub(super) fn parse_millis_at(text: &str) -> Option<Timestamp> {
+pub(in crate::model) fn parse_millis_at(text: &str) -> Option<Timestamp> {
     allowed_instant(parse_integer(text)?)
 }
 
-pub(super) fn parse_seconds_at(text: &str) -> Option<Timestamp> {
+pub(in crate::model) fn parse_seconds_at(text: &str) -> Option<Timestamp> {
     allowed_instant(parse_integer(text)?.checked_mul(1_000)?)
 }
 
-pub(super) fn parse_millis_after(text: &str) -> Option<Delay> {
+pub(in crate::model) fn parse_millis_after(text: &str) -> Option<Delay> {
     parse_integer(text).map(Delay)
 }
 
-pub(super) fn parse_seconds_after(text: &str) -> Option<Delay> {
+pub(in crate::model) fn parse_seconds_after(text: &str) -> Option<Delay> {
     parse_integer(text)?.checked_mul(1_000).map(Delay)
 }
 
 /// The second form of `postdate-after`, without milliseconds.
-pub(super) fn parse_units_after(text: &str) -> Option<Delay> {
+pub(in crate::model) fn parse_units_after(text: &str) -> Option<Delay> {
     parse_units(text, &UNITS[..UNITS.len() - 1])
 }
 

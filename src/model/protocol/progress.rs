@@ -1,7 +1,7 @@
 //! Cursor and claim: the pair (C, W) that says, for millions of messages at once, which of them are taken or done.
 
-use super::shard::{Offset, Watermark};
-use super::time::Timestamp;
+use crate::model::shard::{Offset, Watermark};
+use crate::model::time::Timestamp;
 
 /// A place in delivery order: messages go by due, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
