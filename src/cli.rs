@@ -1,4 +1,4 @@
-//! The command line: what can be asked for. Does none of it.
+//! Defines the command line: its commands, flags and help texts. It runs none of them.
 
 use crate::limit::{DEMO_DURATION_MAX, DEMO_DURATION_MIN};
 use crate::model::{Delay, parse_after};
@@ -7,53 +7,56 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const ABOUT: &str = "Delayed delivery for Kafka.
+const ABOUT: &str = "Delayed delivery for Kafka and NATS.
 
-A producer sends a record to a source topic with the header `postdate-after: 30m` (or `postdate-at: <time>`); the message waits in Redis, \
-and arrives on its target topic at its due time. Which topics those are, a configuration file says: `config/kafka.toml` is the smallest \
-that works, `config/default.toml` explains every option.";
+A producer sends a record to a source topic with the header `postdate-after: 30m` (or `postdate-at: <time>`). \
+The message waits in a store and arrives on its target topic at its due time. A configuration file names the topics: \
+`config/kafka.toml` is the smallest one, `config/default.toml` describes all options.";
 
 const AFTER: &str = "Environment:
-  POSTDATE_<KEY>    lies over a key of the file, with __ for each dot: POSTDATE_ROUTE__ORDERS__MAX_DELAY=7d sets route.orders.max_delay.
-                    Lists are written as in the file (POSTDATE_ROLES='[\"timer\"]'); text that looks like a number needs quotes ('\"0123\"').
+  POSTDATE_<KEY>    overrides a key of the file, with __ for each dot: POSTDATE_ROUTE__ORDERS__MAX_DELAY=7d sets
+                    route.orders.max_delay. Write lists as in the file (POSTDATE_ROLES='[\"timer\"]'), and text that
+                    looks like a number in quotes ('\"0123\"').
 
 Signals:
-  SIGTERM, SIGINT   take nothing new, finish what is under way, give the shards back, and exit with 0.
+  SIGTERM, SIGINT   stop reading, deliver the messages in flight, release all shards, and exit with 0.
 
 Exit codes:
-  0    done, or stopped as asked
-  1    failed; the reason is the last thing that was said. `check`: an item failed. `ledger`: one does not balance
+  0    the command succeeded, or the service was stopped
+  1    the command failed; its last message is the reason. `check`: an item failed. `ledger`: one does not balance
   2    wrong usage or configuration; nothing was started or changed
-  3    `pending --id`: nothing waits under that id";
+  3    `pending --id`: no message with this id waits";
 
-const PENDING_AFTER: &str = "Counts are upper bounds: messages are stored in batches, and a batch counts until its last one is delivered;
-cancelled ones count along. With the embedded store and a running service, the service is asked, at `admin.listen`.
+const PENDING_AFTER: &str =
+    "Counts are upper bounds: messages are stored in batches, and a batch counts until its last message is delivered.
+Cancelled messages count, too. With the embedded store, the command asks a running service at `admin.listen`.
 
 Examples:
   postdate pending --config postdate.toml
   postdate pending --config postdate.toml --route orders --json | jq '.hours[] | [.start, .messages]'
-  postdate pending --config postdate.toml --id order-42 || echo 'it is gone'
+  postdate pending --config postdate.toml --id order-42 || echo 'no longer waiting'
 
 Exit codes:
-  0    told what waits; with --id: something waits under it
-  1    the store, or the service that has it, cannot be asked
+  0    the counts were printed; with --id: a message with this id waits
+  1    the store, or the service that owns it, does not answer
   2    wrong usage or configuration
-  3    with --id: nothing waits under it";
+  3    with --id: no message with this id waits";
 
 const LEDGER_AFTER: &str =
-    "For each shard: accepted = delivered + cancelled + dead letters + set aside + sent back + pending. With the embedded store and a
-running service, the service is asked, at `admin.listen`.
+    "For each shard: accepted = delivered + cancelled + dead letters + set aside + sent back + pending.
+With the embedded store, the command asks a running service at `admin.listen`.
 
 Examples:
   postdate ledger --config postdate.toml
   postdate ledger --config postdate.toml --json | jq '.shards[] | select(.balances | not)'
 
 Exit codes:
-  0    every ledger balances, as far as can be known: one that a loss of the store made unsure counts as balanced
-  1    one does not balance; or the store, or the service that has it, cannot be asked
+  0    every ledger balances; a ledger that a store loss made uncertain counts as balanced
+  1    a ledger does not balance; or the store, or the service that owns it, does not answer
   2    wrong usage or configuration";
 
-const SEND_AFTER: &str = "What the service would refuse is refused here, with the same code and the same words, before anything is sent.
+const SEND_AFTER: &str =
+    "The command rejects messages that the service would reject, with the same code and text, before it sends anything.
 
 Examples:
   postdate send --config postdate.toml --route orders --key order-42 --in 30m --id order-42 'still unpaid?'
@@ -63,30 +66,30 @@ Examples:
 
 Exit codes:
   0    sent, and acknowledged by all in-sync replicas
-  1    the broker refused it, or did not answer; if it is said that it may have arrived, look before you send again
-  2    wrong usage or configuration, or the service would refuse it; nothing was sent";
+  1    the broker rejected it or did not answer; if the command says that it may have arrived, check before you retry
+  2    wrong usage or configuration, or the service would reject it; nothing was sent";
 
-const CHECK_AFTER: &str = "It changes nothing, and asks with the credentials of the configuration: run it where the service will run.
+const CHECK_AFTER: &str = "The command changes nothing. It uses the logins of the configuration: run it on the machine of the service.
 
 Examples:
   postdate check --config postdate.toml
   postdate check --config postdate.toml --json | jq '.items[] | select(.verdict != \"ok\")'
 
 Exit codes:
-  0    no item failed; warnings do not count
+  0    no item failed; there may be warnings
   1    an item failed
-  2    wrong usage or configuration; nothing was looked at";
+  2    wrong usage or configuration; nothing was checked";
 
 const COMPLETION_AFTER: &str = "Examples:
   bash   postdate completion bash > /etc/bash_completion.d/postdate
   zsh    postdate completion zsh > \"${fpath[1]}/_postdate\"
   fish   postdate completion fish > ~/.config/fish/completions/postdate.fish";
 
-/// What the process was asked to do.
+/// The parsed command line.
 #[derive(Debug, Parser)]
-#[command(name = "postdate", version, about = "Delayed delivery for Kafka", long_about = ABOUT, after_long_help = AFTER)]
+#[command(name = "postdate", version, about = "Delayed delivery for Kafka and NATS", long_about = ABOUT, after_long_help = AFTER)]
 #[command(
-    after_help = "`postdate --help` explains more, and lists the exit codes.",
+    after_help = "`postdate --help` describes more, and lists the exit codes.",
     disable_help_subcommand = true
 )]
 pub struct Cli {
@@ -94,54 +97,59 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// See [`Cli`].
+/// A command with its flags. The comments of variants and fields are the help texts.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs the service until it is told to stop
+    /// Runs the service until it is stopped
     ///
-    /// Runs what `roles` names: ingress, which reads the sources and stores messages, and timer, which delivers them when they are due.
-    /// More processes with the same configuration share the work. /readyz on the address `admin.listen` says whether all is well.
+    /// Runs the configured `roles`: ingress reads the sources and stores messages, timer delivers them at their due
+    /// time. Processes with the same configuration share the work. /readyz at `admin.listen` reports problems.
     Run(RunArgs),
-    /// Shows the whole service at work, without any server
+    /// Demonstrates the service without any server
     ///
-    /// A Kafka in this process, the service with a store in a temporary folder, and a shop that sends for later: what waits, what arrives and
-    /// how late, live. It prints how to send messages of your own to it, with kcat or any client built on librdkafka (the Java client
-    /// cannot talk to it). On a terminal it is a picture, in which the service's warnings and errors have a line and are printed again at
-    /// the end; elsewhere, or with --plain, it is a line a second, and logs go to stderr.
+    /// Starts an in-process Kafka, the service with a store in a temporary folder, and a generator of delayed
+    /// messages. Shows live how many messages wait, and how late they arrive. The first lines explain how to send
+    /// your own messages with kcat or another client of librdkafka; the Java client cannot connect. On a terminal
+    /// the demo draws a chart, shows warnings and errors of the service in one line, and prints them again at the
+    /// end. Elsewhere, or with --plain, it prints one line per second, and logs go to stderr.
     ///
-    /// With --config it is the same show on your Kafka, by a route of yours: it says where it will write before it does, and counts only
-    /// its own messages.
+    /// With --config, the demo uses your Kafka and a route of your configuration. It says where it will write before
+    /// it starts, and counts its own messages only.
     ///
-    /// q, Ctrl-C or SIGTERM ends the sending and waits for what is still due; a second time it leaves at once. Exit code 0: all that was
-    /// sent has arrived, exactly once and not early. 1: it has not, or was not waited for.
+    /// q, Ctrl-C or SIGTERM stops sending and waits for the messages that are still due; a second one exits at once.
+    /// Exit code 0: every message arrived exactly once and not early. 1: it did not, or the demo did not wait.
     Demo(DemoArgs),
-    /// Erases what the store keeps of a source topic that was recreated
+    /// Erases the stored state of a source topic that was recreated
     ///
-    /// A shard whose source topic was deleted and created again stops, for its positions mean nothing in the new topic. Stop the processes
-    /// that serve the route, run this, and start them again: reading begins anew at the first retained record. While messages of the old
-    /// topic still wait, nothing is erased unless --discard says so. Where messages arrive on NATS, it ends only when the duplicate windows
-    /// of the streams there have passed: until then new messages with the ids of old ones would be dropped.
+    /// If a source topic is deleted and created again, its shards stop, because their offsets mean nothing in the new
+    /// topic. Stop the processes that serve the route, run this command, and start them again: they read the topic
+    /// from its first record. If messages of the old topic still wait, the command erases nothing without --discard.
+    /// If the route delivers to NATS, the command waits until the duplicate windows of the target streams have passed.
+    /// Before that, the streams would drop new messages with the ids of old ones.
     Reset(ResetArgs),
-    /// Tells what waits, or where one message does
+    /// Counts the waiting messages, or finds one of them
     ///
-    /// Totals by route, by shard (a source partition) and by hour of the due times; what waits under routes that the configuration no longer
-    /// has; what was set aside. With --id: the message that waits under that `postdate-id`.
+    /// Prints totals by route, by shard (a source partition) and by hour of the due time. It includes messages of
+    /// routes that the configuration no longer has, and messages in quarantine. With --id it prints the message that
+    /// waits with that `postdate-id`.
     #[command(after_long_help = PENDING_AFTER)]
     Pending(PendingArgs),
-    /// Tells what became of the messages that were accepted, and whether it adds up
+    /// Counts the outcomes of all accepted messages, and checks the sum
     ///
-    /// The store keeps a ledger of each shard (a source partition) beside its messages, through restarts and takeovers.
+    /// The store keeps a ledger of each shard (a source partition) with its messages. Restarts and takeovers do not
+    /// reset it.
     #[command(after_long_help = LEDGER_AFTER)]
     Ledger(LedgerArgs),
     /// Sends one delayed message, or cancels one
     ///
-    /// Writes a record with Postdate's headers to the route's source topic, as any producer could, and tells where it went and when it is due.
+    /// Writes a record with Postdate's headers to the route's source topic, as any producer could. Prints its partition
+    /// and offset, and its due time.
     #[command(after_long_help = SEND_AFTER)]
     Send(Box<SendArgs>),
-    /// Tells what would work with a configuration, and what would not
+    /// Checks whether a configuration would work
     ///
-    /// Looks at the Kafka clusters and their topics, at the store, at clocks, and at what waits; each item is ok, warn or fail, with what was
-    /// found and what to do.
+    /// Checks the clusters and their topics, the store, the clocks, and the waiting messages. Each item is ok, warn or
+    /// fail, with a finding and a fix.
     #[command(after_long_help = CHECK_AFTER)]
     Check(CheckArgs),
     /// Prints the completion script of a shell
@@ -149,7 +157,7 @@ pub enum Command {
     Completion(CompletionArgs),
 }
 
-/// See [`Command::Run`].
+/// Flags of [`Command::Run`].
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The configuration file (TOML)
@@ -157,95 +165,95 @@ pub struct RunArgs {
     pub config: PathBuf,
 }
 
-/// See [`Command::Demo`].
+/// Flags of [`Command::Demo`].
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// How long to send: 5s to 1h. It ends when the last has arrived
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = demo_length)]
+    /// How long the demo sends messages, from 5s to 1h; it ends when the last message has arrived
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = demo_duration)]
     pub duration: Duration,
-    /// A line a second instead of the picture
+    /// Print one line per second instead of the chart
     #[arg(long)]
     pub plain: bool,
-    /// Show it on the Kafka and the store of this configuration file (TOML) instead
+    /// Use the brokers and the store of this configuration file (TOML) instead of in-process ones
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Show it on a NATS server with JetStream instead, in a stream of its own that is taken away at the end
+    /// Use a NATS server with JetStream instead; the demo creates a stream there and deletes it at the end
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     pub nats: Option<String>,
-    /// The route that is used, if the configuration has several
+    /// The route to use; required if the configuration has several
     #[arg(long, requires = "config")]
     pub route: Option<String>,
-    /// Begin without asking
+    /// Start without a confirmation
     #[arg(long, requires = "config")]
     pub yes: bool,
 }
 
-fn demo_length(text: &str) -> Result<Duration, String> {
-    let length = parse_after(text)
+fn demo_duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_after(text)
         .map(Delay::as_duration)
         .ok_or("write it with a unit: 30s, 2m")?;
-    if (DEMO_DURATION_MIN..=DEMO_DURATION_MAX).contains(&length) {
-        Ok(length)
+    if (DEMO_DURATION_MIN..=DEMO_DURATION_MAX).contains(&duration) {
+        Ok(duration)
     } else {
-        Err("it takes 5s to 1h".to_owned())
+        Err("choose from 5s to 1h".to_owned())
     }
 }
 
-/// See [`Command::Reset`].
+/// Flags of [`Command::Reset`].
 #[derive(Debug, Args)]
 pub struct ResetArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The route whose shards are meant
+    /// The route whose state is erased
     #[arg(long)]
     pub route: String,
     /// The source topic that was recreated
     #[arg(long)]
     pub topic: String,
-    /// Only this partition, instead of all that the topic has now
+    /// Erase only this partition; default: all partitions of the topic
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
     pub partition: Option<i32>,
-    /// Also erase messages that still wait: they will never be delivered
+    /// Also erase messages that still wait; they are never delivered
     #[arg(long)]
     pub discard: bool,
-    /// End at once, though streams of NATS on which messages arrive still pass over what bears the ids of old ones
+    /// Do not wait for the duplicate windows of NATS streams; they may drop new messages with old ids
     #[arg(long)]
     pub no_wait: bool,
 }
 
-/// See [`Command::Pending`].
+/// Flags of [`Command::Pending`].
 #[derive(Debug, Args)]
 pub struct PendingArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Only this route, whether or not the configuration still has it
+    /// Count only this route, which the configuration need not have; default: all routes
     #[arg(long)]
     pub route: Option<String>,
-    /// Look for the message that waits under this `postdate-id`
+    /// Find the message that waits with this `postdate-id`
     #[arg(long)]
     pub id: Option<String>,
-    /// Print one JSON document, which docs/commands.md describes
+    /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
 }
 
-/// See [`Command::Ledger`].
+/// Flags of [`Command::Ledger`].
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Only this route, whether or not the configuration still has it
+    /// Count only this route, which the configuration need not have; default: all routes
     #[arg(long)]
     pub route: Option<String>,
-    /// Print one JSON document, which docs/commands.md describes
+    /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
 }
 
-/// See [`Command::Send`].
+/// Flags of [`Command::Send`].
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["payload", "file", "cancel"]))]
 #[command(group = ArgGroup::new("when").required(true).args(["delay", "at", "cancel"]))]
@@ -254,61 +262,61 @@ pub struct SendArgs {
     /// The configuration file (TOML) of the service
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The route that is to deliver it
+    /// The route that delivers the message
     #[arg(long)]
     pub route: String,
-    /// The source topic, if the route has several; else its first
+    /// The source topic; default: the route's first
     #[arg(long)]
     pub topic: Option<String>,
-    /// The subject to send to, if the route reads NATS and could read it by several
+    /// The subject to publish to; required if the route reads several subjects of NATS
     #[arg(long)]
     pub subject: Option<String>,
-    /// The record's key: it decides the partition, there and on the target
+    /// The record's key, which chooses the partition of the source and of the target
     #[arg(long, allow_hyphen_values = true)]
     pub key: Option<String>,
-    /// This partition of the source topic, instead of the key's
+    /// The partition of the source topic; default: chosen by the key
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     pub partition: Option<i32>,
-    /// A header of the message's own; may be given many times
+    /// A header of the message; can be repeated
     #[arg(long = "header", value_name = "NAME=VALUE")]
     pub headers: Vec<String>,
     /// The payload; `-` reads standard input
     pub payload: Option<String>,
-    /// A file that holds the payload
+    /// A file that contains the payload
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Due after this delay, as `postdate-after` has it: 30m, 1h30m, 250ms, 7d, or milliseconds
+    /// The delay, as in `postdate-after`: 30m, 1h30m, 250ms, 7d, or milliseconds
     #[arg(long = "in", value_name = "DELAY", allow_hyphen_values = true)]
     pub delay: Option<String>,
-    /// Due at this time, as `postdate-at` has it: 2027-01-31T09:00:00Z, or epoch milliseconds
+    /// The due time, as in `postdate-at`: 2027-01-31T09:00:00Z, or milliseconds since 1970
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub at: Option<String>,
-    /// The message's `postdate-id`: it replaces what waits under it on the same partition
+    /// The `postdate-id`; the message replaces one that waits with this id in the same partition
     #[arg(long)]
     pub id: Option<String>,
-    /// Another target topic than the route's default
+    /// The target topic; default: the route's target
     #[arg(long, value_name = "TOPIC")]
     pub to: Option<String>,
-    /// Cancel what waits under --id, on the partition on which it does; if that cannot be looked up, where --key leads
+    /// Cancel the message that waits with --id, in its partition; if the lookup fails, in the partition of --key
     #[arg(long, requires = "id", requires = "place")]
     pub cancel: bool,
-    /// Print one JSON document, which docs/commands.md describes
+    /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
 }
 
-/// See [`Command::Check`].
+/// Flags of [`Command::Check`].
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The configuration file (TOML) to be checked
+    /// The configuration file (TOML) to check
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Print one JSON document, which docs/commands.md describes
+    /// Print one JSON document; docs/commands.md describes it
     #[arg(long)]
     pub json: bool,
 }
 
-/// See [`Command::Completion`].
+/// Flags of [`Command::Completion`].
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
     /// The shell
@@ -316,7 +324,7 @@ pub struct CompletionArgs {
 }
 
 impl CompletionArgs {
-    /// The script, for the whole command line.
+    /// The script for the whole command line.
     pub(crate) fn script(&self) -> String {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "postdate", &mut script);
@@ -330,7 +338,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_fits_together() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demo_needs_nothing_and_lasts_for_a_time_that_it_can() {
+    fn a_demo_needs_no_flag_and_limits_its_duration() {
         let demo = |line: &[&str]| match Cli::try_parse_from([&["postdate", "demo"], line].concat())
             .map(|cli| cli.command)
         {
@@ -388,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn an_incomplete_command_line_is_rejected() {
         for line in [
             &["postdate"][..],
             &["postdate", "run"],
@@ -458,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_tells_the_exit_codes() {
+    fn the_help_lists_the_exit_codes() {
         let help = Cli::command().render_long_help().to_string();
         assert!(
             [

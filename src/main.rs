@@ -1,4 +1,4 @@
-//! The process: parse, load, install, run, and say how it ended. Decides nothing.
+//! The process: parses the command line, loads the configuration, runs the command, and exits with its code.
 
 use clap::Parser;
 use postdate::{Cli, Command, Config, ConfigError, Outcome, Refused, Telemetry};
@@ -11,25 +11,22 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
-const NOTHING_THERE: u8 = 3;
+const NOT_FOUND: u8 = 3;
 
 fn main() -> ExitCode {
     match execute(Cli::parse().command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failing) => ExitCode::from(FAILED),
-        Ok(Outcome::Nothing) => ExitCode::from(NOTHING_THERE),
+        Ok(Outcome::Nothing) => ExitCode::from(NOT_FOUND),
         Err(error) => {
-            // Nobody is left to tell if this fails.
+            // If stderr fails, there is no other way to report the error.
             let _ = writeln!(
                 std::io::stderr(),
                 "postdate: {}",
                 format!("{error:#}").trim_end()
             );
-            ExitCode::from(if error.is::<ConfigError>() || error.is::<Refused>() {
-                WRONG_USAGE
-            } else {
-                FAILED
-            })
+            let is_usage = error.is::<ConfigError>() || error.is::<Refused>();
+            ExitCode::from(if is_usage { WRONG_USAGE } else { FAILED })
         }
     }
 }
@@ -56,7 +53,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// For commands whose answer says it all.
+/// For commands whose output contains all results: only errors are logged.
 fn prepare_quietly(file: &Path) -> anyhow::Result<Config> {
     let config = Config::load(file)?.log_errors_only();
     Telemetry::install(&config)?;

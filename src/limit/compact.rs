@@ -1,49 +1,68 @@
-//! Limits of the rewriter, which works on the outer levels.
+//! What the compactor merges and splits, and how much of the processor it uses.
 
 use std::time::Duration;
 
-/// How the rewriter makes runs: so many of one size become one; one of so many messages costs no more than what is in it; far runs that begin
-/// within an hour are taken apart, up to what is due in six.
+/// Runs of one size that compaction merges into one.
 pub(crate) const COMPACT_FAN_IN: usize = 8;
+
+/// Messages from which on a run is efficient and is not merged.
 pub(crate) const COMPACT_FULL_RUN_MESSAGES: u64 = 512;
+
+/// A run of several hours is split if it begins within this time.
 pub(crate) const COMPACT_SPLIT_STARTS_WITHIN: Duration = Duration::from_secs(3600);
+
+/// A split covers messages that are due within this time.
 pub(crate) const COMPACT_SPLIT_DUE_WITHIN: Duration = Duration::from_secs(6 * 3600);
 
-/// What is due within so long is left alone: the runs that are written must be in their place before any of them is loaded, also where the
-/// store's answer is lost and it does the work some seconds later.
+/// Runs that are due within this time are not compacted. The new runs must be stored before any of
+/// them is loaded, even if the reply is lost and the store acts some seconds later.
 pub(crate) const COMPACT_DUE_MARGIN: Duration = Duration::from_secs(120);
 
-/// What begins within so long is urgent: the rewriter rests less over it.
+/// Runs that begin within this time are urgent: the compactor rests less.
 pub(crate) const COMPACT_URGENT_WITHIN: Duration = Duration::from_secs(20 * 60);
 
-/// Messages, runs, and bytes in memory (at which no more runs are fetched) of one rewrite: store and dispatcher are busy with it for some
-/// milliseconds. Two full batches of messages of 256 B fit: days made of one are thinner than [`COMPACT_FULL_RUN_MESSAGES`], and made anew.
+/// Messages in one rewrite: some milliseconds of work for the store and the dispatcher.
 pub(crate) const COMPACT_MESSAGES_MAX: u64 = 32_768;
+
+/// Runs in one rewrite.
 pub(crate) const COMPACT_RUNS_MAX: usize = 256;
+
+/// Bytes of memory at which a rewrite fetches no more runs.
 pub(crate) const COMPACT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Names of runs in one look at a shard, which costs as much as it reads: many more than one rewrite can have.
+/// Run names in one scan of a shard: many more than one rewrite takes.
 pub(crate) const COMPACT_SCAN_RUNS_MAX: usize = 1_024;
 
-/// Runs that the rewriter fetches with one call, and runs that it remembers to leave alone.
+/// Runs that the compactor fetches with one call.
 pub(crate) const COMPACT_FETCH_RUNS_MAX: usize = 16;
+
+/// Runs that the compactor remembers as not worth compacting.
 pub(crate) const COMPACT_SKIPPED_RUNS_MAX: usize = 10_000;
 
-/// When a shard's runs are looked at first after its lease was taken; how often then if something was appended, or the store did not do what
-/// it was told, and if nothing was appended; and between two looks while there is work.
+/// When the first scan of a shard begins after its lease was acquired.
 pub(crate) const COMPACT_FIRST_SCAN_DELAY: Duration = Duration::from_secs(1);
+
+/// Interval of scans after an append, and after a rewrite that the store did not apply.
 pub(crate) const COMPACT_SCAN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Interval of scans while nothing is appended.
 pub(crate) const COMPACT_IDLE_SCAN_INTERVAL: Duration = Duration::from_secs(1800);
+
+/// Pause between two steps of a scan while there is work.
 pub(crate) const COMPACT_STEP_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often the beginning of the list of a shard's runs, where what comes soon is, is looked at while there is work further on.
+/// Interval at which the earliest runs are scanned while there is work on later ones.
 pub(crate) const COMPACT_FRONT_SCAN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many times as long as it took to look at a shard the rewriter rests then: it takes a sixtieth of a core, of the service and its store
-/// together, however much there is to do; of what is urgent a fourth.
+/// The compactor rests this many times as long as its last step took, so it uses a sixtieth of a
+/// core.
 pub(crate) const COMPACT_REST_FACTOR: u32 = 60;
+
+/// The same for urgent runs: a fourth of a core.
 pub(crate) const COMPACT_URGENT_REST_FACTOR: u32 = 3;
 
-/// Shards that wait for the rewriter, and rewrites that wait for the dispatcher.
+/// Shards queued for the compactor.
 pub(crate) const COMPACT_REQUEST_QUEUE_MAX: usize = 64;
+
+/// Finished rewrites queued for the dispatcher.
 pub(crate) const COMPACT_RESULT_QUEUE_MAX: usize = 1;

@@ -1,45 +1,52 @@
-//! Bounds of what the workers of a fleet do for each other.
+//! Membership, lease acquisition and handover between the workers of a deployment.
 
+use super::CLAIM_AHEAD;
 use std::time::Duration;
 
-/// How often a worker says that it lives and looks who else does; a fifth of the lease if that is less. A newcomer, or one that leaves as
-/// planned, is known to all after so long.
+/// Interval at which a worker renews its membership and reads the list of live workers; a fifth of
+/// the lease if that is shorter. A worker that joins or leaves is known to all after this time.
 pub(crate) const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a shard that another worker is about to hand over is tried, and for how long after the fleet has changed: part of what
-/// messages wait for when their shard moves. A try is one short script.
+/// Interval at which a worker lists the partitions of its sources.
+pub(crate) const PARTITION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Interval of attempts to acquire a shard that another worker is about to hand over. Its messages
+/// wait meanwhile.
 pub(crate) const HANDOVER_ACQUIRE_INTERVAL: Duration = Duration::from_millis(15);
+
+/// How long after a membership change those frequent attempts go on.
 pub(crate) const HANDOVER_ACQUIRE_DURATION: Duration = Duration::from_secs(6);
 
-/// Shards in one such turn: a thousand of them are no reason to keep the store busy.
+/// Shards that one round of attempts tries to acquire: a short script for each.
 pub(crate) const ACQUIRES_PER_TURN_MAX: usize = 64;
 
-/// How often shards are tried that another worker is to have: it lives, or they would not be its own, so there is mostly nothing to find.
-/// Longer than a broker takes to tell all workers of new partitions.
+/// Interval of attempts to acquire shards that are assigned to another worker. It exceeds the time
+/// in which all workers learn of new partitions.
 pub(crate) const UNASSIGNED_ACQUIRE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Shards that a worker hands over at the same time, or a tenth of all that it has to: each is loaded by its next worker in a moment, many at
-/// once take longer.
+/// Shards that a worker hands over at the same time, unless [`HANDOVERS_DIVISOR`] allows more. The
+/// next worker loads a few shards faster than many.
 pub(crate) const HANDOVERS_MAX: usize = 4;
+
+/// A worker may hand over this fraction (one tenth) of its shards at the same time.
 pub(crate) const HANDOVERS_DIVISOR: usize = 10;
 
-/// How long a shard that is to be handed over may take to finish what is claimed of it; else it goes on, and is to be handed over again after
-/// a while. Twice the time that messages are claimed ahead, and an answer of a broker.
+/// How long a handover waits for in-flight messages before it is postponed.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Wait before a postponed handover is tried again.
 pub(crate) const HANDOVER_RETRY_DELAY: Duration = Duration::from_secs(3);
 
-/// How long a worker that ends may take to hand its shards over while it still serves them; what is left is then finished and given back at
-/// once.
-pub(crate) const SHUTDOWN_HANDOVER_TIMEOUT: Duration = Duration::from_millis(3_500);
+/// Claimed messages become due, and are sent, well before a handover is postponed.
+const _: () = assert!(2 * CLAIM_AHEAD.as_millis() < HANDOVER_TIMEOUT.as_millis());
 
-/// How much longer than [`MEMBERSHIP_INTERVAL`] it waits before it hands over the first: until all have seen that it leaves.
-pub(crate) const SHUTDOWN_ANNOUNCE_MARGIN: Duration = Duration::from_millis(50);
-
-/// How long a worker whose sources do not tell their partitions waits for them before it enrols without: others would hand over to it what
-/// it does not know.
+/// How long a new worker waits for the partitions of its sources before it joins without them.
+/// Other workers would hand over shards that it does not know.
 pub(crate) const FIRST_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a subscription to other processes' hints is kept before it is made anew, though nothing was wrong that shows; and how soon after
-/// one that failed.
-pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);
-pub(crate) const HINTS_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Lease events queued between the lease loop and the dispatcher.
+pub(crate) const LEASE_EVENT_QUEUE_MAX: usize = 64;
+
+/// How long to wait for outstanding delivery reports after a lease is lost, before the shard may be
+/// acquired again.
+pub(crate) const LOST_LEASE_REPORTS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@
 
 use super::sealing::CommitPoint;
 use crate::limit::{
-    MARKER_COMMIT_INTERVAL, MARKER_FIRST_COMMIT_DELAY, RESEND_DELAY_MAX, RESEND_DELAY_MIN,
+    IDLE_OFFSET_COMMIT_INTERVAL, MARKER_FIRST_COMMIT_DELAY, RESEND_DELAY_MAX, RESEND_DELAY_MIN,
     TRANSACTION_INTERVAL_FACTOR, TRANSACTION_INTERVAL_MAX, TRANSACTION_INTERVAL_MIN,
     TRANSACTION_MESSAGES_MAX, TRANSACTION_PAUSE_AFTER_COMMIT, TRANSACTION_SILENCE_TIMEOUT,
     TRANSACTIONAL_PRODUCER_IDLE_TIMEOUT, TRANSACTIONAL_PRODUCER_TIMEOUT,
@@ -364,7 +364,7 @@ impl TxnState {
         };
         let took = now - self.phase_since;
         (self.marker, self.failures, self.refresh_marker_at) =
-            (pair, 0, now + MARKER_COMMIT_INTERVAL);
+            (pair, 0, now + IDLE_OFFSET_COMMIT_INTERVAL);
         self.commit_interval = took
             .saturating_mul(TRANSACTION_INTERVAL_FACTOR)
             .clamp(TRANSACTION_INTERVAL_MIN, TRANSACTION_INTERVAL_MAX);
@@ -720,7 +720,7 @@ mod tests {
             (last, now) = (again - now, again);
         }
         assert_eq!(last, RESEND_DELAY_MAX);
-        now += MARKER_COMMIT_INTERVAL;
+        now += IDLE_OFFSET_COMMIT_INTERVAL;
         assert_eq!(
             exact.next_action(IDLE, now),
             TxnAction::Commit {
@@ -742,7 +742,7 @@ mod tests {
         let now = Instant::now();
         let mut exact = open(now);
         assert_eq!(
-            exact.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            exact.next_action(IDLE, now + IDLE_OFFSET_COMMIT_INTERVAL),
             TxnAction::Commit {
                 flights: 0,
                 pair: pair(1)
@@ -750,10 +750,10 @@ mod tests {
         );
         exact.on_ended(now);
         assert_eq!(
-            exact.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            exact.next_action(IDLE, now + IDLE_OFFSET_COMMIT_INTERVAL),
             TxnAction::Open
         );
-        let late = now + MARKER_COMMIT_INTERVAL;
+        let late = now + IDLE_OFFSET_COMMIT_INTERVAL;
         exact.defer_recovery(late + MOMENT);
         assert_eq!(
             (
@@ -768,7 +768,7 @@ mod tests {
         none.on_opened(Progress::START, now);
         none.on_ended(now);
         assert_eq!(
-            none.next_action(IDLE, now + MARKER_COMMIT_INTERVAL),
+            none.next_action(IDLE, now + IDLE_OFFSET_COMMIT_INTERVAL),
             TxnAction::None,
             "nothing is delivered yet"
         );

@@ -6,8 +6,8 @@ use super::raw::{Message, NativeClient, NativeConsumer};
 use super::{ClientOptions, Cluster, client_creation_error, failure, kbytes, millis};
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    KAFKA_BATCH_BYTES_MAX, KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX,
-    KAFKA_READ_MESSAGES_MAX, KAFKA_RESPONSE_BYTES_MAX,
+    KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
+    KAFKA_RESPONSE_BYTES_MAX, SOURCE_BATCH_BYTES_MAX,
 };
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
@@ -182,7 +182,7 @@ impl PartitionState {
             // One giant record says nothing of the next.
             self.before = (
                 self.batch.len(),
-                self.batch.bytes().min(KAFKA_BATCH_BYTES_MAX),
+                self.batch.bytes().min(SOURCE_BATCH_BYTES_MAX),
             );
             events.push_back(Event::Records(std::mem::replace(
                 &mut self.batch,
@@ -269,7 +269,7 @@ impl Partitions {
         }
         slot.next = offset + 1;
         slot.push(Offset(offset), message);
-        if slot.batch.bytes() >= KAFKA_BATCH_BYTES_MAX {
+        if slot.batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
             slot.flush(&mut read.events);
         }
     }

@@ -22,8 +22,8 @@ use crate::broker::{
 };
 use crate::health::HealthPart;
 use crate::limit::{
-    BULK_LANE_MESSAGES_MAX, KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
-    KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT, PRECONNECTION_TIMEOUT,
+    BULK_LANE_MESSAGES_MAX, HANDOVER_ACQUIRE_DURATION, KAFKA_PRODUCER_QUEUE_BYTES_MAX,
+    KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
     PRECONNECTIONS_MAX,
 };
 use crate::model::Reason;
@@ -300,7 +300,7 @@ impl TransactionalProducers for KafkaTransactionalProducers {
             self.next
                 .retain(|(_, next)| next.transactional_id != name.transactional_id);
             self.next
-                .push_back((Instant::now() + PRECONNECTION_TIMEOUT, name.clone()));
+                .push_back((Instant::now() + HANDOVER_ACQUIRE_DURATION, name.clone()));
         }
         self.connect_next();
     }

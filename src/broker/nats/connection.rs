@@ -6,8 +6,7 @@ use crate::broker::Error;
 use crate::broker::client_thread::ClientThread;
 use crate::health::HealthPart;
 use crate::limit::{
-    NATS_CONNECT_TIMEOUT, NATS_CONNECTION_EVENTS_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_DELAY_MAX,
-    NATS_REQUEST_TIMEOUT,
+    NATS_CONNECTION_EVENTS_MAX, NATS_PING_INTERVAL, NATS_RECONNECT_DELAY_MAX, NATS_REQUEST_TIMEOUT,
 };
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
@@ -259,7 +258,7 @@ fn on_client_event(
 pub(super) fn connect_options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
     let options = ConnectOptions::new()
         .name("postdate")
-        .connection_timeout(NATS_CONNECT_TIMEOUT)
+        .connection_timeout(NATS_REQUEST_TIMEOUT)
         .request_timeout(Some(NATS_REQUEST_TIMEOUT))
         .ping_interval(NATS_PING_INTERVAL);
     let Tls {

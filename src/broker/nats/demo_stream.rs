@@ -6,7 +6,7 @@ use super::connection::{Connection, error_chain};
 use super::kv;
 use crate::broker::Error;
 use crate::health::Health;
-use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_CONNECT_TIMEOUT, NATS_DEMO_STREAM_AGE_MAX};
+use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_DEMO_STREAM_AGE_MAX, NATS_REQUEST_TIMEOUT};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 
@@ -73,7 +73,7 @@ fn with_jetstream<T>(
     runtime.block_on(async {
         let link = Connection::new(cluster, Health::new().register("stage"));
         let asked = async { call(link.context().await?).await };
-        tokio::time::timeout(NATS_CONNECT_TIMEOUT + NATS_CLOSE_TIMEOUT, asked)
+        tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, asked)
             .await
             .unwrap_or_else(|_| Err(silent()))
     })

@@ -9,10 +9,9 @@ use super::header::IncomingHeaders;
 use super::stream_info::{self, StoredMessage, StreamInfo};
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    NATS_BATCH_BYTES_MAX, NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_HEARTBEAT_INTERVAL,
-    NATS_CONSUMER_INACTIVE_TIMEOUT, NATS_FETCH_MESSAGES_MAX, NATS_RETRY_DELAY,
-    NATS_SOURCE_FAILURE_GRACE, NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL,
-    NATS_STREAM_RECHECK_DELAY,
+    NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_HEARTBEAT_INTERVAL, NATS_CONSUMER_INACTIVE_TIMEOUT,
+    NATS_FETCH_MESSAGES_MAX, NATS_RETRY_DELAY, NATS_SOURCE_FAILURE_GRACE, NATS_STALLED_CHECKS_MAX,
+    NATS_STREAM_CHECK_INTERVAL, NATS_STREAM_RECHECK_DELAY, SOURCE_BATCH_BYTES_MAX,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
@@ -293,7 +292,7 @@ impl PartitionReader {
                     (&headers, &message.payload),
                 );
             }
-            if batch.len() >= NATS_BATCH_MESSAGES_MAX || batch.bytes() >= NATS_BATCH_BYTES_MAX {
+            if batch.len() >= NATS_BATCH_MESSAGES_MAX || batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
                 break;
             }
             match consumer.next().now_or_never() {

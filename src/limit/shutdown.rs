@@ -1,0 +1,53 @@
+//! How long each step of a shutdown may take. Together they end within ten seconds.
+
+use super::{CLIENT_CLOSE_TIMEOUT, HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
+use std::time::Duration;
+
+/// How long a stopping worker hands over shards while it still serves them. It then finishes and
+/// releases the rest.
+pub(crate) const SHUTDOWN_HANDOVER_TIMEOUT: Duration = Duration::from_millis(3_500);
+
+/// How much longer than [`MEMBERSHIP_INTERVAL`] a stopping worker waits before its first handover,
+/// so that all workers know that it leaves.
+pub(crate) const SHUTDOWN_ANNOUNCE_MARGIN: Duration = Duration::from_millis(50);
+
+/// How long a stopping process delivers what is claimed and stores what was read.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// How long a stopping ingress waits for its broker: mostly for the last offset commit.
+pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a stopping process waits for its last store call. Leases expire without it, and an
+/// unknown commit only means more reading after a store loss.
+pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// When a process that has not stopped exits with an error: one of its loops hangs.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);
+
+/// Draining, the last store call and the end of the broker clients fit into the shutdown, and that
+/// into the promised ten seconds.
+const _: () = assert!(
+    DRAIN_TIMEOUT.as_millis()
+        + FINAL_STORE_CALL_TIMEOUT.as_millis()
+        + CLIENT_CLOSE_TIMEOUT.as_millis()
+        < SHUTDOWN_TIMEOUT.as_millis()
+        && SHUTDOWN_TIMEOUT.as_millis() < 10_000
+);
+
+/// So do two answers of an unreachable broker and the end of its client.
+const _: () = assert!(
+    2 * FINAL_COMMIT_TIMEOUT.as_millis() + CLIENT_CLOSE_TIMEOUT.as_millis()
+        < SHUTDOWN_TIMEOUT.as_millis()
+);
+
+/// A first handover fits into the time for handovers, and two more into the drain after it.
+const _: () = assert!(
+    MEMBERSHIP_INTERVAL.as_millis()
+        + SHUTDOWN_ANNOUNCE_MARGIN.as_millis()
+        + HANDOVER_TIMEOUT.as_millis()
+        < SHUTDOWN_HANDOVER_TIMEOUT.as_millis()
+);
+const _: () = assert!(
+    SHUTDOWN_HANDOVER_TIMEOUT.as_millis() + 2 * HANDOVER_TIMEOUT.as_millis()
+        < DRAIN_TIMEOUT.as_millis()
+);

@@ -1,0 +1,44 @@
+//! What one call may cost a store, and how its callers retry.
+
+use std::time::Duration;
+
+/// How far a claim may lie ahead of the store's clock: the default of `timer.max_clock_skew`.
+pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
+
+/// Append batches that the tail of a shard remembers; a timer further behind loads the shard again.
+pub(crate) const TAIL_BATCHES_MAX: usize = 2_000;
+
+/// Runs that one request may ask for; larger limits are cut to this.
+pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;
+
+/// Slices that a list reads in its first pipeline, and in any later one. It stops as soon as later
+/// slices cannot change the answer.
+pub(crate) const LIST_SLICES_PER_CALL: std::ops::RangeInclusive<usize> = 4..=32;
+
+/// Keys in one `SCAN` step: some hundred microseconds of the Redis server.
+pub(crate) const SCAN_KEYS_PER_STEP: usize = 1_000;
+
+/// Runs that one advance deletes, and message ids that it carries. Redis serves nobody else while a
+/// script runs.
+pub(crate) const ADVANCE_DELETES_MAX: usize = 512;
+
+/// Cancelled positions that one advance removes behind the delivered position; the next advance
+/// removes the rest.
+pub(crate) const CANCELLED_REMOVALS_MAX: usize = 4_096;
+
+/// Scripts in one Redis pipeline.
+pub(crate) const APPENDS_PER_PIPELINE_MAX: usize = 8;
+
+/// First wait before a call to an unreachable store is repeated. Each further wait is twice as
+/// long.
+pub(crate) const STORE_RETRY_DELAY_MIN: Duration = Duration::from_millis(20);
+
+/// Longest wait before a call to an unreachable store is repeated.
+pub(crate) const STORE_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// How long a subscription to hints lives before it is renewed. This ends a subscription that broke
+/// without an error.
+pub(crate) const HINTS_RESUBSCRIBE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Wait after a subscription to hints failed.
+pub(crate) const HINTS_RETRY_DELAY: Duration = Duration::from_secs(1);
