@@ -1,30 +1,28 @@
-//! The wall clock as a port. Waiting is tokio's time; only this says what the time of day is.
+//! The wall clock as a port. Waiting uses tokio's time; only this port reads the time of day.
 
 use crate::model::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Tells the time of day. May step back or forward between two calls, as wall clocks do.
+/// Reads the time of day. It may jump back or forward between two calls.
 pub(crate) trait Clock {
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's own clock.
+/// The clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WallClock;
 
 impl Clock for WallClock {
-    #[allow(
+    #[expect(
         clippy::disallowed_methods,
         reason = "the one place that reads the machine's clock"
     )]
     fn now(&self) -> Timestamp {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => {
-                Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-            }
-            Err(before) => Timestamp::from_millis(
-                -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
-            ),
-        }
+        let now = SystemTime::now();
+        let millis = match now.duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
+        };
+        Timestamp::from_millis(millis)
     }
 }

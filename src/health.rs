@@ -1,6 +1,8 @@
-//! Health: what the parts of the process say of themselves. A part sets itself ready or not, with a reason, and shows that it lives by
-//! beating; nothing here judges from outside. `admin` answers with it. A change is logged here, once, so that no part logs the same trouble
-//! in a loop. A part that is ready may still note that something beyond it is amiss: others' work goes on, so the process is ready.
+//! Health: the readiness and liveness of each part of the process, for `/readyz` and `/healthz`.
+//!
+//! A part reports about itself: ready or not ready with a reason, and a heartbeat of its loop. A part
+//! that is ready can also be degraded: something outside the process fails for some messages, while
+//! all others are delivered. Each change of readiness is logged here once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,21 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A loop that has beaten once and then not for so long hangs. Loops beat many times a second; the longest calls they wait for have
-/// timeouts well below this.
+/// A part that has sent a heartbeat and none since is not alive. Loops send many per second, and the
+/// calls that they wait for have much shorter timeouts.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a part says of itself before it has said anything.
+/// The reason of a part that has not reported yet.
 const STARTING: &str = "starting";
 
-/// One thing that is not as it should be.
+/// Why a part is not ready, degraded or not alive.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct HealthProblem {
     pub(crate) part: String,
     pub(crate) reason: String,
 }
 
-/// The registry of a process' parts. Cheap to clone.
+/// The parts of a process. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Registry>);
 
@@ -34,17 +36,17 @@ struct Registry {
 
 #[derive(Debug)]
 struct State {
-    /// Milliseconds from the registry's start to the last beat, plus one; 0: never.
+    /// Milliseconds from the start of the registry to the last heartbeat, plus one. 0: none.
     last_heartbeat: AtomicU64,
-    /// `None`: ready.
+    /// Why the part is not ready. `None`: it is ready.
     reason: Mutex<Option<String>>,
     degradation: Mutex<Option<Degradation>>,
 }
 
-/// What is amiss, though the part is ready.
+/// Why a part is degraded, and how long this is valid.
 #[derive(Debug)]
 struct Degradation {
-    text: String,
+    reason: String,
     until: Instant,
 }
 
@@ -56,14 +58,14 @@ impl Health {
         }))
     }
 
-    /// Registers a part that is not ready yet. A name used again takes the earlier part's place.
+    /// Registers a part, which is not ready at first. It replaces an earlier part of the same name.
     pub(crate) fn register(&self, name: impl Into<String>) -> HealthPart {
-        let state = State {
+        let name = name.into();
+        let state = Arc::new(State {
             last_heartbeat: AtomicU64::new(0),
             reason: Mutex::new(Some(STARTING.to_owned())),
             degradation: Mutex::default(),
-        };
-        let (name, state) = (name.into(), Arc::new(state));
+        });
         lock(&self.0.parts).insert(name.clone(), state.clone());
         HealthPart {
             name,
@@ -72,66 +74,66 @@ impl Health {
         }
     }
 
-    /// Why the process is not ready; empty if it is. A process without parts is still starting.
+    /// Why the process is not ready. Empty: it is ready. A process without parts is not.
     pub(crate) fn not_ready(&self) -> Vec<HealthProblem> {
-        let parts = lock(&self.0.parts);
-        if parts.is_empty() {
+        if lock(&self.0.parts).is_empty() {
             return vec![HealthProblem {
                 part: "process".to_owned(),
-                reason: "starting".to_owned(),
+                reason: STARTING.to_owned(),
             }];
         }
-        let complaint = |(part, state): (&String, &Arc<State>)| {
-            lock(&state.reason).as_ref().map(|reason| HealthProblem {
-                part: part.clone(),
-                reason: reason.clone(),
-            })
-        };
-        parts.iter().filter_map(complaint).collect()
+        self.problems(|state| lock(&state.reason).clone())
     }
 
-    /// What is amiss though the process is ready.
+    /// What is degraded although the process is ready.
     pub(crate) fn degraded(&self) -> Vec<HealthProblem> {
         let now = Instant::now();
-        let complaint = |(part, state): (&String, &Arc<State>)| {
-            let note = lock(&state.degradation);
-            let note = note.as_ref().filter(|note| note.until > now)?;
-            Some(HealthProblem {
-                part: part.clone(),
-                reason: note.text.clone(),
-            })
-        };
-        lock(&self.0.parts).iter().filter_map(complaint).collect()
+        self.problems(|state| {
+            let degradation = lock(&state.degradation);
+            let valid = degradation.as_ref().filter(|it| it.until > now)?;
+            Some(valid.reason.clone())
+        })
     }
 
-    /// The parts that hang.
+    /// The parts that have sent no heartbeat for [`HEARTBEAT_TIMEOUT`].
     pub(crate) fn not_alive(&self) -> Vec<HealthProblem> {
         let now = self.0.millis();
-        let silent = |state: &State| match state.last_heartbeat.load(Ordering::Relaxed) {
-            0 => None,
-            beat => Some(Duration::from_millis(now.saturating_sub(beat)))
-                .filter(|silence| *silence > HEARTBEAT_TIMEOUT),
-        };
-        let parts = lock(&self.0.parts);
-        let complaint = |(part, state): (&String, &Arc<State>)| {
-            let reason = format!("has not moved for {}s", silent(state)?.as_secs());
-            Some(HealthProblem {
-                part: part.clone(),
-                reason,
+        self.problems(|state| {
+            let last = match state.last_heartbeat.load(Ordering::Relaxed) {
+                0 => return None,
+                last => last,
+            };
+            let silence = Duration::from_millis(now.saturating_sub(last));
+            (silence > HEARTBEAT_TIMEOUT)
+                .then(|| format!("has not moved for {}s", silence.as_secs()))
+        })
+    }
+
+    fn problems(&self, reason: impl Fn(&State) -> Option<String>) -> Vec<HealthProblem> {
+        lock(&self.0.parts)
+            .iter()
+            .filter_map(|(part, state)| {
+                Some(HealthProblem {
+                    part: part.clone(),
+                    reason: reason(state)?,
+                })
             })
-        };
-        parts.iter().filter_map(complaint).collect()
+            .collect()
     }
 }
 
 impl Registry {
-    /// Never 0.
+    /// Milliseconds since the start, plus one. Never 0.
     fn millis(&self) -> u64 {
         1 + u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
+
+    fn remove(&self, state: &Arc<State>) {
+        lock(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
+    }
 }
 
-/// What one part says of itself. When it is dropped the part is no longer waited for to beat, and is not ready.
+/// One part of the process. After its drop the part is not ready and sends no heartbeats.
 #[derive(Debug)]
 pub(crate) struct HealthPart {
     name: String,
@@ -147,45 +149,38 @@ impl HealthPart {
         }
     }
 
-    /// `reason` is for a person: what is not there, and what to do.
+    /// `reason` is for the operator: what is missing, and what to do.
     pub(crate) fn set_not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let mut standing = lock(&self.state.reason);
-        if standing.as_ref().is_none_or(|before| before == STARTING) {
+        let mut current = lock(&self.state.reason);
+        if current.as_ref().is_none_or(|before| before == STARTING) {
             tracing::warn!(part = self.name, "not ready: {reason}");
         }
-        *standing = Some(reason);
+        *current = Some(reason);
     }
 
-    /// Notes what is amiss beyond the part, until it is noted anew or the instant has come. Who notes it logs it.
-    pub(crate) fn set_degraded(&self, text: impl Into<String>, until: Instant) {
+    /// Marks a ready part as degraded, until the next call or until `until`. The caller logs it.
+    pub(crate) fn set_degraded(&self, reason: impl Into<String>, until: Instant) {
         *lock(&self.state.degradation) = Some(Degradation {
-            text: text.into(),
+            reason: reason.into(),
             until,
         });
     }
 
-    /// Nothing is amiss any more.
     pub(crate) fn clear_degraded(&self) {
         *lock(&self.state.degradation) = None;
     }
 
-    /// The part has done all it had to do: nothing more is expected of it.
+    /// Removes a part that has finished its work, so that it does not count as not ready.
     pub(crate) fn unregister(self) {
-        self.registry.forget(&self.state);
+        self.registry.remove(&self.state);
     }
 
-    /// Shows that the part's loop goes round. From the first beat on it must go on beating.
+    /// Shows that the part's loop runs. After the first call it must be called regularly.
     pub(crate) fn heartbeat(&self) {
         self.state
             .last_heartbeat
             .store(self.registry.millis(), Ordering::Relaxed);
-    }
-}
-
-impl Registry {
-    fn forget(&self, state: &Arc<State>) {
-        lock(&self.parts).retain(|_, part| !Arc::ptr_eq(part, state));
     }
 }
 
@@ -197,7 +192,7 @@ impl Drop for HealthPart {
     }
 }
 
-/// The state is whole after each step, so a panic elsewhere does not spoil it.
+/// Ignores poisoning: each value is consistent after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -206,7 +201,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn complaint(part: &str, reason: &str) -> HealthProblem {
+    fn problem(part: &str, reason: &str) -> HealthProblem {
         HealthProblem {
             part: part.to_owned(),
             reason: reason.to_owned(),
@@ -214,38 +209,40 @@ mod tests {
     }
 
     #[test]
-    fn ready_means_that_every_part_is() {
+    fn the_process_is_ready_if_every_part_is_ready() {
         let health = Health::new();
-        assert_eq!(health.not_ready(), [complaint("process", "starting")]);
-        let (store, broker) = (health.register("store"), health.register("broker"));
+        assert_eq!(health.not_ready(), [problem("process", "starting")]);
+        let store = health.register("store");
+        let broker = health.register("broker");
         store.set_ready();
-        assert_eq!(health.not_ready(), [complaint("broker", "starting")]);
+        assert_eq!(health.not_ready(), [problem("broker", "starting")]);
         broker.set_ready();
         assert_eq!(health.not_ready(), []);
         store.set_not_ready("does not answer");
-        assert_eq!(health.not_ready(), [complaint("store", "does not answer")]);
+        assert_eq!(health.not_ready(), [problem("store", "does not answer")]);
         drop(broker);
         assert_eq!(
             health.not_ready(),
             [
-                complaint("broker", "ended"),
-                complaint("store", "does not answer")
+                problem("broker", "ended"),
+                problem("store", "does not answer")
             ]
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_note_leaves_the_part_ready_and_goes_with_its_time() {
+    async fn a_degraded_part_stays_ready_and_recovers_after_the_given_time() {
         let health = Health::new();
-        let part = health.register("outlets");
+        let part = health.register("producers");
         part.set_ready();
         part.set_degraded(
             "a topic is missing",
             Instant::now() + Duration::from_secs(10),
         );
+        assert_eq!(health.not_ready(), []);
         assert_eq!(
-            (health.not_ready(), health.degraded()),
-            (Vec::new(), vec![complaint("outlets", "a topic is missing")])
+            health.degraded(),
+            [problem("producers", "a topic is missing")]
         );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(health.degraded(), []);
@@ -255,27 +252,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_ceases_to_beat_hangs() {
+    async fn a_part_without_further_heartbeats_is_not_alive() {
         let health = Health::new();
-        let (beats, never) = (health.register("timer"), health.register("idle"));
+        let timer = health.register("timer");
+        let idle = health.register("idle");
         tokio::time::advance(HEARTBEAT_TIMEOUT * 2).await;
         assert_eq!(
             health.not_alive(),
             [],
-            "who has not begun to beat is not waited for"
+            "a part without a first heartbeat is not watched"
         );
-        beats.heartbeat();
+        timer.heartbeat();
         tokio::time::advance(HEARTBEAT_TIMEOUT).await;
         assert_eq!(health.not_alive(), []);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(
             health.not_alive(),
-            [complaint("timer", "has not moved for 61s")]
+            [problem("timer", "has not moved for 61s")]
         );
-        beats.heartbeat();
+        timer.heartbeat();
         assert_eq!(health.not_alive(), []);
-        drop((beats, never));
+        drop(timer);
+        drop(idle);
         tokio::time::advance(HEARTBEAT_TIMEOUT * 2).await;
-        assert_eq!(health.not_alive(), [], "who has ended is not waited for");
+        assert_eq!(health.not_alive(), [], "a dropped part is not watched");
     }
 }

@@ -1,5 +1,9 @@
-//! `TaskGroup`: the only place that starts threads. Each has a name, and none is left behind: the first that fails stops all, and who
-//! does not end in time is named. What a task does, and how it ends its work when asked to, is the task's own affair.
+//! `TaskGroup`: starts the process' role threads, and joins them.
+//!
+//! Each thread has a name and its own runtime. The first one that fails stops all others, and those
+//! that do not end in time are named. Adapters start their client threads themselves
+//! (`broker/client_thread`, `store/embedded`); the clippy bans in `.clippy.toml` hold all other code
+//! to this.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,25 +15,24 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
-/// Tells a task to end: it takes nothing new, finishes what it has, and returns.
+/// Tells a task to stop: it accepts no new work, finishes what it has, and returns.
 pub(crate) type StopToken = tokio_util::sync::CancellationToken;
 
-/// From now on the calling thread gets a processor when no other wants one (`nice` 19): for work that can wait, and would make others wait
-/// for milliseconds. Threads that it starts inherit it, and who shares a lock with it may wait for it. Where the system refuses, or counts by
-/// processes, it stays as it is. Calling it again changes nothing.
+/// Gives the calling thread the lowest CPU priority, so that its work does not delay other threads.
+/// Threads that it starts inherit the priority. No effect where the system does not allow it.
 pub(crate) fn lower_thread_priority() {
-    // Linux sets it for the thread alone, against POSIX.
+    // Linux sets the value for the calling thread only. POSIX would set it for the process.
     if cfg!(target_os = "linux")
         && let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY)
     {
-        debug!(%error, "this thread cannot give way to others");
+        debug!(%error, "cannot lower the priority of this thread");
     }
 }
 
-/// Of Linux' `nice` values, from -20 to 19.
+/// The `nice` values of Linux range from -20 to 19.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Why a group did not end well.
+/// Why a group did not end normally.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot start {task}")]
@@ -44,31 +47,31 @@ pub(crate) enum Error {
     },
     #[error("{task} panicked: {text}")]
     Panicked { task: String, text: String },
-    #[error("{task} ended though nobody had asked it to")]
+    #[error("{task} ended before it was asked to stop")]
     EndedEarly { task: String },
-    #[error("not ended {} after the stop, and given up: {}", seconds(*deadline), tasks.join(", "))]
+    #[error(
+        "abandoned after {}s because they did not stop: {}",
+        deadline.as_secs_f64(),
+        tasks.join(", ")
+    )]
     StillRunning {
         tasks: Vec<String>,
         deadline: Duration,
     },
 }
 
-fn seconds(duration: Duration) -> String {
-    format!("{}s", duration.as_secs_f64())
-}
-
-/// How one task ended; `None`: well.
+/// How one task ended. `error` is `None` if it ended normally.
 struct TaskEnd {
     id: usize,
     error: Option<Error>,
 }
 
-/// Threads that live and end together.
+/// Threads that start and stop together.
 pub(crate) struct TaskGroup {
     token: StopToken,
-    /// Names by the order of starting, of those that have not ended.
+    /// Names of the tasks that run, in the order of their start.
     running: BTreeMap<usize, String>,
-    /// What made tasks fail, as it was said.
+    /// Root causes of failed tasks that were logged already.
     logged_causes: BTreeSet<String>,
     next_id: usize,
     ends_rx: mpsc::Receiver<TaskEnd>,
@@ -77,94 +80,79 @@ pub(crate) struct TaskGroup {
 
 impl TaskGroup {
     pub(crate) fn new() -> Self {
-        // An end waits in its own thread until it is looked at, so one place is enough.
-        let (end, ends) = mpsc::channel(1);
+        // A task waits in its own thread until its end is received, so one slot is enough.
+        let (ends_tx, ends_rx) = mpsc::channel(1);
         Self {
             token: StopToken::new(),
             running: BTreeMap::new(),
             logged_causes: BTreeSet::new(),
             next_id: 0,
-            ends_rx: ends,
-            ends_tx: end,
+            ends_rx,
+            ends_tx,
         }
     }
 
-    /// Cancelled when the group is to stop: by a signal, or because a task failed.
+    /// Is cancelled when the group stops: after a signal, or because a task failed.
     pub(crate) fn token(&self) -> StopToken {
         self.token.clone()
     }
 
-    /// Starts a thread called `name` (of which the system shows 15 bytes) with a runtime of its own, and runs there what `body` makes. The
-    /// future need not be `Send`. It should end well only after the token was cancelled.
+    /// Starts a thread with its own runtime, and runs the future that `body` returns, which need not
+    /// be `Send`. The future must not end before the token is cancelled, except with an error. The
+    /// system shows the first 15 bytes of `name`.
     pub(crate) fn spawn_thread<B, F, E>(&mut self, name: &str, body: B) -> Result<(), Error>
     where
         B: FnOnce(StopToken) -> F + Send + 'static,
         F: Future<Output = Result<(), E>>,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let failed = |source| Error::Start {
+        let not_started = |source| Error::Start {
             task: name.to_owned(),
             source,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(failed)?;
-        let (id, task, token, end) = (
-            self.next_id,
-            name.to_owned(),
-            self.token.clone(),
-            self.ends_tx.clone(),
-        );
+            .map_err(not_started)?;
+        let id = self.next_id;
+        let task = name.to_owned();
+        let token = self.token.clone();
+        let ends_tx = self.ends_tx.clone();
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 let result = runtime.block_on(body(token.clone()));
-                // Not dropped: that would wait for a look-up of a name to time out.
+                // A drop would wait until a DNS lookup has timed out.
                 runtime.shutdown_background();
                 result
             }));
-            let was_asked = token.is_cancelled();
-            let fault = match result {
-                Ok(Ok(())) if was_asked => None,
-                Ok(Ok(())) => Some(Error::EndedEarly { task }),
-                Ok(Err(source)) => Some(Error::Failed {
-                    task,
-                    source: source.into(),
-                }),
-                Err(panic) => Some(Error::Panicked {
-                    task,
-                    text: panic_message(panic.as_ref()).to_owned(),
-                }),
-            };
-            if fault.is_some() {
+            let error = task_error(task, result, token.is_cancelled());
+            if error.is_some() {
                 token.cancel();
             }
-            // Fails only if the group was given up, and then nobody wants to know.
-            let _ = end.blocking_send(TaskEnd { id, error: fault });
+            // Fails only if the group was dropped, and then the result is not needed.
+            let _ = ends_tx.blocking_send(TaskEnd { id, error });
         };
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(run)
-            .map_err(failed)?;
+        start_thread(name, run).map_err(not_started)?;
         self.running.insert(id, name.to_owned());
         self.next_id += 1;
         Ok(())
     }
 
-    /// Waits until all tasks have ended. When `stop` is ready or a task fails, all are told to end, and have until `deadline` from then.
-    /// Answers the fault that came first; but one that only followed from another's does not hide that.
+    /// Waits until all tasks have ended. When `stop` is ready or a task fails, all tasks are told to
+    /// stop and get `deadline` to do so. Returns the first error, but an error that can be the
+    /// consequence of another one only if it is the only one.
     pub(crate) async fn join(
         mut self,
         stop: impl Future<Output = ()>,
         deadline: Duration,
     ) -> Result<(), Error> {
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         let mut stop = std::pin::pin!(stop);
         while !self.running.is_empty() && !self.token.is_cancelled() {
-            // All three may be dropped and asked again: `recv` keeps what it has not handed out.
+            // Every arm is safe to drop: `recv` keeps what it has not returned.
             tokio::select! {
                 biased;
-                end = self.ends_rx.recv() => faults.extend(self.on_end(end)),
+                end = self.ends_rx.recv() => errors.extend(self.on_end(end)),
                 () = self.token.cancelled() => {}
                 () = &mut stop => self.token.cancel(),
             }
@@ -172,47 +160,76 @@ impl TaskGroup {
         let until = Instant::now() + deadline;
         while !self.running.is_empty() {
             match tokio::time::timeout_at(until, self.ends_rx.recv()).await {
-                Ok(end) => faults.extend(self.on_end(end)),
+                Ok(end) => errors.extend(self.on_end(end)),
                 Err(_) => {
-                    let overdue = Error::StillRunning {
+                    let still_running = Error::StillRunning {
                         tasks: self.running.values().cloned().collect(),
                         deadline,
                     };
-                    error!(error = %overdue, "a task hangs");
-                    faults.push(overdue);
+                    error!(error = %still_running, "tasks did not stop in time");
+                    errors.push(still_running);
                     break;
                 }
             }
         }
-        faults.sort_by_key(|fault| {
-            matches!(fault, Error::EndedEarly { .. } | Error::StillRunning { .. })
+        errors.sort_by_key(|error| {
+            matches!(error, Error::EndedEarly { .. } | Error::StillRunning { .. })
         });
-        faults.into_iter().next().map_or(Ok(()), Err)
+        errors.into_iter().next().map_or(Ok(()), Err)
     }
 
     fn on_end(&mut self, end: Option<TaskEnd>) -> Option<Error> {
-        let TaskEnd { id, error: fault } = end.expect("the group itself holds a sender");
+        let TaskEnd { id, error } = end.expect("the group itself holds a sender");
         let task = self.running.remove(&id).expect("a task ends once");
-        match &fault {
-            None => info!(task, "ended"),
-            // A store that cannot be used fails each task that uses it: saying it once is enough.
-            Some(fault) if !self.logged_causes.insert(root_cause(fault)) => {
-                info!(task, "ended, for the same reason")
+        match &error {
+            None => info!(task, "task stopped"),
+            // A store that cannot be used fails every task that needs it. One log line is enough.
+            Some(error) if !self.logged_causes.insert(root_cause(error)) => {
+                info!(task, "task stopped for a reason that is logged already");
             }
-            Some(fault) => error!(task, error = error_chain(fault), "stopping: a task failed"),
+            Some(error) => error!(task, error = error_chain(error), "stopping: a task failed"),
         }
-        fault
+        error
     }
 }
 
-/// Answers the name of the first SIGTERM or SIGINT from here on.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the task group names and joins the threads of the roles"
+)]
+fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map(|_handle| ())
+}
+
+/// The error of a task, by the result of its thread. `was_stopped`: it was told to stop.
+fn task_error<E: Into<Box<dyn StdError + Send + Sync>>>(
+    task: String,
+    result: std::thread::Result<Result<(), E>>,
+    was_stopped: bool,
+) -> Option<Error> {
+    match result {
+        Ok(Ok(())) if was_stopped => None,
+        Ok(Ok(())) => Some(Error::EndedEarly { task }),
+        Ok(Err(source)) => Some(Error::Failed {
+            task,
+            source: source.into(),
+        }),
+        Err(panic) => Some(Error::Panicked {
+            task,
+            text: panic_message(panic.as_ref()).to_owned(),
+        }),
+    }
+}
+
+/// Waits for SIGTERM or SIGINT. Returns its name.
 pub(crate) async fn stop_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
-    // Nothing is lost by dropping either: the first signal ends the wait for both.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Both arms are safe to drop: the first signal ends the wait.
     tokio::select! {
         biased;
         _ = terminate.recv() => Ok("SIGTERM"),
@@ -220,20 +237,19 @@ pub(crate) async fn stop_signal() -> std::io::Result<&'static str> {
     }
 }
 
-/// An error with its causes.
+/// The text of an error and of its sources.
 fn error_chain(error: &dyn StdError) -> String {
-    let causes = std::iter::successors(error.source(), |cause: &&dyn StdError| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    let sources = std::iter::successors(error.source(), |cause: &&dyn StdError| (*cause).source());
+    sources.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The first cause of an error.
+/// The text of the last source of an error.
 fn root_cause(error: &dyn StdError) -> String {
     std::iter::successors(Some(error), |cause: &&dyn StdError| (*cause).source())
         .last()
         .map_or_else(String::new, ToString::to_string)
 }
 
-/// What a panic said.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
@@ -256,55 +272,57 @@ mod tests {
             .block_on(future)
     }
 
-    /// A task that ends when asked to.
-    async fn obedient(token: StopToken) -> Result<(), std::io::Error> {
+    /// A task that ends when it is told to stop.
+    async fn until_stopped(token: StopToken) -> Result<(), std::io::Error> {
         token.cancelled().await;
         Ok(())
     }
 
-    fn shown(result: Result<(), Error>) -> String {
-        result.map_or_else(|error| error_chain(&error), |()| "well".to_owned())
+    fn text_of(result: Result<(), Error>) -> String {
+        result.map_or_else(|error| error_chain(&error), |()| "no error".to_owned())
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_thread_that_gives_way_does_so_alone() {
+    fn a_lower_priority_applies_to_the_calling_thread_only() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
-        let (before, (tell, told)) = (nice(), sync_channel(1));
+        let before = nice();
+        let (nice_tx, nice_rx) = sync_channel(1);
         let mut group = TaskGroup::new();
         let body = move |token| {
             lower_thread_priority();
             lower_thread_priority();
-            tell.send(nice()).unwrap();
-            obedient(token)
+            nice_tx.send(nice()).unwrap();
+            until_stopped(token)
         };
-        group.spawn_thread("gives way", body).unwrap();
-        assert_eq!((told.recv(), nice()), (Ok(LOWEST_PRIORITY), before));
-        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
+        group.spawn_thread("low priority", body).unwrap();
+        assert_eq!(nice_rx.recv(), Ok(LOWEST_PRIORITY));
+        assert_eq!(nice(), before);
+        assert_eq!(text_of(run(group.join(async {}, LONG))), "no error");
     }
 
     #[test]
-    fn the_first_error_stops_all() {
+    fn the_first_error_stops_all_tasks() {
         let mut group = TaskGroup::new();
-        group.spawn_thread("first", obedient).unwrap();
+        group.spawn_thread("first", until_stopped).unwrap();
         group
             .spawn_thread("second", |_| async { Err("no more") })
             .unwrap();
-        group.spawn_thread("third", obedient).unwrap();
+        group.spawn_thread("third", until_stopped).unwrap();
         let token = group.token();
         assert_eq!(
-            shown(run(group.join(pending(), LONG))),
+            text_of(run(group.join(pending(), LONG))),
             "second failed: no more"
         );
         assert!(token.is_cancelled());
     }
 
     #[test]
-    fn a_panic_is_reported_with_its_tasks_name() {
+    fn a_panic_is_reported_with_the_name_of_its_task() {
         let mut group = TaskGroup::new();
-        group.spawn_thread("other", obedient).unwrap();
+        group.spawn_thread("other", until_stopped).unwrap();
         group
-            .spawn_thread("shaky", |_| async {
+            .spawn_thread("faulty", |_| async {
                 if LONG.is_zero() {
                     Err("never")
                 } else {
@@ -313,55 +331,55 @@ mod tests {
             })
             .unwrap();
         assert_eq!(
-            shown(run(group.join(pending(), LONG))),
-            "shaky panicked: invariant 7 is broken"
+            text_of(run(group.join(pending(), LONG))),
+            "faulty panicked: invariant 7 is broken"
         );
     }
 
     #[test]
-    fn the_deadline_names_who_did_not_end() {
+    fn a_task_that_does_not_stop_in_time_is_named() {
         let (release, hold) = sync_channel::<()>(0);
         let mut group = TaskGroup::new();
-        group.spawn_thread("good", obedient).unwrap();
+        group.spawn_thread("fast", until_stopped).unwrap();
         group
             .spawn_thread(
-                "laggard",
+                "stuck",
                 move |_| async move { Err(hold.recv().unwrap_err()) },
             )
             .unwrap();
         let result = run(group.join(async {}, Duration::from_millis(50)));
         assert_eq!(
-            shown(result),
-            "not ended 0.05s after the stop, and given up: laggard"
+            text_of(result),
+            "abandoned after 0.05s because they did not stop: stuck"
         );
         drop(release);
     }
 
     #[test]
-    fn a_stop_ends_all_and_is_no_error() {
+    fn a_stop_ends_all_tasks_without_an_error() {
         let mut group = TaskGroup::new();
-        group.spawn_thread("one", obedient).unwrap();
-        group.spawn_thread("two", obedient).unwrap();
-        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
+        group.spawn_thread("one", until_stopped).unwrap();
+        group.spawn_thread("two", until_stopped).unwrap();
+        assert_eq!(text_of(run(group.join(async {}, LONG))), "no error");
     }
 
     #[test]
-    fn a_task_that_ends_unasked_stops_all() {
+    fn a_task_that_ends_before_the_stop_stops_all_tasks() {
         let mut group = TaskGroup::new();
-        group.spawn_thread("other", obedient).unwrap();
+        group.spawn_thread("other", until_stopped).unwrap();
         group
             .spawn_thread("brief", |_| async { Ok::<_, std::io::Error>(()) })
             .unwrap();
         assert_eq!(
-            shown(run(group.join(pending(), LONG))),
-            "brief ended though nobody had asked it to"
+            text_of(run(group.join(pending(), LONG))),
+            "brief ended before it was asked to stop"
         );
     }
 
     #[test]
-    fn a_cause_is_not_hidden_by_what_follows_from_it() {
+    fn a_root_cause_is_preferred_to_its_consequences() {
         let mut group = TaskGroup::new();
-        // Its channel was closed by the task that fails, and its end is known first.
+        // The failing task closes the channel of this one, whose end is received first.
         group
             .spawn_thread("downstream", |_| async { Ok::<_, std::io::Error>(()) })
             .unwrap();
@@ -371,13 +389,13 @@ mod tests {
         };
         group.spawn_thread("upstream", cause).unwrap();
         assert_eq!(
-            shown(run(group.join(pending(), LONG))),
+            text_of(run(group.join(pending(), LONG))),
             "upstream failed: the cause"
         );
     }
 
     #[test]
-    fn a_task_need_not_be_send() {
+    fn the_future_of_a_task_need_not_be_send() {
         let mut group = TaskGroup::new();
         group
             .spawn_thread("local", |token| async move {
@@ -387,6 +405,6 @@ mod tests {
                 Ok::<_, std::io::Error>(())
             })
             .unwrap();
-        assert_eq!(shown(run(group.join(async {}, LONG))), "well");
+        assert_eq!(text_of(run(group.join(async {}, LONG))), "no error");
     }
 }

@@ -14,10 +14,13 @@ pub(super) struct ClientThread {
 }
 
 impl ClientThread {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an adapter starts and joins the thread of its client library"
+    )]
     pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (ends, ended) = sync_channel(1);
         let (tells, told) = oneshot::channel();
-        // Blocking client calls cannot be tasks, and the task group's threads run roles. This one belongs to an adapter, which joins it.
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             body();
             drop((ends, tells));

@@ -1,24 +1,29 @@
-//! What is shown of one shard, by the process that reads it and by the one that delivers it.
+//! The gauges of one shard: some set by the process that reads its partition, one by the process that
+//! holds its lease.
 
 use super::{
-    DUE_SOON_WITHIN, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE,
-    LEDGER_UNSURE, PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
+    DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
+    PARTITION_ASSIGNED, PENDING, QUARANTINED, STORED_BYTES,
 };
 use crate::model::ShardId;
 
-/// What waits in one shard. When it is dropped this process no longer speaks for the shard, and the gauges are 0; so a process keeps at most
-/// one for each shard.
+/// The gauges of a shard whose partition this process reads. A drop sets them to 0, so a process must
+/// have at most one value per shard.
 #[derive(Debug)]
 pub(crate) struct ShardGauges {
-    /// Messages in runs, those that are due soon, those in quarantine, the bytes of the runs, the ledger's difference, and whether it is unsure.
-    gauges: [Gauge; 6],
+    pending: Gauge,
+    due_soon: Gauge,
+    quarantined: Gauge,
+    stored_bytes: Gauge,
+    ledger_difference: Gauge,
+    ledger_unsure: Gauge,
     ingress_lag: Gauge,
     assigned: Gauge,
-    /// By [`LEDGER_COUNTS`].
+    /// In the order of [`LEDGER_COUNTS`].
     ledger: [Gauge; LEDGER_COUNTS.len()],
 }
 
-/// What a ledger counts, as the label says it.
+/// The values of the ledger's label `count`.
 const LEDGER_COUNTS: [&str; 7] = [
     "accepted",
     "delivered",
@@ -31,57 +36,45 @@ const LEDGER_COUNTS: [&str; 7] = [
 
 impl ShardGauges {
     pub(crate) fn new(shard: &ShardId) -> Self {
-        let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
-        let gauges = [
-            PENDING,
-            DUE_SOON_WITHIN,
-            QUARANTINED,
-            STORED_BYTES,
-            LEDGER_DIFFERENCE,
-            LEDGER_UNSURE,
-        ];
-        let gauges = gauges.map(|instrument| shard_gauge(instrument, shard));
-        let (ingress_lag, assigned) = (
-            shard_gauge(INGRESS_LAG, shard),
-            shard_gauge(PARTITION_ASSIGNED, shard),
-        );
+        let topic = &shard.partition.topic;
+        let index = shard.partition.index.to_string();
+        let assigned = shard_gauge(PARTITION_ASSIGNED, shard);
         assigned.set(1);
         Self {
-            gauges,
-            ingress_lag,
+            pending: shard_gauge(PENDING, shard),
+            due_soon: shard_gauge(DUE_SOON, shard),
+            quarantined: shard_gauge(QUARANTINED, shard),
+            stored_bytes: shard_gauge(STORED_BYTES, shard),
+            ledger_difference: shard_gauge(LEDGER_DIFFERENCE, shard),
+            ledger_unsure: shard_gauge(LEDGER_UNSURE, shard),
+            ingress_lag: shard_gauge(INGRESS_LAG, shard),
             assigned,
             ledger: LEDGER_COUNTS.map(|count| LEDGER.gauge(&[&shard.route, topic, &index, count])),
         }
     }
 
-    /// In messages: all that wait, those that are due soon, and those set aside; then the bytes of what waits; of the ledger the counts in the order of [`LEDGER_COUNTS`], and the
-    /// difference, if it says anything.
+    /// Sets the numbers of messages that are pending, due soon and quarantined, the bytes of the
+    /// runs, the ledger in the order of [`LEDGER_COUNTS`], and its difference. `None`: the ledger
+    /// is unsure.
     pub(crate) fn set(
         &self,
-        [pending, due_soon, quarantined, bytes]: [u64; 4],
+        [pending, due_soon, quarantined, stored_bytes]: [u64; 4],
         ledger: [u64; LEDGER_COUNTS.len()],
         difference: Option<i64>,
     ) {
-        let unsure = if difference.is_none() { 1.0 } else { 0.0 };
-        let values = [
-            pending as f64,
-            due_soon as f64,
-            quarantined as f64,
-            bytes as f64,
-            difference.unwrap_or(0) as f64,
-            unsure,
-        ];
-        self.gauges
-            .iter()
-            .zip(values)
-            .for_each(|(gauge, value)| gauge.set(value));
-        self.ledger
-            .iter()
-            .zip(ledger)
-            .for_each(|(gauge, count)| gauge.set(count as f64));
+        self.pending.set(pending as f64);
+        self.due_soon.set(due_soon as f64);
+        self.quarantined.set(quarantined as f64);
+        self.stored_bytes.set(stored_bytes as f64);
+        self.ledger_difference.set(difference.unwrap_or(0) as f64);
+        self.ledger_unsure
+            .set(if difference.is_none() { 1.0 } else { 0.0 });
+        for (gauge, count) in self.ledger.iter().zip(ledger) {
+            gauge.set(count as f64);
+        }
     }
 
-    /// Records that are not on their way to the store.
+    /// Sets the number of records that were not read yet.
     pub(crate) fn set_ingress_lag(&self, records: u64) {
         self.ingress_lag.set(records as f64);
     }
@@ -95,7 +88,7 @@ impl Drop for ShardGauges {
     }
 }
 
-/// 1 for as long as it lives: this process holds the shard's lease. Then 0.
+/// The gauge of a held lease: 1 until it is dropped, then 0.
 #[derive(Debug)]
 pub(crate) struct LeaseHeld(Gauge);
 
@@ -114,6 +107,7 @@ impl Drop for LeaseHeld {
 }
 
 fn shard_gauge(instrument: Instrument, shard: &ShardId) -> Gauge {
-    let (topic, index) = (&shard.partition.topic, shard.partition.index.to_string());
+    let topic = &shard.partition.topic;
+    let index = shard.partition.index.to_string();
     instrument.gauge(&[&shard.route, topic, &index])
 }

@@ -1,9 +1,9 @@
-//! What is counted of the store.
+//! The metrics of calls to the store.
 
 use super::{Counter, Histogram, STORE_ERRORS, STORE_LATENCY_SECONDS};
 use std::time::Duration;
 
-/// A call of the store port.
+/// A call of the store port. `ALL` has the values of the label `operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Open,
@@ -45,34 +45,31 @@ impl Operation {
     ];
 }
 
-/// What is counted of the store.
+/// Latency and errors of each operation.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreMetrics(Vec<(Histogram, Counter)>);
 
 impl StoreMetrics {
     pub(crate) fn new() -> Self {
-        Self(
-            Operation::ALL
-                .iter()
-                .map(|(_, name)| {
-                    (
-                        STORE_LATENCY_SECONDS.histogram(&[name]),
-                        STORE_ERRORS.counter(&[name]),
-                    )
-                })
-                .collect(),
-        )
+        let handles = |(_, name): &(Operation, &str)| {
+            (
+                STORE_LATENCY_SECONDS.histogram(&[name]),
+                STORE_ERRORS.counter(&[name]),
+            )
+        };
+        Self(Operation::ALL.iter().map(handles).collect())
     }
 
-    /// A call was answered, or not, after `latency`.
+    /// Records a finished call.
     pub(crate) fn record_call<T, E>(
         &self,
         operation: Operation,
         latency: Duration,
-        outcome: &Result<T, E>,
+        result: &Result<T, E>,
     ) {
+        // `ALL` has the operations in the order of their declaration. A test checks this.
         let (latencies, errors) = &self.0[operation as usize];
         latencies.record(latency);
-        errors.increment(u64::from(outcome.is_err()));
+        errors.increment(u64::from(result.is_err()));
     }
 }

@@ -1,5 +1,7 @@
-//! Takes spans to a collector: OpenTelemetry's own exporter writes and sends them, by OTLP over HTTP; what waits for it, and for how long, is
-//! bounded here. A collector that is slow or away costs spans, which are counted, and nothing else: nobody waits for this loop.
+//! Sends spans to a collector with OpenTelemetry's exporter, by OTLP over HTTP.
+//!
+//! Queue, batch size, retries and timeouts are bounded here. If the collector is slow or unreachable,
+//! spans are dropped and counted. Ingress and timer never wait for this loop.
 
 use super::otlp_http::OtlpHttpClient;
 use super::span::SpanConverter;
@@ -13,58 +15,57 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use url::Url;
 
-/// Where spans go, and whose they are.
+/// The loop that sends spans.
 pub(crate) struct Exporter {
-    /// Without what may be a secret: the configuration takes no login in the address.
+    /// For logs. It has no credentials: the configuration does not accept them in this address.
     url: Url,
     client: Arc<OtlpHttpClient>,
     exporter: SpanExporter,
     converter: SpanConverter,
     metric: metric::TraceMetrics,
-    /// The last request was not taken, and somebody was told.
+    /// The last request failed, and this was logged.
     is_failing: bool,
 }
 
 impl Exporter {
-    /// `url` is the collector's, without `/v1/traces`; `authorization` is the whole value of that header.
+    /// `url` is the collector's address without `/v1/traces`. `authorization` is the value of that
+    /// HTTP header.
     pub(crate) fn new(
         url: &Url,
         authorization: Option<&str>,
-        mut scribe: SpanConverter,
+        mut converter: SpanConverter,
     ) -> Result<Self> {
         let mut url = url.clone();
         url.set_path(&format!("{}/v1/traces", url.path().trim_end_matches('/')));
-        let wire = Arc::new(OtlpHttpClient::new(&url, authorization)?);
-        let policy = RetryPolicy::recommended()
+        let client = Arc::new(OtlpHttpClient::new(&url, authorization)?);
+        let retries = RetryPolicy::recommended()
             .with_max_retries(SPANS_RETRIES_MAX as usize)
             .with_initial_delay(SPANS_LINGER);
-        let builder = SpanExporter::builder()
+        let mut exporter = SpanExporter::builder()
             .with_http()
-            .with_shared_http_client(wire.clone())
-            .with_endpoint(url.as_str());
-        let builder = builder
+            .with_shared_http_client(client.clone())
+            .with_endpoint(url.as_str())
             .with_protocol(Protocol::HttpBinary)
             .with_timeout((SPANS_RETRIES_MAX + 1) * SPANS_REQUEST_TIMEOUT)
-            .with_retry_policy(policy);
-        let mut exporter = builder
+            .with_retry_policy(retries)
             .build()
-            .context("the exporter of traces cannot be made")?;
-        exporter.set_resource(&scribe.resource());
+            .context("cannot create the trace exporter")?;
+        exporter.set_resource(&converter.resource());
         Ok(Self {
             url,
-            client: wire,
+            client,
             exporter,
-            converter: scribe,
+            converter,
             metric: metric::TraceMetrics::new(),
             is_failing: false,
         })
     }
 
-    /// Serves until the last tracer is gone and all its spans are sent or given up.
+    /// Runs until every tracer is dropped and the remaining spans are sent or dropped.
     pub(crate) async fn serve(mut self, mut spans: mpsc::Receiver<Span>) {
         while let Some(first) = spans.recv().await {
             let mut batch = vec![first];
-            let full = async {
+            let fill = async {
                 while batch.len() < SPANS_PER_REQUEST_MAX {
                     let room = SPANS_PER_REQUEST_MAX - batch.len();
                     if spans.recv_many(&mut batch, room).await == 0 {
@@ -72,8 +73,8 @@ impl Exporter {
                     }
                 }
             };
-            // Receiving is safe to drop: what was not handed out stays in the channel.
-            let _not_full = tokio::time::timeout(SPANS_LINGER, full).await;
+            // Safe to drop: spans that were not received stay in the channel.
+            let _linger = tokio::time::timeout(SPANS_LINGER, fill).await;
             self.export(&batch).await;
         }
     }
@@ -88,7 +89,7 @@ impl Exporter {
             Ok(()) => {
                 self.metric.exported.increment(count);
                 if std::mem::take(&mut self.is_failing) {
-                    tracing::info!(endpoint = %self.url, "traces are taken again");
+                    tracing::info!(endpoint = %self.url, "the collector accepts traces again");
                 }
             }
             Err(error) => {
@@ -98,7 +99,11 @@ impl Exporter {
                         .client
                         .take_last_error()
                         .unwrap_or_else(|| error.to_string());
-                    tracing::warn!(endpoint = %self.url, reason, "traces are not taken, and dropped until they are (traces.endpoint)");
+                    tracing::warn!(
+                        endpoint = %self.url,
+                        reason,
+                        "dropping traces: the collector does not accept them (traces.endpoint)"
+                    );
                 }
             }
         }

@@ -1,5 +1,8 @@
-//! What counts: the exporter's recorder, with histograms of our own in place of its own, which read the clock for each sample and keep 24 bytes
-//! of it until somebody collects them. Here a sample is counted into its bucket when it comes.
+//! The metrics recorder: counters and gauges of metrics-exporter-prometheus, and our own histograms.
+//!
+//! The exporter's histogram cannot be used here. It buffers every sample (24 bytes, with a reading of
+//! the clock) until the next upkeep call, so a drain fills memory without a bound (I6). Here a sample
+//! is added to its bucket at once.
 
 use crate::metric::{self, Instrument};
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit};
@@ -13,13 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// See the module's page.
+/// Records all metrics of the process.
 pub(crate) struct MetricsRecorder {
+    /// Counters and gauges.
     inner: PrometheusRecorder,
     histograms: Arc<[HistogramFamily]>,
 }
 
-/// All that was counted, to be read at any time.
+/// Reads all metrics at any time. Clones read the same.
 #[derive(Clone)]
 pub(crate) struct MetricsHandle {
     inner: PrometheusHandle,
@@ -27,7 +31,6 @@ pub(crate) struct MetricsHandle {
 }
 
 impl MetricsRecorder {
-    /// With the buckets that `metric` wants.
     pub(crate) fn new() -> Self {
         Self {
             inner: PrometheusBuilder::new().build_recorder(),
@@ -47,26 +50,26 @@ impl MetricsRecorder {
 }
 
 impl MetricsHandle {
-    /// The page that Prometheus reads, in its text format.
+    /// All metrics in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
         let mut page = self.inner.render();
-        self.histograms
-            .iter()
-            .for_each(|family| family.render(&mut page));
+        for family in self.histograms.iter() {
+            family.render(&mut page);
+        }
         page
     }
 }
 
 impl metrics::Recorder for MetricsRecorder {
-    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, meaning: SharedString) {
-        self.inner.describe_counter(name, unit, meaning);
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, description: SharedString) {
+        self.inner.describe_counter(name, unit, description);
     }
 
-    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, meaning: SharedString) {
-        self.inner.describe_gauge(name, unit, meaning);
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, description: SharedString) {
+        self.inner.describe_gauge(name, unit, description);
     }
 
-    /// The instrument says what it means.
+    /// Does nothing: a histogram takes its description from its instrument.
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
@@ -77,34 +80,34 @@ impl metrics::Recorder for MetricsRecorder {
         self.inner.register_gauge(key, metadata)
     }
 
-    /// One that is no instrument counts nothing: nobody said what its buckets are.
+    /// A histogram without an instrument has no bucket bounds, so it records nothing.
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        let family = self
-            .histograms
+        self.histograms
             .iter()
-            .find(|family| family.name == key.name());
-        family.map_or_else(Histogram::noop, |family| {
-            Histogram::from_arc(family.buckets(key))
-        })
+            .find(|family| family.name == key.name())
+            .map_or_else(Histogram::noop, |family| {
+                Histogram::from_arc(family.buckets(key))
+            })
     }
 }
 
-/// One instrument, with whatever labels.
+/// One histogram instrument, with a series for each set of labels.
 struct HistogramFamily {
     name: &'static str,
-    meaning: &'static str,
+    description: &'static str,
     bounds: &'static [f64],
     series: Mutex<BTreeMap<Key, Arc<Buckets>>>,
 }
 
 impl HistogramFamily {
+    /// `None`: the instrument is not a histogram.
     fn for_instrument(instrument: &Instrument) -> Option<Self> {
         let metric::Kind::Histogram(bounds) = instrument.kind else {
             return None;
         };
         Some(Self {
             name: instrument.name,
-            meaning: instrument.meaning,
+            description: instrument.description,
             bounds,
             series: Mutex::default(),
         })
@@ -123,25 +126,22 @@ impl HistogramFamily {
         if series.is_empty() {
             return;
         }
-        write_help_line(page, self.name, None, None, self.meaning);
+        write_help_line(page, self.name, None, None, self.description);
         write_type_line(page, self.name, None, None, "histogram");
         for (key, buckets) in &*series {
-            buckets.render(
-                self.name,
-                &LabelSet::from_key_and_global(key, &Default::default()),
-                page,
-            );
+            let labels = LabelSet::from_key_and_global(key, &Default::default());
+            buckets.render(self.name, &labels, page);
         }
         page.push('\n');
     }
 }
 
-/// Samples by where they fall.
+/// The samples of one series, counted by bucket.
 struct Buckets {
-    /// The greatest that falls into each, ascending; one more bucket takes all beyond.
+    /// The inclusive upper bound of each bucket, ascending. One more bucket has no bound.
     bounds: &'static [f64],
     counts: Box<[AtomicU64]>,
-    /// The bits of a double.
+    /// The sum of all samples, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
@@ -154,7 +154,7 @@ impl Buckets {
         }
     }
 
-    /// Samples that come meanwhile may be in the sum and not in the buckets, or the other way round.
+    /// A sample that is recorded meanwhile may be in the sum and not in the buckets, or vice versa.
     fn render(&self, name: &str, labels: &LabelSet, page: &mut String) {
         let mut count = 0;
         let bounds = self
@@ -162,17 +162,10 @@ impl Buckets {
             .iter()
             .map(f64::to_string)
             .chain(["+Inf".to_owned()]);
-        for (bound, more) in bounds.zip(&self.counts) {
-            count += more.load(Ordering::Relaxed);
-            write_metric_line(
-                page,
-                name,
-                Some("bucket"),
-                labels,
-                Some(("le", bound)),
-                count,
-                None,
-            );
+        for (bound, bucket) in bounds.zip(&self.counts) {
+            count += bucket.load(Ordering::Relaxed);
+            let le = Some(("le", bound));
+            write_metric_line(page, name, Some("bucket"), labels, le, count, None);
         }
         let sum = f64::from_bits(self.sum.load(Ordering::Relaxed));
         write_metric_line::<&str, f64>(page, name, Some("sum"), labels, None, sum, None);
@@ -182,13 +175,9 @@ impl Buckets {
 
 impl HistogramFn for Buckets {
     fn record(&self, value: f64) {
-        self.record_many(value, 1);
-    }
-
-    fn record_many(&self, value: f64, count: usize) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[bucket].fetch_add(count as u64, Ordering::Relaxed);
-        let add = |sum| Some((f64::from_bits(sum) + value * count as f64).to_bits());
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
         let _ = self
             .sum
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -200,60 +189,64 @@ mod tests {
     use super::*;
     use crate::metric::RouteMetrics;
 
-    /// The lines of lateness after `body`, without what is the same in all of them.
+    /// The rendered lines of the lateness histogram after `body`, without their common prefix.
     fn lateness(body: impl FnOnce()) -> Vec<String> {
         let recorder = MetricsRecorder::new();
         metrics::with_local_recorder(&recorder, body);
-        let page = recorder.handle().render();
-        let lines = page
+        recorder
+            .handle()
+            .render()
             .lines()
-            .filter_map(|line| line.strip_prefix("postdate_lateness_seconds_"));
-        lines.map(str::to_owned).collect()
+            .filter_map(|line| line.strip_prefix("postdate_lateness_seconds_"))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn assert_contains(lines: &[String], expected: &[&str]) {
+        for line in expected {
+            assert!(
+                lines.contains(&(*line).to_owned()),
+                "{line} is not in {lines:#?}"
+            );
+        }
     }
 
     #[test]
-    fn a_sample_counts_in_its_bucket_and_all_above_and_one_at_the_bound_below_it() {
+    fn a_sample_counts_in_its_bucket_and_in_all_larger_ones() {
         let lines = lateness(|| {
             let route = RouteMetrics::new("orders");
-            [0.3, 0.5, 0.500_001]
-                .into_iter()
-                .for_each(|sample| route.lateness_seconds.record(sample));
-            route.lateness_seconds.record_many(70.0, 4);
+            for sample in [0.3, 0.5, 0.500_001, 70.0, 70.0] {
+                route.lateness_seconds.record(sample);
+            }
         });
-        for line in [
-            "bucket{route=\"orders\",le=\"0.001\"} 0",
-            "bucket{route=\"orders\",le=\"0.25\"} 0",
-            "bucket{route=\"orders\",le=\"0.5\"} 2",
-            "bucket{route=\"orders\",le=\"1\"} 3",
-            "bucket{route=\"orders\",le=\"60\"} 3",
-            "bucket{route=\"orders\",le=\"+Inf\"} 7",
-            "sum{route=\"orders\"} 281.300001",
-            "count{route=\"orders\"} 7",
-        ] {
-            assert!(
-                lines.contains(&line.to_owned()),
-                "{line} is not in {lines:#?}"
-            );
-        }
+        assert_contains(
+            &lines,
+            &[
+                "bucket{route=\"orders\",le=\"0.001\"} 0",
+                "bucket{route=\"orders\",le=\"0.25\"} 0",
+                "bucket{route=\"orders\",le=\"0.5\"} 2",
+                "bucket{route=\"orders\",le=\"1\"} 3",
+                "bucket{route=\"orders\",le=\"60\"} 3",
+                "bucket{route=\"orders\",le=\"+Inf\"} 5",
+                "sum{route=\"orders\"} 141.300001",
+                "count{route=\"orders\"} 5",
+            ],
+        );
     }
 
     #[test]
-    fn handles_of_the_same_labels_share_their_numbers_and_others_do_not() {
+    fn handles_with_the_same_labels_share_their_series() {
         let lines = lateness(|| {
-            ["a", "a", "b\"\\"]
-                .into_iter()
-                .for_each(|route| RouteMetrics::new(route).lateness_seconds.record(0.1));
+            for route in ["a", "a", "b\"\\"] {
+                RouteMetrics::new(route).lateness_seconds.record(0.1);
+            }
         });
-        for line in ["count{route=\"a\"} 2", "count{route=\"b\\\"\\\\\"} 1"] {
-            assert!(
-                lines.contains(&line.to_owned()),
-                "{line} is not in {lines:#?}"
-            );
-        }
+        let expected = ["count{route=\"a\"} 2", "count{route=\"b\\\"\\\\\"} 1"];
+        assert_contains(&lines, &expected);
     }
 
     #[test]
-    fn no_sample_is_lost_between_threads() {
+    fn concurrent_samples_are_all_counted() {
         let buckets = Buckets::new(&[0.5]);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -261,14 +254,14 @@ mod tests {
             }
         });
         let mut page = String::new();
-        buckets.render(
-            "seconds",
-            &LabelSet::from_key_and_global(&Key::from_name("seconds"), &Default::default()),
-            &mut page,
-        );
+        let labels = LabelSet::from_key_and_global(&Key::from_name("seconds"), &Default::default());
+        buckets.render("seconds", &labels, &mut page);
         assert_eq!(
             page,
-            "seconds_bucket{le=\"0.5\"} 40000\nseconds_bucket{le=\"+Inf\"} 40000\nseconds_sum 10000\nseconds_count 40000\n"
+            "seconds_bucket{le=\"0.5\"} 40000\n\
+             seconds_bucket{le=\"+Inf\"} 40000\n\
+             seconds_sum 10000\n\
+             seconds_count 40000\n"
         );
     }
 }

@@ -1,4 +1,11 @@
-//! Logs, metrics, traces and panics: where they go. Installed once, at the process' start. What is logged and counted is said where it happens.
+//! Installs logs, metrics and the panic hook, once at the start of the process.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `histogram_recorder` | records and renders all metrics |
+//! | `span` | converts spans to OpenTelemetry's form |
+//! | `exporter` | sends spans to a collector |
+//! | `otlp_http` | the HTTP client of the exporter |
 
 mod exporter;
 mod histogram_recorder;
@@ -25,23 +32,20 @@ pub(crate) enum Error {
     Installed,
 }
 
-/// What was installed; gives the metrics out.
+/// The installed telemetry. Renders the metrics.
 #[derive(Clone)]
 pub struct Telemetry {
     metrics: MetricsHandle,
 }
 
 impl Telemetry {
-    /// Installs logs on stderr, the metrics' recorder, and a hook that logs panics.
+    /// Installs logs on stderr, the metrics recorder, and a hook that logs panics.
     pub fn install(config: &crate::Config) -> anyhow::Result<Self> {
-        Self::install_on(
-            &config.log,
-            std::io::stderr().is_terminal(),
-            std::io::stderr,
-        )
+        let is_terminal = std::io::stderr().is_terminal();
+        Self::install_on(&config.log, is_terminal, std::io::stderr)
     }
 
-    /// The same with logs elsewhere; `is_terminal`: coloured.
+    /// Like [`Telemetry::install`], with logs on `writer`. `is_terminal`: the writer shows colours.
     pub(crate) fn install_on<W>(log: &Log, is_terminal: bool, writer: W) -> anyhow::Result<Self>
     where
         W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -59,7 +63,7 @@ impl Telemetry {
         Ok(Self { metrics })
     }
 
-    /// The metrics as Prometheus reads them.
+    /// All metrics in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
         self.metrics.render()
     }
@@ -69,11 +73,12 @@ fn layer<W>(log: &Log, is_terminal: bool, writer: W) -> impl Layer<Registry>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // That library tells of each connection and of each attempt, which `health` does once; who wants to hear it says so.
+    // async-nats logs every connection attempt. `health` logs each outage once. A user can enable
+    // the library's logs in `log.level`.
     let filter = format!("async_nats=off,{}", log.level);
     let filter: Targets = filter
         .parse()
-        .expect("the configuration takes only well-formed filters");
+        .expect("the configuration accepts only well-formed filters");
     let lines = fmt::layer().with_writer(writer);
     let is_text = match log.format {
         LogFormat::Auto => is_terminal,
@@ -88,7 +93,7 @@ where
     lines.with_filter(filter)
 }
 
-/// Puts a panic into the logs with its place: what is written to stderr otherwise is not a log line, and is lost where lines are collected.
+/// Logs a panic with its location. The default hook writes text that a log collector cannot parse.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic
         .location()
@@ -113,18 +118,15 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
-    /// What is written when a few things are logged under the given options.
+    /// What two events write with these options.
     fn logged(format: LogFormat, level: &str, is_terminal: bool) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         let log = Log {
             format,
             level: level.to_owned(),
         };
-        let layer = layer(
-            &log,
-            is_terminal,
-            Arc::new(File::create(file.path()).unwrap()),
-        );
+        let writer = Arc::new(File::create(file.path()).unwrap());
+        let layer = layer(&log, is_terminal, writer);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!(shard = "orders/orders.delayed/3", "gained");
             tracing::info!(target: "rdkafka", "chatter");
@@ -133,21 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_object_where_no_terminal_reads_it() {
+    fn lines_are_json_if_the_output_is_not_a_terminal() {
         for format in [LogFormat::Auto, LogFormat::Json] {
-            let line: serde_json::Value =
-                serde_json::from_str(&logged(format, "info,rdkafka=warn", false)).unwrap();
+            let text = logged(format, "info,rdkafka=warn", false);
+            let line: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(line["message"], "gained");
             assert_eq!(line["shard"], "orders/orders.delayed/3");
-            assert_eq!(
-                (&line["level"], &line["target"]),
-                (&"INFO".into(), &"postdate::telemetry::tests".into())
-            );
+            assert_eq!(line["level"], "INFO");
+            assert_eq!(line["target"], "postdate::telemetry::tests");
         }
     }
 
     #[test]
-    fn a_line_is_text_on_a_terminal_or_when_asked_for() {
+    fn lines_are_text_on_a_terminal_or_if_configured() {
         for (format, is_terminal) in [
             (LogFormat::Auto, true),
             (LogFormat::Text, true),
@@ -158,12 +158,12 @@ mod tests {
             assert_eq!(
                 text.contains('\u{1b}'),
                 is_terminal,
-                "colours are for terminals"
+                "only a terminal gets colours"
             );
         }
     }
 
-    /// A word that begins so in every key that holds a secret.
+    /// A configuration with a recognisable text in each key that has a secret.
     const PLANTED: &str = r#"
 deployment = "told"
 [store.redis]
@@ -189,22 +189,20 @@ authorization = "Bearer planted-authorization"
 "#;
 
     #[test]
-    fn a_panic_that_prints_the_whole_configuration_is_logged_and_tells_no_secret() {
-        let config = crate::Config::parse_builtin(PLANTED).unwrap();
+    fn a_panic_that_prints_the_configuration_logs_no_secret() {
+        let config = crate::Config::of(PLANTED).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let layer = layer(
-            &config.log,
-            false,
-            Arc::new(File::create(file.path()).unwrap()),
-        );
+        let writer = Arc::new(File::create(file.path()).unwrap());
+        let layer = layer(&config.log, false, writer);
         let before = Arc::new(std::panic::take_hook());
-        let (own, others) = (std::thread::current().id(), before.clone());
-        // Other tests may panic meanwhile.
+        let own_thread = std::thread::current().id();
+        let other_hook = before.clone();
+        // Other tests may panic at the same time.
         std::panic::set_hook(Box::new(move |panic| {
-            if std::thread::current().id() == own {
+            if std::thread::current().id() == own_thread {
                 log_panic(panic)
             } else {
-                others(panic)
+                other_hook(panic)
             }
         }));
         let panicked =
@@ -219,27 +217,18 @@ authorization = "Bearer planted-authorization"
         std::panic::set_hook(Box::new(move |panic| before(panic)));
         assert!(panicked.is_err());
         let logged = std::fs::read_to_string(file.path()).unwrap();
-        assert!(
-            logged.contains("this is a fault in Postdate")
-                && logged.contains("told")
-                && logged.contains("127.0.0.1:1"),
-            "{logged}"
-        );
-        assert!(
-            logged.matches("[secret]").count() > 12 && !logged.contains("planted"),
-            "{logged}"
-        );
+        for text in ["this is a fault in Postdate", "told", "127.0.0.1:1"] {
+            assert!(logged.contains(text), "{text} is not in {logged}");
+        }
+        assert!(logged.matches("[secret]").count() > 12, "{logged}");
+        assert!(!logged.contains("planted"), "{logged}");
     }
 
     #[test]
-    fn the_filter_is_obeyed_by_module() {
+    fn the_level_applies_by_module() {
         assert_eq!(logged(LogFormat::Json, "info", false).lines().count(), 2);
-        assert_eq!(
-            logged(LogFormat::Json, "info,rdkafka=warn", false)
-                .lines()
-                .count(),
-            1
-        );
+        let filtered = logged(LogFormat::Json, "info,rdkafka=warn", false);
+        assert_eq!(filtered.lines().count(), 1);
         assert_eq!(logged(LogFormat::Json, "off", false), "");
     }
 }

@@ -1,4 +1,5 @@
-//! The requests of OpenTelemetry's exporter, by hyper. Remembers why the last one was not taken, which the exporter does not tell.
+//! The HTTP client of OpenTelemetry's exporter. It keeps the reason of the last failed request, which
+//! the exporter does not return.
 
 use crate::limit::SPANS_REQUEST_TIMEOUT;
 use anyhow::{Context, Result};
@@ -25,7 +26,8 @@ impl OtlpHttpClient {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             anyhow::ensure!(
                 !roots.is_empty(),
-                "the system has no certificate authorities (ca-certificates), and traces.endpoint is https://"
+                "traces.endpoint is https://, but the system has no certificate authorities: \
+                 install ca-certificates"
             );
         }
         let tls = ClientConfig::builder()
@@ -36,12 +38,10 @@ impl OtlpHttpClient {
             .https_or_http()
             .enable_http1()
             .build();
-        let authorization = authorization.map(|value| {
-            let mut value: http::HeaderValue = value.parse()?;
-            value.set_sensitive(true);
-            anyhow::Ok(value)
-        });
-        let authorization = authorization.transpose().context("traces.authorization")?;
+        let authorization = authorization
+            .map(sensitive_value)
+            .transpose()
+            .context("traces.authorization")?;
         Ok(Self {
             client: HyperClient::new(connector, SPANS_REQUEST_TIMEOUT, authorization),
             last_error: Mutex::default(),
@@ -56,45 +56,52 @@ impl OtlpHttpClient {
     }
 }
 
+/// A header value that `Debug` does not print.
+fn sensitive_value(value: &str) -> Result<http::HeaderValue> {
+    let mut value: http::HeaderValue = value.parse()?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 #[async_trait]
 impl HttpClient for OtlpHttpClient {
     async fn send_bytes(
         &self,
         request: Request<Bytes>,
     ) -> std::result::Result<Response<Bytes>, HttpError> {
-        let answer = self.client.send_bytes(request).await;
-        let trouble = match &answer {
-            Ok(answer) => status_error(answer.status().as_u16()),
+        let result = self.client.send_bytes(request).await;
+        let error = match &result {
+            Ok(response) => status_error(response.status().as_u16()),
             Err(error) => Some(root_cause(&**error)),
         };
         *self
             .last_error
             .lock()
-            .unwrap_or_else(PoisonError::into_inner) = trouble;
-        answer
+            .unwrap_or_else(PoisonError::into_inner) = error;
+        result
     }
 }
 
 fn status_error(status: u16) -> Option<String> {
     match status {
         200..=299 => None,
-        404 => Some(
-            "it answers 404: OTLP over HTTP is received elsewhere, mostly on port 4318".to_owned(),
-        ),
+        404 => {
+            Some("it answers 404: OTLP over HTTP has another address, usually port 4318".to_owned())
+        }
         _ => Some(format!("it answers {status}")),
     }
 }
 
-/// What is at the bottom of it, for what lies above says only that sending failed.
+/// The innermost error. The outer ones only say that sending failed.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     if error.is::<tokio::time::error::Elapsed>() {
         return format!("no answer within {} s", SPANS_REQUEST_TIMEOUT.as_secs());
     }
-    let mut root = error;
-    while let Some(deeper) = root.source() {
-        root = deeper;
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    root.to_string()
+    cause.to_string()
 }
 
 #[cfg(test)]
@@ -102,21 +109,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_that_is_no_success_is_told_and_a_likely_cause_with_it() {
-        assert_eq!(
-            (status_error(200), status_error(204), status_error(503)),
-            (None, None, Some("it answers 503".to_owned()))
-        );
+    fn a_failed_status_is_reported_and_404_with_its_likely_cause() {
+        assert_eq!(status_error(200), None);
+        assert_eq!(status_error(204), None);
+        assert_eq!(status_error(503), Some("it answers 503".to_owned()));
         assert!(status_error(404).is_some_and(|text| text.contains("4318")));
     }
 
     #[test]
-    fn a_login_is_not_printed() {
-        let wire = OtlpHttpClient::new(
+    fn the_authorization_is_not_printed() {
+        let client = OtlpHttpClient::new(
             &"http://127.0.0.1:1".parse().unwrap(),
             Some("Bearer hunter2"),
         )
         .unwrap();
-        assert!(!format!("{wire:?}").contains("hunter2"));
+        assert!(!format!("{client:?}").contains("hunter2"));
     }
 }

@@ -1,4 +1,4 @@
-//! Spans as OpenTelemetry has them, with the names of its semantic conventions for messaging. Sends nothing.
+//! Converts spans to OpenTelemetry's form, with the attribute names of its conventions for messaging.
 
 use crate::model::{ShardId, Timestamp};
 use crate::trace::{Span, SpanOperation, TraceParent};
@@ -13,14 +13,14 @@ use rand::rngs::StdRng;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// The brokers of a route, by the names that the conventions have for them.
+/// The brokers of a route, as the attribute `messaging.system` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagingSystems {
     pub(crate) source: &'static str,
     pub(crate) target: &'static str,
 }
 
-/// Writes the spans of one process.
+/// Converts the spans of one process.
 pub(crate) struct SpanConverter {
     pub(crate) deployment: String,
     /// By route.
@@ -29,27 +29,35 @@ pub(crate) struct SpanConverter {
 }
 
 impl SpanConverter {
-    /// Whose spans they are: of another process each time.
+    /// The attributes of the process. The instance id is random and new for each process.
     pub(super) fn resource(&mut self) -> Resource {
-        let about = [
+        let instance = format!("{:016x}", self.random.random::<u64>());
+        let attributes = [
             KeyValue::new("service.name", "postdate"),
             KeyValue::new("service.namespace", self.deployment.clone()),
-            KeyValue::new(
-                "service.instance.id",
-                format!("{:016x}", self.random.random::<u64>()),
-            ),
+            KeyValue::new("service.instance.id", instance),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         ];
-        Resource::builder_empty().with_attributes(about).build()
+        Resource::builder_empty()
+            .with_attributes(attributes)
+            .build()
     }
 
-    /// Each span begins a trace of its own: one batch belongs to many traces, so it can be the child of none.
+    /// Converts a span. It is the root of its own trace: a batch belongs to many traces, so it is
+    /// linked to them and is a child of none.
     pub(super) fn convert(&mut self, span: &Span) -> SpanData {
-        let context = TraceParent {
+        let own = TraceParent {
             trace_id: self.random.random_range(1..=u128::MAX),
             span_id: self.random.random_range(1..=u64::MAX),
         };
-        let (span_kind, name, attributes) = self.describe(span);
+        let (span_kind, name, attributes) = match &span.operation {
+            SpanOperation::Stored => self.describe_stored(span),
+            SpanOperation::Delivered {
+                target,
+                dead_lettered,
+                retried,
+            } => self.describe_delivered(span, target.as_deref(), *dead_lettered, *retried),
+        };
         let mut links = SpanLinks::default();
         links.links = span
             .links
@@ -57,7 +65,7 @@ impl SpanConverter {
             .map(|link| Link::with_context(span_context(link, true)))
             .collect();
         SpanData {
-            span_context: span_context(&context, false),
+            span_context: span_context(&own, false),
             parent_span_id: SpanId::INVALID,
             parent_span_is_remote: false,
             span_kind,
@@ -75,74 +83,66 @@ impl SpanConverter {
         }
     }
 
-    fn describe(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
+    fn describe_stored(&self, span: &Span) -> (SpanKind, String, Vec<KeyValue>) {
         let ShardId { route, partition } = &span.shard;
         let topic = partition.topic.to_string();
-        let systems = self.systems.get(&**route).copied();
-        let mut attributes = vec![
-            int_attribute("messaging.batch.message_count", span.messages),
-            KeyValue::new("postdate.route", route.to_string()),
-        ];
-        let (kind, name, system) =
-            match &span.operation {
-                SpanOperation::Stored => {
-                    attributes.extend([
-                        KeyValue::new("messaging.operation.name", "ingest"),
-                        KeyValue::new("messaging.operation.type", "process"),
-                        KeyValue::new("messaging.destination.name", topic.clone()),
-                        KeyValue::new(
-                            "messaging.destination.partition.id",
-                            partition.index.to_string(),
-                        ),
-                    ]);
-                    (
-                        SpanKind::Consumer,
-                        format!("ingest {topic}"),
-                        systems.map(|systems| systems.source),
-                    )
-                }
-                // A client's span, not a producer's: what a message carries is its own producer's context.
-                SpanOperation::Delivered {
-                    target,
-                    dead_lettered,
-                    sent_back,
-                } => {
-                    attributes.extend([
-                        KeyValue::new("messaging.operation.name", "deliver"),
-                        KeyValue::new("messaging.operation.type", "send"),
-                        KeyValue::new("postdate.source", format!("{topic}/{}", partition.index)),
-                        int_attribute("postdate.dead_lettered", *dead_lettered),
-                        int_attribute("postdate.sent_back", *sent_back),
-                    ]);
-                    attributes.extend(target.iter().map(|target| {
-                        KeyValue::new("messaging.destination.name", target.to_string())
-                    }));
-                    let name = target.as_ref().map_or_else(
-                        || "deliver".to_owned(),
-                        |target| format!("deliver {target}"),
-                    );
-                    (
-                        SpanKind::Client,
-                        name,
-                        systems.map(|systems| systems.target),
-                    )
-                }
-            };
-        attributes.extend(system.map(|system| KeyValue::new("messaging.system", system)));
-        (kind, name, attributes)
+        let name = format!("ingest {topic}");
+        let index = partition.index.to_string();
+        let mut attributes = common_attributes(span);
+        attributes.extend([
+            KeyValue::new("messaging.operation.name", "ingest"),
+            KeyValue::new("messaging.operation.type", "process"),
+            KeyValue::new("messaging.destination.name", topic),
+            KeyValue::new("messaging.destination.partition.id", index),
+        ]);
+        if let Some(systems) = self.systems.get(&**route) {
+            attributes.push(KeyValue::new("messaging.system", systems.source));
+        }
+        (SpanKind::Consumer, name, attributes)
+    }
+
+    /// The kind is `Client` and not `Producer`: the messages carry the context of their own producers.
+    fn describe_delivered(
+        &self,
+        span: &Span,
+        target: Option<&str>,
+        dead_lettered: u64,
+        retried: u64,
+    ) -> (SpanKind, String, Vec<KeyValue>) {
+        let ShardId { route, partition } = &span.shard;
+        let source = format!("{}/{}", partition.topic, partition.index);
+        let mut attributes = common_attributes(span);
+        attributes.extend([
+            KeyValue::new("messaging.operation.name", "deliver"),
+            KeyValue::new("messaging.operation.type", "send"),
+            KeyValue::new("postdate.source", source),
+            int_attribute("postdate.dead_lettered", dead_lettered),
+            int_attribute("postdate.sent_back", retried),
+        ]);
+        let mut name = "deliver".to_owned();
+        if let Some(target) = target {
+            name = format!("deliver {target}");
+            let target = target.to_owned();
+            attributes.push(KeyValue::new("messaging.destination.name", target));
+        }
+        if let Some(systems) = self.systems.get(&**route) {
+            attributes.push(KeyValue::new("messaging.system", systems.target));
+        }
+        (SpanKind::Client, name, attributes)
     }
 }
 
-fn span_context(
-    TraceParent {
-        trace_id: trace,
-        span_id: span,
-    }: &TraceParent,
-    is_remote: bool,
-) -> SpanContext {
+fn common_attributes(span: &Span) -> Vec<KeyValue> {
+    vec![
+        int_attribute("messaging.batch.message_count", span.messages),
+        KeyValue::new("postdate.route", span.shard.route.to_string()),
+    ]
+}
+
+fn span_context(parent: &TraceParent, is_remote: bool) -> SpanContext {
     SpanContext::new(
-        TraceId::from(*trace),
-        SpanId::from(*span),
+        TraceId::from(parent.trace_id),
+        SpanId::from(parent.span_id),
         TraceFlags::SAMPLED,
         is_remote,
         TraceState::NONE,
@@ -154,8 +154,8 @@ fn int_attribute(key: &'static str, value: u64) -> KeyValue {
 }
 
 fn system_time(timestamp: Timestamp) -> SystemTime {
-    SystemTime::UNIX_EPOCH
-        + Duration::from_millis(u64::try_from(timestamp.as_millis()).unwrap_or_default())
+    let millis = u64::try_from(timestamp.as_millis()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
 
 #[cfg(test)]
@@ -164,86 +164,77 @@ mod tests {
     use crate::model::Partition;
     use rand::SeedableRng;
 
-    #[test]
-    fn a_batch_is_a_root_span_with_links_and_each_side_has_its_own_system() {
-        let mut scribe = SpanConverter {
+    fn converter() -> SpanConverter {
+        let systems = MessagingSystems {
+            source: "kafka",
+            target: "nats",
+        };
+        SpanConverter {
             deployment: "prod".to_owned(),
-            systems: BTreeMap::from([(
-                "orders".to_owned(),
-                MessagingSystems {
-                    source: "kafka",
-                    target: "nats",
-                },
-            )]),
+            systems: BTreeMap::from([("orders".to_owned(), systems)]),
             random: StdRng::seed_from_u64(1),
-        };
-        let links = vec![TraceParent {
-            trace_id: 0xabc,
-            span_id: 0xd,
-        }];
-        let shard = ShardId::new("orders", Partition::new("orders.delayed", 3));
-        let (start, end) = (
-            Timestamp::from_millis(1_795_198_063_162),
-            Timestamp::from_millis(1_795_198_063_170),
-        );
-        let stored = Span {
-            shard,
-            start,
-            end,
-            links,
+        }
+    }
+
+    /// A span of 8 ms with one link.
+    fn span(operation: SpanOperation) -> Span {
+        Span {
+            shard: ShardId::new("orders", Partition::new("orders.delayed", 3)),
+            start: Timestamp::from_millis(1_795_198_063_162),
+            end: Timestamp::from_millis(1_795_198_063_170),
+            links: vec![TraceParent {
+                trace_id: 0xabc,
+                span_id: 0xd,
+            }],
             messages: 2,
-            operation: SpanOperation::Stored,
-        };
-        let deed = SpanOperation::Delivered {
+            operation,
+        }
+    }
+
+    fn delivered() -> Span {
+        span(SpanOperation::Delivered {
             target: Some("orders".into()),
-            dead_lettered: 1,
-            sent_back: 0,
-        };
-        let delivered = Span {
-            operation: deed,
-            ..stored.clone()
-        };
-        let (stored, delivered) = (scribe.convert(&stored), scribe.convert(&delivered));
-        let system = |span: &SpanData| {
-            span.attributes
-                .iter()
-                .find(|pair| pair.key.as_str() == "messaging.system")
-                .map(|pair| pair.value.to_string())
-        };
-        assert_eq!(
-            (&*stored.name, &stored.span_kind, system(&stored).as_deref()),
-            ("ingest orders.delayed", &SpanKind::Consumer, Some("kafka"))
-        );
-        assert_eq!(
-            (
-                &*delivered.name,
-                &delivered.span_kind,
-                system(&delivered).as_deref()
-            ),
-            ("deliver orders", &SpanKind::Client, Some("nats"))
-        );
-        for span in [&stored, &delivered] {
-            assert_eq!(
-                (
-                    span.parent_span_id,
-                    span.end_time.duration_since(span.start_time).unwrap()
-                ),
-                (SpanId::INVALID, Duration::from_millis(8))
-            );
-            let linked = &span.links.links[0].span_context;
-            assert_eq!(
-                (
-                    linked.trace_id(),
-                    linked.span_id(),
-                    linked.is_sampled(),
-                    linked.is_remote()
-                ),
-                (TraceId::from(0xabc), SpanId::from(0xd), true, true)
-            );
+            dead_lettered: 0,
+            retried: 0,
+        })
+    }
+
+    fn system(span: &SpanData) -> Option<String> {
+        let is_system = |pair: &&KeyValue| pair.key.as_str() == "messaging.system";
+        let attribute = span.attributes.iter().find(is_system)?;
+        Some(attribute.value.to_string())
+    }
+
+    #[test]
+    fn each_operation_has_its_name_kind_and_system() {
+        let mut converter = converter();
+        let stored = converter.convert(&span(SpanOperation::Stored));
+        assert_eq!(&*stored.name, "ingest orders.delayed");
+        assert_eq!(stored.span_kind, SpanKind::Consumer);
+        assert_eq!(system(&stored).as_deref(), Some("kafka"));
+        let delivered = converter.convert(&delivered());
+        assert_eq!(&*delivered.name, "deliver orders");
+        assert_eq!(delivered.span_kind, SpanKind::Client);
+        assert_eq!(system(&delivered).as_deref(), Some("nats"));
+    }
+
+    #[test]
+    fn a_span_is_the_root_of_a_new_trace_with_links_to_the_producers() {
+        let mut converter = converter();
+        let first = converter.convert(&span(SpanOperation::Stored));
+        let second = converter.convert(&delivered());
+        for span in [&first, &second] {
+            assert_eq!(span.parent_span_id, SpanId::INVALID);
+            let length = span.end_time.duration_since(span.start_time).unwrap();
+            assert_eq!(length, Duration::from_millis(8));
+            let link = &span.links.links[0].span_context;
+            assert_eq!(link.trace_id(), TraceId::from(0xabc));
+            assert_eq!(link.span_id(), SpanId::from(0xd));
+            assert!(link.is_sampled() && link.is_remote());
         }
         assert_ne!(
-            stored.span_context.trace_id(),
-            delivered.span_context.trace_id()
+            first.span_context.trace_id(),
+            second.span_context.trace_id()
         );
     }
 }

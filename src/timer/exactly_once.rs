@@ -15,7 +15,6 @@ use crate::broker::{
 use crate::limit::{
     RECOVERY_PRODUCERS_MAX, RESEND_DELAY_MAX, RESEND_DELAY_MIN, TRANSACTIONAL_PRODUCER_OPEN_AHEAD,
 };
-use crate::metric::DeliveryCounts;
 use crate::model::{Cursor, DeliveredMarker, Progress, Reason, ShardId, Timestamp, Watermark};
 use crate::schedule::InFlightClaims;
 use crate::store::OutcomeCounts;
@@ -308,21 +307,14 @@ impl<'a> TxnDriver<'a> {
         }
         route.metric.transactions_committed.increment(1);
         route.metric.commit_seconds.record(took.as_secs_f64());
-        let mut arrivals = DeliveryCounts::default();
         for aloft in work.in_flight.iter().take(flights) {
             for index in aloft
                 .uncommitted()
                 .filter(|index| !aloft.is_cancelled(aloft.place(*index)))
             {
-                on_delivered(
-                    (route, &mut arrivals),
-                    (shard, &work.origins),
-                    (aloft, index),
-                    self.wall,
-                );
+                on_delivered(route, (shard, &work.origins), (aloft, index), self.wall);
             }
         }
-        arrivals.flush(&route.metric);
         let wall = self.wall;
         work.settle_committed(flights, pair, |aloft, tally| {
             trace_delivery(route, shard, (aloft, tally), wall)

@@ -7,7 +7,6 @@ use super::retrier::{self, FailureAction};
 use super::term::LeaseDeadline;
 use crate::broker::{DeliveryFailure, FailureKind, SendResult};
 use crate::limit::RESEND_DELAY_MAX;
-use crate::metric::DeliveryCounts;
 use crate::model::{
     Cursor, Disposition, Message, OriginFormat, Reason, Rejection, ShardId, TemplateInput,
     Timestamp,
@@ -255,15 +254,15 @@ pub(super) fn trace_delivery(
                 operation: SpanOperation::Delivered {
                     target,
                     dead_lettered,
-                    sent_back,
+                    retried: sent_back,
                 },
             }
         });
 }
 
-/// Counts one that arrived, by the way it went: what was delivered in `arrivals`, which the caller tells.
+/// Counts one delivered message, by its destination.
 pub(super) fn on_delivered(
-    (route, arrivals): (&RouteOptions, &mut DeliveryCounts),
+    route: &RouteOptions,
     (shard, origins): (&ShardId, &OriginFormat),
     (aloft, index): (&ClaimedBatch, usize),
     now: Timestamp,
@@ -271,11 +270,12 @@ pub(super) fn on_delivered(
     route.alerts.on_delivered(shard, aloft.place(index).offset);
     match aloft.reroutes.get(&index) {
         None => {
-            arrivals.add_delivered();
+            route.metric.delivered.increment(1);
             if let Some(due) = aloft.due_for_lateness(index) {
-                arrivals.add_lateness(now.since(due).as_secs_f64());
+                let lateness = now.since(due).as_secs_f64();
+                route.metric.lateness_seconds.record(lateness);
                 if now < due {
-                    arrivals.add_early();
+                    route.metric.early.increment(1);
                 }
             }
             if route.alerts.has_failing_targets()

@@ -11,7 +11,6 @@ use super::transacting::TxnState;
 use super::work::ShardState;
 use crate::broker::DeliveryReport;
 use crate::limit::RESEND_DELAY_MIN;
-use crate::metric::DeliveryCounts;
 use crate::model::Timestamp;
 use std::cmp::Reverse;
 use tokio::time::Instant;
@@ -224,11 +223,8 @@ impl Dispatcher {
             let Some(aloft) = work.in_flight.get_mut(flight) else {
                 continue;
             };
-            let (route, mut arrivals, mut settled) = (
-                &self.options.routes[&shard.route],
-                DeliveryCounts::default(),
-                0,
-            );
+            let route = &self.options.routes[&shard.route];
+            let mut settled = 0;
             for DeliveryReport {
                 ticket, outcome, ..
             } in reports
@@ -236,12 +232,7 @@ impl Dispatcher {
                 let index = usize::from(Ticket::unpack(*ticket).index);
                 match outcome {
                     Ok(()) => {
-                        on_delivered(
-                            (route, &mut arrivals),
-                            (shard, &work.origins),
-                            (aloft, index),
-                            wall,
-                        );
+                        on_delivered(route, (shard, &work.origins), (aloft, index), wall);
                         settled += 1;
                     }
                     Err(failure) => {
@@ -251,7 +242,6 @@ impl Dispatcher {
                     }
                 }
             }
-            arrivals.flush(&route.metric);
             work.in_flight.complete(flight, settled);
             work.finish_batches(|aloft, tally| trace_delivery(route, shard, (aloft, tally), wall));
         }

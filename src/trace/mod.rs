@@ -1,9 +1,9 @@
-//! What is told of batches to a tracing system: a span when a batch is stored and one when a claim is delivered, each linked to the spans of
-//! the producers whose messages are in it. Where spans go is telemetry's affair; that a message's own `traceparent` arrives as it was is the
-//! messages'.
+//! Collects the spans of batches: one when a batch is stored, and one when a claim is delivered.
 //!
-//! A batch is traced if it holds a message whose producer sampled its trace. Of these traces one in so many is kept, chosen by the trace's own
-//! id, so that what is seen stored is seen delivered.
+//! A span is linked to the producers' spans of the messages in the batch. A batch is traced if it has
+//! a message whose producer sampled its trace. Of these traces one in `one_in` is kept, selected by
+//! trace id, so that storing and delivery of a message are kept or dropped together. `telemetry`
+//! sends the spans. The `traceparent` header of a message is passed on unchanged, like any other.
 
 mod traceparent;
 
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 pub(crate) use traceparent::TraceParent;
 
-/// The header that W3C Trace Context gives a message.
 const TRACEPARENT: &[u8] = b"traceparent";
 
-/// Takes spans, and never waits: what finds the queue full is dropped, and counted.
+/// Accepts spans without waiting. If the queue is full, the span is dropped and counted. The default
+/// tracer is disabled.
 #[derive(Clone, Default)]
 pub(crate) struct Tracer(Option<Arc<SpanSink>>);
 
@@ -27,7 +27,7 @@ struct SpanSink {
     dropped: metric::Counter,
 }
 
-/// What was done with a batch.
+/// One operation on a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) shard: ShardId,
@@ -42,14 +42,15 @@ pub(crate) struct Span {
 pub(crate) enum SpanOperation {
     Stored,
     Delivered {
-        /// If all went to one.
+        /// The target, if all messages of the batch have the same.
         target: Option<Box<str>>,
         dead_lettered: u64,
-        sent_back: u64,
+        retried: u64,
     },
 }
 
-/// The producers' spans that a batch under way will be linked to: the first of them, for a batch may have thousands.
+/// The producers' spans of a batch. A batch may have thousands of messages, so only the first
+/// [`SPAN_LINKS_MAX`] are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchLinks {
     started: Option<Timestamp>,
@@ -57,55 +58,55 @@ pub(crate) struct BatchLinks {
 }
 
 impl Tracer {
-    /// A tracer, and where its spans arrive, until the last copy of it is dropped.
+    /// A tracer and the receiver of its spans. `one_in`: how many traces there are for each kept one.
     pub(crate) fn new(one_in: u32, dropped: metric::Counter) -> (Self, mpsc::Receiver<Span>) {
-        let (spans, taken) = mpsc::channel(SPANS_QUEUE_MAX);
-        (
-            Self(Some(Arc::new(SpanSink {
-                spans,
-                one_in,
-                dropped,
-            }))),
-            taken,
-        )
+        let (spans, receiver) = mpsc::channel(SPANS_QUEUE_MAX);
+        let sink = SpanSink {
+            spans,
+            one_in,
+            dropped,
+        };
+        (Self(Some(Arc::new(sink))), receiver)
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A message with these headers belongs to a batch that was begun, as far as the batch knows, at `now`.
+    /// Adds a message to a batch, by its headers. The first call sets the start of the span.
     pub(crate) fn link_message(
         &self,
         links: &mut BatchLinks,
         headers: Headers<'_>,
         now: Timestamp,
     ) {
-        let Some(way) = &self.0 else { return };
+        let Some(sink) = &self.0 else { return };
         links.started.get_or_insert(now);
         if links.parents.len() < SPAN_LINKS_MAX {
             let parent = headers
                 .iter()
                 .find(|(name, _)| *name == TRACEPARENT)
                 .and_then(|(_, value)| TraceParent::parse(value?));
-            links
-                .parents
-                .extend(parent.filter(|parent| parent.trace_id % u128::from(way.one_in) == 0));
+            let is_kept = |parent: &TraceParent| parent.trace_id % u128::from(sink.one_in) == 0;
+            links.parents.extend(parent.filter(is_kept));
         }
     }
 
-    /// The batch is done: `span` makes the record of it from its beginning and its links, if it is traced.
+    /// Records the span of a finished batch, if the batch is traced. `span` builds it from its start
+    /// and its links.
     pub(crate) fn finish_batch(
         &self,
         links: BatchLinks,
         span: impl FnOnce(Timestamp, Vec<TraceParent>) -> Span,
     ) {
-        let (Some(way), Some(since), false) = (&self.0, links.started, links.parents.is_empty())
-        else {
+        let (Some(sink), Some(started)) = (&self.0, links.started) else {
             return;
         };
-        if way.spans.try_send(span(since, links.parents)).is_err() {
-            way.dropped.increment(1);
+        if links.parents.is_empty() {
+            return;
+        }
+        if sink.spans.try_send(span(started, links.parents)).is_err() {
+            sink.dropped.increment(1);
         }
     }
 }
@@ -116,21 +117,26 @@ mod tests {
     use crate::model::Partition;
     use crate::model::header::push_header;
 
-    fn headers(trace: u128) -> Vec<u8> {
+    fn headers(trace_id: u128) -> Vec<u8> {
         let mut block = Vec::new();
         push_header(&mut block, b"own", Some(b"x"));
-        push_header(
-            &mut block,
-            b"traceparent",
-            Some(format!("00-{trace:032x}-00f067aa0ba902b7-01").as_bytes()),
-        );
+        let traceparent = format!("00-{trace_id:032x}-00f067aa0ba902b7-01");
+        push_header(&mut block, b"traceparent", Some(traceparent.as_bytes()));
         block
     }
 
+    /// Adds one message of each trace.
+    fn link(tracer: &Tracer, links: &mut BatchLinks, traces: impl Iterator<Item = u128>) {
+        for trace_id in traces {
+            let block = headers(trace_id);
+            let now = Timestamp::from_millis(5);
+            tracer.link_message(links, Headers::from_block(&block), now);
+        }
+    }
+
     fn span(start: Timestamp, links: Vec<TraceParent>) -> Span {
-        let shard = ShardId::new("r", Partition::new("t", 0));
         Span {
-            shard,
+            shard: ShardId::new("r", Partition::new("t", 0)),
             start,
             end: Timestamp::from_millis(9),
             links,
@@ -139,63 +145,45 @@ mod tests {
         }
     }
 
-    fn traces(links: &[TraceParent]) -> Vec<u128> {
-        links.iter().map(|link| link.trace_id).collect()
-    }
-
     #[test]
-    fn a_batch_is_linked_to_the_traces_that_are_kept_and_else_not_told() {
+    fn a_batch_is_linked_to_its_kept_traces() {
         let (tracer, mut spans) = Tracer::new(3, metrics::Counter::noop());
         let mut links = BatchLinks::default();
-        (1..=7).for_each(|trace| {
-            tracer.link_message(
-                &mut links,
-                Headers::from_block(&headers(trace)),
-                Timestamp::from_millis(5),
-            )
-        });
+        link(&tracer, &mut links, 1..=7);
         tracer.link_message(&mut links, Headers::default(), Timestamp::from_millis(6));
         tracer.finish_batch(links, span);
-        let told = spans.try_recv().unwrap();
-        assert_eq!(
-            (told.start, traces(&told.links)),
-            (Timestamp::from_millis(5), vec![3, 6])
-        );
-        let mut links = BatchLinks::default();
-        tracer.link_message(
-            &mut links,
-            Headers::from_block(&headers(1)),
-            Timestamp::from_millis(5),
-        );
-        tracer.finish_batch(links, span);
-        assert!(spans.try_recv().is_err(), "none of its traces is kept");
+        let span = spans.try_recv().unwrap();
+        let traces: Vec<u128> = span.links.iter().map(|link| link.trace_id).collect();
+        assert_eq!(span.start, Timestamp::from_millis(5));
+        assert_eq!(traces, [3, 6]);
     }
 
     #[test]
-    fn links_and_queue_are_bounded_and_nobody_waits() {
+    fn a_batch_without_kept_traces_has_no_span() {
+        let (tracer, mut spans) = Tracer::new(3, metrics::Counter::noop());
+        let mut links = BatchLinks::default();
+        link(&tracer, &mut links, 1..=1);
+        tracer.finish_batch(links, span);
+        assert!(spans.try_recv().is_err());
+    }
+
+    #[test]
+    fn links_and_queue_are_bounded() {
         let (tracer, mut spans) = Tracer::new(1, metrics::Counter::noop());
         let mut links = BatchLinks::default();
-        (1..=SPAN_LINKS_MAX as u128 + 9).for_each(|trace| {
-            tracer.link_message(
-                &mut links,
-                Headers::from_block(&headers(trace)),
-                Timestamp::from_millis(5),
-            )
-        });
+        link(&tracer, &mut links, 1..=SPAN_LINKS_MAX as u128 + 9);
         assert_eq!(links.parents.len(), SPAN_LINKS_MAX);
-        (0..SPANS_QUEUE_MAX + 9).for_each(|_| tracer.finish_batch(links.clone(), span));
-        let taken = std::iter::from_fn(|| spans.try_recv().ok()).count();
-        assert_eq!(taken, SPANS_QUEUE_MAX);
+        for _ in 0..SPANS_QUEUE_MAX + 9 {
+            tracer.finish_batch(links.clone(), span);
+        }
+        let received = std::iter::from_fn(|| spans.try_recv().ok()).count();
+        assert_eq!(received, SPANS_QUEUE_MAX);
     }
 
     #[test]
-    fn a_tracer_that_is_off_keeps_nothing() {
+    fn a_disabled_tracer_keeps_nothing() {
         let mut links = BatchLinks::default();
-        Tracer::default().link_message(
-            &mut links,
-            Headers::from_block(&headers(1)),
-            Timestamp::from_millis(5),
-        );
+        link(&Tracer::default(), &mut links, 1..=1);
         assert_eq!(links, BatchLinks::default());
     }
 }

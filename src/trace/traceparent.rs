@@ -1,41 +1,42 @@
-//! The `traceparent` of W3C Trace Context: read, never written. What it says of a trace that its producer did not sample is nobody's business.
+//! Parses the `traceparent` header of W3C Trace Context.
 
-/// Where a producer's span is.
+/// The span in which a producer sent a message. Its trace is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceParent {
     pub(crate) trace_id: u128,
     pub(crate) span_id: u64,
 }
 
-/// `00-<trace>-<span>-<flags>`; a later version may have more behind that.
+/// Bytes of `00-<trace>-<span>-<flags>`. Later versions may append more.
 const LENGTH: usize = 55;
 const SAMPLED: u8 = 1;
 
 impl TraceParent {
-    /// `None`: it is none, or its producer did not sample the trace.
+    /// `None`: the value is invalid, or its trace is not sampled.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
-        let (known, rest) = value.split_at_checked(LENGTH)?;
-        let (version, known) = (&known[..2], &known[2..]);
-        let is_whole = if version == b"00" {
+        let (fields, rest) = value.split_at_checked(LENGTH)?;
+        let (version, fields) = (&fields[..2], &fields[2..]);
+        let is_complete = if version == b"00" {
             rest.is_empty()
         } else {
             version != b"ff" && rest.first().is_none_or(|byte| *byte == b'-')
         };
-        let dashes = [0, 33, 50].iter().all(|at| known[*at] == b'-');
-        if !is_whole || !dashes {
+        let has_dashes = [0, 33, 50].iter().all(|at| fields[*at] == b'-');
+        if !is_complete || !has_dashes {
             return None;
         }
         parse_hex(version)?;
-        let context = Self {
-            trace_id: parse_hex(&known[1..33])?,
-            span_id: u64::try_from(parse_hex(&known[34..50])?).ok()?,
+        let parent = Self {
+            trace_id: parse_hex(&fields[1..33])?,
+            span_id: u64::try_from(parse_hex(&fields[34..50])?).ok()?,
         };
-        let flags = u8::try_from(parse_hex(&known[51..53])?).ok()?;
-        (context.trace_id != 0 && context.span_id != 0 && flags & SAMPLED != 0).then_some(context)
+        let flags = u8::try_from(parse_hex(&fields[51..53])?).ok()?;
+        let is_sampled = flags & SAMPLED != 0;
+        (parent.trace_id != 0 && parent.span_id != 0 && is_sampled).then_some(parent)
     }
 }
 
-/// Lower case only, as the standard has it.
+/// The standard allows lower-case digits only.
 fn parse_hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number, digit| {
         let digit = match digit {
@@ -51,25 +52,27 @@ fn parse_hex(digits: &[u8]) -> Option<u128> {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Option<TraceParent> {
+        TraceParent::parse(text.as_bytes())
+    }
+
     #[test]
-    fn a_sampled_context_is_read_and_nothing_else_is() {
-        let read = |text: &str| TraceParent::parse(text.as_bytes());
-        let context = TraceParent {
+    fn a_sampled_parent_is_parsed() {
+        let parent = TraceParent {
             trace_id: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736,
             span_id: 0x00f0_67aa_0ba9_02b7,
         };
-        assert_eq!(
-            read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
-            Some(context)
-        );
-        assert_eq!(
-            read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03"),
-            Some(context)
-        );
-        assert_eq!(
-            read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-will-be"),
-            Some(context)
-        );
+        for text in [
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03",
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-a-later-version",
+        ] {
+            assert_eq!(parse(text), Some(parent), "{text}");
+        }
+    }
+
+    #[test]
+    fn invalid_and_unsampled_parents_are_ignored() {
         for text in [
             "",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
@@ -82,13 +85,13 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
             "00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         ] {
-            assert_eq!(read(text), None, "{text}");
+            assert_eq!(parse(text), None, "{text}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn foreign_bytes_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             let _ = TraceParent::parse(&bytes);
         }
     }

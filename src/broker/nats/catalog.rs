@@ -1,4 +1,4 @@
-//! The catalog port on NATS: the partitions whose streams exist, and what the group committed.
+//! The catalog port on NATS: the partitions whose streams exist, and the committed metadata.
 
 use super::connection::Connection;
 use super::kv::{self, KvBucket};
@@ -15,12 +15,12 @@ pub(crate) struct NatsCatalog {
 }
 
 impl NatsCatalog {
-    /// `part` tells of its cluster.
+    /// `part` shows the health of the cluster.
     pub(crate) fn new(cluster: &Cluster, part: HealthPart) -> Self {
-        let link = Connection::new(cluster, part);
+        let connection = Connection::new(cluster, part);
         Self {
-            bucket: KvBucket::new(link.clone()),
-            connection: link,
+            bucket: KvBucket::new(connection.clone()),
+            connection,
         }
     }
 
@@ -28,17 +28,18 @@ impl NatsCatalog {
         kv::bucket_name(&self.connection.cluster().deployment)
     }
 
-    /// Whether this client may read and write the deployment's bucket; nothing is written. `None`: there is none.
+    /// Checks that this client may read and write the deployment's KV bucket, without a change to it.
+    /// `None`: the bucket does not exist.
     pub(crate) async fn check_bucket_access(&self) -> Result<Option<()>, Error> {
         self.bucket.check_access().await
     }
 
-    /// `None`: there is no such stream.
+    /// `None`: the stream does not exist.
     pub(crate) async fn stream(&self, name: &str) -> Result<Option<StreamInfo>, Error> {
         stream_info::fetch(&self.connection, name).await
     }
 
-    /// The stream behind a subject. `None`: there is none.
+    /// The stream that stores messages of a subject. `None`: no stream does.
     pub(crate) async fn stream_for_subject(
         &self,
         subject: &str,
@@ -46,7 +47,7 @@ impl NatsCatalog {
         Ok(self.streams_for_subject(subject).await?.into_iter().next())
     }
 
-    /// The streams that take something of what a filter lets through.
+    /// The streams whose subjects overlap with a filter.
     pub(crate) async fn streams_for_subject(&self, filter: &str) -> Result<Vec<StreamInfo>, Error> {
         let mut found = Vec::new();
         for name in stream_info::names_for_subject(&self.connection, filter).await? {
@@ -64,7 +65,7 @@ impl Catalog for NatsCatalog {
             let Some((name, _)) = split_source_topic(topic) else {
                 continue;
             };
-            if stream_info::fetch(&self.connection, name).await?.is_some() {
+            if self.stream(name).await?.is_some() {
                 found.push(Partition::new(topic.as_str(), 0));
             }
         }

@@ -1,5 +1,8 @@
-//! One connection to a cluster, made when it is first needed and kept by the client from then on; its state is told to a health part. It may
-//! have a thread of its own: reading from the network and taking it apart costs as much as what the loop that uses it does.
+//! One connection to a cluster: its options, its health, and the texts of its errors.
+//!
+//! The connection is opened by the first call and then reconnected by the client library. A source
+//! gives it a thread of its own, because reading and parsing messages costs as much CPU time as the
+//! ingress loop itself.
 
 use super::{Cluster, Login, Tls};
 use crate::broker::Error;
@@ -13,14 +16,14 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// See the module's page. Clones are the same connection.
+/// A connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Connection(Rc<Inner>);
 
@@ -28,43 +31,43 @@ struct Inner {
     cluster: Cluster,
     part: Arc<HealthPart>,
     client: RefCell<Option<Client>>,
-    /// Where the client does its work; `None`: on whichever runtime asks for it first.
+    /// Runs the client's tasks. `None`: the runtime of the first caller runs them.
     runtime: Option<ClientRuntime>,
-    /// How often the connection was lost.
+    /// Counts how often the connection was lost.
     disconnects: Arc<watch::Sender<u64>>,
     permission_errors: Arc<Mutex<PermissionErrors>>,
 }
 
-/// What the server said this client may not do. It says no more than that: whoever asked gets no answer.
+/// The server's permission errors. The request that caused one gets no reply and times out.
 #[derive(Default)]
 struct PermissionErrors {
-    /// All words that were logged.
+    /// The texts that were logged. Each is logged once.
     logged: BTreeSet<String>,
     last: Option<(Instant, String)>,
 }
 
 impl PermissionErrors {
-    fn add(&mut self, cluster: &str, words: String) {
-        if !self.logged.contains(&words) {
-            tracing::warn!(cluster, "{words}");
+    fn add(&mut self, cluster: &str, text: String) {
+        if !self.logged.contains(&text) {
+            tracing::warn!(cluster, "{text}");
             if self.logged.len() >= NATS_CONNECTION_EVENTS_MAX {
                 self.logged.clear();
             }
-            self.logged.insert(words.clone());
+            self.logged.insert(text.clone());
         }
-        self.last = Some((Instant::now(), words));
+        self.last = Some((Instant::now(), text));
     }
 
-    /// What may be why a question was not answered.
+    /// The last error, if it can be the reason why a request has timed out now.
     fn recent(&self) -> Option<&str> {
         self.last
             .as_ref()
             .filter(|(at, _)| at.elapsed() < 2 * NATS_REQUEST_TIMEOUT)
-            .map(|(_, words)| words.as_str())
+            .map(|(_, text)| text.as_str())
     }
 }
 
-/// A runtime on a thread of its own, until it is dropped.
+/// A runtime on its own thread. Dropping it stops both.
 struct ClientRuntime {
     handle: Handle,
     stop: CancellationToken,
@@ -74,11 +77,12 @@ struct ClientRuntime {
 impl ClientRuntime {
     fn start() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
+        let handle = runtime.handle().clone();
+        let stop = CancellationToken::new();
         let stopped = stop.clone();
         let thread = ClientThread::start("nats-source", move || {
             runtime.block_on(stopped.cancelled());
-            // A name that is being looked up holds nobody up.
+            // Does not wait for a DNS lookup.
             runtime.shutdown_background();
         })?;
         Ok(Self {
@@ -87,7 +91,21 @@ impl ClientRuntime {
             _thread: thread,
         })
     }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the client library starts its tasks on the runtime that polls `connect`; they end with this runtime"
+    )]
+    async fn connect(&self, options: ConnectOptions, urls: Vec<String>) -> ConnectResult {
+        let connect = async move { options.connect(urls.as_slice()).await };
+        self.handle
+            .spawn(connect)
+            .await
+            .map_err(|error| Error::Fatal(error.to_string()))
+    }
 }
+
+type ConnectResult = Result<Result<Client, async_nats::ConnectError>, Error>;
 
 impl Drop for ClientRuntime {
     fn drop(&mut self) {
@@ -100,20 +118,19 @@ impl Connection {
         Self::with_runtime(cluster, part, None)
     }
 
-    /// With a thread of its own.
+    /// A connection whose client runs on its own thread.
     pub(super) fn with_thread(cluster: &Cluster, part: HealthPart) -> Result<Self, Error> {
-        let home = ClientRuntime::start()
+        let runtime = ClientRuntime::start()
             .map_err(|error| Error::Fatal(format!("nats.{}: no thread: {error}", cluster.name)))?;
-        Ok(Self::with_runtime(cluster, part, Some(home)))
+        Ok(Self::with_runtime(cluster, part, Some(runtime)))
     }
 
-    fn with_runtime(cluster: &Cluster, part: HealthPart, home: Option<ClientRuntime>) -> Self {
-        let (cluster, part) = (cluster.clone(), Arc::new(part));
+    fn with_runtime(cluster: &Cluster, part: HealthPart, runtime: Option<ClientRuntime>) -> Self {
         Self(Rc::new(Inner {
-            cluster,
-            part,
+            cluster: cluster.clone(),
+            part: Arc::new(part),
             client: RefCell::default(),
-            runtime: home,
+            runtime,
             disconnects: Arc::default(),
             permission_errors: Arc::default(),
         }))
@@ -123,36 +140,17 @@ impl Connection {
         &self.0.cluster
     }
 
-    /// Connects, the first time. Safe to drop.
+    /// The client. The first call connects. Safe to drop.
     pub(super) async fn client(&self) -> Result<Client, Error> {
-        let made = self.0.client.borrow().clone();
-        if let Some(client) = made {
+        let existing = self.0.client.borrow().clone();
+        if let Some(client) = existing {
             return Ok(client);
         }
-        let (part, name, losses) = (
-            self.0.part.clone(),
-            self.0.cluster.name.clone(),
-            self.0.disconnects.clone(),
-        );
-        let denials = self.0.permission_errors.clone();
-        let options = connect_options(&self.0.cluster)?
-            .reconnect_delay_callback(reconnect_delay)
-            .event_callback(move |event| {
-                on_client_event(&part, &name, &denials, &event);
-                if matches!(event, Event::Disconnected) {
-                    losses.send_modify(|losses| *losses += 1);
-                }
-                std::future::ready(())
-            });
+        let options = self.client_options()?;
         let urls = self.0.cluster.urls.clone();
-        let connect = async move { options.connect(urls.as_slice()).await };
         let connected = match &self.0.runtime {
-            Some(home) => home
-                .handle
-                .spawn(connect)
-                .await
-                .map_err(|error| Error::Fatal(error.to_string()))?,
-            None => connect.await,
+            Some(runtime) => runtime.connect(options, urls).await?,
+            None => options.connect(urls.as_slice()).await,
         };
         match connected {
             Ok(client) => {
@@ -168,6 +166,23 @@ impl Connection {
         }
     }
 
+    fn client_options(&self) -> Result<ConnectOptions, Error> {
+        let part = self.0.part.clone();
+        let cluster = self.0.cluster.name.clone();
+        let disconnects = self.0.disconnects.clone();
+        let permission_errors = self.0.permission_errors.clone();
+        let options = connect_options(&self.0.cluster)?
+            .reconnect_delay_callback(reconnect_delay)
+            .event_callback(move |event| {
+                on_client_event(&part, &cluster, &permission_errors, &event);
+                if matches!(event, Event::Disconnected) {
+                    disconnects.send_modify(|count| *count += 1);
+                }
+                std::future::ready(())
+            });
+        Ok(options)
+    }
+
     pub(super) async fn context(&self) -> Result<Context, Error> {
         let client = self.client().await?;
         let mut context = match &self.0.cluster.domain {
@@ -178,27 +193,22 @@ impl Connection {
         Ok(context)
     }
 
-    /// Why there was no answer: what the server said this client may not do, if it did just now.
+    /// The error of a request without a reply. If the server reported a permission error recently,
+    /// that is the likely reason.
     pub(super) fn request_error(
         &self,
         what: &str,
         error: &(impl std::error::Error + 'static),
     ) -> Error {
-        let words = format!("{what}: {}", error_chain(error));
-        match self
-            .0
-            .permission_errors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .recent()
-        {
-            Some(denial) => Error::Rejected(format!("{words}; {denial}")),
-            None => Error::Unavailable(words),
+        let text = format!("{what}: {}", error_chain(error));
+        match lock(&self.0.permission_errors).recent() {
+            Some(reason) => Error::Rejected(format!("{text}; {reason}")),
+            None => Error::Unavailable(text),
         }
     }
 
-    pub(super) fn api_subject(&self, question: &str) -> String {
-        self.0.cluster.api_subject(question)
+    pub(super) fn api_subject(&self, request: &str) -> String {
+        self.0.cluster.api_subject(request)
     }
 
     pub(super) fn set_ready(&self) {
@@ -209,33 +219,30 @@ impl Connection {
         self.0.part.set_not_ready(reason);
     }
 
-    /// Tells of each loss of the connection from here on.
+    /// Changes each time the connection is lost from now on.
     pub(super) fn disconnects(&self) -> watch::Receiver<u64> {
         self.0.disconnects.subscribe()
     }
 
-    /// Ends the connection: without a client it is closed.
+    /// Closes the connection by dropping the client.
     pub(super) fn close(&self) {
         self.0.client.borrow_mut().take();
     }
 }
 
-/// As the client counts its attempts since it was last connected.
+/// The delay before a connection attempt. `attempts` counts since the client was last connected.
 fn reconnect_delay(attempts: usize) -> Duration {
-    let doublings = u32::try_from(attempts.saturating_sub(1))
-        .unwrap_or(u32::MAX)
-        .min(10);
     if attempts <= 1 {
-        Duration::ZERO
-    } else {
-        NATS_RECONNECT_DELAY_MAX.min(Duration::from_millis(5 << doublings))
+        return Duration::ZERO;
     }
+    let doublings = u32::try_from(attempts - 1).unwrap_or(u32::MAX).min(10);
+    NATS_RECONNECT_DELAY_MAX.min(Duration::from_millis(5 << doublings))
 }
 
 fn on_client_event(
     part: &HealthPart,
     cluster: &str,
-    denials: &Mutex<PermissionErrors>,
+    permission_errors: &Mutex<PermissionErrors>,
     event: &Event,
 ) {
     match event {
@@ -246,37 +253,38 @@ fn on_client_event(
         Event::ServerError(ServerError::AuthorizationViolation) => {
             part.set_not_ready(format!("nats.{cluster} refuses: authorization violation"));
         }
-        Event::ServerError(error) => denials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(cluster, error.to_string()),
+        Event::ServerError(error) => lock(permission_errors).add(cluster, error.to_string()),
         _ => {}
     }
 }
 
-/// The options that every client of a cluster has.
+fn lock(errors: &Mutex<PermissionErrors>) -> MutexGuard<'_, PermissionErrors> {
+    errors.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The options of every client of a cluster.
 pub(super) fn connect_options(cluster: &Cluster) -> Result<ConnectOptions, Error> {
-    let options = ConnectOptions::new()
+    let mut options = ConnectOptions::new()
         .name("postdate")
         .connection_timeout(NATS_REQUEST_TIMEOUT)
         .request_timeout(Some(NATS_REQUEST_TIMEOUT))
         .ping_interval(NATS_PING_INTERVAL);
     let Tls {
         ca,
-        client_certificate: own,
+        client_certificate,
     } = &cluster.tls;
-    let options = ca.iter().fold(options, |options, ca| {
-        options.add_root_certificates(ca.clone()).require_tls(true)
-    });
-    let options = own.iter().fold(options, |options, (certificate, key)| {
-        options.add_client_certificate(certificate.clone(), key.clone())
-    });
+    if let Some(ca) = ca {
+        options = options.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    if let Some((certificate, key)) = client_certificate {
+        options = options.add_client_certificate(certificate.clone(), key.clone());
+    }
     Ok(match &cluster.login {
         Login::Anonymous => options,
         Login::User { name, password } => options.user_and_password(name.clone(), password.clone()),
         Login::Token(token) => options.token(token.clone()),
         Login::Nkey(seed) => options.nkey(seed.clone()),
-        // The client library wants a line's end behind the last block, which whoever writes such a file may have left out.
+        // The client library needs a line break after the last block, which the file may not have.
         Login::Credentials(text) => options.credentials(&format!("{text}\n")).map_err(|_| {
             Error::Rejected(format!(
                 "{}: the credentials are not those of a NATS credentials file",
@@ -286,44 +294,44 @@ pub(super) fn connect_options(cluster: &Cluster) -> Result<ConnectOptions, Error
     })
 }
 
-/// Why there is no connection, in one line.
+/// Why a connection cannot be opened, in one line.
 pub(super) fn connect_error(cluster: &Cluster, error: &async_nats::ConnectError) -> Error {
-    let words = format!("{}: {}", cluster_label(cluster), error_chain(error));
+    let text = format!("{}: {}", cluster_label(cluster), error_chain(error));
     match error.kind() {
         ConnectErrorKind::ServerParse
         | ConnectErrorKind::Authentication
-        | ConnectErrorKind::AuthorizationViolation => Error::Rejected(words),
-        ConnectErrorKind::Tls => Error::Rejected(words),
-        // The server's own words on a client's certificate come over a connection that was made.
-        _ if words.contains("fatal alert") => Error::Rejected(words),
-        _ => Error::Unavailable(words),
+        | ConnectErrorKind::AuthorizationViolation
+        | ConnectErrorKind::Tls => Error::Rejected(text),
+        // The server rejects a client certificate only after the TLS handshake.
+        _ if text.contains("fatal alert") => Error::Rejected(text),
+        _ => Error::Unavailable(text),
     }
 }
 
-/// A cluster as a person finds it in the configuration, and on the network.
+/// The name of a cluster in the configuration, and its servers.
 fn cluster_label(cluster: &Cluster) -> String {
-    let servers = cluster.urls.iter().map(|url| {
-        url.split_once("://")
-            .map_or(url.as_str(), |(_, server)| server)
-    });
-    format!(
-        "nats.{} ({})",
-        cluster.name,
-        servers.collect::<Vec<_>>().join(", ")
-    )
+    let servers: Vec<&str> = cluster
+        .urls
+        .iter()
+        .map(|url| {
+            url.split_once("://")
+                .map_or(url.as_str(), |(_, server)| server)
+        })
+        .collect();
+    format!("nats.{} ({})", cluster.name, servers.join(", "))
 }
 
-/// An error and what it comes from; what a text repeats of the one below it is said once.
+/// An error and its sources. A source whose text is part of the text so far is left out.
 pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut below = error.source();
-    while let Some(error) = below {
-        let text = error.to_string();
-        if !words.contains(&text) {
-            words.push_str(": ");
-            words.push_str(&text);
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
         }
-        below = error.source();
+        source = error.source();
     }
-    words
+    text
 }

@@ -1,5 +1,4 @@
-//! A stream for a while: made on somebody's server, and taken away again with the bucket of its deployment. Each call has a connection of its
-//! own, and waits for it.
+//! A temporary stream for `postdate demo`. Each call opens a connection and blocks until it is done.
 
 use super::Cluster;
 use super::connection::{Connection, error_chain};
@@ -10,14 +9,14 @@ use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_DEMO_STREAM_AGE_MAX, NATS_REQUEST_TI
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 
-/// See the module's page.
+/// A stream that the demo has created on a server.
 pub(crate) struct DemoStream {
     cluster: Cluster,
     stream: String,
 }
 
 impl DemoStream {
-    /// Makes the stream. Its messages go by themselves if nobody takes it away.
+    /// Creates the stream. Its messages expire, in case the stream is never deleted.
     pub(crate) fn create(
         cluster: Cluster,
         stream: &str,
@@ -30,13 +29,11 @@ impl DemoStream {
             ..Config::default()
         };
         with_jetstream(&cluster, async move |context| {
-            match context.create_stream(config).await {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Error::Rejected(format!(
-                    "the stream {stream} cannot be made: {}",
-                    error_chain(&error)
-                ))),
-            }
+            let created = context.create_stream(config).await;
+            created.map(|_| ()).map_err(|error| {
+                let reason = error_chain(&error);
+                Error::Rejected(format!("the stream {stream} cannot be created: {reason}"))
+            })
         })?;
         Ok(Self {
             cluster,
@@ -44,18 +41,20 @@ impl DemoStream {
         })
     }
 
-    /// Takes away what [`Stage::set`] and the service made.
+    /// Deletes the stream, and the KV bucket of the demo's deployment.
     pub(crate) fn delete(self) -> Result<(), Error> {
         let Self { cluster, stream } = self;
         let bucket = kv::bucket_name(&cluster.deployment);
         with_jetstream(&cluster, async move |context| {
-            let left = |what: &str, words: String| {
-                Error::Unavailable(format!("{what} stays on the server: {words}"))
+            let not_deleted = |what: String, reason: String| {
+                Error::Unavailable(format!("{what} was not deleted: {reason}"))
             };
-            let gone = context.delete_stream(&stream).await;
-            gone.map_err(|error| left(&format!("the stream {stream}"), error_chain(&error)))?;
-            let gone = context.delete_key_value(&bucket).await;
-            gone.map_err(|error| left(&format!("the bucket {bucket}"), error_chain(&error)))?;
+            context.delete_stream(&stream).await.map_err(|error| {
+                not_deleted(format!("the stream {stream}"), error_chain(&error))
+            })?;
+            context.delete_key_value(&bucket).await.map_err(|error| {
+                not_deleted(format!("the bucket {bucket}"), error_chain(&error))
+            })?;
             Ok(())
         })
     }
@@ -69,12 +68,14 @@ fn with_jetstream<T>(
         .enable_all()
         .build()
         .map_err(|error| Error::Fatal(error.to_string()))?;
-    let silent = || Error::Unavailable(format!("nats.{} does not answer", cluster.name));
     runtime.block_on(async {
-        let link = Connection::new(cluster, Health::new().register("stage"));
-        let asked = async { call(link.context().await?).await };
-        tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, asked)
+        let connection = Connection::new(cluster, Health::new().register("demo"));
+        let called = async { call(connection.context().await?).await };
+        tokio::time::timeout(NATS_REQUEST_TIMEOUT + NATS_CLOSE_TIMEOUT, called)
             .await
-            .unwrap_or_else(|_| Err(silent()))
+            .unwrap_or_else(|_| {
+                let text = format!("nats.{} does not answer", cluster.name);
+                Err(Error::Unavailable(text))
+            })
     })
 }

@@ -1,11 +1,12 @@
-//! The key-value bucket of a deployment, which holds what Kafka's groups hold: the metadata of commits, and who reads which partition.
+//! The KV bucket of a deployment. It holds what Kafka keeps for a consumer group.
 //!
 //! | key | value |
 //! |---|---|
-//! | `commit.<group>.<partition>` | the metadata of the last commit |
-//! | `group.<group>` | see `group` |
+//! | `commit.<group>.<partition>` | metadata of the last commit |
+//! | `group.<group>` | members and owners, see `source::consumer_group` |
 //!
-//! Of names, bytes that a key cannot have are written as `=` and two hex digits.
+//! In the names of groups and partitions, a byte that a key cannot have is written as `=` and two hex
+//! digits.
 
 use super::connection::Connection;
 use super::stream_info;
@@ -18,77 +19,69 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-/// A key that nobody writes, and a revision that it never has.
+/// A key and a revision that do not exist, for a write that the server must reject.
 const PROBE_KEY: &str = "check";
 const IMPOSSIBLE_REVISION: u64 = 1 << 60;
 
-/// The bucket by one connection, looked for once, and again when something failed: it may have been deleted. Clones are the same.
+/// The bucket on one connection. Clones share its state.
 #[derive(Clone)]
 pub(super) struct KvBucket {
-    link: Connection,
+    connection: Connection,
+    /// The opened bucket. It is opened again after each error, because it may have been deleted.
     opened: Rc<RefCell<Option<Store>>>,
-    /// What this process committed, by key: another bucket of the name knows nothing of it, and who commits does so only what is new.
+    /// The commits of this process by key. A recreated bucket has lost them, and the caller commits
+    /// only changes.
     commits: Rc<RefCell<BTreeMap<String, String>>>,
 }
 
 impl KvBucket {
-    pub(super) fn new(link: Connection) -> Self {
+    pub(super) fn new(connection: Connection) -> Self {
         Self {
-            link,
+            connection,
             opened: Rc::default(),
             commits: Rc::default(),
         }
     }
 
-    /// Makes the bucket if it is not there: with one replica, so that it works anywhere; who wants more makes it beforehand.
+    /// Opens the bucket, and creates it if it does not exist. It gets one replica, which every server
+    /// supports. For more replicas, create the bucket before the first start.
     pub(super) async fn open(&self) -> Result<Store, Error> {
-        let found = self.opened.borrow().clone();
-        if let Some(store) = found {
+        let opened = self.opened.borrow().clone();
+        if let Some(store) = opened {
             return Ok(store);
         }
-        let (context, bucket) = (
-            self.link.context().await?,
-            bucket_name(&self.link.cluster().deployment),
-        );
-        let description = "what Postdate commits, and who reads what".to_owned();
-        let config = Config {
-            bucket: bucket.clone(),
-            history: 1,
-            description,
-            ..Config::default()
-        };
-        let is_there = stream_info::fetch(&self.link, &format!("KV_{bucket}"))
-            .await?
-            .is_some();
-        let made = if is_there {
-            None
+        let context = self.connection.context().await?;
+        let bucket = self.name();
+        let store = if self.exists().await? {
+            context
+                .get_key_value(bucket)
+                .await
+                .map_err(|error| self.on_error(&error))?
         } else {
-            Some(context.create_key_value(config).await)
-        };
-        let store = match made {
-            Some(Ok(store)) => store,
-            // Another process was quicker, or that is the reason.
-            Some(Err(error)) => context
-                .get_key_value(bucket.as_str())
-                .await
-                .map_err(|_| self.on_error(&error))?,
-            None => context
-                .get_key_value(bucket.as_str())
-                .await
-                .map_err(|error| self.on_error(&error))?,
+            let config = Config {
+                bucket: bucket.clone(),
+                history: 1,
+                description: "commits and group members of Postdate".to_owned(),
+                ..Config::default()
+            };
+            match context.create_key_value(config).await {
+                Ok(store) => store,
+                // Another process may have created it in between.
+                Err(error) => context
+                    .get_key_value(bucket)
+                    .await
+                    .map_err(|_| self.on_error(&error))?,
+            }
         };
         *self.opened.borrow_mut() = Some(store.clone());
         self.restore_commits(&store).await?;
         Ok(store)
     }
 
-    /// Whether this client may read and write it: by a write that the server refuses for what it says. `None`: there is no bucket.
+    /// Checks that this client may read and write the bucket, by a write that the server rejects
+    /// because of its revision. `None`: the bucket does not exist.
     pub(super) async fn check_access(&self) -> Result<Option<()>, Error> {
-        let bucket = bucket_name(&self.link.cluster().deployment);
-        if stream_info::fetch(&self.link, &format!("KV_{bucket}"))
-            .await?
-            .is_none()
-        {
+        if !self.exists().await? {
             return Ok(None);
         }
         let store = self.open().await?;
@@ -106,12 +99,7 @@ impl KvBucket {
         }
     }
 
-    /// After something failed.
-    pub(super) fn forget(&self) {
-        self.opened.borrow_mut().take();
-    }
-
-    /// What the bucket may have lost.
+    /// Writes the commits of this process again. Call it if the bucket may have lost them.
     pub(super) async fn restore_commits(&self, store: &Store) -> Result<(), Error> {
         let commits = self.commits.borrow().clone();
         for (key, metadata) in commits {
@@ -123,17 +111,14 @@ impl KvBucket {
         Ok(())
     }
 
+    /// Converts an error of the client. The next call opens the bucket again.
     pub(super) fn on_error(&self, error: &(impl std::error::Error + 'static)) -> Error {
-        self.forget();
-        self.link.request_error(
-            &format!(
-                "the bucket {}",
-                bucket_name(&self.link.cluster().deployment)
-            ),
-            error,
-        )
+        self.opened.borrow_mut().take();
+        let call = format!("the bucket {}", self.name());
+        self.connection.request_error(&call, error)
     }
 
+    /// The metadata of the last commit of each partition.
     pub(super) async fn committed(
         &self,
         group: &str,
@@ -160,7 +145,8 @@ impl KvBucket {
         partition: &Partition,
         metadata: &str,
     ) -> Result<(), Error> {
-        let (store, key) = (self.open().await?, commit_key(group, partition));
+        let store = self.open().await?;
+        let key = commit_key(group, partition);
         store
             .put(&key, metadata.to_owned().into())
             .await
@@ -175,22 +161,28 @@ impl KvBucket {
             .borrow_mut()
             .remove(&commit_key(group, partition));
     }
+
+    fn name(&self) -> String {
+        bucket_name(&self.connection.cluster().deployment)
+    }
+
+    async fn exists(&self) -> Result<bool, Error> {
+        let stream = format!("KV_{}", self.name());
+        let info = stream_info::fetch(&self.connection, &stream).await?;
+        Ok(info.is_some())
+    }
 }
 
-/// The bucket's name.
 pub(crate) fn bucket_name(deployment: &str) -> String {
     format!("postdate-{deployment}")
 }
 
 fn commit_key(group: &str, partition: &Partition) -> String {
-    format!(
-        "commit.{}.{}",
-        escape_key(group),
-        escape_key(&partition.to_string())
-    )
+    let partition = partition.to_string();
+    format!("commit.{}.{}", escape_key(group), escape_key(&partition))
 }
 
-/// One token of a key, for any text.
+/// Encodes any text as one token of a key.
 pub(super) fn escape_key(text: &str) -> String {
     let mut token = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -208,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_names_share_a_key() {
+    fn different_names_have_different_keys() {
         assert_eq!(
             commit_key("prod.orders", &Partition::new("S:a.*.>", 0)),
             "commit.prod=2eorders.S=3aa=2e=2a=2e=3e=2f0"

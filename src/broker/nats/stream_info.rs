@@ -1,53 +1,91 @@
-//! What a stream says of itself, and single messages of it by their sequence.
+//! The state and settings of a stream, and single messages of it by sequence.
 
 use super::connection::Connection;
 use crate::broker::{Error, PartitionInfo};
 use crate::model::{Offset, SourceIdentity, Timestamp, filter_covers};
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, Info, RetentionPolicy, StorageType};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::time::Duration;
 
-/// A stream as it is now.
+/// A stream as it was when its info was fetched.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamInfo {
     pub(crate) name: String,
     pub(crate) subjects: Vec<String>,
-    /// How long it keeps its messages; `None`: no bound.
+    /// How long messages are kept. `None`: without limit.
     pub(crate) max_age: Option<Duration>,
-    /// Whether it also drops messages by their number or their size.
+    /// Whether the stream also drops messages because of their number or size.
     pub(crate) has_size_limit: bool,
-    /// How long it passes over what it has already, and when it took its last message; long ago, if it never has.
+    /// How long the stream detects duplicates by message id.
     pub(crate) duplicate_window: Duration,
+    /// Time of the last message. Long ago if there was none.
     pub(crate) last_message_at: Timestamp,
-    /// The consumers that it may have at a time; `None`: no bound of its own.
+    /// Maximum number of consumers. `None`: the stream sets no limit.
     pub(crate) max_consumers: Option<usize>,
-    /// How long a consumer of it may stay unasked at most; `None`: no bound.
+    /// How long a consumer is kept that is not pulled. `None`: without limit.
     pub(super) consumer_idle_max: Option<Duration>,
     retention: RetentionPolicy,
-    /// Whether the server itself delivers what bears the headers of its schedules.
+    /// Whether the server itself delivers messages with the headers of its schedules.
     pub(crate) runs_schedules: bool,
-    /// Whether it confirms nothing, or takes nothing any more.
+    /// Whether publishes are not acknowledged (`no_ack`).
     pub(crate) is_without_acks: bool,
+    /// Whether the stream rejects every publish.
     pub(crate) is_sealed: bool,
-    /// Whether a server that is started again has forgotten it.
+    /// Whether a restart of the server loses the messages.
     pub(crate) is_in_memory: bool,
-    /// Whether it may have other subjects than its own: those of other streams, or what it makes of its own.
+    /// Whether messages may have other subjects than `subjects`: the stream mirrors another one, has
+    /// sources, or transforms subjects.
     may_hold_other_subjects: bool,
-    /// Sequences between the first and the last that it has not, or has no more.
+    /// Number of sequences between the first and the last that have no message.
     deleted: u64,
-    /// When it was made, in nanoseconds: another stream of its name has another.
+    /// Creation time in nanoseconds. It identifies the stream: a recreated one differs.
     pub(super) created: i128,
-    /// The first sequence that is retained.
+    /// The first sequence that is still stored.
     pub(super) first: u64,
-    /// One past the last.
+    /// One past the last sequence.
     pub(super) end: u64,
 }
 
 impl StreamInfo {
+    fn new(info: Info) -> Self {
+        let Info {
+            config,
+            created,
+            state,
+            ..
+        } = info;
+        let first = state.first_sequence.max(1);
+        let end = state.last_sequence + 1;
+        Self {
+            max_age: non_zero(config.max_age),
+            has_size_limit: has_size_limit(&config),
+            duplicate_window: config.duplicate_window,
+            last_message_at: timestamp_of(state.last_timestamp.unix_timestamp_nanos()),
+            max_consumers: usize::try_from(config.max_consumers)
+                .ok()
+                .filter(|max| *max > 0),
+            may_hold_other_subjects: may_hold_other_subjects(&config),
+            consumer_idle_max: config
+                .consumer_limits
+                .and_then(|limits| non_zero(limits.inactive_threshold)),
+            retention: config.retention,
+            runs_schedules: config.allow_message_schedules,
+            is_without_acks: config.no_ack,
+            is_sealed: config.sealed,
+            is_in_memory: config.storage == StorageType::Memory,
+            name: config.name,
+            subjects: config.subjects,
+            deleted: (end - first.min(end)).saturating_sub(state.messages),
+            created: created.unix_timestamp_nanos(),
+            first: first.min(end),
+            end,
+        }
+    }
+
     pub(super) fn describe(&self) -> PartitionInfo {
         PartitionInfo {
             identity: Some(SourceIdentity(self.created.to_string().into())),
@@ -56,18 +94,18 @@ impl StreamInfo {
         }
     }
 
-    /// How many of the sequences from one on it had at most, and has no more. Of a stream that has other subjects than a filter lets through, nothing
-    /// is known but what lay before its first.
+    /// An upper bound for the removed messages with sequences from `from` on. If the filter does not
+    /// match every subject, it counts only those before the first stored one.
     pub(super) fn removed_since(&self, filter: &str, from: u64) -> u64 {
-        self.first.saturating_sub(from)
-            + if self.is_covered_by(filter) {
-                self.deleted
-            } else {
-                0
-            }
+        let before_first = self.first.saturating_sub(from);
+        if self.is_covered_by(filter) {
+            before_first + self.deleted
+        } else {
+            before_first
+        }
     }
 
-    /// Whether a filter lets all through.
+    /// Whether the filter matches every message.
     pub(super) fn is_covered_by(&self, filter: &str) -> bool {
         !self.may_hold_other_subjects
             && self
@@ -76,18 +114,20 @@ impl StreamInfo {
                 .all(|subject| filter_covers(filter, subject))
     }
 
-    /// Why it cannot be a source of who reads the headers of the server's schedules.
+    /// Why the stream cannot be the source of a route that reads the headers of NATS' schedules.
     pub(crate) fn schedule_conflict(&self) -> Option<String> {
         self.runs_schedules.then(|| {
             format!(
-                "the stream {} delivers messages with Nats-Schedule by itself (allow_msg_schedules), so that a route with the dialect nats \
-                 would deliver them once more: take nats from the route's dialects, or read a stream without allow_msg_schedules",
+                "the stream {} delivers messages with Nats-Schedule by itself \
+                 (allow_msg_schedules), so that a route with the dialect nats would deliver them \
+                 once more: take nats from the route's dialects, or read a stream without \
+                 allow_msg_schedules",
                 self.name
             )
         })
     }
 
-    /// Why it cannot be a source: it takes away what is read elsewhere.
+    /// Why the stream cannot be a source: its retention removes messages that others have read.
     pub(crate) fn unusable_reason(&self) -> Option<String> {
         let retention = match self.retention {
             RetentionPolicy::Limits => return None,
@@ -95,95 +135,68 @@ impl StreamInfo {
             RetentionPolicy::WorkQueue => "work-queue",
         };
         Some(format!(
-            "the stream {} has {retention} retention, under which messages vanish that may have to be read again: \
-             a source needs limits retention, which only a new stream can have",
+            "the stream {} has {retention} retention, which removes messages that may have to be \
+             read again: a source needs limits retention, which only a new stream can have",
             self.name
         ))
     }
 }
 
-/// `None`: there is no such stream.
-pub(super) async fn fetch(link: &Connection, stream: &str) -> Result<Option<StreamInfo>, Error> {
+fn has_size_limit(config: &Config) -> bool {
+    config.max_messages > 0 || config.max_bytes > 0 || config.max_messages_per_subject > 0
+}
+
+fn may_hold_other_subjects(config: &Config) -> bool {
+    config.mirror.is_some()
+        || config
+            .sources
+            .as_ref()
+            .is_some_and(|sources| !sources.is_empty())
+        || config.subject_transform.is_some()
+}
+
+fn non_zero(duration: Duration) -> Option<Duration> {
+    Some(duration).filter(|duration| !duration.is_zero())
+}
+
+fn timestamp_of(nanos: i128) -> Timestamp {
+    let millis = nanos.div_euclid(1_000_000);
+    Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MIN))
+}
+
+/// Fetches the info of a stream. `None`: the stream does not exist.
+pub(super) async fn fetch(
+    connection: &Connection,
+    stream: &str,
+) -> Result<Option<StreamInfo>, Error> {
     if !is_stream_name(stream) {
         return Ok(None);
     }
-    let info = match link.context().await?.get_stream(stream).await {
-        Ok(stream) => stream.cached_info().clone(),
-        Err(error) => {
-            return match error.kind() {
-                GetStreamErrorKind::JetStream(error)
-                    if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
-                {
-                    Ok(None)
-                }
-                GetStreamErrorKind::JetStream(error) => {
-                    Err(Error::Rejected(format!("the stream {stream}: {error}")))
-                }
-                _ => Err(link.request_error(&format!("the stream {stream}"), &error)),
-            };
-        }
-    };
-    let (first, end) = (
-        info.state.first_sequence.max(1),
-        info.state.last_sequence + 1,
-    );
-    let last = info
-        .state
-        .last_timestamp
-        .unix_timestamp_nanos()
-        .div_euclid(1_000_000);
-    let deleted = (end - first.min(end)).saturating_sub(info.state.messages);
-    let Config {
-        name,
-        subjects,
-        max_age,
-        max_messages,
-        max_bytes,
-        max_messages_per_subject,
-        retention,
-        ..
-    } = info.config;
-    let Config {
-        duplicate_window,
-        max_consumers,
-        consumer_limits,
-        no_ack,
-        sealed,
-        storage,
-        ..
-    } = info.config;
-    let Config {
-        mirror,
-        sources,
-        subject_transform,
-        ..
-    } = info.config;
-    let consumer_idle = consumer_limits.map(|limits| limits.inactive_threshold);
-    Ok(Some(StreamInfo {
-        name,
-        subjects,
-        max_age: Some(max_age).filter(|max_age| !max_age.is_zero()),
-        duplicate_window,
-        last_message_at: Timestamp::from_millis(i64::try_from(last).unwrap_or(i64::MIN)),
-        max_consumers: usize::try_from(max_consumers).ok().filter(|max| *max > 0),
-        consumer_idle_max: consumer_idle.filter(|idle| !idle.is_zero()),
-        has_size_limit: max_messages > 0 || max_bytes > 0 || max_messages_per_subject > 0,
-        retention,
-        runs_schedules: info.config.allow_message_schedules,
-        is_without_acks: no_ack,
-        is_sealed: sealed,
-        is_in_memory: storage == StorageType::Memory,
-        may_hold_other_subjects: mirror.is_some()
-            || sources.is_some_and(|sources| !sources.is_empty())
-            || subject_transform.is_some(),
-        deleted,
-        created: info.created.unix_timestamp_nanos(),
-        first: first.min(end),
-        end,
-    }))
+    match connection.context().await?.get_stream(stream).await {
+        Ok(found) => Ok(Some(StreamInfo::new(found.cached_info().clone()))),
+        Err(error) => fetch_error(connection, stream, &error),
+    }
 }
 
-/// What the server takes for the name of a stream, and what cannot be taken for another subject of its API.
+fn fetch_error(
+    connection: &Connection,
+    stream: &str,
+    error: &GetStreamError,
+) -> Result<Option<StreamInfo>, Error> {
+    match error.kind() {
+        GetStreamErrorKind::JetStream(error)
+            if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+        {
+            Ok(None)
+        }
+        GetStreamErrorKind::JetStream(error) => {
+            Err(Error::Rejected(format!("the stream {stream}: {error}")))
+        }
+        _ => Err(connection.request_error(&format!("the stream {stream}"), error)),
+    }
+}
+
+/// Whether the server allows the name. It also keeps the name from being read as another API subject.
 pub(super) fn is_stream_name(name: &str) -> bool {
     !name.is_empty()
         && name
@@ -196,19 +209,20 @@ pub(super) struct StoredMessage {
     pub(super) sequence: u64,
     pub(super) subject: String,
     pub(super) timestamp: Option<Timestamp>,
-    /// As they are on the wire.
+    /// The header block of the wire protocol.
     pub(super) headers: Vec<u8>,
     pub(super) payload: Vec<u8>,
 }
 
+/// The reply of the API request `STREAM.MSG.GET`.
 #[derive(serde::Deserialize)]
-struct Answer {
-    message: Option<Message>,
-    error: Option<Refusal>,
+struct MessageReply {
+    message: Option<MessageBody>,
+    error: Option<ApiError>,
 }
 
 #[derive(serde::Deserialize)]
-struct Message {
+struct MessageBody {
     subject: String,
     seq: u64,
     time: String,
@@ -219,83 +233,78 @@ struct Message {
 }
 
 #[derive(serde::Deserialize)]
-struct Refusal {
+struct ApiError {
     code: u16,
     description: String,
 }
 
-/// The first message from `from` on that the filter lets through; `None`: there is none now. In another way than consumers read: a message
-/// whose headers the client library cannot take ends a connection on which it is consumed.
+/// The first message from sequence `from` on that matches the filter. `None`: there is none now.
+///
+/// It does not use a consumer: if the client library cannot parse a message's headers, consuming the
+/// message ends the connection.
 pub(super) async fn read_message(
-    link: &Connection,
-    (stream, filter): (&str, &str),
+    connection: &Connection,
+    stream: &str,
+    filter: &str,
     from: u64,
 ) -> Result<Option<StoredMessage>, Error> {
-    let ask = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
-    let answer = link
+    let request = serde_json::json!({ "seq": from, "next_by_subj": filter }).to_string();
+    let subject = connection.api_subject(&format!("STREAM.MSG.GET.{stream}"));
+    let reply = connection
         .client()
         .await?
-        .request(
-            link.api_subject(&format!("STREAM.MSG.GET.{stream}")),
-            ask.into(),
-        )
-        .await;
-    let answer =
-        answer.map_err(|error| link.request_error(&format!("the stream {stream}"), &error))?;
-    let unreadable = |what: &dyn std::fmt::Display| {
+        .request(subject, request.into())
+        .await
+        .map_err(|error| connection.request_error(&format!("the stream {stream}"), &error))?;
+    let invalid = |reason: &dyn std::fmt::Display| {
         Error::Unavailable(format!(
-            "the stream {stream} answers what is not understood: {what}"
+            "the stream {stream} sent an invalid reply: {reason}"
         ))
     };
-    match serde_json::from_slice::<Answer>(&answer.payload).map_err(|error| unreadable(&error))? {
-        Answer {
-            error: Some(Refusal { code: 404, .. }),
-            ..
-        } => Ok(None),
-        Answer {
-            error: Some(Refusal { description, .. }),
-            ..
-        } => Err(Error::Rejected(format!(
-            "the stream {stream}: {description}"
-        ))),
-        Answer {
-            message: Some(message),
-            ..
-        } => {
-            let decode = |text: &str| STANDARD.decode(text).map_err(|error| unreadable(&error));
-            Ok(Some(StoredMessage {
-                sequence: message.seq,
-                timestamp: crate::model::parse_rfc3339(&message.time),
-                headers: decode(&message.hdrs)?,
-                payload: decode(&message.data)?,
-                subject: message.subject,
-            }))
-        }
-        Answer { .. } => Err(unreadable(&"neither a message nor an error")),
+    let reply: MessageReply =
+        serde_json::from_slice(&reply.payload).map_err(|error| invalid(&error))?;
+    if let Some(ApiError { code, description }) = reply.error {
+        return match code {
+            404 => Ok(None),
+            _ => Err(Error::Rejected(format!(
+                "the stream {stream}: {description}"
+            ))),
+        };
     }
+    let message = reply
+        .message
+        .ok_or_else(|| invalid(&"neither a message nor an error"))?;
+    let decode = |text: &str| STANDARD.decode(text).map_err(|error| invalid(&error));
+    Ok(Some(StoredMessage {
+        sequence: message.seq,
+        timestamp: crate::model::parse_rfc3339(&message.time),
+        headers: decode(&message.hdrs)?,
+        payload: decode(&message.data)?,
+        subject: message.subject,
+    }))
 }
 
+/// The reply of the API request `STREAM.NAMES`.
 #[derive(serde::Deserialize)]
-struct Names {
+struct StreamNames {
     streams: Option<Vec<String>>,
 }
 
-/// The names of the streams that take what a filter lets through, or is sent to a subject: those that one answer has room for.
+/// Names of the streams whose subjects overlap with a filter. Only the first page of the reply.
 pub(super) async fn names_for_subject(
-    link: &Connection,
+    connection: &Connection,
     filter: &str,
 ) -> Result<Vec<String>, Error> {
-    let ask = serde_json::json!({ "subject": filter });
-    let answer = link
+    let request = serde_json::json!({ "subject": filter });
+    let call = format!("the streams with the subject {filter}");
+    let reply = connection
         .context()
         .await?
-        .request("STREAM.NAMES", &ask)
+        .request("STREAM.NAMES", &request)
         .await
-        .map_err(|error| link.request_error(&format!("the streams behind {filter}"), &error))?;
-    match answer {
-        Response::Ok(Names { streams }) => Ok(streams.unwrap_or_default()),
-        Response::Err { error } => Err(Error::Rejected(format!(
-            "the streams behind {filter}: {error}"
-        ))),
+        .map_err(|error| connection.request_error(&call, &error))?;
+    match reply {
+        Response::Ok(StreamNames { streams }) => Ok(streams.unwrap_or_default()),
+        Response::Err { error } => Err(Error::Rejected(format!("{call}: {error}"))),
     }
 }

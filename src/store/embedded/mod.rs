@@ -214,6 +214,10 @@ fn damaged(options: &Options, error: &fjall::Error) -> String {
 }
 
 impl Threads {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the adapter starts and joins the threads that make blocking calls"
+    )]
     fn start(
         &mut self,
         name: &str,
@@ -221,7 +225,6 @@ impl Threads {
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), Error> {
         let ends = ends.clone();
-        // Blocking calls cannot be tasks, and the task group's threads run roles. These belong to the adapter, which joins them.
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             body();
             drop(ends);

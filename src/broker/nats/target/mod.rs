@@ -1,8 +1,19 @@
-//! The target port on NATS: what becomes of a record before it is published, and the thread on which `window` does so.
+//! The target port on NATS: checks and encodes each record, and passes it to the publisher thread.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `publisher` | keeps records until their stream acknowledges them, and keeps their order over a reconnect |
+//! | `publish_connection` | one connection for publishing, and its events |
+//! | `no_responders` | records whose subject has no stream at the moment |
+//! | `publish_error` | maps the server's replies to delivery failures |
 
-use super::doubt::NoResponders;
-use super::window::{PendingRecord, Publisher, too_large};
-use super::{Cluster, failure, header};
+mod no_responders;
+mod publish_connection;
+mod publish_error;
+mod publisher;
+
+use self::publisher::{PendingRecord, Publisher};
+use super::{Cluster, header};
 use crate::broker::client_thread::ClientThread;
 use crate::broker::delivery_reports::DeliveryReports;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
@@ -13,7 +24,6 @@ use crate::model::{Reason, is_from_subject, is_subject};
 use async_nats::Subject;
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
@@ -23,14 +33,16 @@ use tokio_util::sync::CancellationToken;
 /// The target port on one cluster.
 pub(crate) struct NatsTarget {
     in_flight_max: usize,
-    /// Taken over, and not handed out as reports yet.
+    /// Records that were accepted and whose report was not returned yet.
     in_flight: usize,
+    /// Bytes of the accepted records that are not finished.
     pending_bytes: Arc<AtomicUsize>,
+    /// The server's limit for headers and payload of one message.
     max_payload: Arc<AtomicUsize>,
-    /// Names what bears no id, along with a count.
+    /// With `count` it makes the message id of a record that has none of its own.
     name: String,
     count: u64,
-    /// `None`: closed.
+    /// `None` after [`Target::close`].
     records: Option<mpsc::Sender<PendingRecord>>,
     reports: Arc<DeliveryReports>,
     stop: CancellationToken,
@@ -38,8 +50,8 @@ pub(crate) struct NatsTarget {
 }
 
 impl NatsTarget {
-    /// Takes over at most `in_flight_max` records that were not reported on yet. `name` is one that no other client has. `part` tells of
-    /// the cluster.
+    /// Starts the publisher thread. The target accepts at most `in_flight_max` records without a
+    /// report. `name` must differ between all clients. `part` shows the health of the cluster.
     pub(crate) fn new(
         cluster: &Cluster,
         in_flight_max: usize,
@@ -47,30 +59,29 @@ impl NatsTarget {
         part: HealthPart,
     ) -> Result<Self, Error> {
         let (records, incoming) = mpsc::channel(in_flight_max);
-        let (reports, stop) = (Arc::<DeliveryReports>::default(), CancellationToken::new());
-        let (bytes, max_payload) = (
-            Arc::<AtomicUsize>::default(),
-            Arc::new(AtomicUsize::new(usize::MAX)),
-        );
-        let window = Publisher {
+        let reports = Arc::<DeliveryReports>::default();
+        let stop = CancellationToken::new();
+        let pending_bytes = Arc::<AtomicUsize>::default();
+        let max_payload = Arc::new(AtomicUsize::new(usize::MAX));
+        let publisher = Publisher {
             cluster: cluster.clone(),
             part,
             incoming,
             reports: reports.clone(),
             stop: stop.clone(),
-            pending_bytes: bytes.clone(),
+            pending_bytes: pending_bytes.clone(),
             max_payload: max_payload.clone(),
-            pending: BTreeMap::new(),
+            pending: Default::default(),
             last_number: 0,
             finished: Vec::new(),
-            no_responders: NoResponders::default(),
+            no_responders: Default::default(),
         };
-        let thread = ClientThread::start("nats-target", move || window.run())
+        let thread = ClientThread::start("nats-target", move || publisher.run())
             .map_err(|error| Error::Fatal(error.to_string()))?;
         Ok(Self {
             in_flight_max,
             in_flight: 0,
-            pending_bytes: bytes,
+            pending_bytes,
             max_payload,
             name,
             count: 0,
@@ -81,15 +92,15 @@ impl NatsTarget {
         })
     }
 
-    /// What a record is published as, or why it cannot be.
+    /// Encodes a record as NATS carries it. `Err`: NATS cannot carry it, or not to this subject.
     fn encode(
         &mut self,
         record: &OutgoingRecord<'_>,
         ticket: u64,
     ) -> Result<PendingRecord, DeliveryFailure> {
-        // Back to a source: where the message came by.
-        let back = record.partition.is_some();
-        let subject = if back {
+        // Only a retry through the source names a partition. It goes to the original subject.
+        let is_retry = record.partition.is_some();
+        let subject = if is_retry {
             source_subject(record)
         } else {
             Some(record.topic)
@@ -97,23 +108,19 @@ impl NatsTarget {
         let subject = subject
             .filter(|subject| is_subject(subject))
             .ok_or_else(|| {
-                let subject = subject.unwrap_or(record.topic);
-                failure::refused(
+                let subject = subject.unwrap_or(record.topic).escape_debug();
+                publish_error::rejected(
                     Reason::InvalidTarget,
-                    format!(
-                        "`{}` is not a subject that can be sent to",
-                        subject.escape_debug()
-                    ),
+                    format!("`{subject}` is not a subject that can be sent to"),
                 )
             })?;
-        // Of a record that came by no subject it is somebody's invention.
-        let is_invented = record
+        // A record from Kafka has no subject, so a subject header on it was set by its producer.
+        let is_foreign = record
             .extra_header(ORIGIN)
             .is_some_and(|origin| !is_from_subject(origin));
-        let left_out = (back || is_invented).then_some(SUBJECT);
-        let headers = header::encode(record, left_out)
-            .map_err(|detail| failure::refused(Reason::InvalidHeader, detail));
-        let mut headers = headers?;
+        let left_out = (is_retry || is_foreign).then_some(SUBJECT);
+        let mut headers = header::encode(record, left_out)
+            .map_err(|detail| publish_error::rejected(Reason::InvalidHeader, detail))?;
         let id = record.message_id().unwrap_or_else(|| {
             self.count += 1;
             format!("{}/{}", self.name, self.count)
@@ -123,7 +130,7 @@ impl NatsTarget {
         let length = headers.wire_length(payload.len());
         let max = self.max_payload.load(Ordering::Relaxed);
         if length > max {
-            return Err(too_large(length, max));
+            return Err(publish_error::too_large(length, max));
         }
         Ok(PendingRecord {
             ticket,
@@ -138,6 +145,7 @@ impl NatsTarget {
     }
 }
 
+/// The subject from which the message was read.
 fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
     let (_, subject) = record
         .headers
@@ -150,7 +158,7 @@ fn source_subject<'a>(record: &OutgoingRecord<'a>) -> Option<&'a str> {
 impl Target for NatsTarget {
     fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult {
         if self.records.is_none() {
-            return SendResult::Failed(failure::closed());
+            return SendResult::Failed(publish_error::closed());
         }
         let is_full = self.in_flight >= self.in_flight_max
             || self.pending_bytes.load(Ordering::Relaxed) >= NATS_TARGET_BYTES_MAX;
@@ -163,13 +171,13 @@ impl Target for NatsTarget {
         };
         let length = pending.length;
         match self.records.as_ref().map(mpsc::Sender::try_reserve) {
-            Some(Ok(room)) => {
-                // Before the thread can take it off again.
+            Some(Ok(permit)) => {
+                // Added first, because the publisher subtracts it when it finishes the record.
                 self.pending_bytes.fetch_add(length, Ordering::Relaxed);
-                room.send(pending);
+                permit.send(pending);
             }
             Some(Err(mpsc::error::TrySendError::Full(()))) => return SendResult::QueueFull,
-            _ => return SendResult::Failed(failure::closed()),
+            _ => return SendResult::Failed(publish_error::closed()),
         }
         self.in_flight += 1;
         SendResult::Accepted

@@ -1,10 +1,18 @@
-//! The source port on NATS: the partitions that the group gives to this process, and a reader for each that is read.
+//! The source port on NATS: joins the consumer group and runs one reader per assigned partition.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `consumer_group` | assigns partitions to the processes of a route |
+//! | `partition_reader` | reads one partition in order |
 
+mod consumer_group;
+mod partition_reader;
+
+use self::consumer_group::{GroupMember, Rebalance};
+use self::partition_reader::{PartitionReader, ReaderOptions, ReaderStatus};
 use super::Cluster;
 use super::connection::Connection;
-use super::group::{GroupMember, Rebalance};
 use super::kv::KvBucket;
-use super::reader::{PartitionReader, ReaderOptions, ReaderStatus};
 use super::stream_info;
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::health::HealthPart;
@@ -17,18 +25,18 @@ use std::rc::Rc;
 use std::task::Poll;
 use tokio::time::Instant;
 
-/// What a source is asked to read, by whom.
+/// What a source reads, and as which member of which group.
 pub(crate) struct SourceOptions {
     pub(crate) group: String,
     /// As [`source_topic`](crate::model::source_topic) writes them.
     pub(crate) topics: Vec<String>,
-    /// A name that no other process of the group has.
+    /// Unique among the processes of the group.
     pub(crate) member: String,
-    /// Whether the headers of the server's own schedules are read.
+    /// Whether the route understands the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
 }
 
-/// What is read, each by a reader that is on its way to its next event.
+/// The next event of each reader. A reader returns with its event and is then polled again.
 type Readers = BTreeMap<Partition, LocalBoxFuture<'static, (Event, PartitionReader)>>;
 
 /// The source port on one cluster.
@@ -37,17 +45,16 @@ pub(crate) struct NatsSource {
     bucket: KvBucket,
     group: String,
     reads_schedules: bool,
-    /// The group's next step; it has the group while it lasts.
+    /// The next step of the group. It owns the group member while it runs.
     rebalance: LocalBoxFuture<'static, (Result<Rebalance, Error>, GroupMember)>,
-    /// When the group answered last, and whether it has ever said what there is for this process.
+    /// Time of the last successful step. `None`: there was none yet.
     last_rebalance: Option<Instant>,
     owned: BTreeSet<Partition>,
     readers: Readers,
-    /// What the readers tell beside their events.
     statuses: BTreeMap<Partition, Rc<ReaderStatus>>,
-    /// The incarnations of the streams as they were last described: what begins to be read is of these.
+    /// Creation times of the streams when they were last described.
     stream_created: BTreeMap<Partition, i128>,
-    /// Whose turn it was last.
+    /// The reader that delivered last. The next one in order is polled first.
     last_read: Option<Partition>,
     events: VecDeque<Result<Event, Error>>,
 }
@@ -55,17 +62,17 @@ pub(crate) struct NatsSource {
 impl NatsSource {
     pub(crate) fn new(
         cluster: &Cluster,
-        reading: SourceOptions,
+        options: SourceOptions,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        let link = Connection::with_thread(cluster, part)?;
-        let group = GroupMember::new(&link, &reading);
+        let connection = Connection::with_thread(cluster, part)?;
+        let member = GroupMember::new(&connection, &options);
         Ok(Self {
-            bucket: group.bucket().clone(),
-            rebalance: Box::pin(next_rebalance(group, false)),
-            connection: link,
-            group: reading.group,
-            reads_schedules: reading.reads_schedules,
+            bucket: member.bucket().clone(),
+            rebalance: Box::pin(next_rebalance(member, false)),
+            connection,
+            group: options.group,
+            reads_schedules: options.reads_schedules,
             last_rebalance: None,
             owned: BTreeSet::new(),
             readers: BTreeMap::new(),
@@ -76,63 +83,66 @@ impl NatsSource {
         })
     }
 
-    fn on_rebalance(&mut self, stepped: Result<Rebalance, Error>) {
-        let Rebalance {
-            gained,
-            lost,
-            faults,
-        } = match stepped {
-            Ok(step) => step,
+    fn on_rebalance(&mut self, result: Result<Rebalance, Error>) {
+        let rebalance = match result {
+            Ok(rebalance) => rebalance,
             Err(error @ Error::Fatal(_)) => return self.events.push_back(Err(error)),
-            // A cluster that is silent for a moment is what any is; whoever reads goes on reading.
-            Err(error) => {
-                if self
-                    .last_rebalance
-                    .is_none_or(|answered| answered.elapsed() > NATS_SOURCE_FAILURE_GRACE)
-                {
-                    self.connection.set_not_ready(format!(
-                        "who reads which partition cannot be settled: {error}"
-                    ));
-                }
-                return;
-            }
+            Err(error) => return self.on_rebalance_error(&error),
         };
-        match self
+        let reader_error = self
             .statuses
             .values()
-            .find_map(|shown| shown.error.borrow().clone())
-        {
-            Some(trouble) => self.connection.set_not_ready(trouble),
+            .find_map(|status| status.error.borrow().clone());
+        match reader_error {
+            Some(error) => self.connection.set_not_ready(error),
             None => self.connection.set_ready(),
         }
         let is_first = self.last_rebalance.replace(Instant::now()).is_none();
-        self.events.extend(faults.into_iter().map(Err));
-        let has_lost = !lost.is_empty();
-        if has_lost {
-            for partition in &lost {
+        let Rebalance {
+            assigned,
+            revoked,
+            errors,
+        } = rebalance;
+        self.events.extend(errors.into_iter().map(Err));
+        let has_revoked = !revoked.is_empty();
+        if has_revoked {
+            for partition in &revoked {
                 self.stop(partition);
                 self.bucket.forget_commit(&self.group, partition);
             }
-            self.owned.retain(|partition| !lost.contains(partition));
-            self.events.push_back(Ok(Event::Revoked(lost)));
+            self.owned.retain(|partition| !revoked.contains(partition));
+            self.events.push_back(Ok(Event::Revoked(revoked)));
         }
-        self.owned.extend(gained.iter().cloned());
-        // None: there is none for this process, and that is in order.
-        if is_first || !gained.is_empty() || (has_lost && self.owned.is_empty()) {
-            self.events.push_back(Ok(Event::Assigned(gained)));
+        self.owned.extend(assigned.iter().cloned());
+        // An empty assignment is reported too: this process has no partition, and that is normal.
+        if is_first || !assigned.is_empty() || (has_revoked && self.owned.is_empty()) {
+            self.events.push_back(Ok(Event::Assigned(assigned)));
+        }
+    }
+
+    /// Reports a group that cannot be reached only after a grace time. Readers continue meanwhile.
+    fn on_rebalance_error(&self, error: &Error) {
+        let is_lasting = self
+            .last_rebalance
+            .is_none_or(|at| at.elapsed() > NATS_SOURCE_FAILURE_GRACE);
+        if is_lasting {
+            self.connection
+                .set_not_ready(format!("partitions cannot be assigned: {error}"));
         }
     }
 }
 
-/// The next event of any reader, each in its turn. Safe to drop.
-async fn next_read(readers: &mut Readers, last: &mut Option<Partition>) -> Event {
+/// The next event of any reader, round robin. Safe to drop.
+async fn next_read(readers: &mut Readers, last_read: &mut Option<Partition>) -> Event {
     let (event, partition, reader) = poll_fn(|context| {
-        let after = last
+        let after = last_read
             .iter()
             .flat_map(|last| readers.keys().filter(move |partition| *partition > last));
-        let turns: Vec<Partition> = after.chain(readers.keys()).cloned().collect();
-        for partition in turns {
-            let reading = readers.get_mut(&partition).expect("one of them");
+        let order: Vec<Partition> = after.chain(readers.keys()).cloned().collect();
+        for partition in order {
+            let reading = readers
+                .get_mut(&partition)
+                .expect("the order has only partitions that are read");
             if let Poll::Ready((event, reader)) = reading.as_mut().poll(context) {
                 return Poll::Ready((event, partition, reader));
             }
@@ -140,34 +150,34 @@ async fn next_read(readers: &mut Readers, last: &mut Option<Partition>) -> Event
         Poll::Pending
     })
     .await;
-    readers.insert(partition.clone(), Box::pin(reader.next()));
-    *last = Some(partition);
+    readers.insert(partition.clone(), Box::pin(reader.next_event()));
+    *last_read = Some(partition);
     event
 }
 
 async fn next_rebalance(
-    mut group: GroupMember,
+    mut member: GroupMember,
     waits: bool,
 ) -> (Result<Rebalance, Error>, GroupMember) {
     if waits {
         tokio::time::sleep(NATS_GROUP_HEARTBEAT_INTERVAL).await;
     }
-    (group.rebalance().await, group)
+    (member.rebalance().await, member)
 }
 
 #[async_trait(?Send)]
 impl Source for NatsSource {
     async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
-            if let Some(told) = self.events.pop_front() {
-                return told;
+            if let Some(event) = self.events.pop_front() {
+                return event;
             }
-            // Every arm is safe to drop: the step and the readers stay, and go on at the next call.
+            // Every arm is safe to drop: the futures stay in `self` and continue at the next call.
             tokio::select! {
                 biased;
-                (stepped, group) = &mut self.rebalance => {
-                    self.rebalance = Box::pin(next_rebalance(group, true));
-                    self.on_rebalance(stepped);
+                (result, member) = &mut self.rebalance => {
+                    self.rebalance = Box::pin(next_rebalance(member, true));
+                    self.on_rebalance(result);
                 }
                 event = next_read(&mut self.readers, &mut self.last_read) => return Ok(event),
             }
@@ -179,11 +189,11 @@ impl Source for NatsSource {
         for partition in partitions {
             let missing = || Error::Rejected(format!("the partition {partition} does not exist"));
             let (stream, _) = split_source_topic(&partition.topic).ok_or_else(missing)?;
-            let facts = stream_info::fetch(&self.connection, stream)
+            let info = stream_info::fetch(&self.connection, stream)
                 .await?
                 .ok_or_else(missing)?;
-            self.stream_created.insert(partition.clone(), facts.created);
-            described.push(facts.describe());
+            self.stream_created.insert(partition.clone(), info.created);
+            described.push(info.describe());
         }
         Ok(described)
     }
@@ -199,7 +209,7 @@ impl Source for NatsSource {
         let Some((stream, filter)) = split_source_topic(&partition.topic) else {
             return;
         };
-        let plan = ReaderOptions {
+        let options = ReaderOptions {
             partition: partition.clone(),
             stream: stream.to_owned(),
             filter: filter.to_owned(),
@@ -208,10 +218,11 @@ impl Source for NatsSource {
             reads_schedules: self.reads_schedules,
             status: Rc::default(),
         };
-        self.statuses.insert(partition.clone(), plan.status.clone());
-        let reader = PartitionReader::new(self.connection.clone(), plan, from);
+        self.statuses
+            .insert(partition.clone(), options.status.clone());
+        let reader = PartitionReader::new(self.connection.clone(), options, from);
         self.readers
-            .insert(partition.clone(), Box::pin(reader.next()));
+            .insert(partition.clone(), Box::pin(reader.next_event()));
     }
 
     fn stop(&mut self, partition: &Partition) {
@@ -225,25 +236,22 @@ impl Source for NatsSource {
     }
 
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error> {
-        for OffsetCommit {
-            partition,
-            metadata,
-            ..
-        } in commits
-        {
-            self.bucket.commit(&self.group, partition, metadata).await?;
+        for commit in commits {
+            self.bucket
+                .commit(&self.group, &commit.partition, &commit.metadata)
+                .await?;
         }
         Ok(())
     }
 
     async fn close(&mut self) {
         self.readers.clear();
-        let farewell = async {
-            let (_, mut group) = (&mut self.rebalance).await;
-            group.leave().await
+        let leave = async {
+            let (_, mut member) = (&mut self.rebalance).await;
+            member.leave().await
         };
-        // In vain where the cluster is away: the others notice by themselves.
-        let _in_vain = tokio::time::timeout(NATS_CLOSE_TIMEOUT, farewell).await;
+        // If the cluster is unreachable, the other members remove this one after their timeout.
+        let _result = tokio::time::timeout(NATS_CLOSE_TIMEOUT, leave).await;
         self.connection.close();
     }
 }

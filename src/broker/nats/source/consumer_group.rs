@@ -1,0 +1,324 @@
+//! Shares the partitions of a route between its processes, because NATS has no consumer groups.
+//!
+//! One key of the deployment's KV bucket holds the live members, each with a heartbeat counter, and
+//! the owner of each partition. Every member rewrites it once a second by compare-and-set on the
+//! key's revision. So a partition has one owner at a time.
+//!
+//! - A member whose counter did not change for [`NATS_GROUP_MEMBER_TIMEOUT`], by the observer's
+//!   clock, is removed, and its partitions become free.
+//! - Partitions are assigned to the members round robin, in the order of their names. The owner
+//!   releases a partition first; the new owner takes it in a later step.
+//! - Two processes may read one partition for a moment, after a live member was removed. That is
+//!   harmless: the store accepts each offset once (I2).
+
+use super::SourceOptions;
+use crate::broker::Error;
+use crate::broker::nats::connection::Connection;
+use crate::broker::nats::kv::{self, KvBucket};
+use crate::broker::nats::stream_info;
+use crate::limit::{NATS_GROUP_MEMBER_TIMEOUT, NATS_GROUP_WRITE_ATTEMPTS_MAX};
+use crate::model::{Partition, split_source_topic};
+use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
+
+/// This process as a member of its group.
+pub(super) struct GroupMember {
+    connection: Connection,
+    bucket: KvBucket,
+    key: String,
+    member: String,
+    topics: Vec<String>,
+    reads_schedules: bool,
+    /// The counter of each member, and the time at which it last changed.
+    last_changes: BTreeMap<String, (u64, Instant)>,
+    owned: BTreeSet<Partition>,
+    /// Streams whose error was reported already.
+    reported_streams: BTreeSet<String>,
+}
+
+/// The result of one step.
+#[derive(Debug, Default)]
+pub(super) struct Rebalance {
+    pub(super) assigned: Vec<Partition>,
+    pub(super) revoked: Vec<Partition>,
+    /// Errors of streams that are missing or cannot be sources. Each is reported once.
+    pub(super) errors: Vec<Error>,
+}
+
+/// The value of the key. It is stored as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct GroupState {
+    /// The heartbeat counter of each member.
+    members: BTreeMap<String, u64>,
+    /// The owner of each partition.
+    owners: BTreeMap<String, String>,
+}
+
+impl GroupMember {
+    pub(super) fn new(connection: &Connection, options: &SourceOptions) -> Self {
+        Self {
+            connection: connection.clone(),
+            bucket: KvBucket::new(connection.clone()),
+            key: format!("group.{}", kv::escape_key(&options.group)),
+            member: options.member.clone(),
+            topics: options.topics.clone(),
+            reads_schedules: options.reads_schedules,
+            last_changes: BTreeMap::new(),
+            owned: BTreeSet::new(),
+            reported_streams: BTreeSet::new(),
+        }
+    }
+
+    /// Sends a heartbeat, takes free partitions, and releases those that another member should have.
+    pub(super) async fn rebalance(&mut self) -> Result<Rebalance, Error> {
+        let mut result = Rebalance::default();
+        let partitions = self.readable_partitions(&mut result.errors).await?;
+        let store = self.bucket.open().await?;
+        for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
+            let (mut state, revision) = self.load(&store).await?;
+            if !self.owned.is_empty() && !state.members.contains_key(&self.member) {
+                // This member was removed, or the bucket was recreated without its commits.
+                self.bucket.restore_commits(&store).await?;
+            }
+            self.track_members(&state);
+            let owned = self.assign(&mut state, &partitions);
+            if self.compare_and_set(&store, &state, revision).await? {
+                result.assigned = owned.difference(&self.owned).cloned().collect();
+                result.revoked = self.owned.difference(&owned).cloned().collect();
+                self.owned = owned;
+                return Ok(result);
+            }
+        }
+        Err(Error::Unavailable(format!(
+            "other members changed {} in the bucket {} at each of {} attempts",
+            self.key, store.name, NATS_GROUP_WRITE_ATTEMPTS_MAX
+        )))
+    }
+
+    /// Leaves the group and releases all partitions.
+    pub(super) async fn leave(&mut self) -> Result<(), Error> {
+        let store = self.bucket.open().await?;
+        for _ in 0..NATS_GROUP_WRITE_ATTEMPTS_MAX {
+            let (mut state, revision) = self.load(&store).await?;
+            state.members.remove(&self.member);
+            state.owners.retain(|_, owner| *owner != self.member);
+            if self.compare_and_set(&store, &state, revision).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn bucket(&self) -> &KvBucket {
+        &self.bucket
+    }
+
+    /// The partitions whose streams exist and can be sources.
+    async fn readable_partitions(
+        &mut self,
+        errors: &mut Vec<Error>,
+    ) -> Result<Vec<Partition>, Error> {
+        let mut found = Vec::new();
+        for topic in &self.topics {
+            let Some((stream, _)) = split_source_topic(topic) else {
+                continue;
+            };
+            let Some(info) = stream_info::fetch(&self.connection, stream).await? else {
+                if self.reported_streams.insert(stream.to_owned()) {
+                    let text = format!("the stream {stream} of `{topic}` does not exist");
+                    errors.push(Error::Rejected(text));
+                }
+                continue;
+            };
+            if let Some(reason) = info.unusable_reason() {
+                errors.push(Error::Fatal(reason));
+                continue;
+            }
+            // Not fatal: an operator can change this setting of a stream.
+            let conflict = info.schedule_conflict().filter(|_| self.reads_schedules);
+            if let Some(conflict) = conflict {
+                if self.reported_streams.insert(stream.to_owned()) {
+                    errors.push(Error::Rejected(conflict));
+                }
+                continue;
+            }
+            self.reported_streams.remove(stream);
+            found.push(Partition::new(topic.as_str(), 0));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The state of the group and the revision of its key. `None`: the key does not exist.
+    async fn load(&self, store: &Store) -> Result<(GroupState, Option<u64>), Error> {
+        let entry = store
+            .entry(self.key.as_str())
+            .await
+            .map_err(|error| self.bucket.on_error(&error))?;
+        let Some(entry) = entry else {
+            return Ok((GroupState::default(), None));
+        };
+        // A value that cannot be read is replaced: the members restore its content within seconds.
+        let state = serde_json::from_slice(&entry.value).unwrap_or_default();
+        Ok((state, Some(entry.revision)))
+    }
+
+    /// Writes the state if its key still has this revision. Returns whether it was written.
+    async fn compare_and_set(
+        &self,
+        store: &Store,
+        state: &GroupState,
+        revision: Option<u64>,
+    ) -> Result<bool, Error> {
+        let value = serde_json::to_vec(state)
+            .expect("maps of text and numbers")
+            .into();
+        match revision {
+            None => match store.create(&self.key, value).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(self.bucket.on_error(&error)),
+            },
+            Some(revision) => match store.update(&self.key, value, revision).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(false),
+                Err(error) => Err(self.bucket.on_error(&error)),
+            },
+        }
+    }
+
+    /// Records when each member's heartbeat counter changed.
+    fn track_members(&mut self, state: &GroupState) {
+        let now = Instant::now();
+        self.last_changes
+            .retain(|member, _| state.members.contains_key(member));
+        for (member, counter) in &state.members {
+            let last = self
+                .last_changes
+                .entry(member.clone())
+                .or_insert((*counter, now));
+            if last.0 != *counter {
+                *last = (*counter, now);
+            }
+        }
+    }
+
+    /// Updates the state for this member's heartbeat. Returns the partitions that it owns then.
+    fn assign(&mut self, state: &mut GroupState, partitions: &[Partition]) -> BTreeSet<Partition> {
+        let now = Instant::now();
+        let is_alive = |member: &String| {
+            self.last_changes
+                .get(member)
+                .is_some_and(|(_, at)| now - *at < NATS_GROUP_MEMBER_TIMEOUT)
+        };
+        state
+            .members
+            .retain(|member, _| *member == self.member || is_alive(member));
+        // A member that returns starts at counter 1, which may equal the counter seen last.
+        self.last_changes
+            .retain(|member, _| state.members.contains_key(member));
+        *state.members.entry(self.member.clone()).or_default() += 1;
+        let members: Vec<&String> = state.members.keys().collect();
+        let mut owned = BTreeSet::new();
+        let mut owners = BTreeMap::new();
+        for (index, partition) in partitions.iter().enumerate() {
+            let name = partition.to_string();
+            let owner = state
+                .owners
+                .remove(&name)
+                .filter(|owner| state.members.contains_key(owner));
+            let should_own = *members[index % members.len()] == self.member;
+            match owner {
+                Some(owner) if owner != self.member => {
+                    owners.insert(name, owner);
+                }
+                _ if should_own => {
+                    owners.insert(name, self.member.clone());
+                    owned.insert(partition.clone());
+                }
+                _ => {}
+            }
+        }
+        state.owners = owners;
+        owned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::nats::{Cluster, Login, Tls};
+    use crate::health::Health;
+
+    fn member(name: &str) -> GroupMember {
+        let cluster = Cluster {
+            name: "edge".into(),
+            deployment: "d".into(),
+            urls: vec!["nats://127.0.0.1:1".to_owned()],
+            domain: None,
+            login: Login::Anonymous,
+            tls: Tls::default(),
+        };
+        let options = SourceOptions {
+            group: "g".to_owned(),
+            topics: Vec::new(),
+            member: name.to_owned(),
+            reads_schedules: false,
+        };
+        let connection = Connection::new(&cluster, Health::new().register("nats"));
+        GroupMember::new(&connection, &options)
+    }
+
+    fn partitions(count: usize) -> Vec<Partition> {
+        (0..count)
+            .map(|index| Partition::new(format!("S:p{index}"), 0))
+            .collect()
+    }
+
+    /// One step of a member, without a server. Returns how many partitions it owns.
+    fn step(member: &mut GroupMember, state: &mut GroupState, partitions: &[Partition]) -> usize {
+        member.track_members(state);
+        member.owned = member.assign(state, partitions);
+        member.owned.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn members_share_partitions_evenly_and_never_own_the_same_one() {
+        let (mut one, mut two) = (member("a"), member("b"));
+        let (mut state, all) = (GroupState::default(), partitions(5));
+        assert_eq!(step(&mut one, &mut state, &all), 5);
+        assert_eq!(
+            step(&mut two, &mut state, &all),
+            0,
+            "the owner has released nothing yet"
+        );
+        assert_eq!(step(&mut one, &mut state, &all), 3);
+        assert_eq!(step(&mut two, &mut state, &all), 2);
+        assert!(one.owned.is_disjoint(&two.owned));
+        assert_eq!(
+            step(&mut one, &mut state, &all),
+            3,
+            "the assignment is stable"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_member_is_removed_and_rejoins_as_a_new_one() {
+        let (mut one, mut two) = (member("a"), member("b"));
+        let (mut state, all) = (GroupState::default(), partitions(2));
+        step(&mut one, &mut state, &all);
+        step(&mut two, &mut state, &all);
+        tokio::time::advance(NATS_GROUP_MEMBER_TIMEOUT / 2).await;
+        assert_eq!(step(&mut two, &mut state, &all), 0);
+        tokio::time::advance(NATS_GROUP_MEMBER_TIMEOUT / 2).await;
+        assert_eq!(step(&mut two, &mut state, &all), 2);
+        assert_eq!(
+            step(&mut one, &mut state, &all),
+            0,
+            "it is a new member now"
+        );
+        assert_eq!(step(&mut two, &mut state, &all), 1);
+    }
+}
