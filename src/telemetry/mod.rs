@@ -190,7 +190,7 @@ authorization = "Bearer planted-authorization"
 
     #[test]
     fn a_panic_that_prints_the_configuration_logs_no_secret() {
-        let config = crate::Config::of(PLANTED).unwrap();
+        let config = crate::Config::parse_builtin(PLANTED).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         let writer = Arc::new(File::create(file.path()).unwrap());
         let layer = layer(&config.log, false, writer);
