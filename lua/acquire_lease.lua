@@ -1,12 +1,19 @@
 #!lua flags=allow-oom
--- Takes a lease that is free, past its end by the server's own time, or held with this very token (I5). Repeating it extends the lease.
--- KEYS   1 meta  2 counts
--- ARGV   1 layout version  2 token  3 length in ms
--- Reply  granted, now in ms, state | held | unknown
+-- Takes a lease that is free, has expired by the clock of the server, or is held with this token
+-- (I5). A repeat extends it.
+-- KEYS   1 meta
+--        2 counts
+-- ARGV   1 layout version
+--        2 token
+--        3 length in ms
+-- Reply  granted, now in ms, state
+--        held
+--        unknown
 local s = shard()
 if not s then return { 'unknown' } end
 local now = clock()
 if s.token and s.token ~= ARGV[2] and s.lease_end > now then return { 'held' } end
-local answer = { 'granted', now, state(s) }
+
+local reply = { 'granted', now, state(s) }
 redis.call('HSET', KEYS[1], 'token', ARGV[2], 'lease_end', string.format('%.0f', now + tonumber(ARGV[3])))
-return answer
+return reply

@@ -1,14 +1,23 @@
 #!lua flags=allow-oom
--- Sets unreadable runs aside, for the current token only: out of their slices into quarantine, with their bytes and their counts, so that
--- lowest pending stays below them. A run that is gone is left out; one without bytes is kept with none.
--- KEYS   1 meta  2 counts  3 quarantine; then for each slice: index, pool
--- ARGV   1 layout version  2 token; then for each run: number of its index in KEYS, slice, member, messages
--- Reply  moved, how many | fenced | unknown | foreign, keys of another type..
+-- Moves unreadable runs from their slices to the quarantine, for the current token only, with bytes
+-- and counts, so that the lowest pending offset stays below them. Skips runs that are gone. A run
+-- without bytes is kept with empty bytes.
+-- KEYS   1 meta
+--        2 counts
+--        3 quarantine
+--        then for each slice: index, pool
+-- ARGV   1 layout version
+--        2 token
+--        then for each run: number of its index in KEYS, slice, member, messages
+-- Reply  moved, number of runs
+--        fenced
+--        unknown
+--        foreign, numbers of the KEYS with another type..
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
-local odd = foreign({ 'hash', 'hash', 'hash' })
-if odd then return odd end
+local wrong_types = foreign({ 'hash', 'hash', 'hash' })
+if wrong_types then return wrong_types end
 
 local moved = 0
 for at = 3, #ARGV, 4 do

@@ -1,11 +1,17 @@
 #!lua flags=allow-oom
--- Extends a lease to `length` from the server's now, for the current token only (I5). Past its end it is extended too, as nobody took it.
+-- Extends a lease to `length` from now, for the current token only (I5). An expired lease that
+-- nobody took is extended too.
 -- KEYS   1 meta
--- ARGV   1 layout version  2 token  3 length in ms
--- Reply  renewed, now in ms | fenced | unknown
+-- ARGV   1 layout version
+--        2 token
+--        3 length in ms
+-- Reply  renewed, now in ms
+--        fenced
+--        unknown
 local s = shard()
 if not s then return { 'unknown' } end
 if s.token ~= ARGV[2] then return { 'fenced' } end
+
 local now = clock()
 redis.call('HSET', KEYS[1], 'lease_end', string.format('%.0f', now + tonumber(ARGV[3])))
 return { 'renewed', now }

@@ -1,8 +1,10 @@
--- What the scripts share of a shard; it is put in behind each script's first line. KEYS[1] is the shard's meta, KEYS[2] its counts,
--- ARGV[1] the layout version.
+-- Functions for the meta data of a shard. The build puts this file behind the first line of every
+-- script.
+-- KEYS[1] is the meta key, KEYS[2] the counts key, ARGV[1] the layout version.
 
--- Hex of one width is compared by number, in the first eight digits that differ: Lua's own `<` asks the server's locale, and there are
--- locales in which "aa" or "dd" is one letter. Eight digits are exact in a double, sixteen are not.
+-- Whether hex text a is less than b; both have the same length. Compares eight digits at a time,
+-- because a double holds eight digits exactly and sixteen not. Lua's own `<` depends on the locale
+-- of the server: in some, "aa" is one letter.
 local function before(a, b)
   if a == b then return false end
   for i = 1, #a, 8 do
@@ -12,43 +14,56 @@ local function before(a, b)
   return false
 end
 
--- A place is due and offset, a claim is the cursor's due and offset and the watermark: 16 digits each.
-local function covers(claim, place)
-  return before(place:sub(17), claim:sub(33)) and not before(claim:sub(1, 32), place)
+-- Whether a position (claimed, delivered) includes a place. A place is due and offset, 16 digits
+-- each. A position is the due and offset of its cursor, then its watermark, 16 digits each.
+local function covers(position, place)
+  return before(place:sub(17), position:sub(33)) and not before(position:sub(1, 32), place)
 end
 
 local function hex(text, width) return text and #text == width and not text:find('%X') end
 
--- The shard's meta; nil if there is none that this layout version can read.
+-- The fields of meta; nil if there is no shard, or none that this layout version can read.
 local function shard()
-  local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered', 'tail_from', 'token', 'lease_end',
-    'ledger', 'history')
+  local m = redis.call('HMGET', KEYS[1], 'version', 'identity', 'watermark', 'claimed', 'delivered',
+    'tail_from', 'token', 'lease_end', 'ledger', 'history')
   if m[1] ~= ARGV[1] or not m[2] then return nil end
-  if not (m[3] and m[4] and m[5] and m[6] and #m[3] == 16 and #m[4] == 48 and hex(m[3] .. m[4] .. m[5] .. m[6], 128)) then return nil end
-  if not (#m[5] == 48 and #m[6] == 16) then return nil end
-  return { identity = m[2], watermark = m[3], claimed = m[4], delivered = m[5], tail_from = m[6], token = m[7],
-    lease_end = tonumber(m[8] or '') or 0, ledger = m[9], history = m[10] or '' }
+  if not (hex(m[3], 16) and hex(m[4], 48) and hex(m[5], 48) and hex(m[6], 16)) then return nil end
+  return {
+    identity = m[2],
+    watermark = m[3],
+    claimed = m[4],
+    delivered = m[5],
+    tail_from = m[6],
+    token = m[7],
+    lease_end = tonumber(m[8] or '') or 0,
+    ledger = m[9],
+    lineage = m[10] or '',
+  }
 end
 
+-- The reply that describes a shard: identity, watermark, claimed, delivered, ledger, lineage,
+-- fields and values of counts.
 local function state(s)
-  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', s.history, redis.call('HGETALL', KEYS[2]) }
+  local counts = redis.call('HGETALL', KEYS[2])
+  return { s.identity, s.watermark, s.claimed, s.delivered, s.ledger or '', s.lineage, counts }
 end
 
--- The server's time in milliseconds: far below 2^53, so a number holds it.
+-- The clock of the server in milliseconds: far below 2^53, so a double holds it.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The keys that hold another type than theirs, as a reply; nil if there is none. What follows the fixed keys are slices. A fixed key whose
--- type is false is not looked at: it is not touched, or was read as what it is.
+-- A reply that names the keys with a foreign type; nil if there are none. `types` holds the
+-- expected type of each fixed key, or false for a key that the script does not touch. Behind the
+-- fixed keys, index and pool of slices alternate.
 local function foreign(types)
   local reply = { 'foreign' }
   for i, key in ipairs(KEYS) do
-    local wanted = types[i]
-    if wanted == nil then wanted = (i - #types) % 2 == 1 and 'zset' or 'hash' end
-    local found = wanted and redis.call('TYPE', key).ok
-    if wanted and found ~= 'none' and found ~= wanted then reply[#reply + 1] = i end
+    local expected = types[i]
+    if expected == nil then expected = (i - #types) % 2 == 1 and 'zset' or 'hash' end
+    local found = expected and redis.call('TYPE', key).ok
+    if expected and found ~= 'none' and found ~= expected then reply[#reply + 1] = i end
   end
   return reply[2] and reply
 end

@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use crate::limit::{ADMIN_QUERIES_MAX, ADMIN_QUERY_TIMEOUT};
 use crate::store::Error;
-use crate::store::survey::{QueryContext, StoreQuery, find_id, ledger_report, pending_report};
+use crate::store::query::{QueryContext, StoreQuery, find_id, ledger_report, pending_report};
 use crate::task::StopToken;
 use axum::Router;
 use axum::extract::RawQuery;

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// How far a claim may lie ahead of the store's clock: the default of `timer.max_clock_skew`.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(2);
 
-/// Append batches that the tail of a shard remembers; a timer further behind loads the shard again.
-pub(crate) const TAIL_BATCHES_MAX: usize = 2_000;
+/// Runs that the tail of a shard holds. A timer further behind loads the shard again.
+pub(crate) const TAIL_RUNS_MAX: usize = 2_000;
 
 /// Runs that one request may ask for; larger limits are cut to this.
 pub(crate) const REQUESTED_RUNS_MAX: usize = 1_000_000;

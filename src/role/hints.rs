@@ -4,15 +4,14 @@
 use crate::clock::{Clock, WallClock};
 use crate::limit::{HINT_QUEUE_MAX, HINTS_RETRY_DELAY, URGENT_HINT_WITHIN};
 use crate::model::Hint;
-use crate::store::Error;
-use crate::store::redis::RedisNotifier;
+use crate::store::{Error, Notifier};
 use crate::task::StopToken;
 use tokio::sync::mpsc;
 
 /// Tells others what this process appended, if `told` brings something, and hands on to `heard` what they tell. Ends when `stop` is
 /// cancelled.
 pub(super) async fn serve(
-    hints: RedisNotifier,
+    notifier: Box<dyn Notifier + Send>,
     told: mpsc::Receiver<Hint>,
     heard: Option<mpsc::Sender<Hint>>,
     stop: StopToken,
@@ -21,16 +20,16 @@ pub(super) async fn serve(
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        () = async { tokio::join!(publish(&hints, told), receive(&hints, heard)); } => {}
+        () = async { tokio::join!(publish(&*notifier, told), receive(&*notifier, heard)); } => {}
     }
 }
 
-async fn publish(hints: &RedisNotifier, mut told: mpsc::Receiver<Hint>) {
+async fn publish(notifier: &dyn Notifier, mut told: mpsc::Receiver<Hint>) {
     let (mut urgent, mut complaint) = (Vec::new(), FailureLog::default());
     while told.recv_many(&mut urgent, HINT_QUEUE_MAX).await > 0 {
         let soon = WallClock.now().plus(URGENT_HINT_WITHIN);
         urgent.retain(|hint| hint.least_due < soon);
-        if let Err(error) = hints.publish(&urgent).await {
+        if let Err(error) = notifier.publish(&urgent).await {
             complaint.warn_once(&error, "timers of other processes are not told of what is due soon, and may find it 250 ms late");
             tokio::time::sleep(HINTS_RETRY_DELAY).await;
         }
@@ -38,11 +37,13 @@ async fn publish(hints: &RedisNotifier, mut told: mpsc::Receiver<Hint>) {
     }
 }
 
-async fn receive(hints: &RedisNotifier, heard: Option<mpsc::Sender<Hint>>) {
+async fn receive(notifier: &dyn Notifier, heard: Option<mpsc::Sender<Hint>>) {
     let Some(heard) = heard else { return };
     let mut complaint = FailureLog::default();
     loop {
-        let outcome = hints.listen(|hint| drop(heard.try_send(hint))).await;
+        let outcome = notifier
+            .listen(&mut |hint| drop(heard.try_send(hint)))
+            .await;
         if let Err(error) = outcome {
             complaint.warn_once(&error, "what is due soon and is appended by other processes is not heard of, and may be found 250 ms late");
             tokio::time::sleep(HINTS_RETRY_DELAY).await;

@@ -217,13 +217,13 @@ fn start_hints(
     heard: &mpsc::Sender<Hint>,
     me: u64,
 ) -> Result<Vec<mpsc::Sender<Hint>>> {
-    let Some(hints) = plan.store.hints(me)? else {
+    let Some(notifier) = plan.store.notifier(me)? else {
         return Ok(Vec::new());
     };
     let (tell, told) = mpsc::channel(HINT_QUEUE_MAX);
     let heard = plan.config.roles.timer.then(|| heard.clone());
     group.spawn_thread("hints", move |stop| async move {
-        hints::serve(hints, told, heard, stop).await;
+        hints::serve(notifier, told, heard, stop).await;
         anyhow::Ok(())
     })?;
     Ok(vec![tell])

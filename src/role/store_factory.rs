@@ -3,10 +3,10 @@
 use crate::clock::WallClock;
 use crate::config::{self, Config};
 use crate::store::embedded::{self, Embedded};
-use crate::store::redis::{self, Redis};
-use crate::store::survey::{QueryContext, StoreQuery};
+use crate::store::query::{QueryContext, StoreQuery};
+use crate::store::redis::{self, Redis, RedisNotifier};
 use crate::store::with_metrics::WithMetrics;
-use crate::store::{self, Store};
+use crate::store::{self, Notifier, Store};
 use anyhow::{Context, Result};
 use std::rc::Rc;
 use url::Url;
@@ -41,14 +41,15 @@ impl StoreFactory {
         })
     }
 
-    /// For a store that other processes share.
-    pub(crate) fn hints(&self, me: u64) -> Result<Option<redis::RedisNotifier>> {
-        match self {
-            Self::Redis(options) => redis::RedisNotifier::new(options, me)
-                .map(Some)
-                .context("store.redis"),
-            Self::Embedded(_) => Ok(None),
-        }
+    /// The notifier of a store that several processes share. `process` is the random id of this one.
+    pub(crate) fn notifier(&self, process: u64) -> Result<Option<Box<dyn Notifier + Send>>> {
+        Ok(match self {
+            Self::Redis(options) => {
+                let notifier = RedisNotifier::new(options, process).context("store.redis")?;
+                Some(Box::new(notifier))
+            }
+            Self::Embedded(_) => None,
+        })
     }
 
     pub(crate) async fn survey(&self) -> Result<Rc<dyn StoreQuery>, store::Error> {

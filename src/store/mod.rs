@@ -1,412 +1,209 @@
-//! The store port: durable state of shards, kept in runs. Each call takes requests for many shards and answers one outcome each, in the
-//! order of the requests; how they travel together is the adapter's affair.
+//! The store port: durable state of shards. The messages of a shard wait in the store as runs.
 //!
-//! What a caller must act on is a value; `Err` is only for retry, report or stop, and then nothing is known of any request of the call.
-//! Every call may be repeated: a repeated append or birth answers what is there, a repeated claim, release or delete changes nothing more.
+//! | trait | duty | used by |
+//! |---|---|---|
+//! | [`ShardStore`] | data of shards: runs, positions, ids, cancels, claims | ingress, timer, compactor |
+//! | [`LeaseStore`] | which worker may deliver a shard | lease loop of the timer |
+//! | [`Membership`] | which workers are alive | lease loop of the timer |
+//! | [`StoreAdmin`] | deletes shards | `postdate reset` |
+//! | [`StoreQuery`] | read-only questions of people | `postdate pending`, `postdate ledger`, admin server |
+//! | [`Notifier`] | hints from one process to the others | hints loop |
 //!
-//! Each request is atomic for its shard, and requests of one call are independent of one another. On a shard that was never born, or whose
-//! state was lost or is not in this version's layout, every call but [`Store::open`] answers `Unknown` and writes nothing.
+//! [`Store`] stands for the first four in one object. Requests are in `request`, results in
+//! `outcome`. `rules` decides what a request does to a shard; stores inside this process use it.
+//!
+//! Rules for every call:
+//! - A call carries requests for many shards. It returns one outcome per request, in their order.
+//! - A request is atomic for its shard. Requests of one call are independent of each other.
+//! - A result that the caller must act on is a value. After an `Err` the caller knows nothing about
+//!   any request of the call: it may retry, report the error, or stop.
+//! - Every call may be repeated. The repeat of an append or of an open returns what is stored. The
+//!   repeat of a claim, a release or a delete changes nothing more.
+//! - A shard is unknown if it was never created, was lost, or has another layout version. Every
+//!   call but [`ShardStore::open`] then answers `Unknown` (or `None`) and writes nothing.
+//! - A full store refuses only calls that add data. Everything that a delivery needs still works.
 
 pub(crate) mod embedded;
-mod forecast;
-mod ledger;
-mod lineage;
-pub(crate) mod live_workers;
+mod error;
+mod outcome;
+pub(crate) mod query;
 pub(crate) mod redis;
-pub(crate) mod shard;
-pub(crate) mod survey;
+mod request;
+pub(crate) mod rules;
 pub(crate) mod with_metrics;
 
-use crate::model::{
-    Cursor, Lease, Offset, Progress, ShardId, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
-};
-use crate::run::{Run, RunName};
+pub(crate) use crate::model::OutcomeCounts;
+use crate::model::{Hint, Lease, ShardId, WorkerId};
 use async_trait::async_trait;
 use bytes::Bytes;
-pub(crate) use forecast::Forecast;
-pub(crate) use ledger::{Balance, Ledger, OutcomeCounts};
-pub(crate) use lineage::{AppendEpoch, Lineage};
+pub(crate) use error::Error;
+pub(crate) use outcome::{
+    Acquired, Advanced, Appended, Listed, LiveWorker, Opened, Renewed, Replaced, RunEntry,
+    ShardPosition, StoredShard, TailRun, Tailed,
+};
+pub(crate) use query::{ShardContents, SliceCount, StoreQuery};
+pub(crate) use request::{
+    Advance, Append, Fetch, IdChange, IdChangeKind, List, NewShard, Quarantine, ReplaceRuns, Tail,
+};
+pub(crate) use rules::{AppendEpoch, Balance, Forecast, Ledger, Lineage};
 use std::time::Duration;
-pub(crate) use survey::{ShardContents, SliceCount, StoreQuery};
 
-/// See the module's own page. Implementations are held by one loop on one thread; they need not be `Send`.
+/// The data of shards. A store belongs to one loop on one thread, so it need not be `Send`.
 #[async_trait(?Send)]
-pub(crate) trait Store {
-    /// Birth: if the shard is absent, writes identity, layout version, W and delivered (claimed becomes the same pair) in one step.
-    /// Else changes nothing. Needs free memory. Safe to repeat.
-    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error>;
+pub(crate) trait ShardStore {
+    /// Creates the shard if it is absent: writes identity, layout version, watermark and delivered
+    /// pair in one step, with claimed equal to delivered. Changes nothing if the shard exists.
+    ///
+    /// Safe to repeat. On a full store: [`Error::Full`] if a shard must be created.
+    async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error>;
 
-    /// Appends a batch if its `from` is the shard's watermark (I2): applies ids and cancels in offset order, adds the runs, moves W to
-    /// `to` - all or nothing. Needs free memory ([`Error::Full`] if there is none). Safe to repeat: the repeat of a stored append answers
-    /// `Elsewhere` with `to`.
+    /// Stores a batch if its `from` equals the watermark of the shard (I2). Applies ids and cancels
+    /// in offset order, adds the runs, and moves the watermark to `to`: all or nothing.
+    ///
+    /// Safe to repeat: the repeat of a stored append answers `WatermarkMismatch` with `to`. On a
+    /// full store: [`Error::Full`].
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error>;
 
-    /// What the store knows of each shard, read in one step a shard. `None`: unborn.
+    /// Everything that the store knows about each shard, read in one step per shard.
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error>;
 
-    /// The two positions that move and the history, of each shard, as cheaply as can be: tells whether anything has happened. `None`: unborn.
+    /// The positions and the lineage of each shard. This is the cheapest way to see whether
+    /// anything has changed.
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error>;
 
-    /// Takes a lease that is free, expired by the store's own time, or already held with this very token.
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
-
-    /// Extends a lease to `length` from the store's now. A lease past its end that nobody took is extended too.
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error>;
-
-    /// Gives leases back early; another holder's lease is left alone (I5).
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
-
-    /// Names of the runs whose least due lies in `from..=until`, by least due and then by least offset, at most `limit` a shard.
+    /// Names of the runs whose least due is in `from..=until`: ordered by least due, then by least
+    /// offset, at most `limit` per shard.
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error>;
 
-    /// Runs by name. `None` for a name that is gone: read the names again. A run whose name is there and whose bytes are lost is empty, and
-    /// so unreadable.
+    /// The bytes of runs by name. `None`: the run is gone, so list the shard again. Empty bytes: the
+    /// name is there but its bytes are lost, so the run is unreadable.
     async fn fetch(&self, requests: &[Fetch]) -> Result<Vec<Vec<Option<Bytes>>>, Error>;
 
-    /// What was appended past `after`, oldest first.
+    /// The runs that were appended past the watermark `after`, oldest first.
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error>;
 
-    /// Done, then the next claim, in one step (I4, I5): checks the token; moves `delivered` forward (never back, and only to a pair that
-    /// includes it) and deletes by name the runs inside it, with their ids; then moves `claimed` forward, per component, and answers the
-    /// cancelled offsets inside `claim`. Works on a full store.
+    /// Acknowledges what was delivered, then claims what comes next, in one step (I4, I5):
+    /// 1. checks the lease token;
+    /// 2. moves `delivered` forward, never back, and only to a position that includes the old one;
+    /// 3. deletes the named runs and the ids of delivered messages;
+    /// 4. moves `claimed` forward, each component on its own;
+    /// 5. answers the cancelled places inside the claim.
+    ///
+    /// Safe to repeat. Works on a full store.
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error>;
 
-    /// Sets unreadable runs aside: out of their slice, into the shard's quarantine with their bytes and counts, so that lowest pending stays
-    /// below them. Checks the token; a run that is gone is left out. Answers how many were moved. Works on a full store.
+    /// Moves unreadable runs from their slice to the quarantine of the shard, with bytes and counts,
+    /// so that the lowest pending offset stays below them. Checks the lease token. Skips runs that
+    /// are gone. Answers the number of moved runs.
+    ///
+    /// Safe to repeat. Works on a full store.
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error>;
 
-    /// Puts runs in the place of others that hold the same messages but for delivered ones, all or nothing: checks the token, that it is known
-    /// of every rewrite that there was, and that every input is there; counts it. The tail goes on naming the inputs, which are gone. Needs free memory. Safe to repeat: the repeat of one that was
-    /// done answers `Done`, or `Changed` if it brought no run.
+    /// Replaces runs by others that hold the same messages, except those already delivered: all or
+    /// nothing. Checks the lease token, that the caller knows every earlier replacement, and that
+    /// every input is there. Counts the replacement. The tail still names the removed inputs.
+    ///
+    /// Safe to repeat: the repeat answers `Done`, or `Conflict` if it adds no run. On a full store:
+    /// [`Error::Full`].
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error>;
+}
 
-    /// Notes that a worker of the deployment lives until `length` from the store's now, and answers all that live, this one included, in
-    /// the order of their names. It concerns no shard. Works on a full store.
+/// Leases of shards: the right of a worker to deliver a shard, for a limited time (I5).
+///
+/// The clock of the store decides. All calls are safe to repeat and work on a full store.
+#[async_trait(?Send)]
+pub(crate) trait LeaseStore {
+    /// Takes a lease that is free, has expired, or is already held with the same token.
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error>;
+
+    /// Extends a lease to `length` from now. An expired lease that no other worker took is extended
+    /// as well.
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error>;
+
+    /// Gives leases back early. Leaves the lease of another holder alone.
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error>;
+}
+
+/// The live workers of the deployment. All calls are safe to repeat and work on a full store.
+#[async_trait(?Send)]
+pub(crate) trait Membership {
+    /// Records that a worker is alive until `length` from now. Answers all live workers, this one
+    /// included, ordered by id.
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error>;
 
-    /// The worker is to be counted among those that live no longer.
+    /// Removes a worker from the live workers.
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error>;
+}
 
-    /// Deletes all that is kept of the shards, whatever it is.
+/// Administration by commands beside the service.
+#[async_trait(?Send)]
+pub(crate) trait StoreAdmin {
+    /// Deletes everything that is stored for the shards, readable or not. Safe to repeat. Works on
+    /// a full store.
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error>;
 }
 
-/// What a birth writes.
-#[derive(Clone, Debug)]
-pub(crate) struct NewShard {
-    pub(crate) shard: ShardId,
-    pub(crate) identity: SourceIdentity,
-    pub(crate) watermark: Watermark,
-    pub(crate) delivered: Progress,
+/// All parts of the port that the roles and commands use, in one object.
+pub(crate) trait Store: ShardStore + LeaseStore + Membership + StoreAdmin {}
+
+impl<S: ShardStore + LeaseStore + Membership + StoreAdmin> Store for S {}
+
+/// Sends hints between the processes of a deployment: "a message that is due soon was appended to
+/// this shard". A hint saves waiting time only. A lost hint is found by the next regular poll.
+///
+/// A store that one process uses alone has no notifier.
+#[async_trait(?Send)]
+pub(crate) trait Notifier {
+    /// Sends the hints to all processes that listen. Sending a hint twice does no harm.
+    async fn publish(&self, hints: &[Hint]) -> Result<(), Error>;
+
+    /// Passes the hints of other processes to `on_hint`. Returns `Ok` after some minutes, because a
+    /// connection that died silently delivers nothing: call it again, also after an error that
+    /// [is transient](Error::is_transient).
+    async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error>;
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
-    /// Written by this call.
-    Created(StoredShard),
-    /// It was there.
-    Existing(StoredShard),
-    /// What is kept under the shard's name is not ours to touch: another layout version, or foreign bytes. Says what was found.
-    Incompatible(String),
-}
-
-/// How far a shard is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShardPosition {
-    pub(crate) watermark: Watermark,
-    pub(crate) delivered: Progress,
-    pub(crate) lineage: Lineage,
-}
-
-/// One shard as the store knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoredShard {
-    pub(crate) identity: SourceIdentity,
-    pub(crate) watermark: Watermark,
-    pub(crate) claimed: Progress,
-    pub(crate) delivered: Progress,
-    /// No message below this offset is pending; may be too low, never too high.
-    pub(crate) lowest_pending: Offset,
-    /// Messages in runs that are not deleted yet: a run leaves when the last of its messages is delivered.
-    pub(crate) pending: u64,
-    /// Bytes of these runs, as they are stored.
-    pub(crate) stored_bytes: u64,
-    /// Messages in quarantine.
-    pub(crate) quarantined: u64,
-    pub(crate) forecast: Forecast,
-    pub(crate) ledger: Ledger,
-}
-
-/// A batch that covers the source offsets `from..to`; without runs and changes it only moves the watermark.
-#[derive(Clone, Debug)]
-pub(crate) struct Append {
-    pub(crate) shard: ShardId,
-    /// The reading that it is of.
-    pub(crate) epoch: AppendEpoch,
-    pub(crate) from: Watermark,
-    pub(crate) to: Watermark,
-    pub(crate) runs: Vec<Run>,
-    /// In offset order.
-    pub(crate) changes: Vec<IdChange>,
-}
-
-/// What a record with an id does to the message that waits under that id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IdChange {
-    pub(crate) id: Box<str>,
-    pub(crate) kind: IdChangeKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IdChangeKind {
-    /// The id now names the message at this place (which is in one of the append's runs); one that waited under it is cancelled.
-    Schedule(Cursor),
-    /// The message that waits under the id is cancelled, if it is outside claimed.
-    Cancel,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Appended {
-    Done {
-        /// Cancels and replacements that came in time.
-        cancelled: u32,
-        /// Cancels that found nothing waiting under their id, or came after the claim.
-        missed: u32,
-    },
-    /// Nothing written; the watermark is here.
-    WatermarkMismatch(Watermark),
-    Unknown,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Acquired {
-    Granted {
-        state: StoredShard,
-        /// The store's time, to measure clocks by.
-        now: Timestamp,
-    },
-    /// Somebody holds it.
-    HeldByOther,
-    Unknown,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    clippy::enum_variant_names,
-    reason = "the outcome of `renew` is that it was renewed"
-)]
-pub(crate) enum Renewed {
-    Renewed {
-        now: Timestamp,
-    },
-    /// Another process holds the shard: drop its work, do not retry.
-    Fenced,
-    Unknown,
-}
-
-/// A worker that lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LiveWorker {
-    pub(crate) worker: WorkerId,
-    /// For how long yet, if nothing more is heard of it.
-    pub(crate) expires_in: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct List {
-    pub(crate) shard: ShardId,
-    pub(crate) from: Timestamp,
-    pub(crate) until: Timestamp,
-    pub(crate) limit: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Listed {
-    Runs {
-        watermark: Watermark,
-        /// As it was when the names were read, or later.
-        lineage: Lineage,
-        runs: Vec<RunEntry>,
-        /// The limit cut the list: more runs follow at or after the last one's least due.
-        has_more: bool,
-    },
-    Unknown,
-}
-
-/// A run's place in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RunEntry {
-    pub(crate) slice: Slice,
-    pub(crate) name: RunName,
-    pub(crate) least_due: Timestamp,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Fetch {
-    pub(crate) shard: ShardId,
-    pub(crate) runs: Vec<(Slice, RunName)>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Tail {
-    pub(crate) shard: ShardId,
-    pub(crate) after: Watermark,
-    /// Bytes are sent along only for runs whose least due is not later: the timer's horizon.
-    pub(crate) until: Timestamp,
-    /// At most so many runs, in whole batches, though always one batch; the answer's `seen` then ends before the shard's watermark.
-    pub(crate) limit: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Tailed {
-    Runs {
-        /// The shard's watermark.
-        watermark: Watermark,
-        /// How far the answer reaches: everything stored in `after..seen` is in `runs`. Equals `watermark` unless the limit cut it.
-        complete_to: Watermark,
-        lineage: Lineage,
-        runs: Vec<TailRun>,
-    },
-    /// The tail no longer reaches back to `after`, or the store went back behind it: load the shard again.
-    OutOfRange {
-        watermark: Watermark,
-    },
-    Unknown,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TailRun {
-    pub(crate) entry: RunEntry,
-    /// `None`: beyond the asked horizon, or gone already.
-    pub(crate) bytes: Option<Bytes>,
-}
-
-/// What one tick of a timer writes for one shard.
-#[derive(Clone, Debug)]
-pub(crate) struct Advance {
-    pub(crate) lease: Lease,
-    pub(crate) delivered: Option<Progress>,
-    /// The pair that was told before, and what was settled between it and `delivered`: for the ledger.
-    pub(crate) delivered_before: Progress,
-    pub(crate) outcomes: OutcomeCounts,
-    /// Runs wholly inside `delivered` (of this or an earlier call).
-    pub(crate) deletes: Vec<(Slice, RunName)>,
-    /// Ids of delivered messages; an id goes only if it still names that place.
-    pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
-    pub(crate) claim: Option<Progress>,
-    /// How far `claim`'s due may lie past the store's time.
-    pub(crate) clock_skew_max: Duration,
-}
-
-impl Advance {
-    /// Whether it changes what is known to be done.
-    fn reports_delivery(&self) -> bool {
-        self.delivered.is_some() || !self.deletes.is_empty()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Advanced {
-    Done {
-        watermark: Watermark,
-        /// Cancelled places inside `claim` and outside what was delivered before: not to be handed over.
-        cancelled: Vec<Cursor>,
-    },
-    /// The claim lies too far past the store's time and was refused; the rest was done.
-    ClockAhead {
-        watermark: Watermark,
-        now: Timestamp,
-    },
-    Fenced,
-    Unknown,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Quarantine {
-    pub(crate) lease: Lease,
-    pub(crate) runs: Vec<(Slice, RunName)>,
-}
-
-/// Runs of one shard, and those that are to be in their place. Their messages are due after what is loaded.
-#[derive(Clone, Debug)]
-pub(crate) struct ReplaceRuns {
-    pub(crate) lease: Lease,
-    /// So many rewrites of the shard are known of.
-    pub(crate) known_replacements: u64,
-    pub(crate) inputs: Vec<(Slice, RunName)>,
-    pub(crate) outputs: Vec<Run>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replaced {
-    Done,
-    /// Some input is not there, or there were more or fewer rewrites than are known of: nothing was written.
-    Conflict,
-    Fenced,
-    Unknown,
-}
-
-/// Fills in the bytes of those runs of the tails that are due within the asked horizons.
+/// Adds the bytes of those tail runs that are due within the requested horizons.
 async fn fetch_tail_bytes(
-    store: &impl Store,
+    store: &impl ShardStore,
     requests: &[Tail],
     tails: &mut [Tailed],
 ) -> Result<(), Error> {
     let mut fetches = Vec::new();
-    let mut takers = Vec::new();
+    let mut runs_to_fill = Vec::new();
     for (request, tail) in requests.iter().zip(tails) {
         let Tailed::Runs { runs, .. } = tail else {
             continue;
         };
-        let within: Vec<&mut TailRun> = runs
+        let due_in_horizon: Vec<&mut TailRun> = runs
             .iter_mut()
             .filter(|run| run.entry.least_due <= request.until)
             .collect();
-        if !within.is_empty() {
-            let names = within
-                .iter()
-                .map(|run| (run.entry.slice, run.entry.name.clone()))
-                .collect();
-            fetches.push(Fetch {
-                shard: request.shard.clone(),
-                runs: names,
-            });
-            takers.push(within);
+        if due_in_horizon.is_empty() {
+            continue;
         }
+        let names = due_in_horizon
+            .iter()
+            .map(|run| (run.entry.slice, run.entry.name.clone()));
+        fetches.push(Fetch {
+            shard: request.shard.clone(),
+            runs: names.collect(),
+        });
+        runs_to_fill.push(due_in_horizon);
     }
     if fetches.is_empty() {
         return Ok(());
     }
-    for (within, found) in takers.into_iter().zip(store.fetch(&fetches).await?) {
-        for (run, bytes) in within.into_iter().zip(found) {
+    for (runs, found) in runs_to_fill.into_iter().zip(store.fetch(&fetches).await?) {
+        for (run, bytes) in runs.into_iter().zip(found) {
             run.bytes = bytes;
         }
     }
     Ok(())
-}
-
-/// Why a call did not answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("the store does not answer: {0}")]
-    Unavailable(String),
-    #[error(
-        "the store is full: give it more memory (Redis: maxmemory) or disk (the embedded store), or wait until what is due has been delivered"
-    )]
-    Full,
-    #[error("the store cannot be used: {0}")]
-    Unusable(String),
-}
-
-impl Error {
-    /// Whether the same call may succeed later without anybody doing anything.
-    pub(crate) fn is_transient(&self) -> bool {
-        !matches!(self, Self::Unusable(_))
-    }
 }
 
 /// A lease from its parts.

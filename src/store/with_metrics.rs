@@ -1,9 +1,9 @@
-//! A store whose calls are timed and counted; it changes nothing about them.
+//! A store that measures the latency and the errors of every call.
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
-    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
-    StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
+    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::metric::{self, Operation};
 use crate::model::{Lease, ShardId, WorkerId};
@@ -13,13 +13,13 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// See the module's page.
+/// Passes every call to `store` unchanged.
 pub(crate) struct WithMetrics<S> {
     store: S,
     metric: metric::StoreMetrics,
 }
 
-impl<S: Store> WithMetrics<S> {
+impl<S> WithMetrics<S> {
     pub(crate) fn new(store: S) -> Self {
         Self {
             store,
@@ -41,7 +41,7 @@ impl<S: Store> WithMetrics<S> {
 }
 
 #[async_trait(?Send)]
-impl<S: Store> Store for WithMetrics<S> {
+impl<S: ShardStore> ShardStore for WithMetrics<S> {
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         self.timed(Operation::Open, self.store.open(births)).await
     }
@@ -57,21 +57,6 @@ impl<S: Store> Store for WithMetrics<S> {
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.timed(Operation::Glance, self.store.positions(shards))
-            .await
-    }
-
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        self.timed(Operation::Acquire, self.store.acquire(leases, length))
-            .await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        self.timed(Operation::Renew, self.store.renew(leases, length))
-            .await
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        self.timed(Operation::Release, self.store.release(leases))
             .await
     }
 
@@ -102,7 +87,28 @@ impl<S: Store> Store for WithMetrics<S> {
         self.timed(Operation::Rewrite, self.store.replace_runs(requests))
             .await
     }
+}
 
+#[async_trait(?Send)]
+impl<S: LeaseStore> LeaseStore for WithMetrics<S> {
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        self.timed(Operation::Acquire, self.store.acquire(leases, length))
+            .await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        self.timed(Operation::Renew, self.store.renew(leases, length))
+            .await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        self.timed(Operation::Release, self.store.release(leases))
+            .await
+    }
+}
+
+#[async_trait(?Send)]
+impl<S: Membership> Membership for WithMetrics<S> {
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
@@ -119,7 +125,10 @@ impl<S: Store> Store for WithMetrics<S> {
         self.timed(Operation::Resign, self.store.remove_worker(worker))
             .await
     }
+}
 
+#[async_trait(?Send)]
+impl<S: StoreAdmin> StoreAdmin for WithMetrics<S> {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         self.timed(Operation::Erase, self.store.erase(shards)).await
     }

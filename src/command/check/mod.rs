@@ -23,7 +23,7 @@ use crate::limit::CHECK_TIMEOUT;
 use crate::role::{cluster, redis_options};
 use crate::store::embedded::{FolderDescription, FolderUse};
 use crate::store::redis::Redis;
-use crate::store::{self, survey::PendingReport};
+use crate::store::{self, query::PendingReport};
 use anyhow::Result;
 use futures_util::future::{join, join_all};
 use item::{Document, Item};

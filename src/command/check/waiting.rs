@@ -2,7 +2,7 @@
 
 use super::item::Item;
 use crate::command::page::several;
-use crate::store::survey::PendingReport;
+use crate::store::query::PendingReport;
 
 const AREA: &str = "waiting";
 
@@ -104,7 +104,7 @@ fn removed_topics(report: &PendingReport) -> Vec<Item> {
 mod tests {
     use super::super::item::Verdict::{Ok as Fine, Warn};
     use super::*;
-    use crate::store::survey::{Amount, PendingRoute, PendingShard};
+    use crate::store::query::{Amount, PendingRoute, PendingShard};
 
     #[test]
     fn what_nobody_delivers_is_warned_of_and_what_is_empty_is_not() {

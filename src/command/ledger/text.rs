@@ -2,7 +2,7 @@
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, several};
 use crate::model::Timestamp;
-use crate::store::survey::{LedgerReport, LedgerTotals, ShardLedger};
+use crate::store::query::{LedgerReport, LedgerTotals, ShardLedger};
 
 const HEAD: [&str; 9] = [
     "SHARD",

@@ -6,7 +6,7 @@ use crate::limit::{ADMIN_QUERY_TIMEOUT, ADMIN_RESPONSE_BYTES_MAX};
 use crate::model::{Cursor, ShardId};
 use crate::role::{StoreFactory, survey_scope};
 use crate::store::embedded::{FolderDescription, FolderUse};
-use crate::store::survey::{
+use crate::store::query::{
     IdSearch, LedgerReport, PendingReport, QueryContext, StoreQuery, find_id, ledger_report,
     pending_report,
 };

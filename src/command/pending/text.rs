@@ -2,7 +2,7 @@
 
 use crate::command::page::{Page, Side, Table, Tone, count, moment, relative, several, size};
 use crate::model::Timestamp;
-use crate::store::survey::{IdSearch, PendingReport, PendingShard};
+use crate::store::query::{IdSearch, PendingReport, PendingShard};
 
 const HOUR_MS: i64 = 3_600_000;
 /// What one line of the chart may stand for, in hours: the first of which so many lines are enough.
@@ -372,7 +372,7 @@ pub(super) fn search(search: &IdSearch, page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::survey::{Amount, FoundMessage, PendingHour, PendingRoute};
+    use crate::store::query::{Amount, FoundMessage, PendingHour, PendingRoute};
 
     /// 2026-11-21T23:00:05Z.
     const NOW: i64 = 1_795_302_005_000;

@@ -3,7 +3,7 @@
 
 use super::key::ShardNumber;
 use crate::model::{Cursor, Level, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark};
-use crate::store::shard::{RunTotals, ShardMeta};
+use crate::store::rules::{RunTotals, ShardMeta};
 use crate::store::{Ledger, Lineage, OutcomeCounts};
 
 /// What a meta row holds.

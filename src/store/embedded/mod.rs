@@ -32,9 +32,9 @@ mod write_batch;
 mod writer;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, Lineage, List, Listed, LiveWorker,
-    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
-    StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, Lineage, List, Listed,
+    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::clock::Clock;
 use crate::limit;
@@ -257,7 +257,7 @@ impl Drop for Threads {
 }
 
 #[async_trait(?Send)]
-impl Store for Embedded {
+impl ShardStore for Embedded {
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let births = births.to_vec();
         self.write(move |registry| registry.open(&births)).await
@@ -278,27 +278,6 @@ impl Store for Embedded {
         let shards = shards.to_vec();
         self.write(move |registry| Ok(registry.positions(&shards)))
             .await
-    }
-
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let leases = leases.to_vec();
-        self.write(move |registry| Ok(registry.acquire(&leases, length)))
-            .await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let leases = leases.to_vec();
-        self.write(move |registry| Ok(registry.renew(&leases, length)))
-            .await
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let leases = leases.to_vec();
-        self.write(move |registry| {
-            registry.release(&leases);
-            Ok(())
-        })
-        .await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -351,7 +330,34 @@ impl Store for Embedded {
         self.write(move |registry| registry.replace_runs(&requests))
             .await
     }
+}
 
+#[async_trait(?Send)]
+impl LeaseStore for Embedded {
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let leases = leases.to_vec();
+        self.write(move |registry| Ok(registry.acquire(&leases, length)))
+            .await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let leases = leases.to_vec();
+        self.write(move |registry| Ok(registry.renew(&leases, length)))
+            .await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        let leases = leases.to_vec();
+        self.write(move |registry| {
+            registry.release(&leases);
+            Ok(())
+        })
+        .await
+    }
+}
+
+#[async_trait(?Send)]
+impl Membership for Embedded {
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
@@ -368,7 +374,10 @@ impl Store for Embedded {
         })
         .await
     }
+}
 
+#[async_trait(?Send)]
+impl StoreAdmin for Embedded {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         let shards = shards.to_vec();
         self.write(move |registry| {

@@ -2,7 +2,7 @@
 
 use super::Embedded;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Balance, Error, ShardContents, Store, StoreQuery};
+use crate::store::{Balance, Error, ShardContents, ShardStore, StoreQuery};
 use async_trait::async_trait;
 
 #[async_trait(?Send)]

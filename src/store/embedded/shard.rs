@@ -10,7 +10,7 @@ use super::write_batch::WriteBatch;
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Offset, ShardId, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::shard::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, IdChange, Ledger, NewShard, Quarantine, Renewed,
     ReplaceRuns, Replaced, ShardContents, ShardPosition, StoredShard,

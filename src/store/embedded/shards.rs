@@ -11,8 +11,8 @@ use super::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::limit;
 use crate::model::{Lease, ShardId, WorkerId};
-use crate::store::live_workers::LiveWorkers;
-use crate::store::shard::LeaseHolder;
+use crate::store::rules::LeaseHolder;
+use crate::store::rules::LiveWorkers;
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, Error, LiveWorker, NewShard, Opened, Quarantine,
     Renewed, ReplaceRuns, Replaced, ShardContents, ShardPosition, StoredShard, Tail, Tailed,

@@ -9,7 +9,7 @@ use super::shards::{Context, Shards};
 use super::shared_tables::SharedTables;
 use crate::model::ShardId;
 use crate::store::Error;
-use crate::store::shard::LeaseHolder;
+use crate::store::rules::LeaseHolder;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;

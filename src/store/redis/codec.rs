@@ -1,14 +1,15 @@
-//! How places, dues and runs are written inside the keys: text and scores, and back. Which key holds what stands in `key`.
+//! The values in Redis as Rust types, and back. The formats are listed in `key`.
 
-use crate::model::{Offset, Slice, Timestamp, Watermark};
+use super::key;
+use crate::model::{Offset, OutcomeCounts, Slice, Timestamp, Watermark};
 use crate::run::RunName;
-use crate::store::{AppendEpoch, Ledger, Lineage, OutcomeCounts, RunEntry, StoredShard};
+use crate::store::{AppendEpoch, Ledger, Lineage, RunEntry, StoredShard};
 
-/// Greatest whole number whose neighbours a zset score, a double, still tells apart.
+/// Scores are doubles. All whole numbers up to this one are exact.
 const SCORE_MAX: i64 = (1 << 53) - 1;
 
-/// A due as a zset score. `at once` has a score of its own, below all others; dues that a double cannot hold are drawn to the nearest one
-/// that it can, which keeps their order towards all others.
+/// A due time as a score. `at once` has its own score below all others. A due time that a double
+/// cannot hold becomes the nearest possible score, which keeps the order of due times.
 pub(super) fn due_score(due: Timestamp) -> i64 {
     if due.is_at_once() {
         -SCORE_MAX
@@ -17,10 +18,10 @@ pub(super) fn due_score(due: Timestamp) -> i64 {
     }
 }
 
-/// The due that a score stands for.
+/// The due time of a score.
 pub(super) fn parse_score(score: &str) -> Option<Timestamp> {
     let score = score.parse::<f64>().ok().filter(|score| !score.is_nan())?;
-    // Saturates: a score that we did not write is still some due.
+    // Saturates, so that a foreign score is some due time as well.
     let millis = score as i64;
     Some(if millis <= -SCORE_MAX {
         Timestamp::AT_ONCE
@@ -29,25 +30,26 @@ pub(super) fn parse_score(score: &str) -> Option<Timestamp> {
     })
 }
 
-/// A run in its slice's index: least offset and name. Runs of the same least due so come in offset order.
+/// The member of a run in the index of its slice. Runs with the same least due sort by least offset.
 pub(super) fn index_member(name: &RunName) -> String {
     format!("{:016x} {name}", name.least_offset().0)
 }
 
-/// The name in a member.
 pub(super) fn parse_index_member(member: &str) -> Option<RunName> {
     Some(RunName::new(member.split_once(' ')?.1))
 }
 
-/// A member of the tail: the end of the batch, the run's member, the least due's score, the slice. So the tail stands in offset order.
 pub(super) fn parse_tail_member(text: &str) -> Option<RunEntry> {
-    let (_end, rest) = text.split_once(' ')?;
+    let (_batch_end, rest) = text.split_once(' ')?;
+    // From the right, because the index member contains a space.
     let mut parts = rest.rsplitn(3, ' ');
-    let (slice, score, member) = (parts.next()?, parts.next()?, parts.next()?);
+    let slice = Slice::parse(parts.next()?)?;
+    let least_due = parse_score(parts.next()?)?;
+    let name = parse_index_member(parts.next()?)?;
     Some(RunEntry {
-        slice: Slice::parse(slice)?,
-        name: parse_index_member(member)?,
-        least_due: parse_score(score)?,
+        slice,
+        name,
+        least_due,
     })
 }
 
@@ -62,80 +64,72 @@ pub(super) fn parse_watermark(text: &str) -> Option<Watermark> {
     Some(Watermark(u64::from_str_radix(text, 16).ok()?))
 }
 
-pub(super) fn epoch_text(reading: AppendEpoch) -> String {
-    format!("{:x}-{:x}", reading.process, reading.number)
+pub(super) fn epoch_text(epoch: AppendEpoch) -> String {
+    format!("{:x}-{:x}", epoch.process, epoch.number)
 }
 
 fn parse_epoch(text: &str) -> Option<AppendEpoch> {
-    let (writer, number) = text.split_once('-')?;
+    let (process, number) = text.split_once('-')?;
     Some(AppendEpoch {
-        process: u64::from_str_radix(writer, 16).ok()?,
+        process: u64::from_str_radix(process, 16).ok()?,
         number: u64::from_str_radix(number, 16).ok()?,
     })
 }
 
-/// The history in a field of meta: none was kept of what does not read as one.
+/// The lineage in meta. An unreadable text counts as the lineage of a new shard.
 pub(super) fn parse_lineage(text: &str) -> Lineage {
-    let parts: Vec<_> = text.split(' ').collect();
-    let read = || {
-        let [of, before, from, rewrites] = parts[..] else {
-            return None;
+    let parse = || {
+        let mut parts = text.split(' ');
+        let lineage = Lineage {
+            epoch: parse_epoch(parts.next()?)?,
+            previous_epoch: parse_epoch(parts.next()?)?,
+            epoch_start: parse_watermark(parts.next()?)?,
+            replacements: parts.next()?.parse().ok()?,
         };
-        let (reading, before, from) = (
-            parse_epoch(of)?,
-            parse_epoch(before)?,
-            parse_watermark(from)?,
-        );
-        Some(Lineage {
-            epoch: reading,
-            previous_epoch: before,
-            epoch_start: from,
-            replacements: rewrites.parse().ok()?,
-        })
+        parts.next().is_none().then_some(lineage)
     };
-    read().unwrap_or_default()
+    parse().unwrap_or_default()
 }
 
-/// The ledger in a field of meta; one that is not of this state was left behind by a version without ledgers.
-pub(super) fn parse_ledger(text: &str, state: &StoredShard) -> Ledger {
-    let of = format!(
+/// The ledger in meta. If it belongs to other positions, a version without ledgers moved them: then
+/// the ledger starts anew with the messages that are stored now.
+pub(super) fn parse_ledger(text: &str, shard: &StoredShard) -> Ledger {
+    let positions = format!(
         "{}{}",
-        watermark_hex(state.watermark),
-        state.delivered.to_hex()
+        watermark_hex(shard.watermark),
+        shard.delivered.to_hex()
     );
-    let numbers = text
-        .strip_suffix(&of)
-        .map(|numbers| numbers.split_ascii_whitespace().map(str::parse).collect());
-    let parts =
-        numbers.and_then(|numbers: Result<Vec<u64>, _>| <[u64; 7]>::try_from(numbers.ok()?).ok());
-    let Some(
-        [
+    let parse = || {
+        let numbers = text.strip_suffix(&positions)?.split_ascii_whitespace();
+        let numbers: Vec<u64> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [
             accepted,
             delivered,
             cancelled,
             dead_lettered,
-            sent_back,
-            gone,
-            unsure,
-        ],
-    ) = parts
-    else {
-        return Ledger::starting_with(state.pending + state.quarantined);
+            retried,
+            removed,
+            uncertain,
+        ] = numbers[..]
+        else {
+            return None;
+        };
+        Some(Ledger {
+            accepted,
+            outcomes: OutcomeCounts {
+                delivered,
+                cancelled,
+                dead_lettered,
+                retried,
+            },
+            removed,
+            is_uncertain: uncertain > 0,
+        })
     };
-    Ledger {
-        accepted,
-        outcomes: OutcomeCounts {
-            delivered,
-            cancelled,
-            dead_lettered,
-            retried: sent_back,
-        },
-        removed: gone,
-        is_uncertain: unsure > 0,
-    }
+    parse().unwrap_or_else(|| Ledger::starting_with(shard.pending + shard.quarantined))
 }
 
-/// What one field of `counts` says.
+/// The value of one field of `counts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CountField {
     pub(super) messages: u64,
@@ -144,7 +138,7 @@ pub(super) struct CountField {
 }
 
 impl CountField {
-    /// `<messages> <bytes> <least offset>`. What cannot be read stands for offset 0, which is never too high.
+    /// An unreadable part counts as 0. Offset 0 is never too high.
     pub(super) fn parse(text: &str) -> Self {
         let mut parts = text.split(' ');
         let messages = parts.next().and_then(|part| part.parse().ok());
@@ -157,18 +151,18 @@ impl CountField {
         }
     }
 
-    /// Adds what this field says to the state of its shard.
-    pub(super) fn add_to(self, state: &mut StoredShard, field: &str) {
-        if field == super::key::QUARANTINE_FIELD {
-            state.quarantined += self.messages;
+    /// Adds this value to the state of its shard.
+    pub(super) fn add_to(self, shard: &mut StoredShard, field: &str) {
+        if field == key::QUARANTINE_FIELD {
+            shard.quarantined += self.messages;
         } else {
-            state.pending += self.messages;
-            state.stored_bytes += self.bytes;
+            shard.pending += self.messages;
+            shard.stored_bytes += self.bytes;
             if let Some(slice) = Slice::parse(field) {
-                state.forecast.add(slice, self.messages);
+                shard.forecast.add(slice, self.messages);
             }
         }
-        state.lowest_pending = state.lowest_pending.min(self.least_offset);
+        shard.lowest_pending = shard.lowest_pending.min(self.least_offset);
     }
 }
 

@@ -4,7 +4,7 @@ use super::connection::{Connection, Options, info_field};
 use super::{Redis, reply};
 use crate::clock::Clock;
 use crate::model::{Partition, ShardId, Timestamp};
-use crate::store::{Error, Store};
+use crate::store::{Error, ShardStore};
 use redis::{Pipeline, Value};
 use std::time::Duration;
 

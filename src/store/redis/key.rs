@@ -1,23 +1,45 @@
-//! The keys of a shard in Redis, and nothing of what is done with them.
+//! The keys in Redis: names, types, fields and the format of values. `lua/` and `codec` write and
+//! read them.
 //!
-//! All keys of a shard lie under one hash tag, so that they live and fail over together and a script may touch them in one step:
-//! `pd:{<deployment>/<route>/<topic>/<partition>}:` and then
+//! All keys of a shard have one hash tag. So they live and fail over together, and one script can
+//! change them in one step: `pd:{<deployment>/<route>/<topic>/<partition>}:<key>`.
 //!
-//! | key | type | holds |
-//! |---|---|---|
-//! | `meta` | hash | identity, layout version, watermark, claimed, delivered, the ledger, the history, the lease's token and end, from where the tail is complete |
-//! | `counts` | hash | slice (or `quarantine`) -> messages, bytes, least offset ever added: index of slices, forecast, lowest pending |
-//! | `tail` | zset | the newest runs by the end of their batch |
-//! | `ids` | hash | id -> place of the message that waits under it |
-//! | `cancelled` | zset | places that are not to be delivered |
-//! | `quarantine` | hash | name -> bytes of runs that could not be read |
-//! | `slice:<slice>` | zset | the slice's index: least offset and name of each run, scored by least due |
-//! | `pool:<slice>` | hash | name -> encoded run |
+//! | key | type | field or member | value | written by |
+//! |---|---|---|---|---|
+//! | `meta` | hash | `version` | layout version | open |
+//! | | | `identity` | identity of the source | open |
+//! | | | `watermark` | watermark | open, append |
+//! | | | `claimed` | position | open, advance |
+//! | | | `delivered` | position | open, advance |
+//! | | | `tail_from` | watermark from which the tail is complete | open, append |
+//! | | | `token` | lease token | acquire, release |
+//! | | | `lease_end` | end of the lease in epoch ms | acquire, renew, release |
+//! | | | `ledger` | ledger | open, append, advance, replace |
+//! | | | `history` | lineage | append, replace |
+//! | `counts` | hash | slice, or `quarantine` | `<messages> <bytes> <least offset ever added>` | append, advance, replace, quarantine |
+//! | `tail` | zset | `<end of the batch> <index member> <score of least due> <slice>` | 0 | append |
+//! | `ids` | hash | id | place of the message that waits under it | append, advance |
+//! | `cancelled` | zset | place that must not be delivered | 0 | append, advance |
+//! | `quarantine` | hash | run name | bytes of an unreadable run | quarantine |
+//! | `slice:<slice>` | zset | index member: `<least offset> <run name>` | score of least due | append, advance, replace, quarantine |
+//! | `pool:<slice>` | hash | run name | encoded run | append, advance, replace, quarantine |
 //!
-//! None of them expires: each is gone with its last element, but for `meta`, which stays until the shard is erased.
+//! | format | text |
+//! |---|---|
+//! | offset, watermark | 16 hex digits |
+//! | place | due and offset: 32 hex digits |
+//! | position | due and offset of the cursor, and watermark: 48 hex digits |
+//! | score | due in ms as a double, see `codec::due_score` |
+//! | ledger | `<accepted> <delivered> <cancelled> <dead-lettered> <retried> <removed> <uncertain: 0 or 1> <watermark><delivered>`; the last part names the positions that the ledger belongs to |
+//! | lineage | `<epoch> <epoch before it> <watermark where the epoch started> <replacements>` |
+//! | epoch | `<process>-<number>` in hex |
 //!
-//! And one key of the deployment, `pd:{<deployment>}:workers`: a zset of the timer workers, scored by the millisecond until which each counts
-//! as alive. It expires with the last of them. `pd:{<deployment>}:hints` is no key but a channel: see `hints`.
+//! No key of a shard expires. A key disappears with its last element; `meta` stays until the shard
+//! is erased. A foreign value under a key of a slice is renamed to `<key>:foreign`.
+//!
+//! One key belongs to the deployment: `pd:{<deployment>}:workers`, a zset of live workers, scored by
+//! the epoch ms at which they expire. It expires with the last of them. `pd:{<deployment>}:hints` is
+//! a pub/sub channel, see `pubsub`.
 
 use crate::model::{Partition, ShardId, Slice};
 use std::fmt::Write;
@@ -31,22 +53,35 @@ pub(super) enum Key<'a> {
     Ids,
     Cancelled,
     Quarantine,
-    /// By the slice's text, so that a slice of a level that this version does not know can be erased too.
+    /// Named by text, so that a slice with a level that this version does not know can be erased.
     Slice(&'a str),
     Pool(&'a str),
 }
 
-/// Version of keys and values; `meta` carries it, and every script but birth and erase leaves a shard of another version alone.
+/// Version of keys and values, stored in `meta`. All scripts except open and erase leave a shard of
+/// another version alone.
 pub(super) const LAYOUT_VERSION: &str = "1";
 
-/// Field of `counts` for what is set aside; no slice is written like it.
+/// Field of `counts` for the quarantine. No slice has this name.
 pub(super) const QUARANTINE_FIELD: &str = "quarantine";
 
-/// What a slice's two keys are, in the server's words.
-pub(super) const SLICE_TYPE: &str = "zset";
+/// Redis types of the two keys of a slice.
+pub(super) const INDEX_TYPE: &str = "zset";
 pub(super) const POOL_TYPE: &str = "hash";
 
-/// Names the keys of one deployment's shards.
+impl Key<'_> {
+    /// The keys that every shard has, besides those of its slices.
+    pub(super) const OF_EVERY_SHARD: [Self; 6] = [
+        Self::Meta,
+        Self::Counts,
+        Self::Tail,
+        Self::Ids,
+        Self::Cancelled,
+        Self::Quarantine,
+    ];
+}
+
+/// Names the keys of one deployment.
 #[derive(Clone, Debug)]
 pub(super) struct Keyspace {
     deployment: String,
@@ -60,7 +95,8 @@ impl Keyspace {
     }
 
     pub(super) fn shard_keys(&self, shard: &ShardId) -> Keys {
-        let (route, topic) = (escaped(&shard.route), escaped(&shard.partition.topic));
+        let route = escaped(&shard.route);
+        let topic = escaped(&shard.partition.topic);
         Keys {
             prefix: format!(
                 "pd:{{{}/{route}/{topic}/{}}}:",
@@ -69,34 +105,35 @@ impl Keyspace {
         }
     }
 
-    /// Of no shard: the tag of one has slashes in it.
+    /// Differs from every key of a shard: the hash tag of a shard contains slashes.
     pub(super) fn workers_key(&self) -> String {
         format!("pd:{{{}}}:workers", self.deployment)
     }
 
-    /// The channel.
+    /// The name of the pub/sub channel.
     pub(super) fn hint_channel(&self) -> String {
         format!("pd:{{{}}}:hints", self.deployment)
     }
 
-    /// Matches the metas of all shards, and may match more: see [`Self::shard`].
+    /// Matches the meta keys of all shards, and maybe other keys: see
+    /// [`Self::shard_of_meta_key`].
     pub(super) fn meta_pattern(&self) -> String {
-        // An escaped name has no character that a pattern gives a meaning to.
+        // An escaped name contains no special character of a pattern.
         format!("pd:{{{}/*}}:meta", self.deployment)
     }
 
-    /// The shard whose meta `key` is; `None`: it is none of this deployment's.
+    /// The shard of this meta key. `None`: no meta key of this deployment.
     pub(super) fn shard_of_meta_key(&self, key: &str) -> Option<ShardId> {
         let tag = key.strip_prefix("pd:{")?.strip_suffix("}:meta")?;
         let mut parts = tag
             .strip_prefix(&self.deployment)?
             .strip_prefix('/')?
             .split('/');
-        let (route, topic, index) = (parts.next()?, parts.next()?, parts.next()?);
-        let shard = ShardId::new(
-            unescaped(route)?,
-            Partition::new(unescaped(topic)?, index.parse().ok()?),
-        );
+        let route = unescaped(parts.next()?)?;
+        let topic = unescaped(parts.next()?)?;
+        let index = parts.next()?.parse().ok()?;
+        let shard = ShardId::new(route, Partition::new(topic, index));
+        // Rejects other spellings of the same names.
         (self.shard_keys(&shard).name(Key::Meta) == key).then_some(shard)
     }
 }
@@ -135,13 +172,13 @@ impl Keys {
     }
 }
 
-/// Where a value goes that somebody else wrote under one of our keys.
+/// The name for a foreign value that was found under this key.
 pub(super) fn foreign_key(key: &str) -> String {
     format!("{key}:foreign")
 }
 
-/// Keeps letters, digits, `.`, `_` and `-`, all that brokers' and our own names are made of; any other byte becomes `%` and two hex digits.
-/// So no name can end the hash tag, reach into another part of the key, or be taken for another name.
+/// Keeps letters, digits, `.`, `_` and `-`. Any other byte becomes `%` and two hex digits. So a name
+/// cannot end the hash tag, reach into another part of the key, or equal another name.
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -154,7 +191,7 @@ fn escaped(name: &str) -> String {
     text
 }
 
-/// What [`escaped`] made of a name; `None`: not of its making.
+/// The inverse of [`escaped`]. `None`: not a result of it.
 fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,9 +1,20 @@
-//! The store on one Redis server: each change is one script of `lua/`, each list or fetch a few plain reads. Keys stand in `key`, the form
-//! of values in `form`, calls in `script`, replies in `reply`, the connection in `connection`.
+//! The store on one Redis server. Each change is one script of `lua/`; lists and fetches are plain
+//! reads.
 //!
-//! A key that somebody else overwrote with another type concerns one shard, or one of its slices, and no other request of the pipeline.
-//! If it is one of the shard's own keys, the shard is `Unknown` to every call until somebody looks, and `Foreign` at birth, with the key's
-//! name. If it is a slice's, the value is set aside under `<key>:foreign` and an error logged; the rest of the shard goes on.
+//! | file | duty |
+//! |---|---|
+//! | `key` | key names, and the format of all values |
+//! | `codec` | values as Rust types |
+//! | `script`, `reply` | calls of the scripts, and their replies |
+//! | `reads` | list, fetch and positions: reads without a script |
+//! | `connection` | login, checks of the server, pipelines, meaning of errors |
+//! | `pubsub` | hints between processes |
+//! | `query`, `describe` | questions of people about the messages and about the server |
+//!
+//! Foreign data under a key of Postdate affects one shard, or one of its slices. If it is under a key
+//! of the shard itself, every call answers `Unknown` and `open` answers `Incompatible` with the name
+//! of the key. If it is under a key of a slice, it is renamed to `<key>:foreign`, an error is logged,
+//! and the shard continues.
 
 mod codec;
 mod connection;
@@ -12,16 +23,15 @@ mod key;
 mod pubsub;
 mod query;
 mod reads;
-#[cfg(feature = "test-support")]
-#[cfg(test)]
-mod real_redis;
 mod reply;
 mod script;
+#[cfg(all(test, feature = "test-support"))]
+mod server_tests;
 
 use super::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
-    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
-    StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
+    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::limit;
 use crate::model::{Lease, ShardId, WorkerId};
@@ -37,18 +47,18 @@ use reply::Reply;
 use script::{Call, SliceKey};
 use std::time::Duration;
 
-/// How often an erase is begun anew because the shard was appended to meanwhile.
+/// How often an erase restarts because another process appended to the shard.
 const ERASE_ATTEMPTS_MAX: u32 = 10;
 
-/// See the module's page.
+/// A handle on the store, with a connection of its own.
 pub(crate) struct Redis {
     connection: Connection,
     keyspace: Keyspace,
 }
 
 impl Redis {
-    /// Connects, logs in and checks that the server may hold shards. After an error that is transient it may be tried again. A connection
-    /// that is lost later is made anew with the same checks.
+    /// Connects, logs in, and checks that the server is suitable. May be repeated after a transient
+    /// error. A connection that is lost later is opened again, with the same checks.
     pub(crate) async fn connect(options: &Options) -> Result<Self, Error> {
         let redis = Self {
             connection: Connection::new(options)?,
@@ -58,33 +68,45 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Runs the calls in one pipeline and answers a reply each. A call that met foreign values in slices is repeated after they were set
-    /// aside; whose own keys are foreign is unknown.
+    /// Calls a script once per item, all in one pipeline, and reads the outcomes.
+    async fn call_each<T, O>(
+        &self,
+        items: &[T],
+        call: impl Fn(&Keyspace, &T) -> Call,
+        outcome: impl Fn(Reply) -> Result<O, Error>,
+    ) -> Result<Vec<O>, Error> {
+        let calls = items.iter().map(|item| call(&self.keyspace, item));
+        let replies = self.run(calls.collect()).await?;
+        replies.into_iter().map(outcome).collect()
+    }
+
+    /// Runs the calls in one pipeline. A call that finds foreign values under keys of slices is
+    /// repeated after they were renamed. A call that finds them under the shard's own keys answers
+    /// `unknown`.
     async fn run(&self, calls: Vec<Call>) -> Result<Vec<Reply>, Error> {
         let mut replies = self.run_once(&calls).await?;
-        let odd: Vec<usize> = (0..replies.len())
+        let with_foreign: Vec<usize> = (0..replies.len())
             .filter(|&at| replies[at].tag == "foreign")
             .collect();
-        if odd.is_empty() {
+        if with_foreign.is_empty() {
             return Ok(replies);
         }
-        let mut foreign = Vec::new();
-        for &at in &odd {
-            foreign.extend(
-                replies[at]
-                    .numbers()?
-                    .into_iter()
-                    .filter_map(|number| calls[at].slice_key(number)),
-            );
+        let mut foreign_keys = Vec::new();
+        for &at in &with_foreign {
+            let numbers = replies[at].numbers()?.into_iter();
+            foreign_keys.extend(numbers.filter_map(|number| calls[at].slice_key(number)));
         }
-        self.rename_foreign(&foreign).await?;
-        let again: Vec<Call> = calls
+        self.rename_foreign(&foreign_keys).await?;
+        let repeated: Vec<Call> = calls
             .into_iter()
             .enumerate()
-            .filter(|(at, _)| odd.contains(at))
+            .filter(|(at, _)| with_foreign.contains(at))
             .map(|(_, call)| call)
             .collect();
-        for (at, reply) in odd.into_iter().zip(self.run_once(&again).await?) {
+        for (at, reply) in with_foreign
+            .into_iter()
+            .zip(self.run_once(&repeated).await?)
+        {
             replies[at] = if reply.tag == "foreign" {
                 Reply::unknown()
             } else {
@@ -96,57 +118,44 @@ impl Redis {
 
     async fn run_once(&self, calls: &[Call]) -> Result<Vec<Reply>, Error> {
         let values = self.connection.call(calls).await?;
-        // Scripts that write look at the types of all their keys first; one that only reads meta stops there, before it has done anything.
-        values
-            .into_iter()
-            .map(|value| {
-                if reads::is_wrong_type(&value) {
-                    Ok(Reply::unknown())
-                } else {
-                    Reply::new(value)
-                }
-            })
-            .collect()
+        let replies = values.into_iter().map(|value| {
+            // Only a script that reads meta without a type check fails like this, before any write.
+            if reads::is_wrong_type(&value) {
+                Ok(Reply::unknown())
+            } else {
+                Reply::new(value)
+            }
+        });
+        replies.collect()
     }
 
-    /// Makes room for slices whose keys hold another type than theirs.
-    async fn rename_foreign(&self, foreign: &[SliceKey]) -> Result<(), Error> {
-        let replies = self
-            .run_once(&foreign.iter().map(Call::rename_foreign).collect::<Vec<_>>())
-            .await?;
-        for (key, _) in foreign
-            .iter()
-            .zip(replies)
-            .filter(|(_, reply)| reply.tag == "aside")
-        {
-            let aside = key::foreign_key(&key.name);
-            tracing::error!(
-                key = key.name,
-                aside,
-                "foreign value set aside: what the key held before was overwritten"
-            );
+    /// Renames foreign values under keys of slices, so that the slices work again.
+    async fn rename_foreign(&self, keys: &[SliceKey]) -> Result<(), Error> {
+        let calls: Vec<Call> = keys.iter().map(Call::rename_foreign).collect();
+        for (key, reply) in keys.iter().zip(self.run_once(&calls).await?) {
+            if reply.tag == "renamed" {
+                tracing::error!(
+                    key = key.name,
+                    renamed_to = key::foreign_key(&key.name),
+                    "another client overwrote a key of Postdate: renamed the foreign value; \
+                     messages of this key are lost"
+                );
+            }
         }
         Ok(())
     }
 
-    async fn erase_one(&self, shard: &ShardId) -> Result<(), Error> {
-        let keys = self.keyspace.shard_keys(shard);
+    async fn erase_shard(&self, shard: &ShardId) -> Result<(), Error> {
+        let counts = self.keyspace.shard_keys(shard).name(Key::Counts);
         for _ in 0..ERASE_ATTEMPTS_MAX {
             let mut pipeline = Pipeline::new();
-            pipeline.cmd("HKEYS").arg(keys.name(Key::Counts));
-            let fields = self
-                .connection
-                .send(&pipeline)
-                .await?
-                .into_iter()
-                .flat_map(reads::fields)
-                .collect::<Vec<_>>();
-            if self
-                .run_once(&[Call::erase(&keys, &fields)])
-                .await?
-                .iter()
-                .all(|reply| reply.tag == "erased")
-            {
+            pipeline.cmd("HKEYS").arg(&counts);
+            let values = self.connection.send(&pipeline).await?;
+            let fields: Vec<String> = values.into_iter().flat_map(reads::fields).collect();
+            let replies = self
+                .run_once(&[Call::erase(&self.keyspace, shard, &fields)])
+                .await?;
+            if replies.iter().all(|reply| reply.tag == "erased") {
                 return Ok(());
             }
         }
@@ -157,81 +166,37 @@ impl Redis {
 }
 
 #[async_trait(?Send)]
-impl Store for Redis {
-    async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
-        let calls: Vec<Call> = births
+impl ShardStore for Redis {
+    async fn open(&self, shards: &[NewShard]) -> Result<Vec<Opened>, Error> {
+        let calls: Vec<Call> = shards
             .iter()
-            .map(|birth| Call::open(&self.keyspace.shard_keys(&birth.shard), birth))
+            .map(|new| Call::open(&self.keyspace, new))
             .collect();
         let replies = self.run_once(&calls).await?;
-        calls
-            .iter()
-            .zip(replies)
+        let opened = calls.iter().zip(replies);
+        opened
             .map(|(call, reply)| reply.opened(&call.keys))
             .collect()
     }
 
     async fn append(&self, appends: &[Append]) -> Result<Vec<Appended>, Error> {
         let mut outcomes = Vec::with_capacity(appends.len());
-        for some in appends.chunks(limit::APPENDS_PER_PIPELINE_MAX) {
-            let calls = some
-                .iter()
-                .map(|append| Call::append(&self.keyspace.shard_keys(&append.shard), append))
-                .collect();
-            for reply in self.run(calls).await? {
-                outcomes.push(reply.appended()?);
-            }
+        for appends in appends.chunks(limit::APPENDS_PER_PIPELINE_MAX) {
+            outcomes.extend(
+                self.call_each(appends, Call::append, Reply::appended)
+                    .await?,
+            );
         }
         Ok(outcomes)
     }
 
     async fn state(&self, shards: &[ShardId]) -> Result<Vec<Option<StoredShard>>, Error> {
-        let calls = shards
-            .iter()
-            .map(|shard| Call::state(&self.keyspace.shard_keys(shard)))
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::known_state)
-            .collect()
+        self.call_each(shards, Call::state, Reply::known_state)
+            .await
     }
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.read_positions(shards).await
-    }
-
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let calls = leases
-            .iter()
-            .map(|lease| Call::acquire(&self.keyspace.shard_keys(&lease.shard), lease, length))
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::acquired)
-            .collect()
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let calls = leases
-            .iter()
-            .map(|lease| Call::renew(&self.keyspace.shard_keys(&lease.shard), lease, length))
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::renewed)
-            .collect()
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let calls = leases
-            .iter()
-            .map(|lease| Call::release(&self.keyspace.shard_keys(&lease.shard), lease))
-            .collect();
-        self.run(calls).await?;
-        Ok(())
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -243,90 +208,69 @@ impl Store for Redis {
     }
 
     async fn tail(&self, requests: &[Tail]) -> Result<Vec<Tailed>, Error> {
-        let calls = requests
-            .iter()
-            .map(|tail| Call::tail(&self.keyspace.shard_keys(&tail.shard), tail))
-            .collect();
-        let mut tails = self
-            .run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::tailed)
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut tails = self.call_each(requests, Call::tail, Reply::tailed).await?;
         super::fetch_tail_bytes(self, requests, &mut tails).await?;
         Ok(tails)
     }
 
     async fn advance(&self, requests: &[Advance]) -> Result<Vec<Advanced>, Error> {
-        let calls = requests
-            .iter()
-            .map(|advance| Call::advance(&self.keyspace.shard_keys(&advance.lease.shard), advance))
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::advanced)
-            .collect()
+        self.call_each(requests, Call::advance, Reply::advanced)
+            .await
     }
 
     async fn quarantine(&self, requests: &[Quarantine]) -> Result<Vec<usize>, Error> {
-        let calls = requests
-            .iter()
-            .map(|request| {
-                Call::quarantine(&self.keyspace.shard_keys(&request.lease.shard), request)
-            })
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::moved)
-            .collect()
+        self.call_each(requests, Call::quarantine, Reply::moved)
+            .await
     }
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
-        let calls = requests
-            .iter()
-            .map(|request| {
-                Call::replace_runs(&self.keyspace.shard_keys(&request.lease.shard), request)
-            })
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(Reply::replaced)
-            .collect()
+        self.call_each(requests, Call::replace_runs, Reply::replaced)
+            .await
+    }
+}
+
+#[async_trait(?Send)]
+impl LeaseStore for Redis {
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let call = |keyspace: &Keyspace, lease: &Lease| Call::acquire(keyspace, lease, length);
+        self.call_each(leases, call, Reply::acquired).await
     }
 
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let call = |keyspace: &Keyspace, lease: &Lease| Call::renew(keyspace, lease, length);
+        self.call_each(leases, call, Reply::renewed).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        self.call_each(leases, Call::release, |_| Ok(()))
+            .await
+            .map(drop)
+    }
+}
+
+#[async_trait(?Send)]
+impl Membership for Redis {
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
         length: Duration,
     ) -> Result<Vec<LiveWorker>, Error> {
-        let replies = self
-            .run(vec![Call::heartbeat_worker(
-                self.keyspace.workers_key(),
-                worker,
-                length,
-            )])
-            .await?;
-        replies
-            .into_iter()
-            .next()
-            .map_or(Ok(Vec::new()), Reply::live_workers)
+        let call = Call::heartbeat_worker(&self.keyspace, worker, length);
+        let reply = self.run(vec![call]).await?.pop();
+        reply.map_or(Ok(Vec::new()), Reply::live_workers)
     }
 
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
-        self.run(vec![Call::remove_worker(
-            self.keyspace.workers_key(),
-            worker,
-        )])
-        .await
-        .map(drop)
+        let call = Call::remove_worker(&self.keyspace, worker);
+        self.run(vec![call]).await.map(drop)
     }
+}
 
+#[async_trait(?Send)]
+impl StoreAdmin for Redis {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         for shard in shards {
-            self.erase_one(shard).await?;
+            self.erase_shard(shard).await?;
         }
         Ok(())
     }

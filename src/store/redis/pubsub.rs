@@ -1,33 +1,54 @@
-//! Hints between processes: that something due soon was appended to a shard, for the timer that has it and may be another process. They go by one
-//! channel of the deployment. Nothing depends on them: what is not heard is found by looking.
+//! Hints between processes over one pub/sub channel of the deployment.
 
 use super::connection::Connection;
 use super::key::{Key, Keyspace};
 use super::{Error, Options};
 use crate::limit::HINTS_RESUBSCRIBE_INTERVAL;
 use crate::model::{Hint, Timestamp};
+use crate::store::Notifier;
+use async_trait::async_trait;
 use futures_util::StreamExt;
 use redis::Pipeline;
 
-/// See the module's page. Connects with the first call of each kind, to tell by one connection and to listen by another.
+/// Publishes and listens on two connections. Each is opened by the first call that needs it.
 pub(crate) struct RedisNotifier {
     connection: Connection,
     keyspace: Keyspace,
+    /// Random id of this process. A process ignores its own hints.
     process: u64,
 }
 
 impl RedisNotifier {
-    /// `me` is drawn anew by each process: what it tells is not for itself.
-    pub(crate) fn new(options: &Options, me: u64) -> Result<Self, Error> {
+    pub(crate) fn new(options: &Options, process: u64) -> Result<Self, Error> {
         Ok(Self {
             connection: Connection::new(options)?,
             keyspace: Keyspace::new(&options.deployment),
-            process: me,
+            process,
         })
     }
 
-    /// Tells whoever listens, and nobody if nobody does. Telling it again does no harm.
-    pub(crate) async fn publish(&self, hints: &[Hint]) -> Result<(), Error> {
+    fn encode(&self, hint: &Hint) -> String {
+        format!(
+            "{:x} {} {}",
+            self.process,
+            hint.least_due.as_millis(),
+            self.keyspace.shard_keys(&hint.shard).name(Key::Meta)
+        )
+    }
+
+    /// `None`: a hint of this process, or a foreign message.
+    fn decode(&self, message: &[u8]) -> Option<Hint> {
+        let mut words = std::str::from_utf8(message).ok()?.split(' ');
+        let sender = u64::from_str_radix(words.next()?, 16).ok()?;
+        let least_due = Timestamp::from_millis(words.next()?.parse().ok()?);
+        let shard = self.keyspace.shard_of_meta_key(words.next()?)?;
+        (sender != self.process).then_some(Hint { shard, least_due })
+    }
+}
+
+#[async_trait(?Send)]
+impl Notifier for RedisNotifier {
+    async fn publish(&self, hints: &[Hint]) -> Result<(), Error> {
         let channel = self.keyspace.hint_channel();
         let mut pipeline = Pipeline::new();
         for hint in hints {
@@ -36,48 +57,23 @@ impl RedisNotifier {
         self.connection.send(&pipeline).await.map(drop)
     }
 
-    /// Hands on what other processes tell, until a few minutes have passed, for a connection that died silently brings nothing either. After
-    /// an error that is transient it may be called again.
-    pub(crate) async fn listen(&self, mut each: impl FnMut(Hint)) -> Result<(), Error> {
-        let mut messages = self
-            .connection
-            .subscribe(&self.keyspace.hint_channel())
-            .await?;
-        let hand_on = async {
+    async fn listen(&self, on_hint: &mut dyn FnMut(Hint)) -> Result<(), Error> {
+        let channel = self.keyspace.hint_channel();
+        let mut messages = self.connection.subscribe(&channel).await?;
+        let forward = async {
             while let Some(message) = messages.next().await {
-                self.decode(message.get_payload_bytes())
-                    .into_iter()
-                    .for_each(&mut each);
+                if let Some(hint) = self.decode(message.get_payload_bytes()) {
+                    on_hint(hint);
+                }
             }
         };
-        match tokio::time::timeout(HINTS_RESUBSCRIBE_INTERVAL, hand_on).await {
+        match tokio::time::timeout(HINTS_RESUBSCRIBE_INTERVAL, forward).await {
             Ok(()) => Err(Error::Unavailable(format!(
                 "{} has ended the subscription to hints",
                 self.connection.address()
             ))),
             Err(_) => Ok(()),
         }
-    }
-
-    fn encode(&self, Hint { shard, least_due }: &Hint) -> String {
-        format!(
-            "{:x} {} {}",
-            self.process,
-            least_due.as_millis(),
-            self.keyspace.shard_keys(shard).name(Key::Meta)
-        )
-    }
-
-    /// `None`: it is this process' own, or nothing that a process of this deployment writes.
-    fn decode(&self, message: &[u8]) -> Option<Hint> {
-        let mut words = std::str::from_utf8(message).ok()?.split(' ');
-        let (teller, least_due, key) = (words.next()?, words.next()?, words.next()?);
-        let least_due = Timestamp::from_millis(least_due.parse().ok()?);
-        let is_mine = u64::from_str_radix(teller, 16).ok()? == self.process;
-        self.keyspace
-            .shard_of_meta_key(key)
-            .filter(|_| !is_mine)
-            .map(|shard| Hint { shard, least_due })
     }
 }
 

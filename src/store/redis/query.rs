@@ -1,13 +1,13 @@
-//! What a person asks of the store on Redis: a scan for shards, and plain reads.
+//! Questions of people about the messages in Redis: a scan for shards, and plain reads.
 
 use super::Redis;
 use super::key::Key;
 use super::reads::fields;
-use super::reply::text;
+use super::reply::{Reply, text};
 use super::script::Call;
 use crate::limit::SCAN_KEYS_PER_STEP;
 use crate::model::{Cursor, ShardId};
-use crate::store::{Balance, Error, ShardContents, Store, StoreQuery};
+use crate::store::{Balance, Error, ShardContents, ShardStore, StoreQuery};
 use async_trait::async_trait;
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 #[async_trait(?Send)]
 impl StoreQuery for Redis {
     async fn shards(&self) -> Result<Vec<ShardId>, Error> {
-        // A scan may name a key twice.
+        // A scan may return a key twice.
         let mut shards = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
@@ -27,14 +27,13 @@ impl StoreQuery for Redis {
                 .arg(self.keyspace.meta_pattern())
                 .arg("COUNT")
                 .arg(SCAN_KEYS_PER_STEP);
-            let Some(Value::Array(answer)) =
-                self.connection.send(&pipeline).await?.into_iter().next()
-            else {
+            let values = self.connection.send(&pipeline).await?;
+            let Some(Value::Array(reply)) = values.into_iter().next() else {
                 break;
             };
-            let mut answer = answer.into_iter();
-            cursor = answer.next().and_then(text).unwrap_or_default();
-            let keys = answer.next().map(fields).unwrap_or_default();
+            let mut reply = reply.into_iter();
+            cursor = reply.next().and_then(text).unwrap_or_default();
+            let keys = reply.next().map(fields).unwrap_or_default();
             shards.extend(
                 keys.iter()
                     .filter_map(|key| self.keyspace.shard_of_meta_key(key)),
@@ -47,24 +46,13 @@ impl StoreQuery for Redis {
     }
 
     async fn contents(&self, shards: &[ShardId]) -> Result<Vec<ShardContents>, Error> {
-        let calls = shards
-            .iter()
-            .map(|shard| Call::state(&self.keyspace.shard_keys(shard)))
-            .collect();
-        self.run(calls)
-            .await?
-            .into_iter()
-            .map(super::reply::Reply::contents)
-            .collect()
+        self.call_each(shards, Call::state, Reply::contents).await
     }
 
     async fn balances(&self, shards: &[ShardId]) -> Result<Vec<Option<Balance>>, Error> {
-        Ok(self
-            .state(shards)
-            .await?
-            .iter()
-            .map(|state| state.as_ref().map(Balance::of))
-            .collect())
+        let states = self.state(shards).await?;
+        let balances = states.iter().map(|state| state.as_ref().map(Balance::of));
+        Ok(balances.collect())
     }
 
     async fn find_ids(&self, ids: &[(ShardId, Box<str>)]) -> Result<Vec<Option<Cursor>>, Error> {
@@ -78,15 +66,11 @@ impl StoreQuery for Redis {
         }
         let values = self.connection.send(&pipeline).await?;
         let states = self.state(&shards).await?;
-        let places = values
-            .into_iter()
-            .map(|value| Cursor::from_hex(&text(value)?))
-            .zip(states);
-        // The id of a delivered message goes a little after it.
-        Ok(places
-            .map(|(place, state)| {
-                place.filter(|place| state.is_some_and(|state| !state.delivered.covers(*place)))
-            })
-            .collect())
+        let places = values.into_iter().zip(states).map(|(value, state)| {
+            let place = Cursor::from_hex(&text(value)?)?;
+            // The id of a delivered message is removed some time after the delivery.
+            (!state?.delivered.covers(place)).then_some(place)
+        });
+        Ok(places.collect())
     }
 }

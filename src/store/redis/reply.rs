@@ -1,6 +1,8 @@
-//! What the scripts answer, read from the wire: a tag and then its parts, as the head of each script lists them. Decides nothing.
+//! The replies of the scripts as outcomes of the port. A reply is a tag and its parts, as the head of
+//! each script lists them.
 
-use super::codec;
+use super::codec::{self, CountField};
+use super::key;
 use crate::model::{Cursor, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId};
 use crate::store::{
     Acquired, Advanced, Appended, Error, Forecast, Ledger, Lineage, LiveWorker, Opened, Renewed,
@@ -9,7 +11,7 @@ use crate::store::{
 use redis::Value;
 use std::time::Duration;
 
-/// A script's reply: its tag, and the parts that are still to be read.
+/// A reply: its tag, and the parts that were not read yet.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) tag: String,
@@ -19,7 +21,7 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn new(value: Value) -> Result<Self, Error> {
         let Value::Array(parts) = value else {
-            return Err(unexpected_reply("something else than a list"));
+            return Err(unexpected_reply("no list"));
         };
         let mut parts = parts.into_iter();
         let tag = parts
@@ -29,7 +31,7 @@ impl Reply {
         Ok(Self { tag, parts })
     }
 
-    /// For a shard that this layout cannot read.
+    /// The reply for a shard that this layout version cannot read.
     pub(super) fn unknown() -> Self {
         Self {
             tag: "unknown".to_owned(),
@@ -44,17 +46,22 @@ impl Reply {
             .ok_or_else(|| unexpected_reply(&self.tag))
     }
 
+    fn has_more_parts(&self) -> bool {
+        !self.parts.as_slice().is_empty()
+    }
+
     fn text(&mut self) -> Result<String, Error> {
         self.part(text)
     }
 
-    fn number(&mut self) -> Result<usize, Error> {
-        self.part(|value| usize::try_from(int(&value)?).ok())
+    fn number<N: TryFrom<i64>>(&mut self) -> Result<N, Error> {
+        self.part(|value| N::try_from(int(&value)?).ok())
     }
 
+    /// All remaining parts as numbers.
     pub(super) fn numbers(&mut self) -> Result<Vec<usize>, Error> {
         let mut numbers = Vec::new();
-        while !self.parts.as_slice().is_empty() {
+        while self.has_more_parts() {
             numbers.push(self.number()?);
         }
         Ok(numbers)
@@ -69,30 +76,24 @@ impl Reply {
     }
 
     fn state(&mut self) -> Result<StoredShard, Error> {
-        self.part(state)
+        self.part(parse_state)
     }
 
-    fn history(&mut self) -> Result<Lineage, Error> {
+    fn lineage(&mut self) -> Result<Lineage, Error> {
         self.part(|value| Some(codec::parse_lineage(&text(value)?)))
     }
 
     fn tail_runs(&mut self) -> Result<Vec<TailRun>, Error> {
         self.part(|value| {
-            let Value::Array(values) = value else {
+            let Value::Array(members) = value else {
                 return None;
             };
-            // What does not read as one of our members was put there by somebody else.
-            let listings = values
+            // A member that cannot be parsed is foreign.
+            let entries = members
                 .into_iter()
-                .filter_map(|value| codec::parse_tail_member(&text(value)?));
-            Some(
-                listings
-                    .map(|listing| TailRun {
-                        entry: listing,
-                        bytes: None,
-                    })
-                    .collect(),
-            )
+                .filter_map(|member| codec::parse_tail_member(&text(member)?));
+            let runs = entries.map(|entry| TailRun { entry, bytes: None });
+            Some(runs.collect())
         })
     }
 
@@ -100,23 +101,19 @@ impl Reply {
         Err(unexpected_reply(&self.tag))
     }
 
-    /// `keys` are those of the call, its meta first.
+    /// `keys` are the keys of the call. The first one is meta.
     pub(super) fn opened(mut self, keys: &[String]) -> Result<Opened, Error> {
         Ok(match self.tag.as_str() {
-            "born" => Opened::Created(self.state()?),
-            "found" => Opened::Existing(self.state()?),
+            "created" => Opened::Created(self.state()?),
+            "existing" => Opened::Existing(self.state()?),
             "version" => Opened::Incompatible(wrong_layout(&keys[0], &self.text()?)),
             "foreign" => {
-                let named = self
-                    .numbers()?
-                    .into_iter()
-                    .filter_map(|number| keys.get(number - 1));
-                Opened::Incompatible(wrong_type(
-                    &named
-                        .map(|key| format!("`{key}`"))
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                ))
+                let numbers = self.numbers()?.into_iter();
+                let names: Vec<String> = numbers
+                    .filter_map(|number| keys.get(number - 1))
+                    .map(|key| format!("`{key}`"))
+                    .collect();
+                Opened::Incompatible(wrong_type(&names.join(", ")))
             }
             _ => return self.unexpected_tag(),
         })
@@ -125,41 +122,33 @@ impl Reply {
     pub(super) fn appended(mut self) -> Result<Appended, Error> {
         Ok(match self.tag.as_str() {
             "done" => Appended::Done {
-                cancelled: self.small_number()?,
-                missed: self.small_number()?,
+                cancelled: self.number()?,
+                missed: self.number()?,
             },
-            "elsewhere" => Appended::WatermarkMismatch(self.watermark()?),
+            "watermark_mismatch" => Appended::WatermarkMismatch(self.watermark()?),
             "unknown" => Appended::Unknown,
             _ => return self.unexpected_tag(),
         })
     }
 
-    fn small_number(&mut self) -> Result<u32, Error> {
-        self.part(|value| u32::try_from(int(&value)?).ok())
+    pub(super) fn known_state(self) -> Result<Option<StoredShard>, Error> {
+        self.state_with(parse_state)
     }
 
-    pub(super) fn known_state(mut self) -> Result<Option<StoredShard>, Error> {
+    /// Watermark, lineage, and the slices whose level this version knows. `None`: unknown shard.
+    pub(super) fn slices(self) -> Result<Option<(Watermark, Lineage, Vec<Slice>)>, Error> {
+        self.state_with(parse_slices)
+    }
+
+    /// The contents of a shard. An unknown shard is empty.
+    pub(super) fn contents(self) -> Result<ShardContents, Error> {
+        Ok(self.state_with(parse_contents)?.unwrap_or_default())
+    }
+
+    fn state_with<T>(mut self, parse: impl FnOnce(Value) -> Option<T>) -> Result<Option<T>, Error> {
         match self.tag.as_str() {
-            "state" => Ok(Some(self.state()?)),
+            "state" => self.part(parse).map(Some),
             "unknown" => Ok(None),
-            _ => self.unexpected_tag(),
-        }
-    }
-
-    /// Of a state: the watermark, the history, and the slices that this version knows. `None`: unknown.
-    pub(super) fn slices(mut self) -> Result<Option<(Watermark, Lineage, Vec<Slice>)>, Error> {
-        match self.tag.as_str() {
-            "state" => self.part(slices).map(Some),
-            "unknown" => Ok(None),
-            _ => self.unexpected_tag(),
-        }
-    }
-
-    /// Of a state: what the shard holds; nothing of an unknown one.
-    pub(super) fn contents(mut self) -> Result<ShardContents, Error> {
-        match self.tag.as_str() {
-            "state" => self.part(contents),
-            "unknown" => Ok(ShardContents::default()),
             _ => self.unexpected_tag(),
         }
     }
@@ -168,10 +157,8 @@ impl Reply {
         Ok(match self.tag.as_str() {
             "granted" => {
                 let now = self.time()?;
-                Acquired::Granted {
-                    state: self.state()?,
-                    now,
-                }
+                let state = self.state()?;
+                Acquired::Granted { state, now }
             }
             "held" => Acquired::HeldByOther,
             "unknown" => Acquired::Unknown,
@@ -201,7 +188,7 @@ impl Reply {
                     cancelled: places.ok_or_else(|| unexpected_reply("done"))?,
                 }
             }
-            "ahead" => Advanced::ClockAhead {
+            "clock_ahead" => Advanced::ClockAhead {
                 watermark: self.watermark()?,
                 now: self.time()?,
             },
@@ -211,16 +198,16 @@ impl Reply {
         })
     }
 
-    /// The runs come without their bytes.
+    /// The runs come without bytes.
     pub(super) fn tailed(mut self) -> Result<Tailed, Error> {
         Ok(match self.tag.as_str() {
             "runs" => Tailed::Runs {
                 watermark: self.watermark()?,
                 complete_to: self.watermark()?,
-                lineage: self.history()?,
+                lineage: self.lineage()?,
                 runs: self.tail_runs()?,
             },
-            "broken" => Tailed::OutOfRange {
+            "out_of_range" => Tailed::OutOfRange {
                 watermark: self.watermark()?,
             },
             "unknown" => Tailed::Unknown,
@@ -231,31 +218,30 @@ impl Reply {
     pub(super) fn replaced(self) -> Result<Replaced, Error> {
         Ok(match self.tag.as_str() {
             "done" => Replaced::Done,
-            "changed" => Replaced::Conflict,
+            "conflict" => Replaced::Conflict,
             "fenced" => Replaced::Fenced,
             "unknown" => Replaced::Unknown,
             _ => return self.unexpected_tag(),
         })
     }
 
-    /// Names that are none of ours were put there by somebody else.
+    /// The live workers, ordered by id. Skips foreign names.
     pub(super) fn live_workers(mut self) -> Result<Vec<LiveWorker>, Error> {
         if self.tag != "workers" {
             return self.unexpected_tag();
         }
-        let mut peers = Vec::new();
-        while !self.parts.as_slice().is_empty() {
-            let (name, left) = (self.text()?, self.time()?);
-            let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(0));
-            peers.extend(WorkerId::parse(&name).map(|worker| LiveWorker {
-                worker,
-                expires_in: left,
-            }));
+        let mut workers = Vec::new();
+        while self.has_more_parts() {
+            let name = self.text()?;
+            let millis = self.number::<i64>()?;
+            let expires_in = Duration::from_millis(u64::try_from(millis).unwrap_or(0));
+            workers.extend(WorkerId::parse(&name).map(|worker| LiveWorker { worker, expires_in }));
         }
-        peers.sort_by_key(|peer| peer.worker);
-        Ok(peers)
+        workers.sort_by_key(|live| live.worker);
+        Ok(workers)
     }
 
+    /// The number of quarantined runs.
     pub(super) fn moved(mut self) -> Result<usize, Error> {
         match self.tag.as_str() {
             "moved" => self.number(),
@@ -265,7 +251,7 @@ impl Reply {
     }
 }
 
-/// The seven parts of a state: identity, watermark, claimed, delivered, ledger, history, counts.
+/// The parts of a state: identity, watermark, claimed, delivered, ledger, lineage, counts.
 fn state_parts(value: Value) -> Option<[Value; 7]> {
     let Value::Array(parts) = value else {
         return None;
@@ -273,10 +259,10 @@ fn state_parts(value: Value) -> Option<[Value; 7]> {
     <[Value; 7]>::try_from(parts).ok()
 }
 
-fn state(value: Value) -> Option<StoredShard> {
+fn parse_state(value: Value) -> Option<StoredShard> {
     let [identity, watermark, claimed, delivered, ledger, _, counts] = state_parts(value)?;
     let watermark = codec::parse_watermark(&text(watermark)?)?;
-    let mut state = StoredShard {
+    let mut shard = StoredShard {
         identity: SourceIdentity(text(identity)?.into()),
         watermark,
         claimed: Progress::from_hex(&text(claimed)?)?,
@@ -288,50 +274,44 @@ fn state(value: Value) -> Option<StoredShard> {
         forecast: Forecast::default(),
         ledger: Ledger::default(),
     };
-    for (field, count) in fields(counts)? {
-        codec::CountField::parse(&count).add_to(&mut state, &field);
+    for (field, count) in hash(counts)? {
+        CountField::parse(&count).add_to(&mut shard, &field);
     }
-    state.ledger = codec::parse_ledger(&text(ledger)?, &state);
-    Some(state)
+    shard.ledger = codec::parse_ledger(&text(ledger)?, &shard);
+    Some(shard)
 }
 
-fn slices(value: Value) -> Option<(Watermark, Lineage, Vec<Slice>)> {
-    let [_, watermark, _, _, _, history, counts] = state_parts(value)?;
-    let slices = fields(counts)?
-        .iter()
-        .filter_map(|(field, _)| Slice::parse(field))
-        .collect();
-    Some((
-        codec::parse_watermark(&text(watermark)?)?,
-        codec::parse_lineage(&text(history)?),
-        slices,
-    ))
+fn parse_slices(value: Value) -> Option<(Watermark, Lineage, Vec<Slice>)> {
+    let [_, watermark, _, _, _, lineage, counts] = state_parts(value)?;
+    let watermark = codec::parse_watermark(&text(watermark)?)?;
+    let lineage = codec::parse_lineage(&text(lineage)?);
+    let fields = hash(counts)?;
+    let slices = fields.iter().filter_map(|(field, _)| Slice::parse(field));
+    Some((watermark, lineage, slices.collect()))
 }
 
-fn contents(value: Value) -> Option<ShardContents> {
+fn parse_contents(value: Value) -> Option<ShardContents> {
     let [.., counts] = state_parts(value)?;
-    let mut found = ShardContents::default();
-    for (field, count) in fields(counts)? {
-        let codec::CountField {
-            messages, bytes, ..
-        } = codec::CountField::parse(&count);
-        if field == super::key::QUARANTINE_FIELD {
-            found.quarantined = messages;
+    let mut contents = ShardContents::default();
+    for (field, count) in hash(counts)? {
+        let count = CountField::parse(&count);
+        if field == key::QUARANTINE_FIELD {
+            contents.quarantined = count.messages;
         }
-        found
-            .slices
-            .extend(Slice::parse(&field).map(|slice| SliceCount {
+        if let Some(slice) = Slice::parse(&field) {
+            contents.slices.push(SliceCount {
                 slice,
-                messages,
-                bytes,
-            }));
+                messages: count.messages,
+                bytes: count.bytes,
+            });
+        }
     }
-    found.slices.sort_by_key(|count| count.slice);
-    Some(found)
+    contents.slices.sort_by_key(|count| count.slice);
+    Some(contents)
 }
 
-/// A hash as it comes over the wire: field, value, field, value.
-fn fields(value: Value) -> Option<Vec<(String, String)>> {
+/// A hash as Redis sends it: field, value, field, value.
+fn hash(value: Value) -> Option<Vec<(String, String)>> {
     let Value::Array(values) = value else {
         return None;
     };
@@ -343,7 +323,7 @@ fn fields(value: Value) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// Any string of the wire; bytes that are not UTF-8 are replaced, as nothing that we wrote has any.
+/// Any string. Bytes that are not UTF-8 are replaced: Postdate writes none.
 pub(super) fn text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(match String::from_utf8(bytes) {
@@ -363,28 +343,31 @@ fn int(value: &Value) -> Option<i64> {
     }
 }
 
-pub(super) fn unexpected_reply(what: &str) -> Error {
+fn unexpected_reply(reply: &str) -> Error {
     Error::Unusable(format!(
-        "a script answered `{what}`, which it cannot: is this server really a Redis?"
+        "a script gave an unexpected reply (`{reply}`): check that this server is a Redis"
     ))
 }
 
 fn wrong_layout(meta: &str, version: &str) -> String {
-    let what = match version {
+    let ours = key::LAYOUT_VERSION;
+    let found = match version {
         "" => "no layout version".to_owned(),
-        super::key::LAYOUT_VERSION => "values that cannot be read".to_owned(),
+        version if version == ours => "values that cannot be read".to_owned(),
         other => format!("layout version `{other}`"),
     };
     format!(
-        "`{meta}` holds {what}, and this version of Postdate reads and writes layout {}: let the version that wrote it deliver what \
-         waits there, or erase the shard, whose messages are then read again from the source as far as it retains them",
-        super::key::LAYOUT_VERSION
+        "`{meta}` holds {found}, and this version of Postdate reads and writes layout {ours}: \
+         let the version that wrote it deliver the waiting messages, or erase the shard \
+         (`postdate reset`); its messages are then read again from the source, as far as the \
+         source retains them"
     )
 }
 
 fn wrong_type(keys: &str) -> String {
     format!(
-        "{keys} was overwritten with a value of another type: look who writes to this Redis, then erase the shard, whose messages are \
-             then read again from the source as far as it retains them"
+        "{keys} was overwritten with a value of another type: find the client that writes to this \
+         Redis, then erase the shard (`postdate reset`); its messages are then read again from \
+         the source, as far as the source retains them"
     )
 }

@@ -1,14 +1,12 @@
-//! The scripts of `lua/` and the calls of them: which keys and arguments each takes, in the order that its head lists them. What the
-//! replies mean is `reply`'s affair.
+//! The scripts of `lua/`, and calls of them: keys and arguments in the order of the head of each
+//! script. `reply` reads what they answer.
 
 use super::codec;
-use super::key::{self, Key, Keys};
+use super::key::{self, Key, Keyspace};
 use crate::limit;
-use crate::model::{Lease, Progress, Slice, WorkerId};
+use crate::model::{Lease, Progress, ShardId, Slice, WorkerId};
 use crate::run::{Run, RunName};
-use crate::store::{
-    Advance, Append, IdChangeKind, NewShard, OutcomeCounts, Quarantine, ReplaceRuns, Tail,
-};
+use crate::store::{Advance, Append, IdChangeKind, NewShard, Quarantine, ReplaceRuns, Tail};
 use redis::{Cmd, ToRedisArgs};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -33,58 +31,33 @@ pub(super) enum Script {
     RenameForeign,
 }
 
+/// The text of each script, in the order of [`Script`].
+#[rustfmt::skip]
 const SCRIPTS: [(Script, &str); 14] = [
-    (
-        Script::OpenShard,
-        include_str!("../../../lua/open_shard.lua"),
-    ),
+    (Script::OpenShard, include_str!("../../../lua/open_shard.lua")),
     (Script::Append, include_str!("../../../lua/append.lua")),
-    (
-        Script::AcquireLease,
-        include_str!("../../../lua/acquire_lease.lua"),
-    ),
-    (
-        Script::RenewLease,
-        include_str!("../../../lua/renew_lease.lua"),
-    ),
-    (
-        Script::ReleaseLease,
-        include_str!("../../../lua/release_lease.lua"),
-    ),
+    (Script::AcquireLease, include_str!("../../../lua/acquire_lease.lua")),
+    (Script::RenewLease, include_str!("../../../lua/renew_lease.lua")),
+    (Script::ReleaseLease, include_str!("../../../lua/release_lease.lua")),
     (Script::Advance, include_str!("../../../lua/advance.lua")),
-    (
-        Script::Quarantine,
-        include_str!("../../../lua/quarantine.lua"),
-    ),
-    (
-        Script::ReplaceRuns,
-        include_str!("../../../lua/rewrite.lua"),
-    ),
+    (Script::Quarantine, include_str!("../../../lua/quarantine.lua")),
+    (Script::ReplaceRuns, include_str!("../../../lua/replace_runs.lua")),
     (Script::State, include_str!("../../../lua/state.lua")),
     (Script::Tail, include_str!("../../../lua/tail.lua")),
-    (
-        Script::HeartbeatWorker,
-        include_str!("../../../lua/enrol.lua"),
-    ),
-    (
-        Script::RemoveWorker,
-        include_str!("../../../lua/resign.lua"),
-    ),
+    (Script::HeartbeatWorker, include_str!("../../../lua/heartbeat_worker.lua")),
+    (Script::RemoveWorker, include_str!("../../../lua/remove_worker.lua")),
     (Script::Erase, include_str!("../../../lua/erase.lua")),
-    (
-        Script::RenameForeign,
-        include_str!("../../../lua/set_aside.lua"),
-    ),
+    (Script::RenameForeign, include_str!("../../../lua/rename_foreign.lua")),
 ];
 
 const INCLUDES: &str = concat!(
     include_str!("../../../lua/include/shard.lua"),
     include_str!("../../../lua/include/slice.lua"),
     include_str!("../../../lua/include/ledger.lua"),
-    include_str!("../../../lua/include/history.lua")
+    include_str!("../../../lua/include/lineage.lua")
 );
 
-/// A script as the server gets it, and the hash that it is called by.
+/// A script with its includes, and the hash that calls it.
 struct Source {
     text: String,
     hash: String,
@@ -92,7 +65,7 @@ struct Source {
 
 static SOURCES: LazyLock<[Source; SCRIPTS.len()]> = LazyLock::new(|| {
     SCRIPTS.map(|(_, script)| {
-        // The shebang has to stay the first line.
+        // The shebang must stay the first line.
         let (shebang, body) = script
             .split_once('\n')
             .expect("a script has more than one line");
@@ -107,7 +80,7 @@ impl Script {
         &SOURCES[self as usize]
     }
 
-    /// The command that makes the server know the script.
+    /// The command that loads the script into the cache of the server.
     pub(super) fn load(self) -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(&self.source().text);
@@ -115,25 +88,27 @@ impl Script {
     }
 }
 
-/// A slice's index or pool, and the type that it should be of.
+/// The index or the pool of a slice, and the Redis type that it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SliceKey {
     pub(super) name: String,
     pub(super) expected_type: &'static str,
 }
 
-/// One call of a script for one shard.
+/// One call of a script.
 pub(super) struct Call {
     pub(super) script: Script,
     pub(super) command: Cmd,
-    /// What `KEYS` holds, to name the one that a reply complains of.
+    /// All `KEYS`, because a reply names a key by its number.
     pub(super) keys: Vec<String>,
-    /// How many of the keys are the shard's own; the rest are slices.
-    shard_key_count: usize,
+    /// Number of keys that belong to the shard itself. The rest belong to slices.
+    fixed_keys: usize,
+    /// Number in `KEYS`, counted from 1, of the index of each slice.
+    slice_numbers: BTreeMap<Slice, usize>,
 }
 
 impl Call {
-    fn new(script: Script, fixed: usize, keys: Vec<String>) -> Self {
+    fn new(script: Script, keys: Vec<String>) -> Self {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(&script.source().hash)
@@ -142,9 +117,49 @@ impl Call {
         Self {
             script,
             command,
+            fixed_keys: keys.len(),
             keys,
-            shard_key_count: fixed,
+            slice_numbers: BTreeMap::new(),
         }
+    }
+
+    /// A call whose first argument is the layout version.
+    fn on_shard<const N: usize>(
+        script: Script,
+        keyspace: &Keyspace,
+        shard: &ShardId,
+        keys: [Key<'_>; N],
+    ) -> Self {
+        let mut call = Self::new(script, keyspace.shard_keys(shard).names(keys));
+        call.arg(key::LAYOUT_VERSION);
+        call
+    }
+
+    /// Like [`Call::on_shard`], followed by index and pool of each slice.
+    fn on_slices<const N: usize>(
+        script: Script,
+        keyspace: &Keyspace,
+        shard: &ShardId,
+        keys: [Key<'_>; N],
+        slices: impl Iterator<Item = Slice>,
+    ) -> Self {
+        let shard_keys = keyspace.shard_keys(shard);
+        let mut names = shard_keys.names(keys);
+        let mut slice_numbers = BTreeMap::new();
+        for slice in slices {
+            slice_numbers.entry(slice).or_insert_with(|| {
+                names.push(shard_keys.slice(slice));
+                names.push(shard_keys.pool(slice));
+                names.len() - 1
+            });
+        }
+        let mut call = Self {
+            fixed_keys: N,
+            slice_numbers,
+            ..Self::new(script, names)
+        };
+        call.arg(key::LAYOUT_VERSION);
+        call
     }
 
     fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
@@ -152,36 +167,41 @@ impl Call {
         self
     }
 
-    pub(super) fn open(keys: &Keys, birth: &NewShard) -> Self {
-        let all = [
-            Key::Meta,
-            Key::Counts,
-            Key::Tail,
-            Key::Ids,
-            Key::Cancelled,
-            Key::Quarantine,
-        ];
-        let mut call = Self::new(Script::OpenShard, all.len(), keys.names(all));
-        call.arg(key::LAYOUT_VERSION)
-            .arg(&*birth.identity.0)
-            .arg(codec::watermark_hex(birth.watermark))
-            .arg(birth.delivered.to_hex());
+    /// The four arguments that name a run.
+    fn run_name_args(&mut self, slice: Slice, name: &RunName) -> &mut Self {
+        self.arg(self.slice_numbers[&slice])
+            .arg(slice.to_string())
+            .arg(codec::index_member(name))
+            .arg(name.count())
+    }
+
+    /// The six arguments that add a run.
+    fn new_run_args(&mut self, run: &Run) {
+        self.run_name_args(run.slice, &run.name)
+            .arg(codec::due_score(run.summary.least_due()))
+            .arg(&*run.bytes);
+    }
+
+    pub(super) fn open(keyspace: &Keyspace, new: &NewShard) -> Self {
+        let mut call = Self::on_shard(Script::OpenShard, keyspace, &new.shard, Key::OF_EVERY_SHARD);
+        call.arg(&*new.identity.0)
+            .arg(codec::watermark_hex(new.watermark))
+            .arg(new.delivered.to_hex());
         call
     }
 
-    pub(super) fn append(keys: &Keys, append: &Append) -> Self {
-        let fixed = [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::with_slices(
+    pub(super) fn append(keyspace: &Keyspace, append: &Append) -> Self {
+        let mut call = Self::on_slices(
             Script::Append,
-            keys,
-            fixed,
+            keyspace,
+            &append.shard,
+            [Key::Meta, Key::Counts, Key::Tail, Key::Ids, Key::Cancelled],
             append.runs.iter().map(|run| run.slice),
         );
-        call.arg(key::LAYOUT_VERSION)
-            .arg(codec::watermark_hex(append.from))
-            .arg(codec::watermark_hex(append.to));
-        call.arg(codec::epoch_text(append.epoch))
-            .arg(limit::TAIL_BATCHES_MAX)
+        call.arg(codec::watermark_hex(append.from))
+            .arg(codec::watermark_hex(append.to))
+            .arg(codec::epoch_text(append.epoch))
+            .arg(limit::TAIL_RUNS_MAX)
             .arg(append.changes.len());
         for change in &append.changes {
             let place = match change.kind {
@@ -190,71 +210,56 @@ impl Call {
             };
             call.arg(&*change.id).arg(place);
         }
-        append
-            .runs
-            .iter()
-            .for_each(|run| call.new_run_args(&at, run));
+        for run in &append.runs {
+            call.new_run_args(run);
+        }
         call
     }
 
-    pub(super) fn acquire(keys: &Keys, lease: &Lease, length: Duration) -> Self {
-        let mut call = Self::new(
-            Script::AcquireLease,
-            2,
-            keys.names([Key::Meta, Key::Counts]),
-        );
-        call.arg(key::LAYOUT_VERSION)
-            .arg(lease.token.to_string())
-            .arg(millis(length));
+    pub(super) fn acquire(keyspace: &Keyspace, lease: &Lease, length: Duration) -> Self {
+        let keys = [Key::Meta, Key::Counts];
+        let mut call = Self::on_shard(Script::AcquireLease, keyspace, &lease.shard, keys);
+        call.arg(lease.token.to_string()).arg(millis(length));
         call
     }
 
-    pub(super) fn renew(keys: &Keys, lease: &Lease, length: Duration) -> Self {
-        let mut call = Self::new(Script::RenewLease, 1, keys.names([Key::Meta]));
-        call.arg(key::LAYOUT_VERSION)
-            .arg(lease.token.to_string())
-            .arg(millis(length));
+    pub(super) fn renew(keyspace: &Keyspace, lease: &Lease, length: Duration) -> Self {
+        let mut call = Self::on_shard(Script::RenewLease, keyspace, &lease.shard, [Key::Meta]);
+        call.arg(lease.token.to_string()).arg(millis(length));
         call
     }
 
-    pub(super) fn release(keys: &Keys, lease: &Lease) -> Self {
-        let mut call = Self::new(Script::ReleaseLease, 1, keys.names([Key::Meta]));
-        call.arg(key::LAYOUT_VERSION).arg(lease.token.to_string());
+    pub(super) fn release(keyspace: &Keyspace, lease: &Lease) -> Self {
+        let mut call = Self::on_shard(Script::ReleaseLease, keyspace, &lease.shard, [Key::Meta]);
+        call.arg(lease.token.to_string());
         call
     }
 
-    pub(super) fn advance(keys: &Keys, advance: &Advance) -> Self {
-        let fixed = [Key::Meta, Key::Counts, Key::Ids, Key::Cancelled];
-        let (at, mut call) = Self::with_slices(
+    pub(super) fn advance(keyspace: &Keyspace, advance: &Advance) -> Self {
+        let mut call = Self::on_slices(
             Script::Advance,
-            keys,
-            fixed,
+            keyspace,
+            &advance.lease.shard,
+            [Key::Meta, Key::Counts, Key::Ids, Key::Cancelled],
             advance.deletes.iter().map(|(slice, _)| *slice),
         );
-        let due = advance
+        let claim_due = advance
             .claim
             .map_or(0, |claim| claim.cursor.due.as_millis());
-        call.arg(key::LAYOUT_VERSION)
-            .arg(advance.lease.token.to_string())
+        call.arg(advance.lease.token.to_string())
             .arg(optional_hex(advance.delivered))
-            .arg(optional_hex(advance.claim));
-        call.arg(due)
+            .arg(optional_hex(advance.claim))
+            .arg(claim_due)
             .arg(millis(advance.clock_skew_max))
             .arg(limit::CANCELLED_REMOVALS_MAX)
-            .arg(advance.deletes.len());
-        let OutcomeCounts {
-            delivered,
-            cancelled,
-            dead_lettered,
-            retried: sent_back,
-        } = advance.outcomes;
-        call.arg(advance.delivered_before.to_hex())
-            .arg(delivered)
-            .arg(cancelled)
-            .arg(dead_lettered)
-            .arg(sent_back);
+            .arg(advance.deletes.len())
+            .arg(advance.delivered_before.to_hex())
+            .arg(advance.outcomes.delivered)
+            .arg(advance.outcomes.cancelled)
+            .arg(advance.outcomes.dead_lettered)
+            .arg(advance.outcomes.retried);
         for (slice, name) in &advance.deletes {
-            call.run_name_args(&at, *slice, name);
+            call.run_name_args(*slice, name);
         }
         for (id, place) in &advance.delivered_ids {
             call.arg(&**id).arg(place.to_hex());
@@ -262,155 +267,113 @@ impl Call {
         call
     }
 
-    pub(super) fn quarantine(keys: &Keys, quarantine: &Quarantine) -> Self {
-        let fixed = [Key::Meta, Key::Counts, Key::Quarantine];
-        let (at, mut call) = Self::with_slices(
+    pub(super) fn quarantine(keyspace: &Keyspace, quarantine: &Quarantine) -> Self {
+        let mut call = Self::on_slices(
             Script::Quarantine,
-            keys,
-            fixed,
+            keyspace,
+            &quarantine.lease.shard,
+            [Key::Meta, Key::Counts, Key::Quarantine],
             quarantine.runs.iter().map(|(slice, _)| *slice),
         );
-        call.arg(key::LAYOUT_VERSION)
-            .arg(quarantine.lease.token.to_string());
+        call.arg(quarantine.lease.token.to_string());
         for (slice, name) in &quarantine.runs {
-            call.run_name_args(&at, *slice, name);
+            call.run_name_args(*slice, name);
         }
         call
     }
 
-    pub(super) fn replace_runs(keys: &Keys, rewrite: &ReplaceRuns) -> Self {
-        let slices = rewrite
-            .inputs
-            .iter()
-            .map(|(slice, _)| *slice)
-            .chain(rewrite.outputs.iter().map(|run| run.slice));
-        let (at, mut call) =
-            Self::with_slices(Script::ReplaceRuns, keys, [Key::Meta, Key::Counts], slices);
-        call.arg(key::LAYOUT_VERSION)
-            .arg(rewrite.lease.token.to_string())
-            .arg(rewrite.known_replacements)
-            .arg(rewrite.inputs.len());
-        for (slice, name) in &rewrite.inputs {
-            call.run_name_args(&at, *slice, name);
+    pub(super) fn replace_runs(keyspace: &Keyspace, request: &ReplaceRuns) -> Self {
+        let inputs = request.inputs.iter().map(|(slice, _)| *slice);
+        let outputs = request.outputs.iter().map(|run| run.slice);
+        let mut call = Self::on_slices(
+            Script::ReplaceRuns,
+            keyspace,
+            &request.lease.shard,
+            [Key::Meta, Key::Counts],
+            inputs.chain(outputs),
+        );
+        call.arg(request.lease.token.to_string())
+            .arg(request.known_replacements)
+            .arg(request.inputs.len());
+        for (slice, name) in &request.inputs {
+            call.run_name_args(*slice, name);
         }
-        rewrite
-            .outputs
-            .iter()
-            .for_each(|run| call.new_run_args(&at, run));
+        for run in &request.outputs {
+            call.new_run_args(run);
+        }
         call
     }
 
-    pub(super) fn state(keys: &Keys) -> Self {
-        let mut call = Self::new(Script::State, 2, keys.names([Key::Meta, Key::Counts]));
-        call.arg(key::LAYOUT_VERSION);
-        call
+    pub(super) fn state(keyspace: &Keyspace, shard: &ShardId) -> Self {
+        Self::on_shard(Script::State, keyspace, shard, [Key::Meta, Key::Counts])
     }
 
-    pub(super) fn tail(keys: &Keys, tail: &Tail) -> Self {
-        let mut call = Self::new(Script::Tail, 2, keys.names([Key::Meta, Key::Tail]));
-        call.arg(key::LAYOUT_VERSION)
-            .arg(codec::watermark_hex(tail.after))
+    pub(super) fn tail(keyspace: &Keyspace, tail: &Tail) -> Self {
+        let keys = [Key::Meta, Key::Tail];
+        let mut call = Self::on_shard(Script::Tail, keyspace, &tail.shard, keys);
+        call.arg(codec::watermark_hex(tail.after))
             .arg(tail.limit.min(limit::REQUESTED_RUNS_MAX));
         call
     }
 
-    /// The roll is a zset as a slice's index is, and so is set aside like one if somebody overwrote it.
-    pub(super) fn heartbeat_worker(workers: String, worker: WorkerId, length: Duration) -> Self {
-        let mut call = Self::new(Script::HeartbeatWorker, 0, vec![workers]);
+    pub(super) fn heartbeat_worker(
+        keyspace: &Keyspace,
+        worker: WorkerId,
+        length: Duration,
+    ) -> Self {
+        let mut call = Self::on_workers(Script::HeartbeatWorker, keyspace);
         call.arg(worker.to_string()).arg(millis(length));
         call
     }
 
-    pub(super) fn remove_worker(workers: String, worker: WorkerId) -> Self {
-        let mut call = Self::new(Script::RemoveWorker, 0, vec![workers]);
+    pub(super) fn remove_worker(keyspace: &Keyspace, worker: WorkerId) -> Self {
+        let mut call = Self::on_workers(Script::RemoveWorker, keyspace);
         call.arg(worker.to_string());
         call
     }
 
-    /// `fields`: what `counts` held when it was looked at.
-    pub(super) fn erase(keys: &Keys, fields: &[String]) -> Self {
-        let mut names = keys.names([
-            Key::Meta,
-            Key::Counts,
-            Key::Tail,
-            Key::Ids,
-            Key::Cancelled,
-            Key::Quarantine,
-        ]);
+    /// The workers key is a zset like the index of a slice. With no fixed key it is treated like
+    /// one: a foreign value is renamed.
+    fn on_workers(script: Script, keyspace: &Keyspace) -> Self {
+        Self {
+            fixed_keys: 0,
+            ..Self::new(script, vec![keyspace.workers_key()])
+        }
+    }
+
+    /// `fields`: the fields of `counts` when it was read.
+    pub(super) fn erase(keyspace: &Keyspace, shard: &ShardId, fields: &[String]) -> Self {
+        let keys = keyspace.shard_keys(shard);
+        let mut names = keys.names(Key::OF_EVERY_SHARD);
         for field in fields {
             names.extend(keys.names([Key::Slice(field), Key::Pool(field)]));
         }
-        names.extend(
-            names
-                .iter()
-                .map(|name| key::foreign_key(name))
-                .collect::<Vec<_>>(),
-        );
-        let mut call = Self::new(Script::Erase, names.len(), names);
+        let foreign: Vec<String> = names.iter().map(|name| key::foreign_key(name)).collect();
+        names.extend(foreign);
+        let mut call = Self::new(Script::Erase, names);
         call.arg(fields);
         call
     }
 
     pub(super) fn rename_foreign(key: &SliceKey) -> Self {
-        let mut call = Self::new(
-            Script::RenameForeign,
-            2,
-            vec![key.name.clone(), key::foreign_key(&key.name)],
-        );
+        let keys = vec![key.name.clone(), key::foreign_key(&key.name)];
+        let mut call = Self::new(Script::RenameForeign, keys);
         call.arg(key.expected_type);
         call
     }
 
-    /// The key that a reply complains of by its number in KEYS, if it is a slice's.
+    /// The slice key with this number in `KEYS`; `None` if it is a key of the shard itself.
     pub(super) fn slice_key(&self, number: usize) -> Option<SliceKey> {
-        let at = number.checked_sub(1 + self.shard_key_count)?;
+        let position = number.checked_sub(1 + self.fixed_keys)?;
+        let is_index = position.is_multiple_of(2);
         Some(SliceKey {
             name: self.keys[number - 1].clone(),
-            expected_type: if at.is_multiple_of(2) {
-                key::SLICE_TYPE
+            expected_type: if is_index {
+                key::INDEX_TYPE
             } else {
                 key::POOL_TYPE
             },
         })
-    }
-
-    /// A call whose keys go on with two for each slice; answers also where in KEYS, counted from 1, each slice's index stands.
-    fn with_slices<const N: usize>(
-        script: Script,
-        keys: &Keys,
-        fixed: [Key<'_>; N],
-        slices: impl Iterator<Item = Slice>,
-    ) -> (BTreeMap<Slice, usize>, Self) {
-        let mut names = keys.names(fixed);
-        let mut at = BTreeMap::new();
-        for slice in slices {
-            at.entry(slice).or_insert_with(|| {
-                names.push(keys.slice(slice));
-                names.push(keys.pool(slice));
-                names.len() - 1
-            });
-        }
-        (at, Self::new(script, N, names))
-    }
-
-    /// The four arguments that name a run.
-    fn run_name_args(
-        &mut self,
-        at: &BTreeMap<Slice, usize>,
-        slice: Slice,
-        name: &RunName,
-    ) -> &mut Self {
-        self.arg(at[&slice])
-            .arg(slice.to_string())
-            .arg(codec::index_member(name))
-            .arg(name.count())
-    }
-
-    /// The six arguments that bring a run.
-    fn new_run_args(&mut self, at: &BTreeMap<Slice, usize>, run: &Run) {
-        self.run_name_args(at, run.slice, &run.name)
-            .arg(codec::due_score(run.summary.least_due()))
-            .arg(&*run.bytes);
     }
 }
 
@@ -418,8 +381,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn optional_hex(claim: Option<Progress>) -> String {
-    claim.map_or_else(String::new, Progress::to_hex)
+fn optional_hex(position: Option<Progress>) -> String {
+    position.map_or_else(String::new, Progress::to_hex)
 }
 
 #[cfg(test)]
@@ -427,26 +390,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_script_stands_at_its_own_place() {
+    fn scripts_are_listed_in_the_order_of_the_enum() {
         for (at, (script, _)) in SCRIPTS.iter().enumerate() {
             assert_eq!(*script as usize, at);
         }
     }
 
     #[test]
-    fn only_what_brings_bytes_is_refused_on_a_full_server() {
+    fn a_full_server_refuses_only_scripts_that_add_data() {
         for (script, text) in SCRIPTS {
-            let wanted = match script {
+            let expected = match script {
                 Script::OpenShard | Script::Append | Script::ReplaceRuns => "#!lua",
                 Script::State | Script::Tail => "#!lua flags=no-writes",
                 _ => "#!lua flags=allow-oom",
             };
-            assert_eq!(text.lines().next(), Some(wanted), "{script:?}");
-            assert_eq!(
-                script.source().text.lines().next(),
-                Some(wanted),
-                "{script:?}"
-            );
+            assert_eq!(text.lines().next(), Some(expected), "{script:?}");
+            let loaded = script.source().text.lines().next();
+            assert_eq!(loaded, Some(expected), "{script:?}");
         }
     }
 }

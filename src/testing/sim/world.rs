@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::model::{
     CommitMetadata, LeaseToken, Offset, Partition, Progress, Reason, ShardId, Timestamp,
 };
-use crate::store::{Balance, Store};
+use crate::store::{Balance, ShardStore};
 use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::sim::compaction_trace::CompactionTrace;
 use crate::testing::sim::faults::nats::Streams;

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::WallClock;
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::run::{Run, RunName};
-use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, StoreQuery};
+use crate::store::{AppendEpoch, IdChange, IdChangeKind, Lineage, Store, StoreQuery};
 use crate::testing::store::contract::builders::{
     advance, append_at, lease, list_everything, new_shard, shard,
 };

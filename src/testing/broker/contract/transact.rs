@@ -451,7 +451,7 @@ async fn many_names_keep_their_order_side_by_side(world: &dyn BrokerUnderTest) {
                         number,
                         (&topic, Some(number as i32)),
                         &text,
-                        round * 2_000 + super::payload_number(&text)
+                        round * 2_000 + payload_number(&text)
                     ),
                     SendResult::Accepted
                 );

@@ -3,7 +3,7 @@
 //! arrive twice, whatever happens.
 
 use crate::model::{Offset, Partition, ShardId};
-use crate::store::Store;
+use crate::store::{ShardStore, StoreAdmin};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::world::{DEAD, GROUP, ROUTE, SOURCE, TARGET, World};
 use rand::RngExt;

@@ -2,9 +2,9 @@
 
 use crate::model::{Lease, ShardId, WorkerId};
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, List, Listed, LiveWorker,
-    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardPosition, Store,
-    StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Error, Fetch, LeaseStore, List, Listed,
+    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    ShardPosition, ShardStore, StoreAdmin, StoredShard, Tail, Tailed,
 };
 use crate::testing::sim::mutants::tail_by_run_count::TailByRunCount;
 use crate::testing::sim::process_control::ProcessControl;
@@ -74,7 +74,7 @@ impl SlowStore {
 }
 
 #[async_trait(?Send)]
-impl Store for SlowStore {
+impl ShardStore for SlowStore {
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         let opened = self.slowly(self.store.open(births)).await?;
         for (birth, _) in births
@@ -110,50 +110,6 @@ impl Store for SlowStore {
 
     async fn positions(&self, shards: &[ShardId]) -> Result<Vec<Option<ShardPosition>>, Error> {
         self.slowly(self.store.positions(shards)).await
-    }
-
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        leases
-            .iter()
-            .for_each(|lease| self.world.record_token(lease.token, self.member.number));
-        if fault!(TailByRunCount) {
-            for lease in leases {
-                self.numbering.begin(&self.store, &lease.shard).await?;
-            }
-        }
-        let asked = Instant::now();
-        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
-        for (lease, _) in leases
-            .iter()
-            .zip(&acquired)
-            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
-        {
-            self.note(&format!("takes {}", lease.shard));
-            self.member.leases.granted(lease, asked + length);
-        }
-        Ok(acquired)
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let asked = Instant::now();
-        let renewed = self.slowly(self.store.renew(leases, length)).await?;
-        for (lease, renewed) in leases.iter().zip(&renewed) {
-            if matches!(renewed, Renewed::Renewed { .. }) {
-                self.member.leases.renewed(lease, asked + length);
-            } else {
-                self.note(&format!("learns that it has lost {}", lease.shard));
-                self.member.leases.lost(lease);
-            }
-        }
-        Ok(renewed)
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        for lease in leases {
-            self.note(&format!("gives {} back", lease.shard));
-            self.member.leases.released(lease);
-        }
-        self.slowly(self.store.release(leases)).await
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -216,7 +172,57 @@ impl Store for SlowStore {
         }
         Ok(outcomes)
     }
+}
 
+#[async_trait(?Send)]
+impl LeaseStore for SlowStore {
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        leases
+            .iter()
+            .for_each(|lease| self.world.record_token(lease.token, self.member.number));
+        if fault!(TailByRunCount) {
+            for lease in leases {
+                self.numbering.begin(&self.store, &lease.shard).await?;
+            }
+        }
+        let asked = Instant::now();
+        let acquired = self.slowly(self.store.acquire(leases, length)).await?;
+        for (lease, _) in leases
+            .iter()
+            .zip(&acquired)
+            .filter(|(_, acquired)| matches!(acquired, Acquired::Granted { .. }))
+        {
+            self.note(&format!("takes {}", lease.shard));
+            self.member.leases.granted(lease, asked + length);
+        }
+        Ok(acquired)
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let asked = Instant::now();
+        let renewed = self.slowly(self.store.renew(leases, length)).await?;
+        for (lease, renewed) in leases.iter().zip(&renewed) {
+            if matches!(renewed, Renewed::Renewed { .. }) {
+                self.member.leases.renewed(lease, asked + length);
+            } else {
+                self.note(&format!("learns that it has lost {}", lease.shard));
+                self.member.leases.lost(lease);
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        for lease in leases {
+            self.note(&format!("gives {} back", lease.shard));
+            self.member.leases.released(lease);
+        }
+        self.slowly(self.store.release(leases)).await
+    }
+}
+
+#[async_trait(?Send)]
+impl Membership for SlowStore {
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
@@ -229,7 +235,10 @@ impl Store for SlowStore {
     async fn remove_worker(&self, worker: WorkerId) -> Result<(), Error> {
         self.slowly(self.store.remove_worker(worker)).await
     }
+}
 
+#[async_trait(?Send)]
+impl StoreAdmin for SlowStore {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         self.slowly(self.store.erase(shards)).await
     }

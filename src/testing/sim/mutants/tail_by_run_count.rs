@@ -3,7 +3,9 @@
 
 use crate::model::{ShardId, Timestamp, Watermark};
 use crate::run::RunName;
-use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, Store, Tail, TailRun, Tailed};
+use crate::store::{
+    Error, Fetch, Lineage, List, Listed, RunEntry, ShardStore, Tail, TailRun, Tailed,
+};
 use crate::testing::store::memory::MemoryStore;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,7 +10,7 @@ use crate::model::{
 use crate::run::{Run, RunName};
 use crate::store::{
     Acquired, Advance, Advanced, Append, AppendEpoch, Fetch, IdChange, IdChangeKind, Lineage, List,
-    Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns, Store, Tail,
+    Listed, NewShard, OutcomeCounts, Quarantine, Renewed, ReplaceRuns, ShardStore, Store, Tail,
 };
 use crate::testing::store::memory::MemoryStore;
 use async_trait::async_trait;

@@ -144,7 +144,7 @@ pub(super) async fn a_run_that_was_deleted_stays_in_the_tail_without_bytes(t: &F
 
 pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Fixture<'_>) {
     t.create_shard(0).await;
-    let max = limit::TAIL_BATCHES_MAX as u64;
+    let max = limit::TAIL_RUNS_MAX as u64;
     let (first, second, third) = (runs(0, 2), runs(2, max - 1), runs(max + 1, 1));
     t.append_runs(0, 2, &all(&first)).await;
     assert_eq!(t.tail_runs(0, Timestamp::AT_ONCE, 9).await.1, 2);

@@ -8,11 +8,11 @@ mod shard;
 
 use crate::clock::Clock;
 use crate::model::{Cursor, Lease, LeaseToken, ShardId, WorkerId};
-use crate::store::live_workers::LiveWorkers;
+use crate::store::rules::LiveWorkers;
 use crate::store::{
-    Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, List, Listed, LiveWorker,
-    NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced, ShardContents, ShardPosition,
-    Store, StoreQuery, StoredShard, Tail, Tailed,
+    Acquired, Advance, Advanced, Append, Appended, Balance, Error, Fetch, LeaseStore, List, Listed,
+    LiveWorker, Membership, NewShard, Opened, Quarantine, Renewed, ReplaceRuns, Replaced,
+    ShardContents, ShardPosition, ShardStore, StoreAdmin, StoreQuery, StoredShard, Tail, Tailed,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -158,7 +158,7 @@ impl MemoryStore {
 }
 
 #[async_trait(?Send)]
-impl Store for MemoryStore {
+impl ShardStore for MemoryStore {
     async fn open(&self, births: &[NewShard]) -> Result<Vec<Opened>, Error> {
         self.yield_as_network().await?;
         self.check_space()?;
@@ -205,35 +205,6 @@ impl Store for MemoryStore {
             |_, shard| shard.map(|shard| shard.glance()),
         )
         .await
-    }
-
-    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
-            shard.map_or(Acquired::Unknown, |shard| {
-                shard.acquire(lease.token, length, self.inner.clock.now())
-            })
-        };
-        self.answer_each(leases, |lease| &lease.shard, answer).await
-    }
-
-    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
-        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
-            shard.map_or(Renewed::Unknown, |shard| {
-                shard.renew(lease.token, length, self.inner.clock.now())
-            })
-        };
-        self.answer_each(leases, |lease| &lease.shard, answer).await
-    }
-
-    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
-        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
-            shard
-                .into_iter()
-                .for_each(|shard| shard.release(lease.token))
-        };
-        self.answer_each(leases, |lease| &lease.shard, answer)
-            .await
-            .map(drop)
     }
 
     async fn list(&self, requests: &[List]) -> Result<Vec<Listed>, Error> {
@@ -295,7 +266,42 @@ impl Store for MemoryStore {
         self.answer_each(requests, |request| &request.lease.shard, answer)
             .await
     }
+}
 
+#[async_trait(?Send)]
+impl LeaseStore for MemoryStore {
+    async fn acquire(&self, leases: &[Lease], length: Duration) -> Result<Vec<Acquired>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Acquired::Unknown, |shard| {
+                shard.acquire(lease.token, length, self.inner.clock.now())
+            })
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn renew(&self, leases: &[Lease], length: Duration) -> Result<Vec<Renewed>, Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard.map_or(Renewed::Unknown, |shard| {
+                shard.renew(lease.token, length, self.inner.clock.now())
+            })
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Result<(), Error> {
+        let answer = |lease: &Lease, shard: Option<&mut MemoryShard>| {
+            shard
+                .into_iter()
+                .for_each(|shard| shard.release(lease.token))
+        };
+        self.answer_each(leases, |lease| &lease.shard, answer)
+            .await
+            .map(drop)
+    }
+}
+
+#[async_trait(?Send)]
+impl Membership for MemoryStore {
     async fn heartbeat_worker(
         &self,
         worker: WorkerId,
@@ -316,7 +322,10 @@ impl Store for MemoryStore {
         self.inner.workers.borrow_mut().remove(worker);
         self.yield_as_network().await
     }
+}
 
+#[async_trait(?Send)]
+impl StoreAdmin for MemoryStore {
     async fn erase(&self, shards: &[ShardId]) -> Result<(), Error> {
         self.yield_as_network().await?;
         for shard in shards {
@@ -368,7 +377,7 @@ mod tests {
     use crate::model::{
         Cursor, Offset, Partition, Progress, Slice, SourceIdentity, Timestamp, Watermark,
     };
-    use crate::store::{AppendEpoch, OutcomeCounts};
+    use crate::store::{AppendEpoch, OutcomeCounts, Store};
     use crate::testing::fault_injection::{self, InjectedFault};
     use crate::testing::store::contract::{self, StoreUnderTest, run_of};
 

@@ -3,7 +3,7 @@
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
 use crate::run::{Run, RunName};
-use crate::store::shard::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
+use crate::store::rules::{LeaseHolder, ShardCounts, ShardMeta, ShardTail};
 use crate::store::{
     Acquired, Advance, Advanced, Append, Appended, List, Listed, NewShard, Renewed, ReplaceRuns,
     Replaced, RunEntry, ShardContents, ShardPosition, StoredShard, Tail, Tailed,

@@ -1,18 +1,19 @@
-//! How much of a shard waits, by slice, and how much is set aside: index of slices, forecast, and lowest pending in O(slices).
+//! Counts of a shard, by slice and for the quarantine. They give the slices, the forecast and the
+//! lowest pending offset without reading a run.
 
-use super::ShardMeta;
+use super::{Forecast, ShardMeta};
 use crate::model::{Offset, Slice, Watermark};
 use crate::run::RunName;
-use crate::store::{Forecast, ShardContents, SliceCount, StoredShard};
+use crate::store::{ShardContents, SliceCount, StoredShard};
 use std::collections::BTreeMap;
 
-/// What a slice, or the quarantine, holds.
+/// Totals of the runs in one slice, or in the quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunTotals {
     pub(crate) runs: u64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// Least offset ever added: may be too low for what is left, never too high.
+    /// Least offset that was ever added. May be too low for the remaining runs, never too high.
     pub(crate) least_offset: Offset,
 }
 
@@ -38,7 +39,7 @@ impl RunTotals {
     }
 }
 
-/// The counts of one shard.
+/// The counts of one shard. An empty slice has no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardCounts {
     slices: BTreeMap<Slice, RunTotals>,
@@ -46,7 +47,7 @@ pub(crate) struct ShardCounts {
 }
 
 impl ShardCounts {
-    /// A run has come.
+    /// Counts a run that was added to a slice.
     pub(crate) fn add(&mut self, slice: Slice, name: &RunName, bytes: usize) {
         self.slices
             .entry(slice)
@@ -54,104 +55,107 @@ impl ShardCounts {
             .add(name, bytes);
     }
 
-    /// A run that was there has gone; the last one takes its slice along.
+    /// Counts a run that was removed from a slice. The caller checks that it was there.
     pub(crate) fn remove(&mut self, slice: Slice, name: &RunName, bytes: usize) {
-        let Some(count) = self.slices.get_mut(&slice) else {
+        let Some(totals) = self.slices.get_mut(&slice) else {
             return;
         };
-        count.remove(name, bytes);
-        if count.runs == 0 {
+        totals.remove(name, bytes);
+        if totals.runs == 0 {
             self.slices.remove(&slice);
         }
     }
 
-    /// A run was put into the quarantine.
+    /// Counts a run that was added to the quarantine.
     pub(crate) fn quarantine_run(&mut self, name: &RunName, bytes: usize) {
         self.quarantine
             .get_or_insert(RunTotals::EMPTY)
             .add(name, bytes);
     }
 
-    /// What a slice, or without one the quarantine, holds.
+    /// The totals of a slice, or of the quarantine if `slice` is `None`.
     pub(crate) fn get(&self, slice: Option<Slice>) -> Option<RunTotals> {
-        slice.map_or(self.quarantine, |slice| self.slices.get(&slice).copied())
-    }
-
-    /// Puts back what was counted before.
-    pub(crate) fn restore(&mut self, slice: Option<Slice>, count: RunTotals) {
         match slice {
-            Some(slice) => _ = self.slices.insert(slice, count),
-            None => self.quarantine = Some(count),
+            Some(slice) => self.slices.get(&slice).copied(),
+            None => self.quarantine,
         }
     }
 
-    /// Runs and bytes, of slices and quarantine together.
+    /// Restores totals that were read from disk.
+    pub(crate) fn restore(&mut self, slice: Option<Slice>, totals: RunTotals) {
+        match slice {
+            Some(slice) => _ = self.slices.insert(slice, totals),
+            None => self.quarantine = Some(totals),
+        }
+    }
+
+    /// Number and bytes of all runs, quarantine included.
     pub(crate) fn size(&self) -> (u64, u64) {
         self.slices
             .values()
             .chain(&self.quarantine)
-            .fold((0, 0), |(runs, bytes), count| {
-                (runs + count.runs, bytes + count.bytes)
+            .fold((0, 0), |(runs, bytes), totals| {
+                (runs + totals.runs, bytes + totals.bytes)
             })
     }
 
     pub(crate) fn contents(&self) -> ShardContents {
-        let slice = |(slice, count): (&Slice, &RunTotals)| SliceCount {
+        let slices = self.slices.iter().map(|(slice, totals)| SliceCount {
             slice: *slice,
-            messages: count.messages,
-            bytes: count.bytes,
-        };
+            messages: totals.messages,
+            bytes: totals.bytes,
+        });
         ShardContents {
-            slices: self.slices.iter().map(slice).collect(),
+            slices: slices.collect(),
             quarantined: self.quarantined(),
         }
     }
 
-    /// Whether there is no run but in quarantine.
+    /// Whether all slices are empty. The quarantine does not count.
     pub(crate) fn have_no_runs(&self) -> bool {
         self.slices.is_empty()
     }
 
     /// Messages in quarantine.
     pub(crate) fn quarantined(&self) -> u64 {
-        self.quarantine.map_or(0, |count| count.messages)
+        self.quarantine.map_or(0, |totals| totals.messages)
     }
 
-    /// Messages in runs.
+    /// Messages in slices.
     pub(crate) fn pending(&self) -> u64 {
-        self.slices.values().map(|count| count.messages).sum()
+        self.slices.values().map(|totals| totals.messages).sum()
     }
 
-    /// The state of a shard that stands at `positions`.
-    pub(crate) fn state(&self, positions: &ShardMeta) -> StoredShard {
+    /// The complete state of the shard with this meta data.
+    pub(crate) fn state(&self, meta: &ShardMeta) -> StoredShard {
         StoredShard {
-            identity: positions.identity.clone(),
-            watermark: positions.watermark,
-            claimed: positions.claimed,
-            delivered: positions.delivered,
-            lowest_pending: self.lowest_pending(positions.watermark),
+            identity: meta.identity.clone(),
+            watermark: meta.watermark,
+            claimed: meta.claimed,
+            delivered: meta.delivered,
+            lowest_pending: self.lowest_pending(meta.watermark),
             pending: self.pending(),
-            stored_bytes: self.slices.values().map(|count| count.bytes).sum(),
+            stored_bytes: self.slices.values().map(|totals| totals.bytes).sum(),
             quarantined: self.quarantined(),
             forecast: self.forecast(),
-            ledger: positions.ledger,
+            ledger: meta.ledger,
         }
     }
 
     fn forecast(&self) -> Forecast {
         let mut forecast = Forecast::default();
-        self.slices
-            .iter()
-            .for_each(|(slice, count)| forecast.add(*slice, count.messages));
+        for (slice, totals) in &self.slices {
+            forecast.add(*slice, totals.messages);
+        }
         forecast
     }
 
     fn lowest_pending(&self, watermark: Watermark) -> Offset {
-        let least = self
+        let least_offsets = self
             .slices
             .values()
             .chain(&self.quarantine)
-            .map(|count| count.least_offset);
-        least.fold(watermark.offset(), Offset::min)
+            .map(|totals| totals.least_offset);
+        least_offsets.fold(watermark.offset(), Offset::min)
     }
 }

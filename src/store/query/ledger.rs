@@ -1,20 +1,20 @@
-//! The ledgers, put together for a person: the document of `postdate ledger --json` and of `GET /ledger`. A field of it is never renamed,
-//! and none is taken away.
+//! The ledger report: the JSON of `postdate ledger --json` and `GET /ledger`. Fields are never
+//! renamed or removed.
 
-use super::report::{QueryContext, shards_of_route};
+use super::pending::{QueryContext, shards_of_route};
 use super::{Balance, StoreQuery};
 use crate::limit::QUERY_SHARDS_PER_CALL_MAX;
 use crate::model::{ShardId, Timestamp};
 use crate::store::Error;
 use serde::{Deserialize, Serialize};
 
-/// What became of the messages of each shard, and whether it adds up.
+/// The ledgers of all shards, and whether they add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LedgerReport {
     pub(crate) deployment: String,
     pub(crate) store: String,
     pub(crate) at_ms: i64,
-    /// Whether each shard's ledger adds up, as far as can be known.
+    /// Whether every ledger adds up, as far as it is certain.
     pub(crate) balances: bool,
     pub(crate) total: LedgerTotals,
     pub(crate) shards: Vec<ShardLedger>,
@@ -30,7 +30,7 @@ pub(crate) struct ShardLedger {
     pub(crate) sum: LedgerTotals,
 }
 
-/// Messages.
+/// Numbers of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LedgerTotals {
     pub(crate) accepted: u64,
@@ -38,34 +38,27 @@ pub(crate) struct LedgerTotals {
     pub(crate) cancelled: u64,
     pub(crate) dead_lettered: u64,
     pub(crate) quarantined: u64,
+    /// Retried: sent back to the source.
     pub(crate) sent_back: u64,
     pub(crate) pending: u64,
-    /// Accepted less all others.
+    /// Accepted minus all other counts.
     pub(crate) difference: i64,
-    /// A loss of the store, or of a lease, was not made up for yet: the difference says nothing.
+    /// The store or a timer lost outcomes. The difference means nothing until the shard is empty.
     pub(crate) unsure: bool,
 }
 
 impl LedgerTotals {
     fn of(balance: &Balance) -> Self {
-        let Balance {
-            accepted,
-            outcomes: settled,
-            quarantined,
-            pending,
-            difference,
-            is_uncertain: is_unsure,
-        } = *balance;
         Self {
-            accepted,
-            delivered: settled.delivered,
-            cancelled: settled.cancelled,
-            dead_lettered: settled.dead_lettered,
-            quarantined,
-            sent_back: settled.retried,
-            pending,
-            difference,
-            unsure: is_unsure,
+            accepted: balance.accepted,
+            delivered: balance.outcomes.delivered,
+            cancelled: balance.outcomes.cancelled,
+            dead_lettered: balance.outcomes.dead_lettered,
+            quarantined: balance.quarantined,
+            sent_back: balance.outcomes.retried,
+            pending: balance.pending,
+            difference: balance.difference,
+            unsure: balance.is_uncertain,
         }
     }
 
@@ -82,51 +75,39 @@ impl LedgerTotals {
     }
 }
 
-/// Asks for the ledgers of one route or of all.
+/// Reads the ledgers of one route, or of all routes.
 pub(crate) async fn ledger_report(
-    survey: &dyn StoreQuery,
-    known: &QueryContext,
+    query: &dyn StoreQuery,
+    context: &QueryContext,
     route: Option<&str>,
     now: Timestamp,
 ) -> Result<LedgerReport, Error> {
-    let QueryContext {
-        deployment, store, ..
-    } = known.clone();
-    let mut sheet = LedgerReport {
-        deployment,
-        store,
+    let mut report = LedgerReport {
+        deployment: context.deployment.clone(),
+        store: context.store.clone(),
         at_ms: now.as_millis(),
         balances: true,
         ..LedgerReport::default()
     };
-    for some in shards_of_route(survey, route)
-        .await?
-        .chunks(QUERY_SHARDS_PER_CALL_MAX)
-    {
-        let balances = some.iter().zip(survey.balances(some).await?);
-        // A shard that was erased meanwhile has none.
-        sheet
-            .shards
-            .extend(balances.filter_map(|(shard, balance)| Some(shard_ledger(shard, &balance?))));
+    let shards = shards_of_route(query, route).await?;
+    for shards in shards.chunks(QUERY_SHARDS_PER_CALL_MAX) {
+        for (shard, balance) in shards.iter().zip(query.balances(shards).await?) {
+            // A shard that was erased meanwhile has no balance.
+            let Some(balance) = balance else { continue };
+            let ledger = shard_ledger(shard, &balance);
+            report.total.add(ledger.sum);
+            report.balances &= ledger.balances;
+            report.shards.push(ledger);
+        }
     }
-    sheet
-        .shards
-        .iter()
-        .for_each(|line| sheet.total.add(line.sum));
-    sheet.balances = sheet.shards.iter().all(|line| line.balances);
-    Ok(sheet)
+    Ok(report)
 }
 
 fn shard_ledger(shard: &ShardId, balance: &Balance) -> ShardLedger {
-    let (route, topic, partition) = (
-        shard.route.to_string(),
-        shard.partition.topic.to_string(),
-        shard.partition.index,
-    );
     ShardLedger {
-        route,
-        topic,
-        partition,
+        route: shard.route.to_string(),
+        topic: shard.partition.topic.to_string(),
+        partition: shard.partition.index,
         balances: balance.is_balanced(),
         sum: LedgerTotals::of(balance),
     }

@@ -3,14 +3,14 @@
 
 mod foreign;
 mod outage;
-mod rights;
+mod permissions;
 mod server;
 
 use super::*;
 use crate::model::{Cursor, Hint, Offset, Progress, Timestamp, Watermark};
 use crate::run::Run;
 use crate::store::{
-    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, StoreQuery,
+    AppendEpoch, Balance, IdChange, IdChangeKind, Lineage, OutcomeCounts, Store, StoreQuery,
 };
 use crate::testing::store::contract::builders::{
     advance, append_at, lease, list_everything, new_shard, shard,
@@ -363,11 +363,11 @@ async fn a_slice_that_is_in_use_again_is_not_set_aside() {
     // Another process found the same foreign value, and was quicker.
     let late = SliceKey {
         name: key("t", "slice:h0"),
-        expected_type: key::SLICE_TYPE,
+        expected_type: key::INDEX_TYPE,
     };
     let gone = SliceKey {
         name: key("t", "slice:h9"),
-        expected_type: key::SLICE_TYPE,
+        expected_type: key::INDEX_TYPE,
     };
     real.redis.rename_foreign(&[late, gone]).await.unwrap();
     assert_eq!(real.server.keys().await, before);
@@ -379,11 +379,11 @@ async fn a_slice_that_came_while_its_shard_is_erased_is_not_left_behind() {
     real.redis.open(&[new_shard("t")]).await.unwrap();
     real.redis.append(&[append("t", 0)]).await.unwrap();
     // What an erase would send that has looked at the slices before the append.
-    let outdated = Call::erase(&real.redis.keyspace.shard_keys(&shard("t")), &[]);
+    let outdated = Call::erase(&real.redis.keyspace, &shard("t"), &[]);
     let before = real.server.keys().await;
     assert_eq!(
         real.redis.run_once(&[outdated]).await.unwrap()[0].tag,
-        "again"
+        "new_slices"
     );
     assert_eq!(real.server.keys().await, before);
 }

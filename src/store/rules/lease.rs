@@ -1,25 +1,26 @@
-//! Who holds a shard's lease (I5). The caller's clock decides; nothing here asks for the time.
+//! The lease of a shard: which worker may deliver it, and until when (I5). Pure: the caller passes
+//! the time.
 
 use crate::model::{LeaseToken, Timestamp};
 use std::time::Duration;
 
-/// The holder's token and the lease's end, if somebody holds it.
+/// The token of the holder and the end of its lease; `None` if the lease is free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaseHolder(Option<(LeaseToken, Timestamp)>);
 
 impl LeaseHolder {
-    /// Takes a lease that is free, past its end, or held with this very token.
+    /// Takes the lease if it is free, has expired, or is held with this token.
     pub(crate) fn acquire(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> bool {
-        let is_free = self
+        let is_available = self
             .0
             .is_none_or(|(holder, end)| holder == token || end <= now);
-        if is_free {
+        if is_available {
             self.0 = Some((token, now.plus(length)));
         }
-        is_free
+        is_available
     }
 
-    /// Extends the token's own lease, even past its end, if nobody took it.
+    /// Extends the lease of this token. An expired lease that no other worker took is extended too.
     pub(crate) fn renew(&mut self, token: LeaseToken, length: Duration, now: Timestamp) -> bool {
         let is_held = self.is_held(token);
         if is_held {
@@ -34,7 +35,7 @@ impl LeaseHolder {
         }
     }
 
-    /// Who holds the lease, unless it is past its end.
+    /// The holder of the lease, unless it has expired.
     #[cfg(test)]
     pub(crate) fn holder_at(&self, now: Timestamp) -> Option<LeaseToken> {
         self.0.filter(|(_, end)| *end > now).map(|(token, _)| token)

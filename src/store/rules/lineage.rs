@@ -1,42 +1,47 @@
-//! How a shard came to be what it is, as far as a timer must know it: which reading of the source its batches come from, and how often runs
-//! were put in the place of others. Pure.
+//! The lineage of a shard: which ingress epochs appended to it, and how often its runs were
+//! replaced. A timer uses it to detect that the store lost writes. Pure.
 //!
-//! A store that goes back in time, as after a failover, loses its last changes. Its watermark shows that only until an ingress has stored again
-//! what was lost, and a lost rewrite it never shows. Then the store has the same messages in runs that begin elsewhere, and who goes on
-//! from what it has loaded would never list some of them. So the store keeps:
+//! A failover of the store may lose its last writes. The watermark shows the loss only until an
+//! ingress has appended the lost messages again, and never shows a lost replacement of runs. After
+//! that, the store holds the same messages in other runs. A timer that continues with its loaded
+//! runs would never list some of the new ones. Therefore the store keeps:
 //!
-//! - the *reading* that appended last. An ingress reads on under a new name whenever it begins at a watermark that it was told instead of one
-//!   that it has moved itself. What was lost is stored again by none but such a reading, and that begins before what was seen;
-//! - the reading before that one: so a timer knows whether it has missed one between two looks;
-//! - the number of rewrites. A rewrite is done only if its author knows the number, so nobody counts up again unawares.
+//! - the *epoch* of the last append. An ingress starts a new epoch whenever it starts at a watermark
+//!   that the store told it. Only such an epoch can append lost messages again, and it starts before
+//!   the messages that a timer has seen;
+//! - the epoch before it, so that a timer notices an epoch that it missed between two polls;
+//! - the number of replacements. A replacement requires that its author knows the number, so a
+//!   rolled back number is never counted up unnoticed.
 //!
-//! A field that is not there is the history of a shard that nobody has appended to or rewritten: versions without histories leave it as it is.
+//! The scheme is that of Kafka's leader epochs. A missing field means the default value: a shard
+//! without appends and replacements, or one that a version without lineages wrote.
 
 use crate::model::Watermark;
 
-/// A reading of a source partition by one ingress, from one beginning on. Its name is never used twice: the random id of a process and a number.
+/// Identifies one ingress from the point where it started to read a source partition. Never reused:
+/// the random id of the process, and a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AppendEpoch {
     pub(crate) process: u64,
     pub(crate) number: u64,
 }
 
-/// See the module's page.
+/// The lineage of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lineage {
     pub(crate) epoch: AppendEpoch,
     pub(crate) previous_epoch: AppendEpoch,
-    /// The watermark that the reading's first batch began at.
+    /// The watermark at which the first batch of the epoch started.
     pub(crate) epoch_start: Watermark,
     pub(crate) replacements: u64,
 }
 
 impl Lineage {
-    /// A batch of that reading was appended at `from`.
-    pub(crate) fn appended(&mut self, reading: AppendEpoch, from: Watermark) {
-        if self.epoch != reading {
+    /// Records an append of this epoch at the watermark `from`.
+    pub(crate) fn appended(&mut self, epoch: AppendEpoch, from: Watermark) {
+        if self.epoch != epoch {
             *self = Self {
-                epoch: reading,
+                epoch,
                 previous_epoch: self.epoch,
                 epoch_start: from,
                 replacements: self.replacements,
@@ -44,7 +49,8 @@ impl Lineage {
         }
     }
 
-    /// Whether a store that was as `earlier` when all before `seen` had been read has surely not gone back behind that since.
+    /// Whether the store has certainly not rolled back behind `seen` since it had the lineage
+    /// `earlier`, when everything before `seen` had been read.
     pub(crate) fn continues(&self, earlier: &Self, seen: Watermark) -> bool {
         let is_same = Self {
             replacements: earlier.replacements,

@@ -1,16 +1,16 @@
-//! Which workers of a deployment live: whoever has said so lately. The caller's clock decides; nothing here asks for the time.
+//! The live workers of a deployment: those whose last heartbeat has not expired. Pure.
 
-use super::LiveWorker;
 use crate::model::{Timestamp, WorkerId};
+use crate::store::LiveWorker;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Until when each of them counts as alive.
+/// The time at which each worker expires.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveWorkers(BTreeMap<WorkerId, Timestamp>);
 
 impl LiveWorkers {
-    /// Notes that a worker lives, forgets those whose time has passed, and answers who is left.
+    /// Records a heartbeat, removes expired workers, and answers the remaining ones.
     pub(crate) fn heartbeat(
         &mut self,
         worker: WorkerId,
@@ -19,13 +19,11 @@ impl LiveWorkers {
     ) -> Vec<LiveWorker> {
         self.0.insert(worker, now.plus(length));
         self.0.retain(|_, end| *end > now);
-        self.0
-            .iter()
-            .map(|(worker, end)| LiveWorker {
-                worker: *worker,
-                expires_in: end.since(now),
-            })
-            .collect()
+        let live = self.0.iter().map(|(worker, end)| LiveWorker {
+            worker: *worker,
+            expires_in: end.since(now),
+        });
+        live.collect()
     }
 
     pub(crate) fn remove(&mut self, worker: WorkerId) {

@@ -1,6 +1,7 @@
 //! `deploy/redis/users.acl`: enough for every promise of the port, and no word of it too much.
 
 use super::*;
+use crate::store::Notifier;
 use futures_util::future::FutureExt;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -88,11 +89,13 @@ async fn a_hint_is_heard(server: &Server) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
+    let mut on_hint = |hint: Hint| drop(heard.try_send((hint.shard, hint.least_due)));
+    let mut on_own_hint = |hint| panic!("a process hears its own hint: {hint:?}");
     tokio::select! {
         biased;
         told = hints.recv() => assert_eq!(told, Some((hint.shard.clone(), hint.least_due))),
-        outcome = listener.listen(|hint: Hint| drop(heard.try_send((hint.shard, hint.least_due)))) => panic!("{outcome:?}"),
-        outcome = teller.listen(|hint| panic!("it told that itself: {hint:?}")) => panic!("{outcome:?}"),
+        outcome = listener.listen(&mut on_hint) => panic!("{outcome:?}"),
+        outcome = teller.listen(&mut on_own_hint) => panic!("{outcome:?}"),
         () = tell_again => unreachable!("it never ends"),
     }
 }

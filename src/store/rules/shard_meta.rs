@@ -1,23 +1,14 @@
-//! What decides over one shard, pure, for the stores that keep shards in this very process: its positions with the rules of append and
-//! advance (I2, I4, I5) here, its counts, lease and tail in files of their own. Where runs, ids and cancelled places lie is the store's
-//! affair. The scripts of `lua/` say the same for Redis.
+//! The positions of a shard, and the rules of append and advance that move them (I2, I4, I5).
 
-mod count;
-mod holder;
-mod recent;
-
-pub(crate) use count::{RunTotals, ShardCounts};
-pub(crate) use holder::LeaseHolder;
-pub(crate) use recent::ShardTail;
-
-use super::{
-    Advance, Advanced, Append, IdChange, IdChangeKind, Ledger, Lineage, NewShard, ReplaceRuns,
-    ShardPosition,
-};
+use super::{Ledger, Lineage, ShardCounts};
 use crate::model::{Cursor, Progress, SourceIdentity, Timestamp, Watermark};
+use crate::run::Run;
+use crate::store::{
+    Advance, Advanced, Append, IdChange, IdChangeKind, NewShard, ReplaceRuns, ShardPosition,
+};
 use std::collections::BTreeMap;
 
-/// Where a shard stands.
+/// Identity, positions, ledger and lineage of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShardMeta {
     pub(crate) identity: SourceIdentity,
@@ -28,38 +19,33 @@ pub(crate) struct ShardMeta {
     pub(crate) lineage: Lineage,
 }
 
-/// What the changes of one append came to, but for the ids.
+/// Result of the id changes of one append, besides the ids themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeOutcome {
-    /// Places that are not to be delivered any more.
+    /// Places that must not be delivered any more.
     pub(crate) cancelled: Vec<Cursor>,
-    /// Cancels that found nothing waiting, or came after the claim.
+    /// Cancels without effect: no message waited, or it was claimed already.
     pub(crate) missed: u32,
 }
 
-/// What a claim finds among the cancelled places.
+/// The cancelled places that an advance looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CancelledSplit {
-    /// Delivered past: nobody will ask for them again.
+    /// Inside the delivered pair: no longer needed.
     pub(crate) expired: Vec<Cursor>,
-    /// Inside the claim: not to be handed over.
+    /// Inside the claim: must not be delivered.
     pub(crate) in_claim: Vec<Cursor>,
 }
 
 impl ShardMeta {
-    pub(crate) fn new(birth: &NewShard) -> Self {
-        let (identity, ledger, history) = (
-            birth.identity.clone(),
-            Ledger::default(),
-            Lineage::default(),
-        );
+    pub(crate) fn new(new: &NewShard) -> Self {
         Self {
-            identity,
-            watermark: birth.watermark,
-            claimed: birth.delivered,
-            delivered: birth.delivered,
-            ledger,
-            lineage: history,
+            identity: new.identity.clone(),
+            watermark: new.watermark,
+            claimed: new.delivered,
+            delivered: new.delivered,
+            ledger: Ledger::default(),
+            lineage: Lineage::default(),
         }
     }
 
@@ -71,78 +57,57 @@ impl ShardMeta {
         }
     }
 
-    /// Whether the batch begins where the shard ends (I2).
+    /// Whether the batch starts at the watermark (I2).
     pub(crate) fn accepts(&self, append: &Append) -> bool {
         fault!(AppendWithoutCompare)
             || (fault!(AppendAcceptsGap) && append.from >= self.watermark)
             || append.from == self.watermark
     }
 
-    /// The batch is stored.
+    /// Records that the batch was stored.
     pub(crate) fn appended(&mut self, append: &Append) {
-        // The greater of the two can only be another one with a mutant planted.
+        // `to` can be below the watermark only with an injected fault.
         self.watermark = self.watermark.max(append.to);
         self.lineage.appended(append.epoch, append.from);
-        self.ledger.accepted += append
-            .runs
-            .iter()
-            .map(|run| u64::from(run.name.count()))
-            .sum::<u64>();
+        self.ledger.accepted += messages(&append.runs);
     }
 
-    /// Whether a rewrite was planned by who knows of all that there were.
-    pub(crate) fn knows_all_replacements(&self, rewrite: &ReplaceRuns) -> bool {
-        rewrite.known_replacements == self.lineage.replacements
-    }
-
-    /// Runs were put in the place of others with so many messages.
-    pub(crate) fn runs_replaced(&mut self, rewrite: &ReplaceRuns, left: u64) {
-        self.ledger.runs_removed(
-            left,
-            rewrite
-                .outputs
-                .iter()
-                .map(|run| u64::from(run.name.count()))
-                .sum(),
-        );
-        self.lineage.replacements += 1;
-    }
-
-    /// Applies changes in their order to `ids`, which holds what waits under each id that they name.
+    /// Applies id changes in their order. `ids` holds the waiting place of every id they name.
     pub(crate) fn apply_changes(
         &self,
         changes: &[IdChange],
         ids: &mut BTreeMap<Box<str>, Cursor>,
     ) -> ChangeOutcome {
-        let mut changed = ChangeOutcome::default();
+        let mut outcome = ChangeOutcome::default();
         for change in changes {
-            let place = match change.kind {
+            let new_place = match change.kind {
                 IdChangeKind::Schedule(place) => Some(place),
                 IdChangeKind::Cancel => None,
             };
-            let waits = ids
+            let cancellable = ids
                 .get(&change.id)
                 .copied()
-                .filter(|&waits| Some(waits) != place && !self.is_claimed(waits));
-            if let Some(waits) = waits {
-                changed.cancelled.push(waits);
+                .filter(|&waiting| Some(waiting) != new_place && !self.is_claimed(waiting));
+            if let Some(waiting) = cancellable {
+                outcome.cancelled.push(waiting);
                 ids.remove(&change.id);
-            } else if place.is_none() {
-                changed.missed += 1;
+            } else if new_place.is_none() {
+                outcome.missed += 1;
             }
-            if let Some(place) = place {
+            if let Some(place) = new_place {
                 ids.insert(change.id.clone(), place);
             }
         }
-        changed
+        outcome
     }
 
-    /// Too late to cancel or replace.
+    /// Whether it is too late to cancel or replace the message at this place.
     fn is_claimed(&self, place: Cursor) -> bool {
         self.claimed.covers(place) || self.delivered.covers(place)
     }
 
-    /// Moves delivered to a pair that includes it, and to no other (I4). A repeat finds it there, and counts nothing.
+    /// Moves `delivered` to a position that includes it, and to no other (I4). A repeat finds the
+    /// position unchanged and counts nothing.
     pub(crate) fn move_delivered(&mut self, request: &Advance) {
         let Some(delivered) = request
             .delivered
@@ -160,43 +125,44 @@ impl ShardMeta {
         }
     }
 
-    /// What an advance tells has been done, runs with so many messages deleted among it.
-    pub(crate) fn runs_deleted(&mut self, request: &Advance, left: u64, counts: &ShardCounts) {
+    /// Updates the ledger after an advance deleted runs with `removed` messages.
+    pub(crate) fn runs_deleted(&mut self, request: &Advance, removed: u64, counts: &ShardCounts) {
         if request.reports_delivery() {
-            self.ledger.runs_removed(left, 0);
+            self.ledger.runs_removed(removed, 0);
             let is_empty = counts.have_no_runs() && self.delivered.watermark <= self.watermark;
             self.ledger.reconcile(is_empty, counts.quarantined());
         }
     }
 
-    /// The last cancelled place that an advance has to look at.
+    /// The last cancelled place that an advance with this claim has to look at.
     pub(crate) fn last_to_check(&self, claim: Option<Progress>) -> Cursor {
         claim.unwrap_or(self.delivered).cursor
     }
 
-    /// Sorts the cancelled places up to [`ShardMeta::last`], which come in their order.
+    /// Splits the cancelled places up to [`ShardMeta::last_to_check`], keeping their order.
     pub(crate) fn split_cancelled(
         &self,
         claim: Option<Progress>,
         places: impl IntoIterator<Item = Cursor>,
     ) -> CancelledSplit {
-        let mut sifted = CancelledSplit::default();
+        let mut split = CancelledSplit::default();
         for place in places {
             if self.delivered.covers(place) {
-                sifted.expired.push(place);
+                split.expired.push(place);
             } else if claim.is_some_and(|claim| claim.covers(place)) {
-                sifted.in_claim.push(place);
+                split.in_claim.push(place);
             }
         }
-        sifted
+        split
     }
 
-    /// Moves claimed forward, per component and never back (I5), unless the claim lies too far past `now`. `told` goes along with the answer.
+    /// Moves `claimed` forward, each component on its own and never back (I5). Refuses a claim that
+    /// is too far ahead of `now`. `cancelled` is passed on in the outcome.
     pub(crate) fn move_claimed(
         &mut self,
         request: &Advance,
         now: Timestamp,
-        told: Vec<Cursor>,
+        cancelled: Vec<Cursor>,
     ) -> Advanced {
         let watermark = self.watermark;
         let Some(claim) = request.claim else {
@@ -218,7 +184,23 @@ impl ShardMeta {
         };
         Advanced::Done {
             watermark,
-            cancelled: told,
+            cancelled,
         }
     }
+
+    /// Whether the author of the request knows every earlier replacement of runs.
+    pub(crate) fn knows_all_replacements(&self, request: &ReplaceRuns) -> bool {
+        request.known_replacements == self.lineage.replacements
+    }
+
+    /// Records that the outputs took the place of runs with `removed` messages.
+    pub(crate) fn runs_replaced(&mut self, request: &ReplaceRuns, removed: u64) {
+        self.ledger
+            .runs_removed(removed, messages(&request.outputs));
+        self.lineage.replacements += 1;
+    }
+}
+
+fn messages(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| u64::from(run.name.count())).sum()
 }

@@ -1,0 +1,48 @@
+#!lua
+-- Replaces runs by others that hold the same messages, for the current token only: all or nothing.
+-- Writes nothing if an input is gone, or if the caller does not know the number of replacements so
+-- far. Counts the replacement. A full Redis refuses the whole script. A repeat finds the first new
+-- run. The tail stays: a timer that finds a run of the tail gone lists the shard.
+-- KEYS   1 meta
+--        2 counts
+--        then for each slice: index, pool
+-- ARGV   1 layout version
+--        2 token
+--        3 number of replacements that the caller knows
+--        4 number of runs to remove
+--        then for each run to remove: number of its index in KEYS, slice, member, messages
+--        then for each run to add: the same four, score, bytes
+-- Reply  done
+--        conflict
+--        fenced
+--        unknown
+--        foreign, numbers of the KEYS with another type..
+local s = shard()
+if not s then return { 'unknown' } end
+if s.token ~= ARGV[2] then return { 'fenced' } end
+local wrong_types = foreign({ 'hash', 'hash' })
+if wrong_types then return wrong_types end
+
+local first_new = 5 + 4 * tonumber(ARGV[4])
+if ARGV[first_new] and redis.call('ZSCORE', KEYS[tonumber(ARGV[first_new])], ARGV[first_new + 2]) then
+  return { 'done' }
+end
+local h = lineage(s)
+if h[4] ~= ARGV[3] then return { 'conflict' } end
+for at = 5, first_new - 1, 4 do
+  if not redis.call('ZSCORE', KEYS[tonumber(ARGV[at])], ARGV[at + 2]) then return { 'conflict' } end
+end
+
+local l = ledger(s)
+for at = 5, first_new - 1, 4 do
+  local messages = tonumber(ARGV[at + 3])
+  if remove(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], messages) then l[6] = l[6] + messages end
+end
+for at = first_new, #ARGV, 6 do
+  add(tonumber(ARGV[at]), unpack(ARGV, at + 1, at + 5))
+  l[6] = l[6] - tonumber(ARGV[at + 3])
+end
+l[6] = math.max(l[6], 0)
+h[4] = string.format('%.0f', h[4] + 1)
+redis.call('HSET', KEYS[1], 'ledger', ledger_text(l, s), 'history', table.concat(h, ' '))
+return { 'done' }

@@ -1,0 +1,25 @@
+//! Why a call of the store returned no outcome.
+
+/// After any of these, the caller knows nothing about the requests of the call.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// No answer. The next call may succeed.
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    /// No room for new data. Deliveries go on and free room.
+    #[error(
+        "the store is full: give it more memory (Redis: maxmemory) or disk (the embedded store), \
+         or wait until due messages have been delivered"
+    )]
+    Full,
+    /// An operator must act first: a wrong login, a missing permission, an unsuitable server.
+    #[error("the store cannot be used: {0}")]
+    Unusable(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed later without an operator.
+    pub(crate) fn is_transient(&self) -> bool {
+        !matches!(self, Self::Unusable(_))
+    }
+}

@@ -1,0 +1,167 @@
+//! What a store answers: one outcome per request.
+
+use super::{Forecast, Ledger, Lineage};
+use crate::model::{
+    Cursor, Offset, Progress, Slice, SourceIdentity, Timestamp, Watermark, WorkerId,
+};
+use crate::run::RunName;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Everything that the store knows about one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredShard {
+    pub(crate) identity: SourceIdentity,
+    pub(crate) watermark: Watermark,
+    pub(crate) claimed: Progress,
+    pub(crate) delivered: Progress,
+    /// No message below this offset is pending. May be too low, never too high.
+    pub(crate) lowest_pending: Offset,
+    /// Messages in stored runs. A run is deleted when its last message has been delivered.
+    pub(crate) pending: u64,
+    /// Compressed size of these runs.
+    pub(crate) stored_bytes: u64,
+    /// Messages in quarantine.
+    pub(crate) quarantined: u64,
+    pub(crate) forecast: Forecast,
+    pub(crate) ledger: Ledger,
+}
+
+/// How far a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardPosition {
+    pub(crate) watermark: Watermark,
+    pub(crate) delivered: Progress,
+    pub(crate) lineage: Lineage,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// This call created the shard.
+    Created(StoredShard),
+    /// The shard existed.
+    Existing(StoredShard),
+    /// Another layout version or foreign data is stored under the name of the shard. Postdate does
+    /// not touch it. The text says what was found and what to do.
+    Incompatible(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    Done {
+        /// Messages that a cancel or a replacement cancelled in time.
+        cancelled: u32,
+        /// Cancels without effect: no message waited under the id, or it was claimed already.
+        missed: u32,
+    },
+    /// The batch does not start at the watermark, which is this one. Nothing was written.
+    WatermarkMismatch(Watermark),
+    Unknown,
+}
+
+/// Name and position of a stored run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunEntry {
+    pub(crate) slice: Slice,
+    pub(crate) name: RunName,
+    pub(crate) least_due: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Runs {
+        watermark: Watermark,
+        /// The lineage at the time when the names were read, or later.
+        lineage: Lineage,
+        runs: Vec<RunEntry>,
+        /// The limit cut the list. More runs follow at or after the least due of the last one.
+        has_more: bool,
+    },
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tailed {
+    Runs {
+        /// The watermark of the shard.
+        watermark: Watermark,
+        /// `runs` holds everything that was stored in `after..complete_to`. Equals `watermark`
+        /// unless the limit cut the answer.
+        complete_to: Watermark,
+        lineage: Lineage,
+        runs: Vec<TailRun>,
+    },
+    /// The tail starts after `after`, or the store rolled back behind `after`: load the shard again.
+    OutOfRange {
+        watermark: Watermark,
+    },
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TailRun {
+    pub(crate) entry: RunEntry,
+    /// `None`: the run is due after the requested horizon, or it is gone.
+    pub(crate) bytes: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Advanced {
+    Done {
+        watermark: Watermark,
+        /// Cancelled places inside `claim` and outside the delivered pair: do not deliver them.
+        cancelled: Vec<Cursor>,
+    },
+    /// The claim is too far ahead of the clock of the store and was refused. The rest was done.
+    ClockAhead {
+        watermark: Watermark,
+        now: Timestamp,
+    },
+    /// Another worker holds the lease. Nothing was written.
+    Fenced,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    Done,
+    /// An input is gone, or the caller does not know all replacements. Nothing was written.
+    Conflict,
+    /// Another worker holds the lease. Nothing was written.
+    Fenced,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Granted {
+        state: StoredShard,
+        /// The clock of the store, to compare it with the local clock.
+        now: Timestamp,
+    },
+    HeldByOther,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "the outcome of `renew` is that it was renewed"
+)]
+pub(crate) enum Renewed {
+    Renewed {
+        /// The clock of the store.
+        now: Timestamp,
+    },
+    /// Another worker holds the lease: stop the work on the shard, do not retry.
+    Fenced,
+    Unknown,
+}
+
+/// A worker that is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LiveWorker {
+    pub(crate) worker: WorkerId,
+    /// Time until it counts as dead, unless it sends another heartbeat.
+    pub(crate) expires_in: Duration,
+}

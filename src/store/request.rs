@@ -1,0 +1,115 @@
+//! What callers ask of a store: one request concerns one shard.
+
+use super::AppendEpoch;
+use crate::model::{
+    Cursor, Lease, OutcomeCounts, Progress, ShardId, Slice, SourceIdentity, Timestamp, Watermark,
+};
+use crate::run::{Run, RunName};
+use std::time::Duration;
+
+/// The first state of a shard.
+#[derive(Clone, Debug)]
+pub(crate) struct NewShard {
+    pub(crate) shard: ShardId,
+    pub(crate) identity: SourceIdentity,
+    pub(crate) watermark: Watermark,
+    pub(crate) delivered: Progress,
+}
+
+/// A batch that covers the source offsets `from..to`. Without runs and changes it only moves the
+/// watermark.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    pub(crate) shard: ShardId,
+    /// The epoch of the ingress that read the batch.
+    pub(crate) epoch: AppendEpoch,
+    pub(crate) from: Watermark,
+    pub(crate) to: Watermark,
+    pub(crate) runs: Vec<Run>,
+    /// In offset order.
+    pub(crate) changes: Vec<IdChange>,
+}
+
+/// What a record with an id does to the message that waits under this id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdChange {
+    pub(crate) id: Box<str>,
+    pub(crate) kind: IdChangeKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdChangeKind {
+    /// The id now names the message at this place, which is in one of the runs of the append. A
+    /// message that waited under the id is cancelled.
+    Schedule(Cursor),
+    /// The message that waits under the id is cancelled, unless it is claimed.
+    Cancel,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct List {
+    pub(crate) shard: ShardId,
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) limit: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) shard: ShardId,
+    pub(crate) runs: Vec<(Slice, RunName)>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    pub(crate) shard: ShardId,
+    pub(crate) after: Watermark,
+    /// The load horizon of the timer: runs whose least due is later come without bytes.
+    pub(crate) until: Timestamp,
+    /// At most this many runs, in whole batches, but always at least one batch. If the limit cuts
+    /// the answer, its `complete_to` ends before the watermark of the shard.
+    pub(crate) limit: usize,
+}
+
+/// What one turn of a timer writes for one shard.
+#[derive(Clone, Debug)]
+pub(crate) struct Advance {
+    pub(crate) lease: Lease,
+    /// The new delivered pair; `None` leaves it unchanged.
+    pub(crate) delivered: Option<Progress>,
+    /// The position that this timer acknowledged before.
+    pub(crate) delivered_before: Progress,
+    /// Outcomes of the messages between `delivered_before` and `delivered`, for the ledger.
+    pub(crate) outcomes: OutcomeCounts,
+    /// Runs that are completely inside the delivered pair of this or of an earlier call.
+    pub(crate) deletes: Vec<(Slice, RunName)>,
+    /// Ids of delivered messages. An id is removed only if it still names this place.
+    pub(crate) delivered_ids: Vec<(Box<str>, Cursor)>,
+    /// The next claim; `None` claims nothing.
+    pub(crate) claim: Option<Progress>,
+    /// How far the due time of `claim` may be ahead of the clock of the store.
+    pub(crate) clock_skew_max: Duration,
+}
+
+impl Advance {
+    /// Whether the request acknowledges deliveries, which changes the ledger.
+    pub(super) fn reports_delivery(&self) -> bool {
+        self.delivered.is_some() || !self.deletes.is_empty()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Quarantine {
+    pub(crate) lease: Lease,
+    pub(crate) runs: Vec<(Slice, RunName)>,
+}
+
+/// Replaces the runs `inputs` by `outputs`. All their messages are due after the load horizon.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplaceRuns {
+    pub(crate) lease: Lease,
+    /// Number of replacements of this shard that the caller knows about.
+    pub(crate) known_replacements: u64,
+    pub(crate) inputs: Vec<(Slice, RunName)>,
+    pub(crate) outputs: Vec<Run>,
+}

@@ -1,0 +1,22 @@
+//! The rules of the store port: what a request does to a shard. Pure: no I/O, no clock.
+//!
+//! Stores inside this process (embedded, memory) apply these rules and decide only where runs, ids
+//! and cancelled places are kept. The scripts in `lua/` state the same rules for Redis.
+
+mod counts;
+mod forecast;
+mod lease;
+mod ledger;
+mod lineage;
+mod live_workers;
+mod shard_meta;
+mod tail;
+
+pub(crate) use counts::{RunTotals, ShardCounts};
+pub(crate) use forecast::Forecast;
+pub(crate) use lease::LeaseHolder;
+pub(crate) use ledger::{Balance, Ledger};
+pub(crate) use lineage::{AppendEpoch, Lineage};
+pub(crate) use live_workers::LiveWorkers;
+pub(crate) use shard_meta::ShardMeta;
+pub(crate) use tail::ShardTail;
