@@ -14,7 +14,7 @@ const ROWS: [&[&str]; 6] = [
     &["model", "limit"],
     &["run", "wheel", "schedule"],
     &[
-        "store", "broker", "task", "metric", "trace", "health", "clock",
+        "store", "broker", "task", "metric", "trace", "health", "clock", "retry",
     ],
     &[
         "store/redis",
@@ -35,12 +35,14 @@ const ROWS: [&[&str]; 6] = [
     ],
 ];
 
-/// Imports between two cells of one row: the schedule uses runs and the wheel, and the store port and
-/// the tracer count in metrics.
-const BESIDE: [(&str, &str); 4] = [
+/// Imports between two cells of one row: the schedule uses runs and the wheel, the store port and the
+/// tracer count in metrics, and retries of store calls report their health.
+const BESIDE: [(&str, &str); 6] = [
     ("schedule", "run"),
     ("schedule", "wheel"),
     ("store", "metric"),
+    ("retry", "store"),
+    ("retry", "health"),
     ("trace", "metric"),
 ];
 

@@ -71,6 +71,7 @@ mod ingress;
 mod limit;
 mod metric;
 mod model;
+mod retry;
 mod role;
 mod run;
 mod schedule;

@@ -2,10 +2,9 @@
 //! loop, so that reading and encoding go on while the store answers.
 
 use crate::health::HealthPart;
-use crate::limit::{
-    APPEND_QUEUE_MAX, APPENDS_PER_PIPELINE_MAX, STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN,
-};
+use crate::limit::{APPEND_QUEUE_MAX, APPENDS_PER_PIPELINE_MAX};
 use crate::model::{Hint, Partition, Watermark};
+use crate::retry::until_store_answers;
 use crate::store::{Append, Appended, Error, Store};
 use crate::trace::BatchLinks;
 use std::rc::Rc;
@@ -69,9 +68,11 @@ impl Appender {
                 .into_iter()
                 .map(|job| (job.append, (job.partition, job.epoch, job.links)))
                 .unzip();
-            let Some(outcomes) = self.append(&appends, &give_up).await? else {
-                break;
-            };
+            // Dropping an append is safe: the reader continues at the store's watermark.
+            let append = async || self.store.append(&appends).await;
+            let consequence = "nothing new can be stored";
+            let outcomes = until_store_answers(&self.health, consequence, &give_up, append).await?;
+            let Some(outcomes) = outcomes else { break };
             for ((append, (partition, epoch, links)), outcome) in
                 appends.iter().zip(tags).zip(outcomes)
             {
@@ -103,38 +104,5 @@ impl Appender {
             }
         }
         Ok(())
-    }
-
-    /// `None`: it was told to give up.
-    async fn append(
-        &self,
-        appends: &[Append],
-        give_up: &CancellationToken,
-    ) -> Result<Option<Vec<Appended>>, Error> {
-        let mut wait = STORE_RETRY_DELAY_MIN;
-        loop {
-            // Dropped at either await, an append was made or not: whoever reads on begins at the store's watermark.
-            let outcome = tokio::select! {
-                biased;
-                () = give_up.cancelled() => return Ok(None),
-                outcome = self.store.append(appends) => outcome,
-            };
-            match outcome {
-                Ok(outcomes) => {
-                    self.health.set_ready();
-                    return Ok(Some(outcomes));
-                }
-                Err(error) if error.is_transient() => {
-                    self.health
-                        .set_not_ready(format!("nothing new can be stored: {error}"));
-                    tokio::select! {
-                        biased;
-                        () = give_up.cancelled() => return Ok(None),
-                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_DELAY_MAX),
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
     }
 }

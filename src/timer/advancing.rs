@@ -1,7 +1,7 @@
 //! Claims and what was delivered, told to the store until it answers: beside all else, so that what is claimed already goes out in time however
 //! long the store takes.
 
-use super::memory::ResidentRun;
+use super::load::ResidentRun;
 use super::work::ShardState;
 use crate::health::HealthPart;
 use crate::limit::{STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN};

@@ -4,16 +4,16 @@
 
 use super::Options;
 use super::advancing::{ClaimCall, ClaimReply, PendingCall};
-use super::claimer::{LeaseEvent, ReleaseResult};
+use super::compactor::{CompactionReply, CompactionTask};
 use super::exactly_once::{self, TxnDriver};
 use super::flying::{ClaimedBatch, RecordBuilder};
 use super::handover;
-use super::loader::{LoadReply, LoadRequest};
-use super::memory::MemoryBudget;
+use super::lease::{LeaseEvent, ReleaseResult};
+use super::load::MemoryBudget;
+use super::load::{LoadReply, LoadRequest};
 use super::outlet::{ProducerEvents, Producers};
 use super::pace::CatchUpRates;
 use super::quarantine::quarantine_unreadable;
-use super::rewriter::{CompactionReply, CompactionTask};
 use super::rewriting::{self, ReplacementCall, ReplacementReply};
 use super::shard_slots::ShardSlots;
 use super::share::InFlightQuota;

@@ -1,8 +1,8 @@
 //! The lane that loads what a shard has up to its horizon: lists the runs, fetches them by least place, and keeps within the memory that
 //! there is.
 
-use super::loader::Load;
-use super::memory::{MemoryAccount, Reservation};
+use super::load::Load;
+use super::load::{MemoryAccount, Reservation};
 use super::work::ShardState;
 use crate::limit::{
     FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, FETCH_RUNS_MAX, LIST_RUNS_MAX, PREFETCH_AHEAD,
@@ -343,8 +343,8 @@ fn first_place_after(due: Timestamp) -> Cursor {
 #[cfg(test)]
 mod tests {
     use super::super::flying::ClaimedBatch;
-    use super::super::loader::{FetchBounds as Bounds, LoadResult, ReadOutcome, fetch_result};
-    use super::super::memory::MemoryBudget;
+    use super::super::load::MemoryBudget;
+    use super::super::load::{FetchBounds as Bounds, LoadResult, ReadOutcome, fetch_result};
     use super::*;
     use crate::limit::{CLAIM_MESSAGES_MAX, LATE_CLAIM_INTERVAL, USUAL_RUN_MEMORY_BYTES};
     use crate::model::{Body, Disposition, Headers, Level, Watermark};

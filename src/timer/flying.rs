@@ -1,6 +1,6 @@
 //! Messages that were claimed and are under way: which stage of delivery each has reached, and the record that it goes out as.
 
-use super::memory::ResidentRun;
+use super::load::ResidentRun;
 use crate::broker::OutgoingRecord;
 use crate::model::header_name::{self, ControlHeader};
 use crate::model::{

@@ -57,8 +57,8 @@ impl ShardState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::loader::{Load, LoadResult};
-    use super::super::memory::MemoryBudget;
+    use super::super::load::MemoryBudget;
+    use super::super::load::{Load, LoadResult};
     use super::*;
     use crate::model::Timestamp;
     use crate::store::AppendEpoch;

@@ -2,9 +2,9 @@
 
 use super::RouteOptions;
 use super::flying::{ClaimedBatch, Destination, RecordBuilder, RecordContext, Reroute, Ticket};
+use super::lease::LeaseDeadline;
 use super::outlet::{Producers, Via};
 use super::retrier::{self, FailureAction};
-use super::term::LeaseDeadline;
 use crate::broker::{DeliveryFailure, FailureKind, SendResult};
 use crate::limit::RESEND_DELAY_MAX;
 use crate::model::{

@@ -1,7 +1,7 @@
 //! How a shard's work ends: as planned, for another worker is to have the shard; or because its lease is gone.
 
 use super::RouteOptions;
-use super::claimer::ReleaseResult;
+use super::lease::ReleaseResult;
 use super::work::{ShardPhase, ShardState};
 use crate::limit::{HANDOVER_TIMEOUT, LOST_LEASE_REPORTS_TIMEOUT};
 use crate::metric;

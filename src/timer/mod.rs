@@ -8,38 +8,31 @@
 //! `rewriter` prepares those that are not, each on a thread of its own. Bounded channels between them.
 
 mod advancing;
-mod catalogs;
-mod claimer;
+mod compactor;
 mod dispatcher;
 mod exactly_once;
 mod filling;
-mod fleet;
 mod flying;
 mod following;
 mod hand;
 mod handing;
 mod handover;
-mod loader;
-mod memory;
+mod lease;
+mod load;
 mod outcry;
 mod outlet;
 mod pace;
-mod placement;
 mod poll;
 mod quarantine;
 mod queue;
 mod retrier;
-mod rewriter;
 mod rewriting;
 mod sealing;
 mod shard_slots;
 mod share;
 mod stall;
-mod term;
 mod transacting;
-mod tries;
 mod waking;
-mod wanted;
 mod work;
 
 use crate::metric;
@@ -49,15 +42,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use catalogs::RouteCatalog;
-pub(crate) use claimer::{LeaseEvent, LeaseKeeper, ReleaseResult, ShutdownSignals};
+pub(crate) use compactor::{CompactionPolicy, Compactor};
 pub(crate) use dispatcher::{Dispatcher, Ports};
-pub(crate) use loader::Loader;
+pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, ShutdownSignals};
+pub(crate) use load::Loader;
 pub(crate) use outcry::DeliveryAlerts;
 pub(crate) use outlet::{ClusterProducers, Producers};
 pub(crate) use queue::Lane;
 pub(crate) use retrier::RetryPolicy;
-pub(crate) use rewriter::{CompactionPolicy, Compactor};
 
 /// What a timer is told.
 pub(crate) struct Options {

@@ -3,7 +3,7 @@
 //! none of its business. Pure.
 
 use super::RouteOptions;
-use super::memory::ResidentRun;
+use super::load::ResidentRun;
 use super::work::ShardState;
 use crate::limit::{CATCH_UP_CLAIM_SPAN, CATCH_UP_LATENESS_MIN};
 use crate::model::Timestamp;

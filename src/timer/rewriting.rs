@@ -1,7 +1,7 @@
 //! The lane that has the outer levels of a shard rewritten: when its runs are looked at, and whether what came of it may still be done.
 
 use super::RouteOptions;
-use super::rewriter::{CompactionReply, CompactionResult, CompactionTask, Replacement};
+use super::compactor::{CompactionReply, CompactionResult, CompactionTask, Replacement};
 use super::work::{ShardPhase, ShardState};
 use crate::limit::{
     COMPACT_FIRST_SCAN_DELAY, COMPACT_FRONT_SCAN_INTERVAL, COMPACT_IDLE_SCAN_INTERVAL,
@@ -310,8 +310,8 @@ pub(super) fn apply_replacement(
 
 #[cfg(test)]
 mod tests {
-    use super::super::loader::{FetchBounds, Load, LoadResult, decode_run, fetch_result};
-    use super::super::memory::MemoryBudget;
+    use super::super::load::MemoryBudget;
+    use super::super::load::{FetchBounds, Load, LoadResult, decode_run, fetch_result};
     use super::*;
     use crate::model::{Cursor, Level, Offset, Progress};
     use crate::run::{RunDecoder, RunEncoder};

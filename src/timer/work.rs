@@ -2,16 +2,16 @@
 //! the loader and the dispatcher do.
 
 use super::advancing::PendingCall;
-use super::claimer::Grant;
 use super::filling::Prefetch;
 use super::flying::{ClaimedBatch, next_batch};
-use super::loader::{Load, LoadResult, ReadOutcome};
-use super::memory::{MemoryAccount, Reservation, ResidentRun};
+use super::lease::Grant;
+use super::lease::LeaseDeadline;
+use super::load::{Load, LoadResult, ReadOutcome};
+use super::load::{MemoryAccount, Reservation, ResidentRun};
 use super::poll::TailPoll;
 use super::queue::LaneState;
 use super::rewriting::CompactionScan;
 use super::stall::StallTimer;
-use super::term::LeaseDeadline;
 use super::transacting::TxnState;
 use crate::limit::{
     ADVANCE_DELETES_MAX, CLAIM_INTERVAL, CLAIM_MESSAGES_MAX, CLOCK_AHEAD_PAUSE,
@@ -509,7 +509,7 @@ impl ShardState {
     /// Of a shard that has delivered nothing, and is not loaded yet.
     pub(super) fn for_test(
         slot: u16,
-        memory: &Rc<super::memory::MemoryBudget>,
+        memory: &Rc<super::load::MemoryBudget>,
         watermark: Watermark,
     ) -> Self {
         let shard =
@@ -547,7 +547,7 @@ mod tests {
     use crate::limit::CLAIM_AHEAD;
     use crate::model::Level;
     use crate::run::{RunDecoder, RunEncoder};
-    use crate::timer::memory::MemoryBudget;
+    use crate::timer::load::MemoryBudget;
     use crate::timer::waking::WakeupInput;
 
     /// Of a shard in which one message was due so many milliseconds before `wall`, or is after it.

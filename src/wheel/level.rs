@@ -1,8 +1,8 @@
-//! One level of the wheel: 64 slots, and a bit for each that says whether anything lies in it. What lies there is the wheel's affair: a slot
-//! is the head of a list.
+//! One level of the timing wheel: 64 slots, and a bitmap of the slots that are occupied.
 //!
-//! An instant is taken as 64 bits without a sign, in groups of six from the right: its digit at level L is bits `6L..6L+6`, and the slot
-//! where it lies. A due later than now lies at the level of the highest digit in which the two differ:
+//! An instant is an unsigned 64-bit number, read as groups of six bits from the right. Its digit at
+//! level L is bits `6L..6L+6`, and that digit is its slot. A due time later than now is stored at the
+//! level of the highest digit in which the two differ:
 //!
 //! | level | bits | a slot spans | the level spans |
 //! |---|---|---|---|
@@ -16,33 +16,36 @@
 //! | 7 | 42..48 | 139 years | 8,900 years |
 //! | 8 | 48..54 | 8,900 years | 570 thousand years |
 //! | 9 | 54..60 | 570 thousand years | 37 million years |
-//! | 10 | 60..64 | 37 million years | every instant there is, in 16 slots |
+//! | 10 | 60..64 | 37 million years | all instants, in 16 slots |
 //!
-//! So above its level a due has the digits of now, and at its level a greater one. Hence all of a lower level is due before all of a higher
-//! one, slots of a level are due from left to right, none lies left of now's digit, and nothing is too far away for the wheel.
+//! Above its level a due time has the same digits as now, and at its level a greater digit. Hence:
+//!
+//! - Everything at a lower level is due before everything at a higher level.
+//! - The slots of a level are due from left to right, and none is left of now's digit.
+//! - Every instant has a slot.
 
-/// Ends a list.
+/// Marks the end of a list.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Levels that it takes to hold any instant.
+/// Number of levels that cover every instant.
 pub(super) const LEVELS: u32 = u64::BITS.div_ceil(DIGIT_BITS);
 
 const DIGIT_BITS: u32 = 6;
 const SLOTS: usize = 1 << DIGIT_BITS;
 
-/// The level where `due` lies if it is now `now`, which is earlier.
+/// The level of `due` at the time `now`, which must be earlier.
 pub(super) fn level_of(now: u64, due: u64) -> usize {
-    debug_assert!(now < due, "what is due lies in no slot");
+    debug_assert!(now < due, "a handle that is already due has no slot");
     ((now ^ due).ilog2() / DIGIT_BITS) as usize
 }
 
-/// See the module's page.
+/// The slots of one level. The wheel owns the lists; a slot stores only the head of its list.
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Bits to the right of this level's digit.
+    /// Number of bits below this level's digit.
     shift: u32,
     occupied: u64,
-    /// Meaningful where `occupied` says so.
+    /// Valid only for the slots marked in `occupied`.
     heads: [u32; SLOTS],
 }
 
@@ -55,7 +58,7 @@ impl Level {
         }
     }
 
-    /// Makes `head` the first of the slot of `due`, and answers what was before: the rest of its list.
+    /// Makes `head` the first entry in the slot of `due`. Returns the previous first entry.
     pub(super) fn push(&mut self, due: u64, head: u32) -> u32 {
         let slot = self.digit(due);
         let rest = std::mem::replace(&mut self.heads[slot], head);
@@ -64,7 +67,8 @@ impl Level {
         if was_empty { NIL } else { rest }
     }
 
-    /// Takes the list of the first occupied slot that begins in `..=now`, if the wheel stood at `before`.
+    /// Removes the list of the first occupied slot that starts at `now` or earlier. `before` is the
+    /// previous position of the wheel.
     pub(super) fn pop(&mut self, before: u64, now: u64) -> Option<u32> {
         let slot = self.occupied.trailing_zeros() as usize;
         if self.occupied == 0 || (self.shares_upper_digits(before, now) && slot > self.digit(now)) {
@@ -74,12 +78,13 @@ impl Level {
         Some(self.heads[slot])
     }
 
-    /// Whether `a` and `b` differ in no digit above this level, so that time between the two passes no slot of a higher one.
+    /// Whether `a` and `b` agree in all digits above this level. If so, the time between them passes
+    /// no slot of a higher level.
     pub(super) fn shares_upper_digits(&self, a: u64, b: u64) -> bool {
         (a ^ b) & !self.span_mask() == 0
     }
 
-    /// When the first occupied slot begins, if the wheel stands at `now`.
+    /// The start of the first occupied slot, for a wheel at the position `now`.
     pub(super) fn first_slot_start(&self, now: u64) -> Option<u64> {
         let slot = u64::from(self.occupied.trailing_zeros());
         (self.occupied != 0).then(|| (now & !self.span_mask()) | (slot << self.shift))
@@ -89,7 +94,7 @@ impl Level {
         (instant >> self.shift) as usize % SLOTS
     }
 
-    /// Ones where this level's digit and the lower ones are.
+    /// Mask of this level's digit and all lower digits.
     fn span_mask(&self) -> u64 {
         1u64.checked_shl(self.shift + DIGIT_BITS)
             .map_or(u64::MAX, |above| above - 1)
@@ -101,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_due_lies_at_the_level_of_the_highest_digit_that_differs() {
+    fn the_level_of_a_due_time_is_the_highest_differing_digit() {
         let table = [
             (0, 1, 0),
             (0, 63, 0),
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn next_is_where_the_first_occupied_slot_begins() {
+    fn the_first_slot_start_follows_the_first_occupied_slot() {
         let now = 5 << 12 | 3 << 6;
         let mut level = Level::new(1);
         assert_eq!(level.first_slot_start(now), None);
@@ -133,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_out_when_they_begin_and_not_before() {
+    fn a_slot_is_popped_at_its_start_and_not_earlier() {
         let mut level = Level::new(1);
         assert_eq!(
             (level.push(130, 1), level.push(190, 2), level.push(200, 3)),
@@ -144,16 +149,15 @@ mod tests {
         assert_eq!(level.pop(0, 128), None);
         assert_eq!(level.push(200, 4), 3);
         assert_eq!(level.pop(0, 4096), Some(4));
-        assert_eq!(
-            (level.pop(0, 4096), level.first_slot_start(0)),
-            (None, None)
-        );
+        assert_eq!(level.pop(0, 4096), None);
+        assert_eq!(level.first_slot_start(0), None);
     }
 
     #[test]
-    fn levels_that_time_between_two_instants_does_not_reach_are_told() {
+    fn shared_upper_digits_mean_that_no_higher_slot_was_passed() {
         let level = Level::new(1);
-        assert!(level.shares_upper_digits(4096, 8191) && !level.shares_upper_digits(4095, 4096));
+        assert!(level.shares_upper_digits(4096, 8191));
+        assert!(!level.shares_upper_digits(4095, 4096));
         assert!(Level::new(LEVELS - 1).shares_upper_digits(0, u64::MAX));
     }
 }

@@ -1,28 +1,31 @@
-//! The inner levels of the timing wheel: what waits in memory, by its due time, to the millisecond. Holds handles and knows nothing of what
-//! they stand for; it reads no clock, and puts what is due at the same time in no order.
+//! A hierarchical timing wheel with millisecond resolution: handles in memory, ordered by due time.
+//!
+//! The wheel does not know what a handle stands for, and it reads no clock. Handles that are due at
+//! the same time come out in no particular order.
 
 mod level;
 
 use crate::model::Timestamp;
 use level::{LEVELS, Level, NIL};
 
-/// A hierarchical timing wheel. Putting a handle in costs the same whatever waits already, and advancing costs no more for the time that
-/// passes but for the slots in it that hold something: each handle is touched at most once a level on its way down.
+/// A timing wheel. An insert costs the same however many handles wait. Advancing costs one step per
+/// occupied slot that is passed; each handle moves down at most once per level.
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    /// The latest time that the wheel was advanced to, in ordered bits.
+    /// The latest time that the wheel was advanced to, as ordered bits.
     now: u64,
     levels: [Level; LEVELS as usize],
-    /// Due when they were put in, with the least due among them: they lie in no slot, for slots are of the future.
+    /// List of handles that were already due when they were inserted. They have no slot.
     ready: u32,
+    /// The least due time in `ready`.
     ready_min_due: Timestamp,
-    /// All entries, in the lists of slots, ready, or free.
+    /// All entries. Each is in the list of a slot, in `ready`, or in `free`.
     entries: Vec<Entry>,
     free: u32,
     len: usize,
 }
 
-/// Lists are linked by index, so that a slot owns no memory and a handle takes the same everywhere.
+/// An element of a list. Lists are linked by index, so a slot needs no allocation of its own.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     due: Timestamp,
@@ -55,8 +58,8 @@ impl Wheel {
         self.len == 0
     }
 
-    /// Puts a handle in; the same one may be in more than once. What is due already comes out when the wheel is advanced next, even to where
-    /// it stands.
+    /// Inserts a handle; the same handle may be inserted more than once. A handle that is already due
+    /// comes out with the next call of [`Wheel::advance`], even if time stands still.
     pub(crate) fn insert(&mut self, due: Timestamp, handle: u32) {
         let index = self.allocate(Entry {
             due,
@@ -67,8 +70,8 @@ impl Wheel {
         self.len += 1;
     }
 
-    /// Takes out every handle that is due at `now`, and none that is not, and adds them to `out`. The wheel itself never goes back: at a `now`
-    /// earlier than one before, nothing is due but what was put in meanwhile.
+    /// Removes every handle that is due at `now` and appends it to `out`. The wheel never moves back.
+    /// At an earlier `now`, only handles that were inserted since can be due.
     pub(crate) fn advance(&mut self, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
         let before = self.now;
         self.now = before.max(now.to_ordered_bits());
@@ -80,7 +83,8 @@ impl Wheel {
                 break;
             }
         }
-        // Not looked through at each step of a clock that has stepped far back, when all that is new lies here.
+        // After the clock was set far back, all new handles are in `ready`. The minimum avoids a scan
+        // of them at each step.
         if self.ready_min_due <= now {
             self.ready_min_due = Timestamp::MAX;
             let ready = std::mem::replace(&mut self.ready, NIL);
@@ -88,8 +92,8 @@ impl Wheel {
         }
     }
 
-    /// Until when nothing is due and advancing would change nothing: the least due if it is near, else a time before it, when a slot is to be
-    /// spread over lower levels. `None`: the wheel is empty.
+    /// The time until which [`Wheel::advance`] would change nothing; `None` if the wheel is empty. This
+    /// is the least due time if that is near, otherwise the start of a slot before it.
     pub(crate) fn next_wakeup(&self) -> Option<Timestamp> {
         if self.ready != NIL {
             return Some(self.ready_min_due);
@@ -100,7 +104,7 @@ impl Wheel {
             .map(Timestamp::from_ordered_bits)
     }
 
-    /// Takes apart a list that is in no slot any more: what is due goes out, the rest to where it lies from now on.
+    /// Splits a list that was removed from its slot: due handles go to `out`, the others to new slots.
     fn redistribute(&mut self, head: u32, now: Timestamp, out: &mut Vec<(Timestamp, u32)>) {
         let mut index = head;
         while index != NIL {
@@ -125,11 +129,11 @@ impl Wheel {
             u32::try_from(self.entries.len() - 1)
                 .ok()
                 .filter(|index| *index != NIL)
-                .expect("there are fewer than 2^32 handles to keep")
+                .expect("a wheel holds fewer than 2^32 handles")
         }
     }
 
-    /// Puts an entry into the list where it lies as seen from now.
+    /// Puts an entry into its list, as seen from the current position of the wheel.
     fn link(&mut self, index: u32) {
         let due = self.entries[index as usize].due;
         let bits = due.to_ordered_bits();

@@ -240,7 +240,7 @@ impl Places for ResidentRun {
 #[cfg(test)]
 impl MemoryBudget {
     /// What is used and reserved together.
-    pub(super) fn used_and_reserved(&self) -> usize {
+    pub(crate) fn used_and_reserved(&self) -> usize {
         self.accounts
             .borrow()
             .iter()

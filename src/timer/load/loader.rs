@@ -127,10 +127,10 @@ struct StoreCalls<'a> {
 
 /// What of the runs that are fetched is wanted.
 #[derive(Clone, Copy)]
-pub(super) struct FetchBounds {
-    pub(super) bytes_max: usize,
-    pub(super) keep_until: Timestamp,
-    pub(super) taken: Progress,
+pub(crate) struct FetchBounds {
+    pub(crate) bytes_max: usize,
+    pub(crate) keep_until: Timestamp,
+    pub(crate) taken: Progress,
 }
 
 impl Loader {
@@ -409,7 +409,7 @@ fn tail_result(tailed: Tailed, keep: Timestamp, decoder: &mut RunDecoder) -> Loa
 }
 
 /// Decodes as many of the runs as fit into the bytes that are kept for them.
-pub(super) fn fetch_result(
+pub(crate) fn fetch_result(
     runs: &[(Slice, RunName)],
     blobs: Vec<Option<Bytes>>,
     wanted: FetchBounds,
@@ -434,7 +434,7 @@ pub(super) fn fetch_result(
     LoadResult::Fetch { reads, left }
 }
 
-pub(super) fn decode_run(
+pub(crate) fn decode_run(
     slice: Slice,
     name: &RunName,
     bytes: Option<&Bytes>,

@@ -1,17 +1,20 @@
-//! Until when a lease surely holds, by this process' own monotonic clock. A process that was frozen, or cut off from the store, learns from
-//! it that another may hold the shard by now, before it can ask.
+//! The time until which a lease certainly holds, by this process's own monotonic clock.
+//!
+//! A process that was frozen or lost the store uses it to stop delivering. Another worker may hold
+//! the shard by then.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A handle: the claimer extends it, the dispatcher looks at it.
+/// A shared handle: the lease keeper extends the deadline, the dispatcher reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseDeadline(Rc<Cell<Instant>>);
 
 impl LeaseDeadline {
-    /// The store counts the length from the moment in which it does the call: that is not before the one in which it was `asked`.
+    /// `asked` is the time at which the call was sent. The store starts the lease when it handles the
+    /// call, which is never earlier.
     pub(crate) fn new(asked: Instant, length: Duration) -> Self {
         Self(Rc::new(Cell::new(asked + length)))
     }

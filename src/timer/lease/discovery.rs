@@ -1,0 +1,124 @@
+//! Asks the brokers which shards exist and what was committed for them.
+//!
+//! Each request has a timeout, so that a slow broker never delays the renewal of leases.
+
+use crate::broker::{Catalog, Error};
+use crate::health::HealthPart;
+use crate::model::{CommitMetadata, Partition, Progress, ShardId, SourceIdentity};
+use crate::store::StoredShard;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Access to the source partitions and committed offsets of one route.
+pub(crate) struct RouteCatalog {
+    pub(crate) route: Arc<str>,
+    pub(crate) topics: Vec<String>,
+    /// The consumer group in which the ingress of the route commits.
+    pub(crate) group: String,
+    pub(crate) catalog: Box<dyn Catalog>,
+    pub(crate) health: HealthPart,
+}
+
+async fn with_timeout<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, String> {
+    timeout(limit, answer)
+        .await
+        .map_err(|_| "no answer in time".to_owned())?
+        .map_err(|error| error.to_string())
+}
+
+/// Lists the shards of all routes. The second value is whether every broker answered.
+pub(super) async fn list_shards(
+    routes: &mut [RouteCatalog],
+    limit: Duration,
+) -> (Vec<ShardId>, bool) {
+    let answers = routes
+        .iter_mut()
+        .map(|route| with_timeout(limit, route.catalog.partitions(&route.topics)));
+    let answers = join_all(answers).await;
+    let mut shards = Vec::new();
+    let mut is_complete = true;
+    for (route, answer) in routes.iter_mut().zip(answers) {
+        match answer {
+            Ok(partitions) => {
+                route.health.set_ready();
+                shards.extend(
+                    partitions
+                        .into_iter()
+                        .map(|partition| ShardId::new(route.route.clone(), partition)),
+                );
+            }
+            Err(error) => {
+                is_complete = false;
+                route
+                    .health
+                    .set_not_ready(format!("cannot list the source's partitions: {error}"));
+            }
+        }
+    }
+    (shards, is_complete)
+}
+
+/// Reads the last commit of each shard. A missing answer is harmless: the pair in the store is also
+/// correct. After a rollback of the store, the committed pair avoids duplicates.
+pub(super) async fn read_committed(
+    routes: &mut [RouteCatalog],
+    shards: &[&ShardId],
+    limit: Duration,
+) -> BTreeMap<ShardId, CommitMetadata> {
+    let mut found = BTreeMap::new();
+    for route in routes {
+        let partitions: Vec<Partition> = shards
+            .iter()
+            .filter(|shard| shard.route == route.route)
+            .map(|shard| shard.partition.clone())
+            .collect();
+        if partitions.is_empty() {
+            continue;
+        }
+        let answer = route.catalog.committed_metadata(&route.group, &partitions);
+        match with_timeout(limit, answer).await {
+            Ok(texts) => {
+                for (partition, text) in partitions.into_iter().zip(texts) {
+                    if let Some(committed) = text.as_deref().and_then(CommitMetadata::parse) {
+                        found.insert(ShardId::new(route.route.clone(), partition), committed);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    route = %route.route,
+                    %error,
+                    "cannot read committed offsets: using positions from the store"
+                );
+            }
+        }
+    }
+    found
+}
+
+/// The greatest delivered pair of three: the store's, the last commit's, and this process's own. Pairs
+/// of another incarnation of the source are ignored.
+pub(super) fn start_position(
+    state: &StoredShard,
+    committed: Option<&CommitMetadata>,
+    own: Option<&(SourceIdentity, Progress)>,
+) -> Progress {
+    let committed = committed
+        .filter(|committed| {
+            committed
+                .identity
+                .as_ref()
+                .is_none_or(|identity| *identity == state.identity)
+        })
+        .map_or(Progress::START, |committed| committed.delivered);
+    let own = own
+        .filter(|(identity, _)| *identity == state.identity)
+        .map_or(Progress::START, |(_, delivered)| *delivered);
+    state.delivered.greatest(committed).greatest(own)
+}

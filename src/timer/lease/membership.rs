@@ -1,0 +1,142 @@
+//! The live workers, and which shards are assigned to this one. Pure.
+
+use super::assignment::assign;
+use crate::model::{ShardId, WorkerId};
+use crate::store::LiveWorker;
+use std::collections::BTreeSet;
+
+/// What one worker knows about all workers.
+pub(super) struct Membership {
+    pub(super) me: WorkerId,
+    /// All live workers, sorted. Empty until this worker has sent its first heartbeat.
+    live_workers: Vec<WorkerId>,
+    /// The workers that joined with the last change.
+    newcomers: BTreeSet<WorkerId>,
+    mine: BTreeSet<ShardId>,
+    /// Shards assigned to newcomers, which already try to acquire them.
+    for_newcomers: BTreeSet<ShardId>,
+}
+
+impl Membership {
+    pub(super) fn new(me: WorkerId) -> Self {
+        Self {
+            me,
+            live_workers: Vec::new(),
+            newcomers: BTreeSet::new(),
+            mine: BTreeSet::new(),
+            for_newcomers: BTreeSet::new(),
+        }
+    }
+
+    /// Records which workers are alive. This worker is always one of them. Returns whether the
+    /// membership changed.
+    pub(super) fn update(&mut self, workers: &[LiveWorker]) -> bool {
+        let mut live: Vec<_> = workers.iter().map(|worker| worker.worker).collect();
+        if let Err(at) = live.binary_search(&self.me) {
+            live.insert(at, self.me);
+        }
+        if live == self.live_workers {
+            return false;
+        }
+        self.newcomers = live
+            .iter()
+            .filter(|worker| self.live_workers.binary_search(worker).is_err())
+            .copied()
+            .collect();
+        self.live_workers = live;
+        true
+    }
+
+    /// Computes the assignment of `shards` to the live workers.
+    pub(super) fn reassign(&mut self, shards: &[ShardId]) {
+        let own_list = [self.me];
+        let workers = if fault!(AssignByOwnList) {
+            &own_list[..]
+        } else {
+            &self.live_workers
+        };
+        self.mine.clear();
+        self.for_newcomers.clear();
+        for (shard, worker) in assign(workers, shards) {
+            if worker == self.me {
+                self.mine.insert(shard.clone());
+            } else if self.newcomers.contains(&worker) {
+                self.for_newcomers.insert(shard.clone());
+            }
+        }
+    }
+
+    /// Whether the shard is assigned to a newcomer.
+    pub(super) fn is_for_newcomer(&self, shard: &ShardId) -> bool {
+        self.for_newcomers.contains(shard)
+    }
+
+    pub(super) fn is_mine(&self, shard: &ShardId) -> bool {
+        self.mine.contains(shard)
+    }
+
+    /// The number of shards assigned to this worker.
+    pub(super) fn assigned_count(&self) -> usize {
+        self.mine.len()
+    }
+
+    pub(super) fn worker_count(&self) -> usize {
+        self.live_workers.len()
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.live_workers.len() <= 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Partition;
+    use std::time::Duration;
+
+    fn workers(ids: &[u128]) -> Vec<LiveWorker> {
+        ids.iter()
+            .map(|id| LiveWorker {
+                worker: WorkerId(*id),
+                expires_in: Duration::from_secs(1),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_worker_owns_nothing_before_its_first_heartbeat_and_everything_while_it_is_alone() {
+        let shards: Vec<_> = (0..8)
+            .map(|index| ShardId::new("r", Partition::new("in", index)))
+            .collect();
+        let mut membership = Membership::new(WorkerId(2));
+        membership.reassign(&shards);
+        assert_eq!(membership.assigned_count(), 0);
+        assert!(
+            membership.update(&workers(&[])),
+            "this worker counts even if the store does not list it"
+        );
+        membership.reassign(&shards);
+        assert_eq!(membership.assigned_count(), 8);
+        assert!(membership.is_alone());
+        assert!(!membership.update(&workers(&[2])));
+        assert!(membership.update(&workers(&[1, 2])));
+        membership.reassign(&shards);
+        assert_eq!(membership.assigned_count(), 4);
+        assert_eq!(membership.worker_count(), 2);
+        assert!(!membership.is_alone());
+        let for_newcomers = |membership: &Membership| {
+            shards
+                .iter()
+                .filter(|shard| membership.is_for_newcomer(shard))
+                .count()
+        };
+        assert_eq!(for_newcomers(&membership), 4);
+        assert!(membership.update(&workers(&[1, 2, 3])));
+        membership.reassign(&shards);
+        assert!(
+            (2..=3).contains(&for_newcomers(&membership)),
+            "only worker 3 is a newcomer now"
+        );
+    }
+}
