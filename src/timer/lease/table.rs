@@ -126,10 +126,7 @@ impl LeaseTable {
             .iter()
             .filter(|shard| !self.held.contains_key(*shard) && !self.stopping.contains(*shard))
             .cloned()
-            .partition(|shard| {
-                self.membership.is_mine(shard)
-                    || fault!(AcquireUnassignedShards)
-            })
+            .partition(|shard| self.membership.is_mine(shard) || fault!(AcquireUnassignedShards))
     }
 
     /// Records a lease that was granted.
