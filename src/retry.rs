@@ -71,17 +71,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_repeated_until_the_store_answers() {
-        let (health, calls) = (Health::new(), Cell::new(0));
+        let (health, give_up) = (Health::new(), CancellationToken::new());
         let part = health.register("store");
+        let calls = Cell::new(0);
         let begin = Instant::now();
-        let answer =
-            until_store_answers(&part, "no claims", &CancellationToken::new(), async || {
-                calls.set(calls.get() + 1);
-                if calls.get() < 3 {
-                    return Err(Error::Unavailable("gone".to_owned()));
-                }
-                Ok(calls.get())
-            });
+        let answer = until_store_answers(&part, "no claims", &give_up, async || {
+            calls.set(calls.get() + 1);
+            if calls.get() < 3 {
+                return Err(Error::Unavailable("gone".to_owned()));
+            }
+            Ok(calls.get())
+        });
         assert_eq!(answer.await.unwrap(), Some(3));
         assert_eq!(begin.elapsed(), 3 * STORE_RETRY_DELAY_MIN);
         assert!(health.not_ready().is_empty());
@@ -89,8 +89,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permanent_error_is_returned_at_once() {
-        let part = Health::new().register("store");
-        let answer = until_store_answers::<()>(&part, "", &CancellationToken::new(), async || {
+        let (part, give_up) = (Health::new().register("store"), CancellationToken::new());
+        let answer = until_store_answers::<()>(&part, "no claims", &give_up, async || {
             Err(Error::Unusable("old version".to_owned()))
         });
         assert!(answer.await.is_err());
