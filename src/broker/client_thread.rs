@@ -1,16 +1,20 @@
-//! The adapters' own threads: named, woken by unparking, and joined with a deadline, for a client library may hang
-//! while it closes a client.
+//! Threads for client libraries whose calls block.
+//!
+//! A client library may hang while it closes a client. So a thread is joined with a deadline, and is
+//! abandoned after it.
 
 use crate::limit::CLIENT_CLOSE_TIMEOUT;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use tokio::sync::oneshot;
 
-/// A thread that is told to end by other means, and joined here. Dropping it joins it too, blocking.
+/// A thread that its owner tells to end by other means. Dropping it joins it, blocking.
 pub(super) struct ClientThread {
+    /// `None` once joined or abandoned.
     handle: Option<JoinHandle<()>>,
+    /// Disconnected at the end of the thread, for `drop` and for `join`.
     ended: Receiver<()>,
-    told: Option<oneshot::Receiver<()>>,
+    ended_async: Option<oneshot::Receiver<()>>,
 }
 
 impl ClientThread {
@@ -19,16 +23,17 @@ impl ClientThread {
         reason = "an adapter starts and joins the thread of its client library"
     )]
     pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
-        let (ends, ended) = sync_channel(1);
-        let (tells, told) = oneshot::channel();
+        let (sender, ended) = sync_channel(1);
+        let (async_sender, ended_async) = oneshot::channel();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             body();
-            drop((ends, tells));
+            drop(sender);
+            drop(async_sender);
         })?;
         Ok(Self {
             handle: Some(handle),
             ended,
-            told: Some(told),
+            ended_async: Some(ended_async),
         })
     }
 
@@ -42,13 +47,14 @@ impl ClientThread {
         self.handle.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until the thread, which was told to end, has ended. Dropped early, the rest of the wait is the drop's.
+    /// Waits until the thread has ended, or abandons it after [`CLIENT_CLOSE_TIMEOUT`]. If this call
+    /// is cancelled, `drop` waits instead.
     pub(super) async fn join(&mut self) {
-        if let Some(told) = &mut self.told {
-            let in_time = tokio::time::timeout(CLIENT_CLOSE_TIMEOUT, told)
+        if let Some(ended) = &mut self.ended_async {
+            let in_time = tokio::time::timeout(CLIENT_CLOSE_TIMEOUT, ended)
                 .await
                 .is_ok();
-            self.told = None;
+            self.ended_async = None;
             self.finish(in_time);
         }
     }
@@ -57,14 +63,14 @@ impl ClientThread {
         let Some(handle) = self.handle.take() else {
             return;
         };
-        let name = handle.thread().name().unwrap_or_default().to_owned();
+        let thread = handle.thread().name().unwrap_or_default().to_owned();
         if !in_time {
             tracing::warn!(
-                thread = name,
-                "a client does not end in time, as may be while its broker does not answer: its thread is left behind"
+                thread,
+                "client did not close in time, maybe because its broker is down: abandoning its thread"
             );
         } else if handle.join().is_err() {
-            tracing::error!(thread = name, "a thread of a client panicked");
+            tracing::error!(thread, "client thread panicked");
         }
     }
 }
@@ -73,11 +79,8 @@ impl Drop for ClientThread {
     fn drop(&mut self) {
         if self.handle.is_some() {
             self.unpark();
-            let in_time = !matches!(
-                self.ended.recv_timeout(CLIENT_CLOSE_TIMEOUT),
-                Err(RecvTimeoutError::Timeout)
-            );
-            self.finish(in_time);
+            let ended = self.ended.recv_timeout(CLIENT_CLOSE_TIMEOUT);
+            self.finish(!matches!(ended, Err(RecvTimeoutError::Timeout)));
         }
     }
 }
@@ -89,19 +92,19 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
-    async fn a_thread_is_joined_whether_ended_or_dropped() {
-        for dropped in [true, false] {
+    async fn both_join_and_drop_wait_for_the_thread() {
+        for is_dropped in [true, false] {
             let stop = Arc::new(AtomicBool::new(false));
-            let theirs = stop.clone();
+            let thread_stop = stop.clone();
             let mut thread = ClientThread::start("test", move || {
-                while !theirs.load(Ordering::Relaxed) {
+                while !thread_stop.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
             })
             .unwrap();
             stop.store(true, Ordering::Relaxed);
             thread.unpark();
-            if dropped {
+            if is_dropped {
                 drop(thread);
             } else {
                 thread.join().await;
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_that_panicked_is_joined_too() {
+    async fn a_thread_that_panicked_can_be_joined() {
         let mut thread = ClientThread::start("test", || panic!("as planned")).unwrap();
         thread.join().await;
         assert!(thread.handle.is_none());

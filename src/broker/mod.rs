@@ -1,11 +1,12 @@
-//! The broker ports: where messages come from and where they go. Source and target line up: what one hands out, the other takes.
+//! The broker ports: reading source partitions, and sending to target topics.
 //!
-//! Blocking client calls live in the adapters, on threads of their own; every `async` method here is safe to drop at any await, and what it
-//! would have answered comes with the next call.
+//! Every header and byte that a source returns can be sent to a target. Blocking client calls run on
+//! the adapters' own threads. Every `async` method is cancel-safe: a result that was not returned
+//! comes with the next call.
 
 mod client_thread;
-mod delivery_reports;
 pub(crate) mod describe;
+mod event_queue;
 pub(crate) mod kafka;
 pub(crate) mod nats;
 mod transactions;
@@ -17,73 +18,73 @@ use crate::model::header_name::{ControlHeader, ERROR, ORIGIN};
 use crate::model::{Headers, Offset, Partition, Reason, Record, SourceIdentity, Timestamp};
 use async_trait::async_trait;
 
-/// Reads the partitions that a consumer group gives to this process. Partitions are gained and lost by the group's doing; reading starts
-/// only where [`Source::start`] says, for positions come from the store's watermark and never from the broker.
+/// Reads the partitions that a consumer group assigns to this process. The caller says where reading
+/// starts, because positions come from the store's watermark and never from the broker.
 #[async_trait(?Send)]
 pub(crate) trait Source {
-    /// What happened next, in order; waits until something has. Bounded: a reader that does not call this makes the client stop fetching.
+    /// Waits for the next event. Events are in order, and their number is bounded: if the caller does
+    /// not call this, the client stops fetching.
     async fn next_event(&mut self) -> Result<Event, Error>;
 
-    /// Identity and retained range of partitions, from the broker.
+    /// Asks the broker for the identity and the retained range of partitions.
     async fn describe(&mut self, partitions: &[Partition]) -> Result<Vec<PartitionInfo>, Error>;
 
-    /// The metadata last committed for each partition; `None`: none.
+    /// The metadata of the group's last commit of each partition; `None`: no commit.
     async fn committed_metadata(
         &mut self,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error>;
 
-    /// Begins (or begins anew) to read a gained partition at `from`. Everything of the partition that [`Source::next`] hands out from here on
-    /// bears `epoch`; what bears another epoch was under way and is to be dropped.
+    /// Starts or restarts reading an assigned partition at `from`. Later events of the partition have
+    /// this `epoch`; the caller must drop events of another epoch.
     fn start(&mut self, partition: &Partition, from: Offset, epoch: u64);
 
-    /// Ceases to read a partition; it stays assigned. Nothing happens if it was not read.
+    /// Stops reading a partition, which stays assigned. Safe to repeat.
     fn stop(&mut self, partition: &Partition);
 
-    /// The end of a partition that is read, as the client last heard of it: no call, so it may lag behind. `None`: nothing was heard, as by
-    /// a client that is told of records only.
+    /// The end offset of a partition that is read, from the client's last fetch, without a request. It
+    /// may be outdated. `None`: unknown, for example because the client only learns of records.
     fn known_end(&self, _partition: &Partition) -> Option<Offset> {
         None
     }
 
-    /// Commits positions with metadata for the group (I1). Safe to repeat.
+    /// Commits offsets with metadata for the group (I1). Not atomic over partitions. Safe to repeat.
     async fn commit(&mut self, commits: &[OffsetCommit]) -> Result<(), Error>;
 
-    /// Leaves the group; the next owner need not wait for a timeout. Nothing may be called after it.
+    /// Leaves the group, so that the next owner need not wait for a timeout. No call may follow.
     async fn close(&mut self);
 }
 
-/// What a source tells.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// None: the group has shared out its partitions, and there is none (or no more than before) for this one.
+    /// Partitions that this process gained. Empty: a rebalance ended and added none.
     Assigned(Vec<Partition>),
-    /// Must not be read or committed any longer; a commit that is under way may fail.
+    /// The partitions must not be read or committed any more. A commit in flight may fail.
     Revoked(Vec<Partition>),
     Records(RecordBatch),
-    /// The reader stands at the partition's end: all before `at` was handed out or is not readable (compacted away, an aborted
-    /// transaction).
+    /// All records before `at` were returned, or no consumer can read them: they were compacted, or
+    /// belong to an aborted transaction.
     EndReached {
         partition: Partition,
         epoch: u64,
         at: Offset,
     },
-    /// Records were removed before the reader came to them, behind the position asked for: at most so many, from `from` on. Reading goes on
-    /// behind them.
+    /// The broker removed up to `count` records, starting at `from`, before they were read. Reading
+    /// continues behind them.
     RecordsRemoved {
         partition: Partition,
         epoch: u64,
         from: Offset,
         count: u64,
     },
-    /// The position asked for is not retained: before the first offset or past the end.
+    /// The start position is before the first retained offset or behind the end.
     OutOfRange {
         partition: Partition,
         epoch: u64,
     },
 }
 
-/// Records of one partition in offset order, in one flat buffer.
+/// Records of one partition in offset order, in one buffer.
 #[derive(Debug)]
 pub(crate) struct RecordBatch {
     pub(crate) partition: Partition,
@@ -92,12 +93,13 @@ pub(crate) struct RecordBatch {
     records: Vec<RecordSpan>,
 }
 
-/// Where one record lies in a batch's buffer: key, payload and headers one after the other.
+/// The place of one record in a batch's buffer: key, payload and headers follow each other.
 #[derive(Clone, Copy, Debug)]
 struct RecordSpan {
     offset: Offset,
     timestamp: Option<Timestamp>,
     start: usize,
+    /// Lengths in bytes; `None`: null.
     key: Option<usize>,
     payload: Option<usize>,
     headers: usize,
@@ -113,16 +115,17 @@ impl RecordBatch {
         }
     }
 
-    /// Makes room for as much as another batch holds: batches of a busy partition are much alike, and growing is copying.
-    pub(crate) fn reserve(&mut self, (records, bytes): (usize, usize)) {
+    /// Allocates room, because growing copies the buffer.
+    pub(crate) fn reserve(&mut self, records: usize, bytes: usize) {
         self.records.reserve(records);
         self.buffer.reserve(bytes);
     }
 
-    /// Adds a record by copying its parts; the headers are written by `headers` as [`push_header`] does.
+    /// Adds a copy of a record.
     pub(crate) fn push<'h>(
         &mut self,
-        (offset, timestamp): (Offset, Option<Timestamp>),
+        offset: Offset,
+        timestamp: Option<Timestamp>,
         key: Option<&[u8]>,
         payload: Option<&[u8]>,
         headers: impl IntoIterator<Item = Header<'h>>,
@@ -130,60 +133,60 @@ impl RecordBatch {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(key.unwrap_or_default());
         self.buffer.extend_from_slice(payload.unwrap_or_default());
-        let before = self.buffer.len();
+        let headers_at = self.buffer.len();
         for (name, value) in headers {
             push_header(&mut self.buffer, name, value);
         }
-        let headers = self.buffer.len() - before;
         self.records.push(RecordSpan {
             offset,
             timestamp,
             start,
             key: key.map(<[u8]>::len),
             payload: payload.map(<[u8]>::len),
-            headers,
+            headers: self.buffer.len() - headers_at,
         });
     }
 
+    /// Number of records.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
+    /// Size of keys, payloads and headers.
     pub(crate) fn bytes(&self) -> usize {
         self.buffer.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record<'_>> {
-        self.records.iter().map(|entry| {
-            let payload_at = entry.start + entry.key.unwrap_or(0);
-            let headers_at = payload_at + entry.payload.unwrap_or(0);
+        self.records.iter().map(|span| {
+            let payload_at = span.start + span.key.unwrap_or(0);
+            let headers_at = payload_at + span.payload.unwrap_or(0);
             Record {
-                offset: entry.offset,
-                timestamp: entry.timestamp,
-                key: entry
+                offset: span.offset,
+                timestamp: span.timestamp,
+                key: span
                     .key
-                    .map(|length| &self.buffer[entry.start..entry.start + length]),
-                payload: entry
+                    .map(|length| &self.buffer[span.start..span.start + length]),
+                payload: span
                     .payload
                     .map(|length| &self.buffer[payload_at..payload_at + length]),
-                headers: Headers::from_block(&self.buffer[headers_at..headers_at + entry.headers]),
+                headers: Headers::from_block(&self.buffer[headers_at..headers_at + span.headers]),
             }
         })
     }
 }
 
-/// A partition as the broker knows it.
+/// A partition as the broker describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionInfo {
-    /// `None`: the broker has no identities (older than Kafka 2.8), so a recreated topic shows only by its offsets.
+    /// `None`: the broker has no topic ids (Kafka before 2.8), so only offsets show a recreation.
     pub(crate) identity: Option<SourceIdentity>,
-    /// The first offset that is still retained.
+    /// The first retained offset.
     pub(crate) first_offset: Offset,
-    /// One past the last offset.
+    /// One behind the last offset.
     pub(crate) end_offset: Offset,
 }
 
-/// One position to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OffsetCommit {
     pub(crate) partition: Partition,
@@ -191,42 +194,44 @@ pub(crate) struct OffsetCommit {
     pub(crate) metadata: String,
 }
 
-/// What a timer asks of its sources: which partitions there are, and what was committed. Apart from [`Source`], for a timer reads nothing
-/// and may run where no ingress does.
+/// What a timer asks about sources. Separate from [`Source`], because a timer reads no records and
+/// may run in a process without ingress.
 #[async_trait(?Send)]
 pub(crate) trait Catalog {
-    /// The partitions that the topics have now. A topic that does not exist has none.
+    /// All partitions of the topics. A topic that does not exist has none.
     async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error>;
 
-    /// As [`Source::committed`], for `group`.
+    /// Like [`Source::committed_metadata`], for `group`.
     async fn committed_metadata(
         &mut self,
         group: &str,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error>;
 
-    /// Ends the client. Nothing may be called after it.
+    /// Closes the client. No call may follow.
     async fn close(&mut self);
 }
 
-/// Sends records to the topics of one cluster. Records of one target partition keep their order, unless the client itself has to give one up.
+/// Sends records to the topics of one cluster. Records of one target partition keep their order,
+/// unless one of them fails.
 #[async_trait(?Send)]
 pub(crate) trait Target {
-    /// Takes a record over, copying it; never waits. `ticket` comes back with the report.
+    /// Copies a record into the send queue, without waiting. `ticket` returns with the report.
     fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult;
 
-    /// What became of records taken over, each once; waits until there is at least one.
+    /// Waits until there is a delivery report. Each accepted record gets one.
     async fn next_reports(&mut self) -> Vec<DeliveryReport>;
 
-    /// Nothing will be sent any more: gives up what is under way and ends the client.
+    /// Gives up the records in flight and closes the client. No call may follow.
     async fn close(&mut self);
 }
 
-/// A record on its way out. Its headers are those of `headers` that `stays` keeps, then `extra`.
+/// A record to send. Its headers are those of `headers` that `keep_header` accepts, then
+/// `extra_headers`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingRecord<'a> {
     pub(crate) topic: &'a str,
-    /// `None`: the partitioner decides, by Kafka's murmur2 for any key that is not null.
+    /// `None`: the partitioner chooses, by Kafka's murmur2 for a key that is not null.
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
@@ -236,18 +241,18 @@ pub(crate) struct OutgoingRecord<'a> {
 }
 
 impl<'a> OutgoingRecord<'a> {
-    /// The headers as they go out.
+    /// The headers to send.
     pub(crate) fn all_headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
-        let stays = self.keep_header;
-        let kept = self.headers.iter().filter(move |(name, _)| stays(name));
-        kept.chain(
-            self.extra_headers
-                .iter()
-                .map(|(name, value)| (name.as_bytes(), Some(*value))),
-        )
+        let keep_header = self.keep_header;
+        let kept = self
+            .headers
+            .iter()
+            .filter(move |(name, _)| keep_header(name));
+        let extra = self.extra_headers.iter();
+        kept.chain(extra.map(|(name, value)| (name.as_bytes(), Some(*value))))
     }
 
-    /// The text of a header that this service adds.
+    /// The value of an extra header, if it is text.
     pub(crate) fn extra_header(&self, name: &str) -> Option<&str> {
         let (_, value) = self
             .extra_headers
@@ -256,8 +261,8 @@ impl<'a> OutgoingRecord<'a> {
         std::str::from_utf8(value).ok()
     }
 
-    /// What makes a record that is sent again a no-op, where a broker passes over what it has already: its origin; a dead letter is another
-    /// message than the one that could not be delivered, and so is each way back through the source. `None`: it bears nothing of the kind.
+    /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A dead
+    /// letter and each retry are messages of their own. `None`: the record has no such header.
     pub(crate) fn message_id(&self) -> Option<String> {
         if fault!(SendWithoutMessageId) {
             return None;
@@ -274,22 +279,20 @@ impl<'a> OutgoingRecord<'a> {
     }
 }
 
-/// Whether a target took a record over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SendResult {
     /// A report will follow.
     Accepted,
-    /// The client's buffer is full; try again after the next reports.
+    /// The send queue is full. Try again after the next reports.
     QueueFull,
     /// No report will follow.
     Failed(DeliveryFailure),
 }
 
-/// What became of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryReport {
     pub(crate) ticket: u64,
-    /// Where it lies in its topic, if it was delivered and that is known.
+    /// Partition and offset of a delivered record, if known.
     pub(crate) position: Option<(i32, Offset)>,
     pub(crate) outcome: Result<(), DeliveryFailure>,
 }
@@ -299,36 +302,37 @@ pub(crate) struct DeliveryReport {
 pub(crate) struct DeliveryFailure {
     pub(crate) kind: FailureKind,
     pub(crate) reason: Reason,
-    /// The broker's own words.
+    /// The broker's own text.
     pub(crate) detail: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// The same record will be refused again: too large, invalid, not allowed.
+    /// The broker will always reject this record: too large, invalid, or not allowed.
     Rejected,
-    /// Not taken, but may be later: the topic does not exist.
+    /// Not delivered, but a retry may succeed: the topic does not exist.
     NotDelivered,
-    /// It may have arrived: the client gave up waiting.
+    /// The client gave up waiting, so the record may have been delivered.
     MaybeDelivered,
-    /// The client was closed, or has failed as a whole: nothing is known, and nothing else can be sent by it.
+    /// The client was closed or failed fatally. The outcome is unknown, and another client must send
+    /// further records.
     ClientFailed,
 }
 
-/// Why a source or a catalog did not answer.
+/// Why a call of a source or a catalog failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the broker does not answer: {0}")]
     Unavailable(String),
-    /// A person must act: access denied, wrong credentials, a topic that does not exist.
+    /// An operator must act: access is denied, credentials are wrong, or a topic does not exist.
     #[error("the broker refuses: {0}")]
     Rejected(String),
-    #[error("the broker's client has failed for good: {0}")]
+    #[error("the broker's client failed fatally: {0}")]
     Fatal(String),
 }
 
 impl Error {
-    /// Whether the same call may succeed later in this process. A refusal may: somebody may create the topic or grant the access.
+    /// Whether a repeated call may succeed in this process. An operator may fix a rejection.
     pub(crate) fn is_transient(&self) -> bool {
         !matches!(self, Self::Fatal(_))
     }

@@ -1,75 +1,82 @@
-//! The port of transactions: records that readers of what is committed see all at once along with a marker, or never.
+//! The port of transactional producers. Records and an offset are committed together: `read_committed`
+//! consumers see all of them, or none.
 //!
-//! One adapter has many *transactors*, a number each, which the caller gives and never uses twice. A transactor bears a name that outlives
-//! it: opening one under a name fences whoever bore it before, ends that one's transaction, and only then reads the marker. So of two that
-//! bear one name the later knows what the earlier committed, and the earlier commits nothing more.
+//! An adapter has many producers, each with a number that the caller chooses and never reuses. Each
+//! has a `transactional.id`, which outlives it. Opening a producer fences the previous one with the
+//! same id, aborts its transaction, and only then reads the committed offset. So the new producer
+//! knows all that the previous one committed, and the previous one can commit nothing more.
 
 use super::{DeliveryReport, OutgoingRecord, SendResult};
 use crate::model::{Offset, Partition};
 use async_trait::async_trait;
 use std::sync::Arc;
 
-/// See the module's page. Nothing here waits but [`Transactors::happened`]: what was asked for is told by it.
+/// Only [`TransactionalProducers::next_events`] waits: it returns the results of the other calls.
 #[async_trait(?Send)]
 pub(crate) trait TransactionalProducers {
-    /// One of this name may be opened soon: whatever that takes and another bearer of the name does not notice may be done in advance. Nothing
-    /// is told of it.
-    fn preconnect(&mut self, name: &ProducerIdentity);
+    /// Announces that a producer of this identity may be opened soon. The adapter may connect in
+    /// advance, but must not fence the current owner of the id. Causes no event. Safe to repeat.
+    fn preconnect(&mut self, identity: &ProducerIdentity);
 
-    /// [`Happened::Opened`] or [`Happened::Lost`] follows.
-    fn open(&mut self, number: u64, name: &ProducerIdentity);
+    /// Opens a producer. [`ProducerEvent::Opened`] or [`ProducerEvent::Failed`] follows.
+    fn open(&mut self, number: u64, identity: &ProducerIdentity);
 
-    /// Takes a record over into the transaction of an open transactor, copying it; `ticket` comes back with the report. Once one of its
-    /// records was not delivered, a transaction can only be aborted, and reports of the others in it mean nothing.
+    /// Adds a record to the transaction of an open producer, and copies it. `ticket` returns with the
+    /// report. If one record was not delivered, the transaction can only be aborted, and the reports
+    /// on its other records have no meaning.
     fn send(&mut self, number: u64, record: &OutgoingRecord<'_>, ticket: u64) -> SendResult;
 
-    /// Commits what was sent since the last commit or abort, all of which was reported as delivered, along with `marker`. So it can be after an
-    /// outage, too, if that does not last: what comes after it may need another transactor.
-    /// [`Happened::Committed`], [`Happened::Aborted`] or [`Happened::Lost`] follows: lost, nobody knows whether it was committed.
-    fn commit(&mut self, number: u64, marker: TxnOffset);
+    /// Commits the records sent since the last commit or abort, with `offset`, atomically. All of them
+    /// must be reported as delivered. Succeeds also after a short outage; then the next transaction
+    /// may need another producer.
+    ///
+    /// [`ProducerEvent::Committed`], [`ProducerEvent::Aborted`] or [`ProducerEvent::Failed`] follows.
+    /// After `Failed`, the transaction may or may not be committed.
+    fn commit(&mut self, number: u64, offset: TxnOffset);
 
-    /// Undoes what was sent since the last commit or abort. Reports of it come before [`Happened::Aborted`], or not at all.
+    /// Aborts the records sent since the last commit or abort. [`ProducerEvent::Aborted`] or
+    /// [`ProducerEvent::Failed`] follows. Reports on the records come before it, or not at all.
     fn abort(&mut self, number: u64);
 
-    /// Gives a transactor up, and with it what is not committed, which is undone by the next of its name or by the broker's own timeout.
-    /// Nothing is told of it from here on.
+    /// Closes a producer without a commit. The next producer of the id, or the broker's transaction
+    /// timeout, aborts its open transaction. The producer causes no more events.
     fn discard(&mut self, number: u64);
 
-    /// What happened, in order for each transactor; waits until there is something. Safe to drop.
+    /// Waits until there is an event. The events of each producer are in order. Cancel-safe.
     async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)>;
 
-    /// Ends all. Nothing may be called after it.
+    /// Closes all producers. No call may follow.
     async fn close(&mut self);
 }
 
-/// The name of a transactor, and where its marker lies.
+/// A `transactional.id`, and where its offset is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerIdentity {
     pub(crate) transactional_id: String,
-    /// A group without members.
+    /// The group that the offset is committed for. It has no members.
     pub(crate) offset_group: String,
     pub(crate) partition: Partition,
-    /// The topics that it may write to besides its partition, as far as they are known in advance.
+    /// The known topics that the producer may write to, besides its partition's topic.
     pub(crate) target_topics: Arc<[String]>,
 }
 
-/// What is committed along with records: a position of the group, with a text that says more.
+/// The offset that is committed with a transaction, and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TxnOffset {
     pub(crate) offset: Offset,
     pub(crate) metadata: String,
 }
 
-/// What happened to a transactor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProducerEvent {
-    /// It may be sent by; the text of the marker that was committed last, if there is one.
+    /// Records may be sent. With the metadata of the committed offset, if there is one.
     Opened(Option<String>),
     Reports(Vec<DeliveryReport>),
+    /// Records of the next transaction may be sent.
     Committed,
-    /// None of what was sent is, or ever will be, seen; it may be sent by again.
+    /// No consumer will see the aborted records. Records of the next transaction may be sent.
     Aborted,
-    /// Nothing can be done by it any more; another one of its name can be opened.
+    /// The producer is unusable. Another one with the same identity may be opened.
     Failed {
         is_fenced: bool,
         reason: String,

@@ -1,5 +1,4 @@
-//! A real Kafka as the contract's world: topics, retention and transactions by plain clients. For the integration tests, which have the
-//! broker.
+//! Runs the broker contract against a real Kafka, for the integration tests, which have a broker.
 
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
 use crate::broker::{
@@ -20,21 +19,22 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The contract on the broker at `brokers`, to which it does no harm.
+/// Runs the contract on the broker at `brokers`, without harm to it.
 pub async fn kafka_contract(brokers: &str) {
     let world = KafkaWorld::new(brokers, None);
-    a_producer_that_failed_for_good_is_replaced(&world).await;
+    a_producer_that_failed_fatally_is_replaced(&world).await;
     contract::run_shared(&world).await;
 }
 
-/// What the contract says of outages; `outage` takes the broker away and brings it back with its data, `pause` has it fall silent or not.
+/// Runs the outage part of the contract. `outage` stops the broker and starts it again with its data;
+/// `pause` makes it silent or responsive.
 pub async fn kafka_outage_contract(
     brokers: &str,
     outage: impl FnMut() + 'static,
     pause: impl FnMut(bool),
 ) {
     let world = KafkaWorld::new(brokers, Some(Box::new(outage)));
-    questions_asked_in_vain_are_given_up_and_do_no_harm_later(&world, pause).await;
+    requests_during_an_outage_fail_and_do_no_harm_later(&world, pause).await;
     contract::run_outages(&world).await;
 }
 
@@ -68,9 +68,7 @@ impl KafkaWorld {
     }
 
     fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.config()
-            .create()
-            .expect("a client of a valid configuration")
+        self.config().create().expect("the configuration is valid")
     }
 
     async fn await_partitions(&self, name: &str, total: usize) {
@@ -94,7 +92,7 @@ impl KafkaWorld {
 }
 
 fn count(partitions: i32) -> usize {
-    usize::try_from(partitions).expect("not negative")
+    usize::try_from(partitions).expect("the count is not negative")
 }
 
 #[async_trait(?Send)]
@@ -102,24 +100,27 @@ impl BrokerUnderTest for KafkaWorld {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
         Box::new(
             KafkaSource::new(&self.cluster, group.to_owned(), topics, part())
-                .expect("a valid configuration"),
+                .expect("the configuration is valid"),
         )
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
         Box::new(
-            KafkaTarget::new(&self.cluster, in_flight_max, part()).expect("a valid configuration"),
+            KafkaTarget::new(&self.cluster, in_flight_max, part())
+                .expect("the configuration is valid"),
         )
     }
 
     fn catalog(&self) -> Box<dyn Catalog> {
-        Box::new(KafkaCatalog::new(&self.cluster, None, part()).expect("a valid configuration"))
+        Box::new(
+            KafkaCatalog::new(&self.cluster, None, part()).expect("the configuration is valid"),
+        )
     }
 
     fn transactors(&self) -> Box<dyn TransactionalProducers> {
         Box::new(
             KafkaTransactionalProducers::new(&self.cluster, None, part())
-                .expect("a valid configuration"),
+                .expect("the configuration is valid"),
         )
     }
 
@@ -142,7 +143,7 @@ impl BrokerUnderTest for KafkaWorld {
             .expect("the broker answers");
         created
             .into_iter()
-            .for_each(|topic| drop(topic.expect("a new topic")));
+            .for_each(|topic| drop(topic.expect("the topic is new")));
         self.await_partitions(name, count(partitions)).await;
     }
 
@@ -154,7 +155,7 @@ impl BrokerUnderTest for KafkaWorld {
             .expect("the broker answers");
         deleted
             .into_iter()
-            .for_each(|topic| drop(topic.expect("a topic that exists")));
+            .for_each(|topic| drop(topic.expect("the topic exists")));
         self.await_partitions(name, 0).await;
     }
 
@@ -167,15 +168,15 @@ impl BrokerUnderTest for KafkaWorld {
             .expect("the broker answers");
         created
             .into_iter()
-            .for_each(|topic| drop(topic.expect("a topic that exists")));
+            .for_each(|topic| drop(topic.expect("the topic exists")));
         self.await_partitions(name, count(total)).await;
     }
 
     async fn trim(&self, partition: &Partition, first: Offset) {
         let mut list = TopicPartitionList::new();
-        let first = rdkafka::Offset::Offset(i64::try_from(first.0).expect("a small offset"));
+        let first = rdkafka::Offset::Offset(i64::try_from(first.0).expect("the offset is small"));
         list.add_partition_offset(&partition.topic, partition.index, first)
-            .expect("a valid offset");
+            .expect("the offset is valid");
         let deleted = self
             .admin()
             .delete_records(&list, &AdminOptions::new())
@@ -184,7 +185,7 @@ impl BrokerUnderTest for KafkaWorld {
         deleted
             .elements()
             .iter()
-            .for_each(|element| element.error().expect("a partition that exists"));
+            .for_each(|element| element.error().expect("the partition exists"));
     }
 
     async fn abort_transaction(&self, partition: &Partition) {
@@ -192,21 +193,25 @@ impl BrokerUnderTest for KafkaWorld {
             .config()
             .set("transactional.id", format!("{}-aborts", self.run))
             .create()
-            .expect("a valid configuration");
-        producer.init_transactions(PATIENCE).expect("a coordinator");
-        producer.begin_transaction().expect("a new transaction");
+            .expect("the configuration is valid");
+        producer
+            .init_transactions(PATIENCE)
+            .expect("the coordinator answers");
+        producer
+            .begin_transaction()
+            .expect("no transaction is open");
         for _ in 0..3 {
             let record = BaseRecord::<(), str>::to(&partition.topic)
                 .partition(partition.index)
                 .payload("never seen");
-            producer.send(record).expect("an empty buffer");
+            producer.send(record).expect("the send queue has room");
         }
         producer
             .flush(PATIENCE)
-            .expect("a broker that takes records");
+            .expect("the broker accepts the records");
         producer
             .abort_transaction(PATIENCE)
-            .expect("a transaction under way");
+            .expect("a transaction is open");
     }
 
     async fn outage(&self) -> bool {
@@ -218,22 +223,28 @@ impl BrokerUnderTest for KafkaWorld {
     }
 }
 
-/// librdkafka gives them up after a while of its own, and must not stumble over them when the broker is back.
-async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(
+/// librdkafka times the requests out by itself, and must survive that when the broker is back.
+async fn requests_during_an_outage_fail_and_do_no_harm_later(
     world: &KafkaWorld,
     mut pause: impl FnMut(bool),
 ) {
-    let (topic, group) = (format!("{}-vain", world.run), format!("{}-vain", world.run));
+    let (topic, group) = (
+        format!("{}-outage", world.run),
+        format!("{}-outage", world.run),
+    );
     world.create_topic(&topic, 1, None).await;
     let partitions = [Partition::new(topic.clone(), 0)];
     let topics = [topic];
     let mut source = world.source(&group, &topics);
     let mut catalogs = [world.catalog(), world.catalog(), world.catalog()];
-    source.describe(&partitions).await.expect("an answer");
+    source
+        .describe(&partitions)
+        .await
+        .expect("the broker answers");
     pause(true);
     let paused = tokio::time::Instant::now();
     let [first, second, third] = &mut catalogs;
-    let asked = async {
+    let requests = async {
         tokio::join!(
             source.describe(&partitions),
             first.partitions(&topics),
@@ -241,12 +252,12 @@ async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(
             third.committed_metadata(&group, &partitions)
         )
     };
-    let (described, found, one, other) = tokio::time::timeout(KAFKA_REQUEST_TIMEOUT, asked)
+    let (described, found, one, other) = tokio::time::timeout(KAFKA_REQUEST_TIMEOUT, requests)
         .await
-        .expect("an answer in time");
+        .expect("the requests end in time");
     assert!(
         described.is_err() && found.is_err() && one.is_err() && other.is_err(),
-        "nobody is there"
+        "no broker responds"
     );
     tokio::time::sleep_until(paused + KAFKA_REQUEST_TIMEOUT + Duration::from_secs(2)).await;
     pause(false);
@@ -270,17 +281,17 @@ async fn questions_asked_in_vain_are_given_up_and_do_no_harm_later(
     };
     tokio::time::timeout(PATIENCE, answered)
         .await
-        .expect("all is answered again");
+        .expect("all requests are answered again");
     source.close().await;
 }
 
-/// What was under way when it failed is reported once, as something to be sent again; the next producer takes what is sent after it, but a
-/// third one is not made at once.
-async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
+/// Records in flight at the failure are reported once, as `ClientFailed`. The next producer accepts the
+/// records after it, but a third producer is not created at once.
+async fn a_producer_that_failed_fatally_is_replaced(world: &KafkaWorld) {
     let topic = format!("{}-fatal", world.run);
     world.create_topic(&topic, 1, None).await;
     let mut target =
-        KafkaTarget::new(&world.cluster, 1_000, part()).expect("a valid configuration");
+        KafkaTarget::new(&world.cluster, 1_000, part()).expect("the configuration is valid");
     let send = |target: &mut KafkaTarget, ticket: u64| {
         let payload = Some(&b"1"[..]);
         let headers = Headers::default();
@@ -300,20 +311,20 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
     for ticket in 0..500 {
         assert_eq!(send(&mut target, ticket), SendResult::Accepted);
     }
-    target.fail_for_good();
+    target.inject_fatal_error();
     assert_eq!(
         send(&mut target, 500),
         SendResult::Accepted,
         "the first is replaced at once"
     );
-    target.fail_for_good();
+    target.inject_fatal_error();
     let mut refused = 0;
     while let SendResult::Failed(failure) = send(&mut target, 501) {
         assert_eq!(failure.kind, FailureKind::ClientFailed, "{failure:?}");
         refused += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(refused > 0, "the second waits");
+    assert!(refused > 0, "the second replacement waits");
     for ticket in 502..1_000 {
         assert_eq!(send(&mut target, ticket), SendResult::Accepted);
     }
@@ -326,7 +337,7 @@ async fn a_producer_that_failed_for_good_is_replaced(world: &KafkaWorld) {
             Err(failure) => panic!("sent after the failure: {failure:?}"),
         }
     }
-    while target.retired() > 0 {
+    while target.retired_producers() > 0 {
         assert_eq!(send(&mut target, 0), SendResult::Accepted);
         outcomes(&mut target, 1).await;
     }
@@ -341,7 +352,7 @@ async fn outcomes(
     while found.len() < count {
         let reports = tokio::time::timeout(PATIENCE, target.next_reports())
             .await
-            .expect("reports");
+            .expect("reports arrive");
         for report in reports {
             assert!(
                 found.insert(report.ticket, report.outcome).is_none(),

@@ -1,10 +1,11 @@
-//! Whether a cluster answers one adapter's clients, as a part of the process' readiness, which logs each change. It asks no broker itself:
-//! whoever owns a client asks, when [`ClusterProbe`] says that it is time.
+//! Tracks whether a cluster responds to one adapter's clients, and reports it to readiness.
 //!
-//! That all brokers are down is for librdkafka a count of connections, and one that an idle broker closed is among them; of a broker that
-//! fell silent it says nothing for a minute. So a cluster is away when nobody has answered for a while, and not when asked either.
+//! librdkafka's "all brokers down" also counts connections that an idle broker closed, and librdkafka
+//! needs a minute to notice a silent broker. So a cluster counts as down only if no client got a
+//! response for [`KAFKA_SILENCE_TIMEOUT`] and a probe fails as well. [`ClusterProbe`] says when the
+//! owner of a client must send the probe.
 
-use super::raw::{ClientEvent, LogLevel, ProbeTarget};
+use super::ffi::{ClientEvent, LogLevel, ProbeTarget};
 use crate::health::HealthPart;
 use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
 use rdkafka::types::RDKafkaErrorCode;
@@ -12,28 +13,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-/// What the clients of one adapter know of their cluster. Clones share it.
+/// What the clients of one adapter know about their cluster. Clones share the state.
 #[derive(Clone)]
 pub(super) struct ClusterHealth(Arc<Shared>);
 
 struct Shared {
     cluster: Arc<str>,
     part: HealthPart,
-    up: AtomicBool,
-    /// Somebody answered since the probe looked last.
-    heard: AtomicBool,
-    words: Mutex<Words>,
+    is_up: AtomicBool,
+    /// A broker responded since the probe checked last.
+    responded: AtomicBool,
+    reasons: Mutex<Reasons>,
 }
 
-/// In the brokers' own words, as far as there are any.
 #[derive(Default)]
-struct Words {
-    /// The latest failure of one broker: librdkafka says that all are down, and not why.
-    broker: Option<(Instant, String)>,
-    /// Why the cluster counts as away. `None`: it answers, or nobody knows yet.
+struct Reasons {
+    /// The latest connection error of one broker: "all brokers down" comes without a reason.
+    broker_error: Option<(Instant, String)>,
+    /// Why the cluster counts as down. `None`: it is up, or not known yet.
     outage: Option<String>,
-    /// The last time that it did, and until when.
-    past: Option<(Instant, String)>,
+    /// The end and the reason of the last outage.
+    last_outage: Option<(Instant, String)>,
 }
 
 impl ClusterHealth {
@@ -41,50 +41,50 @@ impl ClusterHealth {
         Self(Arc::new(Shared {
             cluster: cluster.clone(),
             part,
-            up: AtomicBool::new(false),
-            heard: AtomicBool::new(false),
-            words: Mutex::default(),
+            is_up: AtomicBool::new(false),
+            responded: AtomicBool::new(false),
+            reasons: Mutex::default(),
         }))
     }
 
-    /// Why the cluster counts as away, if it does: nobody need be asked then.
+    /// Why the cluster counts as down, if it does. Then a request is not worth sending.
     pub(super) fn outage_reason(&self) -> Option<String> {
-        if self.0.up.load(Ordering::Relaxed) {
+        if self.0.is_up.load(Ordering::Relaxed) {
             None
         } else {
-            self.words().outage.clone()
+            self.reasons().outage.clone()
         }
     }
 
-    /// Why what is sent now may time out though its target is in order: the cluster is away, or was while that waited to be sent.
+    /// The outage that a delivery timeout may come from: the current one, or one that ended within
+    /// the delivery timeout.
     pub(super) fn recent_outage(&self) -> Option<String> {
-        let past = || {
-            self.words()
-                .past
+        self.outage_reason().or_else(|| {
+            self.reasons()
+                .last_outage
                 .as_ref()
-                .filter(|(until, _)| until.elapsed() < KAFKA_DELIVERY_TIMEOUT)
-                .map(|(_, outage)| outage.clone())
-        };
-        self.outage_reason().or_else(past)
+                .filter(|(end, _)| end.elapsed() < KAFKA_DELIVERY_TIMEOUT)
+                .map(|(_, reason)| reason.clone())
+        })
     }
 
-    /// A broker answered. Cheap: called for every batch.
+    /// Records that a broker responded. Cheap: called for every batch.
     pub(super) fn record_response(&self) {
-        self.0.heard.store(true, Ordering::Relaxed);
-        if !self.0.up.load(Ordering::Relaxed) && !self.0.up.swap(true, Ordering::Relaxed) {
-            let mut words = self.words();
-            let past = words.outage.take().map(|outage| (Instant::now(), outage));
-            *words = Words {
-                past: past.or(words.past.take()),
-                ..Words::default()
-            };
-            drop(words);
-            self.0.part.set_ready();
+        self.0.responded.store(true, Ordering::Relaxed);
+        if self.0.is_up.load(Ordering::Relaxed) || self.0.is_up.swap(true, Ordering::Relaxed) {
+            return;
         }
+        let mut reasons = self.reasons();
+        reasons.broker_error = None;
+        if let Some(reason) = reasons.outage.take() {
+            reasons.last_outage = Some((Instant::now(), reason));
+        }
+        drop(reasons);
+        self.0.part.set_ready();
     }
 
-    pub(super) fn on_client_event(&self, notice: ClientEvent) {
-        match notice {
+    pub(super) fn on_client_event(&self, event: ClientEvent) {
+        match event {
             ClientEvent::Log { level, text } => log(level, &text),
             ClientEvent::Error { code, text } => self.record_error(code, text),
         }
@@ -105,43 +105,46 @@ impl ClusterHealth {
                 | SSL
                 | SaslAuthenticationFailed
         ) {
-            self.words().broker = Some((Instant::now(), text));
+            self.reasons().broker_error = Some((Instant::now(), text));
         }
     }
 
-    /// Something of the adapter's own is broken; the next answer mends it.
+    /// Reports a failure of the adapter itself. The next response clears it.
     pub(super) fn mark_broken(&self, reason: String) {
-        self.0.up.store(false, Ordering::Relaxed);
+        self.0.is_up.store(false, Ordering::Relaxed);
         self.0.part.set_not_ready(reason);
     }
 
-    /// Nobody answers any more, and nobody answered when asked just now.
-    fn is_away(&self, since: Instant) {
-        let mut words = self.words();
-        // One that failed long before has come back since, or was never needed.
-        let latest = words
-            .broker
+    /// Reports an outage. `since`: the time of the last response.
+    fn mark_down(&self, since: Instant) {
+        let mut reasons = self.reasons();
+        // An older error does not explain this outage: that broker has recovered, or was not needed.
+        let recent_error = reasons
+            .broker_error
             .as_ref()
             .filter(|(at, _)| *at + 2 * KAFKA_PROBE_INTERVAL >= since)
             .map(|(_, text)| text.clone());
-        let words_now = latest.unwrap_or_else(|| {
+        let reason = recent_error.unwrap_or_else(|| {
             format!("no broker has answered for {} s", since.elapsed().as_secs())
         });
-        words.outage = Some(words_now.clone());
-        self.0.up.store(false, Ordering::Relaxed);
-        drop(words);
+        reasons.outage = Some(reason.clone());
+        self.0.is_up.store(false, Ordering::Relaxed);
+        drop(reasons);
         self.0.part.set_not_ready(format!(
-            "kafka.{} does not answer: {words_now}",
+            "kafka.{} does not answer: {reason}",
             self.0.cluster
         ));
     }
 
-    fn words(&self) -> MutexGuard<'_, Words> {
-        self.0.words.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reasons(&self) -> MutexGuard<'_, Reasons> {
+        self.0
+            .reasons
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One level lower than librdkafka thinks: it repeats itself at every attempt to connect.
+/// One level below librdkafka's own: it repeats a line at every connection attempt.
 fn log(level: LogLevel, text: &str) {
     match level {
         LogLevel::Error | LogLevel::Warning => tracing::debug!(target: "librdkafka", "{text}"),
@@ -149,42 +152,43 @@ fn log(level: LogLevel, text: &str) {
     }
 }
 
-/// When to ask whether anybody is there, and what follows. One for all clients that share a [`Health`].
+/// The probe schedule of all clients that share a [`ClusterHealth`].
 pub(super) struct ClusterProbe {
-    /// When somebody was heard last, as far as this has noticed.
-    heard: Instant,
-    next: Instant,
+    last_response: Instant,
+    next_at: Instant,
 }
 
 impl ClusterProbe {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
-            heard: now,
-            next: now,
+            last_response: now,
+            next_at: now,
         }
     }
 
-    /// To be called in every turn; calls `ping` if nobody was heard for a while.
+    /// Calls `probe` if no broker has responded for a while, and updates `health`. Must be called
+    /// in every turn of the client's thread.
     pub(super) fn serve(
         &mut self,
         health: &ClusterHealth,
-        mut ping: impl FnMut(ProbeTarget) -> bool,
+        mut probe: impl FnMut(ProbeTarget) -> bool,
     ) {
         let now = Instant::now();
-        if health.0.heard.swap(false, Ordering::Relaxed) {
-            (self.heard, self.next) = (now, now + KAFKA_PROBE_INTERVAL);
+        if health.0.responded.swap(false, Ordering::Relaxed) {
+            self.last_response = now;
+            self.next_at = now + KAFKA_PROBE_INTERVAL;
         }
-        if now < self.next {
+        if now < self.next_at {
             return;
         }
-        self.next = now + KAFKA_PROBE_INTERVAL;
-        let is_long = now - self.heard >= KAFKA_SILENCE_TIMEOUT;
-        // One broker is not the cluster, whoever it is.
-        if ping(ProbeTarget::Controller) || is_long && ping(ProbeTarget::AnyBroker) {
+        self.next_at = now + KAFKA_PROBE_INTERVAL;
+        let is_silent = now - self.last_response >= KAFKA_SILENCE_TIMEOUT;
+        // A silent controller alone is no outage.
+        if probe(ProbeTarget::Controller) || is_silent && probe(ProbeTarget::AnyBroker) {
             health.record_response();
-        } else if is_long {
-            health.is_away(self.heard);
+        } else if is_silent {
+            health.mark_down(self.last_response);
         }
     }
 }
@@ -199,7 +203,7 @@ mod tests {
         health
             .not_ready()
             .into_iter()
-            .map(|complaint| complaint.reason)
+            .map(|problem| problem.reason)
             .collect()
     }
 
@@ -209,21 +213,22 @@ mod tests {
         (process, health, ClusterProbe::new())
     }
 
-    /// Turns in which nobody answers, for `time`; how often somebody was asked.
+    /// Serves the probe for `time` while no broker answers. Returns the number of probes.
     async fn silence(health: &ClusterHealth, probe: &mut ClusterProbe, time: Duration) -> usize {
-        let (mut asked, end) = (0, Instant::now() + time);
+        let mut probes = 0;
+        let end = Instant::now() + time;
         while Instant::now() < end {
-            probe.serve(health, |ping| {
-                asked += usize::from(ping == ProbeTarget::Controller);
+            probe.serve(health, |target| {
+                probes += usize::from(target == ProbeTarget::Controller);
                 false
             });
             tokio::time::advance(Duration::from_millis(50)).await;
         }
-        asked
+        probes
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_is_told_when_a_broker_was_asked_in_vain_and_in_its_own_words() {
+    async fn an_outage_is_reported_with_the_brokers_error_after_a_failed_probe() {
         let (process, health, mut probe) = new();
         assert_eq!(reasons(&process), ["starting"]);
         probe.serve(&health, |_| true);
@@ -233,7 +238,7 @@ mod tests {
         assert_eq!(
             (reasons(&process), health.outage_reason()),
             (Vec::new(), None),
-            "librdkafka may be wrong"
+            "librdkafka's count of connections is not enough"
         );
         silence(
             &health,
@@ -256,20 +261,20 @@ mod tests {
         );
         assert!(
             health.recent_outage().is_some(),
-            "what was sent during the outage may still time out"
+            "records sent during the outage may still time out"
         );
         tokio::time::advance(KAFKA_DELIVERY_TIMEOUT).await;
         assert_eq!(health.recent_outage(), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_that_falls_silent_is_noticed_though_nothing_fails() {
+    async fn a_silent_cluster_is_reported_without_any_error() {
         let (process, health, mut probe) = new();
         health.record_response();
         assert_eq!(
             silence(&health, &mut probe, KAFKA_SILENCE_TIMEOUT).await,
             1,
-            "once a second, and not at once"
+            "one probe a second, and none at once"
         );
         assert_eq!(reasons(&process), [""; 0]);
         assert_eq!(silence(&health, &mut probe, KAFKA_PROBE_INTERVAL).await, 1);
@@ -282,33 +287,33 @@ mod tests {
         assert_eq!(
             reasons(&process),
             ["kafka.main does not answer: a:1: wrong password"],
-            "the latest word"
+            "the latest error"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_whose_controller_alone_is_gone_is_not_away() {
+    async fn a_missing_controller_alone_is_no_outage() {
         let (process, health, mut probe) = new();
         health.record_response();
         for _ in 0..20 {
-            probe.serve(&health, |ping| ping == ProbeTarget::AnyBroker);
+            probe.serve(&health, |target| target == ProbeTarget::AnyBroker);
             tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
         }
         assert_eq!(reasons(&process), [""; 0]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_asked_who_is_heard() {
+    async fn a_cluster_that_responds_is_not_probed() {
         let (_process, health, mut probe) = new();
         for _ in 0..100 {
             health.record_response();
             tokio::time::advance(KAFKA_PROBE_INTERVAL).await;
-            probe.serve(&health, |_| panic!("it answers unasked"));
+            probe.serve(&health, |_| panic!("a broker responded by itself"));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_old_failure_does_not_explain_a_new_silence() {
+    async fn an_old_error_does_not_explain_a_new_outage() {
         let (process, health, mut probe) = new();
         health.record_response();
         health.record_error(

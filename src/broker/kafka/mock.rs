@@ -1,21 +1,25 @@
-//! A Kafka in this very process, for showing the service where there is none. It is librdkafka's own mock: clients built on librdkafka can
-//! use it from outside, the Java client cannot (it waits for an answer about versions that the mock does not give).
+//! A Kafka broker inside this process, for the demo: librdkafka's mock.
 //!
-//! Not for tests of promises: it keeps the newest 5 MiB or 100,000 records of a partition and forgets the rest without a word, has no
-//! transactions to rely on, and answers a fetch that finds nothing only when its wait is over, hence [`InProcess::PROPERTIES`].
+//! External clients can use it if they are built on librdkafka. The Java client cannot, because the
+//! mock does not answer its version request.
+//!
+//! Not for tests of promises. The mock keeps the newest 5 MiB or 100,000 records of a partition and
+//! drops the rest silently, and its transactions are incomplete. It answers an empty fetch only at
+//! the end of its wait, hence [`InProcessKafka::PROPERTIES`].
 
-use super::client_creation_error;
-use super::raw::MockBroker;
+use super::error::client_creation_error;
+use super::ffi::MockBroker;
 use crate::broker::Error;
 
-/// Two brokers, which end when this is dropped: end their clients first.
+/// A cluster of two brokers, which end when this is dropped. Close their clients first.
 pub(crate) struct InProcessKafka(MockBroker);
 
 impl InProcessKafka {
-    /// What its clients are to set: messages that arrive during a fetch are seen only when its wait is over.
+    /// Properties for its clients: they see a record that arrives during a fetch only when the fetch's
+    /// wait ends.
     pub(crate) const PROPERTIES: &[(&str, &str)] = &[("fetch.wait.max.ms", "2")];
 
-    /// Starts it with topics of so many partitions each.
+    /// Starts the cluster with topics, each with a number of partitions.
     pub(crate) fn start(topics: &[(&str, i32)]) -> Result<Self, Error> {
         let broker = MockBroker::start().map_err(|error| client_creation_error(&error))?;
         for (topic, partitions) in topics {
@@ -26,7 +30,7 @@ impl InProcessKafka {
         Ok(Self(broker))
     }
 
-    /// `host:port` of one, on this machine only; clients learn of the other.
+    /// `host:port` of one broker, on the loopback interface. Clients learn of the other.
     pub(crate) fn address(&self) -> String {
         self.0.address()
     }
@@ -57,13 +61,13 @@ mod tests {
     async fn next(source: &mut KafkaSource) -> Event {
         tokio::time::timeout(Duration::from_secs(20), source.next_event())
             .await
-            .expect("something happens")
-            .expect("no error")
+            .expect("an event arrives")
+            .expect("the event is no error")
     }
 
-    /// One that got there would end the broker, and hang who ends it in order.
+    /// A signal there would end the broker, and closing it would then hang.
     #[test]
-    fn no_signal_reaches_the_thread_that_serves_it() {
+    fn the_brokers_thread_blocks_signals() {
         let _broker = InProcessKafka::start(&[]).unwrap();
         let is_blocked = |folder: std::path::PathBuf| {
             let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
@@ -77,7 +81,7 @@ mod tests {
                     .all(|signal| blocked & 1 << (signal - 1) != 0),
             )
         };
-        // The thread takes its name when it runs.
+        // The thread has its name only once it runs.
         let found = loop {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap();
             let found: Vec<bool> = tasks
@@ -94,9 +98,9 @@ mod tests {
         );
     }
 
-    /// What the service asks of a broker, and what a mock could well lack: positions of partitions, groups, commits with their metadata.
+    /// Checks what a mock may lack: partition positions, groups, and commits with metadata.
     #[tokio::test]
-    async fn every_port_works_on_it() {
+    async fn every_port_works_on_the_mock() {
         let broker = InProcessKafka::start(&[("in", 2)]).unwrap();
         let (cluster, health) = (cluster(&broker), Health::new());
         let partitions = [Partition::new("in", 0), Partition::new("in", 1)];
@@ -122,7 +126,7 @@ mod tests {
         )
         .unwrap();
         let Event::Assigned(mut gained) = next(&mut source).await else {
-            panic!("nothing gained")
+            panic!("no assignment")
         };
         gained.sort();
         assert_eq!(gained, partitions);

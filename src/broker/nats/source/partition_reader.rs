@@ -350,7 +350,8 @@ impl PartitionReader {
             .filter(|(name, _)| *name != SUBJECT.as_bytes());
         let all = std::iter::once((SUBJECT.as_bytes(), Some(subject.as_bytes()))).chain(own);
         batch.push(
-            (Offset(sequence), timestamp),
+            Offset(sequence),
+            timestamp,
             key.as_deref(),
             headers.payload(payload),
             all,

@@ -15,7 +15,7 @@ mod publisher;
 use self::publisher::{PendingRecord, Publisher};
 use super::{Cluster, header};
 use crate::broker::client_thread::ClientThread;
-use crate::broker::delivery_reports::DeliveryReports;
+use crate::broker::event_queue::DeliveryReports;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error, OutgoingRecord, SendResult, Target};
 use crate::health::HealthPart;
 use crate::limit::NATS_TARGET_BYTES_MAX;

@@ -18,7 +18,7 @@
 use super::no_responders::NoResponders;
 use super::publish_connection::{PublishConnection, PublishEvent, TooLarge};
 use super::publish_error;
-use crate::broker::delivery_reports::DeliveryReports;
+use crate::broker::event_queue::DeliveryReports;
 use crate::broker::nats::Cluster;
 use crate::broker::nats::header::NatsHeaders;
 use crate::broker::{DeliveryFailure, DeliveryReport};

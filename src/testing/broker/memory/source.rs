@@ -162,7 +162,8 @@ fn read_batch(
     let mut batch = RecordBatch::new(partition.clone(), reading.epoch);
     for (offset, stored) in log.committed_from(reading.next).take(records_max) {
         batch.push(
-            (Offset(offset), stored.timestamp),
+            Offset(offset),
+            stored.timestamp,
             stored.key.as_deref(),
             stored.payload.as_deref(),
             stored.headers(),

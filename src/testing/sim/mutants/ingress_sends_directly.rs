@@ -22,7 +22,8 @@ impl IngressSendsDirectly {
                 .any(|(name, _)| name.starts_with(b"postdate-"))
             {
                 rest.push(
-                    (record.offset, record.timestamp),
+                    record.offset,
+                    record.timestamp,
                     record.key,
                     record.payload,
                     record.headers,

@@ -1,0 +1,62 @@
+//! The [`Catalog`] and [`ClusterDescriber`] ports on Kafka. Nothing here joins a group.
+//!
+//! Every request blocks until brokers answer, so a thread of its own sends them (`worker`).
+
+mod describe;
+mod requests;
+mod worker;
+
+pub(super) use worker::{AdminHandle, AdminWorker, TopicWatch};
+
+use super::health::ClusterHealth;
+use super::options::Cluster;
+use crate::broker::describe::{ClusterDescriber, ClusterInfo};
+use crate::broker::{Catalog, Error};
+use crate::health::HealthPart;
+use crate::model::Partition;
+use async_trait::async_trait;
+
+/// The catalog port on one cluster.
+pub(crate) struct KafkaCatalog {
+    worker: AdminWorker,
+}
+
+impl KafkaCatalog {
+    /// Committed offsets of `group` are read without waiting for a connection. Another group needs a
+    /// new connection first.
+    pub(crate) fn new(
+        cluster: &Cluster,
+        group: Option<&str>,
+        part: HealthPart,
+    ) -> Result<Self, Error> {
+        let health = ClusterHealth::new(&cluster.name, part);
+        let worker = AdminWorker::with_own_client(cluster, group, health)?;
+        Ok(Self { worker })
+    }
+}
+
+#[async_trait(?Send)]
+impl Catalog for KafkaCatalog {
+    async fn partitions(&mut self, topics: &[String]) -> Result<Vec<Partition>, Error> {
+        self.worker.partitions(topics).await
+    }
+
+    async fn committed_metadata(
+        &mut self,
+        group: &str,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        self.worker.committed_metadata(group, partitions).await
+    }
+
+    async fn close(&mut self) {
+        self.worker.close().await;
+    }
+}
+
+#[async_trait(?Send)]
+impl ClusterDescriber for KafkaCatalog {
+    async fn describe_cluster(&mut self, topics: &[String]) -> Result<ClusterInfo, Error> {
+        self.worker.describe_cluster(topics).await
+    }
+}

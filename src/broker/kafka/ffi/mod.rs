@@ -1,0 +1,142 @@
+//! Direct calls of librdkafka, and the only `unsafe` code of the crate. It covers what the `rdkafka`
+//! crate has no safe form of, what is slow there, and what panics there on bytes that are not UTF-8.
+//!
+//! | file | what the crate lacks |
+//! |---|---|
+//! | `client` | a client whose events are polled; probes |
+//! | `queue` | event queues that unpark a thread |
+//! | `consumer` | batches from a consumer's queue; header names as bytes |
+//! | `producer` | header names as bytes; delivery reports in batches, with their persistence status |
+//! | `transactions` | offsets of a group without members; what may follow on an error |
+//! | `admin` | topic ids; offsets of many partitions in one call; commit metadata as bytes |
+//! | `describe` | a cancellable wait for configurations and permissions |
+//! | `commit` | non-blocking commits, each with its own result |
+//! | `mock` | the delay of a group's first rebalance in the mock broker |
+//!
+//! Soundness rules for every file:
+//! - A pointer from librdkafka is wrapped at once in a type that destroys it once. Such a type declares
+//!   its queues before the client, because the client must outlive them.
+//! - Data borrowed from an event or a message lives as long as the Rust borrow of it.
+//! - librdkafka's client and queue functions may be called from any thread.
+#![allow(
+    unsafe_code,
+    reason = "librdkafka is a C library; the rest of the crate is safe because this module is"
+)]
+
+mod admin;
+mod client;
+mod commit;
+mod consumer;
+mod describe;
+mod mock;
+mod producer;
+mod queue;
+mod transactions;
+
+pub(super) use admin::{
+    CallContext, OffsetSpec, TopicDescription, committed_metadata, describe_topics, list_offsets,
+};
+pub(super) use client::{ClientEvent, LogLevel, NativeClient, ProbeTarget, queued_events};
+pub(super) use commit::CommitQueue;
+pub(super) use consumer::{Message, NativeConsumer};
+pub(super) use describe::{ConfigOwner, ConfigValues, brokers, configs, permissions};
+pub(super) use mock::MockBroker;
+pub(super) use producer::{Delivery, NativeProducer, PersistStatus, ProduceRequest, TopicHandle};
+pub(super) use transactions::{NextStep, TxnError};
+
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use rdkafka_sys as sys;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::time::Duration;
+
+/// Why a call, or a part of it, failed.
+pub(super) type CallError = (RDKafkaErrorCode, String);
+
+/// librdkafka counts timeouts in milliseconds. A short timeout does not become zero.
+fn millis(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_micros().div_ceil(1_000)).unwrap_or(c_int::MAX)
+}
+
+fn check(code: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
+    if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        Ok(())
+    } else {
+        Err(code.into())
+    }
+}
+
+/// Like [`check`], with the code's text.
+fn check_call(code: RDKafkaRespErr) -> Result<(), CallError> {
+    check(code).map_err(|code| (code, code.to_string()))
+}
+
+/// SAFETY: `error` is null or alive.
+unsafe fn check_error(error: *const sys::rd_kafka_error_t) -> Result<(), CallError> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: as the function's own.
+    unsafe {
+        let text = text(sys::rd_kafka_error_string(error));
+        check(sys::rd_kafka_error_code(error)).map_err(|code| (code, text))
+    }
+}
+
+/// Like [`check_error`], and destroys the error.
+///
+/// SAFETY: `error` is null or alive, and the caller gives it up.
+unsafe fn take_error(error: *mut sys::rd_kafka_error_t) -> Result<(), CallError> {
+    // SAFETY: as the function's own; librdkafka accepts null.
+    unsafe {
+        let result = check_error(error);
+        sys::rd_kafka_error_destroy(error);
+        result
+    }
+}
+
+/// SAFETY: `pointer` is null or a C string that is alive.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: as the function's own.
+    unsafe { CStr::from_ptr(pointer) }
+        .to_string_lossy()
+        .trim()
+        .to_owned()
+}
+
+/// SAFETY: `pointer` is null or points to `length` bytes that live for `'a`.
+unsafe fn bytes<'a>(pointer: *const c_void, length: usize) -> Option<&'a [u8]> {
+    // SAFETY: as the function's own.
+    (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer.cast(), length) })
+}
+
+/// SAFETY: `pointer` is null or points to `count` values that live for `'a`.
+unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
+    if pointer.is_null() {
+        return &[];
+    }
+    // SAFETY: as the function's own.
+    unsafe { std::slice::from_raw_parts(pointer, count) }
+}
+
+/// SAFETY: `list` is null or alive for `'a`.
+unsafe fn list_elements<'a>(
+    list: *const sys::rd_kafka_topic_partition_list_t,
+) -> &'a [sys::rd_kafka_topic_partition_t] {
+    // SAFETY: as the function's own; the list owns its elements.
+    unsafe {
+        list.as_ref().map_or(&[][..], |list| {
+            let count = usize::try_from(list.cnt).unwrap_or(0);
+            slice(list.elems.cast_const(), count)
+        })
+    }
+}
+
+/// `None` becomes a null pointer, and an empty slice another pointer.
+fn bytes_to_raw(bytes: Option<&[u8]>) -> (*const c_void, usize) {
+    bytes.map_or((std::ptr::null(), 0), |bytes| {
+        (bytes.as_ptr().cast(), bytes.len())
+    })
+}

@@ -1,0 +1,255 @@
+//! A producer that sends headers as bytes and returns delivery reports in batches.
+
+use super::client::{ClientEvent, NativeClient, queued_events};
+use super::consumer::Message;
+use super::{bytes_to_raw, check, text};
+use crate::model::header::Header;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaType};
+use rdkafka_sys as sys;
+use std::ffi::{CString, c_void};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+const _: () = assert!(
+    size_of::<usize>() >= size_of::<u64>(),
+    "a ticket is passed through librdkafka as a pointer's bits"
+);
+
+/// librdkafka's `RD_KAFKA_PARTITION_UA`, which the bindings lack.
+const PARTITION_UNASSIGNED: i32 = -1;
+
+pub(crate) struct NativeProducer(NativeClient);
+
+/// A topic of one producer. Must not outlive the producer.
+pub(crate) struct TopicHandle(NonNull<sys::rd_kafka_topic_t>);
+
+// SAFETY: librdkafka locks its topics.
+unsafe impl Send for TopicHandle {}
+
+impl TopicHandle {
+    pub(super) fn ptr(&self) -> *mut sys::rd_kafka_topic_t {
+        self.0.as_ptr()
+    }
+}
+
+/// A record to send. librdkafka copies all of it.
+pub(crate) struct ProduceRequest<'a> {
+    /// `None`: the partitioner chooses.
+    pub(crate) partition: Option<i32>,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) payload: Option<&'a [u8]>,
+    /// Returned with the delivery report.
+    pub(crate) ticket: u64,
+}
+
+/// A delivery report.
+pub(crate) struct Delivery<'a> {
+    pub(crate) message: Message<'a>,
+    pub(crate) ticket: u64,
+    pub(crate) error: Option<RDKafkaErrorCode>,
+}
+
+/// Whether a broker may have stored a record that was not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PersistStatus {
+    NotPersisted,
+    PossiblyPersisted,
+    Persisted,
+}
+
+impl NativeProducer {
+    pub(crate) fn new(config: &ClientConfig) -> Result<Self, KafkaError> {
+        NativeClient::new(
+            config,
+            RDKafkaType::RD_KAFKA_PRODUCER,
+            sys::RD_KAFKA_EVENT_DR,
+        )
+        .map(Self)
+    }
+
+    pub(crate) fn client(&self) -> &NativeClient {
+        &self.0
+    }
+
+    /// `None`: the name is invalid.
+    pub(crate) fn topic(&self, name: &str) -> Option<TopicHandle> {
+        let name = CString::new(name).ok()?;
+        self.0.remember_topic(&name);
+        // SAFETY: the client and the name are alive; this owns the reference.
+        NonNull::new(unsafe {
+            sys::rd_kafka_topic_new(self.0.ptr(), name.as_ptr(), std::ptr::null_mut())
+        })
+        .map(TopicHandle)
+    }
+
+    /// Queues a record for `topic`, which must belong to this producer. A delivery report follows only
+    /// after `Ok`.
+    pub(crate) fn send<'h>(
+        &self,
+        topic: &TopicHandle,
+        request: &ProduceRequest<'_>,
+        headers: impl Iterator<Item = Header<'h>>,
+    ) -> Result<(), RDKafkaErrorCode> {
+        let headers = Headers::new(headers);
+        let (key, key_length) = bytes_to_raw(request.key);
+        let (payload, payload_length) = bytes_to_raw(request.payload);
+        // SAFETY: the client and the topic are alive. MSG_F_COPY copies key and payload. Each tag is
+        // followed by arguments of the types that librdkafka reads for it, and END ends the list.
+        let code = unsafe {
+            sys::rd_kafka_producev(
+                self.0.ptr(),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_RKT,
+                topic.ptr(),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_PARTITION,
+                request.partition.unwrap_or(PARTITION_UNASSIGNED),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_MSGFLAGS,
+                sys::RD_KAFKA_MSG_F_COPY,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_KEY,
+                key,
+                key_length,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_VALUE,
+                payload,
+                payload_length,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_OPAQUE,
+                request.ticket as usize as *mut c_void,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_HEADERS,
+                headers.0.as_ptr(),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_END,
+            )
+        };
+        check(code)?;
+        // A queued record owns its headers.
+        std::mem::forget(headers);
+        Ok(())
+    }
+
+    /// Serves one event of the main queue: a batch of delivery reports, a log line or an error. Returns
+    /// the number of served events: 0 after `timeout`.
+    pub(crate) fn poll(
+        &self,
+        timeout: Duration,
+        on_event: &mut dyn FnMut(ClientEvent),
+        mut on_delivery: impl FnMut(&Delivery<'_>),
+    ) -> usize {
+        let Some(event) = self.0.main_queue().poll(timeout) else {
+            return 0;
+        };
+        event.client_event().into_iter().for_each(on_event);
+        if event.kind() == sys::RD_KAFKA_EVENT_DR {
+            // SAFETY: the event is alive and owns its messages.
+            while let Some(message) =
+                unsafe { sys::rd_kafka_event_message_next(event.ptr()).as_ref() }
+            {
+                on_delivery(&Delivery {
+                    message: Message(message),
+                    ticket: message._private as usize as u64,
+                    error: check(message.err).err(),
+                });
+            }
+        }
+        1
+    }
+
+    /// The number of records without a report and of other events in the main queue.
+    pub(crate) fn queued_events(&self) -> usize {
+        queued_events(self.0.client())
+    }
+
+    /// The error after which this client cannot send any more.
+    pub(crate) fn fatal_error(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.0.client().fatal_error()
+    }
+
+    /// Gives up all records that have no report. A report follows for each.
+    pub(crate) fn purge(&self) {
+        // SAFETY: the client is alive.
+        unsafe {
+            sys::rd_kafka_purge(
+                self.0.ptr(),
+                sys::RD_KAFKA_PURGE_F_QUEUE | sys::RD_KAFKA_PURGE_F_INFLIGHT,
+            );
+        }
+    }
+
+    /// Ends a [`NativeProducer::poll`] in another thread.
+    pub(crate) fn wake_poll(&self) {
+        self.0.main_queue().wake_poll();
+    }
+
+    /// Makes the client fail fatally, as if a broker had lost data.
+    #[cfg(feature = "test-support")]
+    pub(crate) fn inject_fatal_error(&self) {
+        // SAFETY: the client and the text are alive.
+        unsafe {
+            sys::rd_kafka_test_fatal_error(
+                self.0.ptr(),
+                sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+                c"injected by a test".as_ptr(),
+            );
+        }
+    }
+}
+
+impl Delivery<'_> {
+    pub(crate) fn status(&self) -> PersistStatus {
+        // SAFETY: the message is alive.
+        match unsafe { sys::rd_kafka_message_status(self.message.0) } {
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED => {
+                PersistStatus::NotPersisted
+            }
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_POSSIBLY_PERSISTED => {
+                PersistStatus::PossiblyPersisted
+            }
+            sys::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_PERSISTED => PersistStatus::Persisted,
+        }
+    }
+
+    /// The broker's error text, or an empty one.
+    pub(crate) fn text(&self) -> String {
+        // SAFETY: the message is alive and owns the text.
+        unsafe { text(sys::rd_kafka_message_produce_errstr(self.message.0)) }
+    }
+}
+
+impl Drop for TopicHandle {
+    fn drop(&mut self) {
+        // SAFETY: this owns the reference.
+        unsafe { sys::rd_kafka_topic_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// Headers that no record owns yet.
+struct Headers(NonNull<sys::rd_kafka_headers_t>);
+
+impl Headers {
+    fn new<'h>(headers: impl Iterator<Item = Header<'h>>) -> Self {
+        // SAFETY: the call has no preconditions.
+        let list = Self(
+            NonNull::new(unsafe { sys::rd_kafka_headers_new(8) })
+                .expect("librdkafka aborts if it cannot allocate"),
+        );
+        for (name, value) in headers {
+            let (value, length) = bytes_to_raw(value);
+            // SAFETY: the list is alive; librdkafka copies name and value by their lengths.
+            unsafe {
+                sys::rd_kafka_header_add(
+                    list.0.as_ptr(),
+                    name.as_ptr().cast(),
+                    name.len() as isize,
+                    value,
+                    length as isize,
+                );
+            }
+        }
+        list
+    }
+}
+
+impl Drop for Headers {
+    fn drop(&mut self) {
+        // SAFETY: no record owns the headers.
+        unsafe { sys::rd_kafka_headers_destroy(self.0.as_ptr()) }
+    }
+}

@@ -1,0 +1,86 @@
+//! The partition of `__consumer_offsets` that holds a group's offsets.
+//!
+//! Kafka chooses it by the hash of the group name (`GroupMetadataManager.partitionFor`): the absolute
+//! value of Java's `String.hashCode`, modulo the number of partitions. Pure.
+
+const LETTERS: u64 = 26;
+/// The factor of Java's hash.
+const BASE: u64 = 31;
+/// With this many letters, every hash can be reached. A test checks that.
+const LENGTH: u32 = 9;
+
+/// Another group name in the same offsets partition, always the same for a group. A transaction that
+/// commits an offset for it writes to that partition without changing the group.
+///
+/// The name is the group, `.ended.`, and letters that make the hashes equal.
+pub(in crate::broker::kafka) fn colocated_group(group: &str) -> String {
+    let start = format!("{group}.ended.");
+    let lowest = format!("{start}{}", "a".repeat(LENGTH as usize));
+    let missing = u64::from(hash(group).wrapping_sub(hash(&lowest)));
+    // Equal modulo 2^32, and a sum of powers of 31, each times the distance of a letter from `a`.
+    let candidates = (missing..BASE.pow(LENGTH)).step_by(1 << 32);
+    let letters = candidates.filter_map(letters).next().unwrap_or_default();
+    format!("{start}{letters}")
+}
+
+/// `None`: a digit in base 31 is not a letter.
+fn letters(sum: u64) -> Option<String> {
+    let digits = (0..LENGTH).rev().map(|power| sum / BASE.pow(power) % BASE);
+    digits
+        .map(|digit| {
+            (digit < LETTERS).then(|| char::from(b'a' + u8::try_from(digit).unwrap_or_default()))
+        })
+        .collect()
+}
+
+/// The partition that holds a group's offsets, of this many.
+pub(super) fn offsets_partition(group: &str, partitions: i32) -> i32 {
+    // Like Kafka, which uses 0 for the smallest integer: it has no absolute value.
+    hash(group).cast_signed().checked_abs().unwrap_or(0) % partitions.max(1)
+}
+
+/// Java's `String.hashCode`.
+fn hash(text: &str) -> u32 {
+    text.encode_utf16().fold(0, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_hash_equals_java_s() {
+        // Printed by `System.out.println("...".hashCode())`.
+        let answers = ["", "postdate", "prod.orders.delivered", "größe"].map(hash);
+        assert_eq!(answers, [0, 757_479_502, 1_782_642_290, 98_762_257]);
+    }
+
+    #[test]
+    fn the_offsets_partition_equals_kafka_s() {
+        // Computed by `Utils.abs(group.hashCode()) % 50` of Kafka's library. The first hash is negative.
+        let partitions = [
+            "demo.r.delivered",
+            "postdate.orders.delivered",
+            "prod.orders.delivered",
+        ]
+        .map(|group| offsets_partition(group, 50));
+        assert_eq!(partitions, [25, 15, 40]);
+        assert_eq!(
+            offsets_partition("polygenelubricants", 50),
+            0,
+            "its hash is the smallest integer"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_colocated_group_has_the_same_hash_and_another_name(group in "[a-z.]{1,60}|\\PC{1,20}") {
+            let other = colocated_group(&group);
+            prop_assert_eq!(hash(&other), hash(&group));
+            prop_assert!(other.len() == group.len() + ".ended.".len() + LENGTH as usize && other.starts_with(&group));
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The consumer that reads partitions from explicit offsets and batches their records.
+
+use crate::broker::kafka::error::{client_creation_error, needs_operator};
+use crate::broker::kafka::ffi::{Message, NativeClient, NativeConsumer};
+use crate::broker::kafka::health::ClusterHealth;
+use crate::broker::kafka::options::{ClientOptions, Cluster, kbytes, millis};
+use crate::broker::kafka::partition_list;
+use crate::broker::{Error, Event, RecordBatch};
+use crate::limit::{
+    SOURCE_BATCH_BYTES_MAX, KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX,
+    KAFKA_READ_MESSAGES_MAX, KAFKA_RESPONSE_BYTES_MAX,
+};
+use crate::model::{Offset, Partition, Timestamp};
+use rdkafka::TopicPartitionList;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::Thread;
+
+const OPTIONS: ClientOptions = ClientOptions {
+    defaults: &[],
+    limits: &[
+        (
+            "queued.max.messages.kbytes",
+            kbytes(KAFKA_PREFETCH_BYTES_MAX),
+        ),
+        ("fetch.max.bytes", KAFKA_PREFETCH_BYTES_MAX),
+        ("fetch.queue.backoff.ms", millis(KAFKA_FETCH_BACKOFF)),
+        ("fetch.wait.max.ms", millis(KAFKA_FETCH_WAIT_MAX)),
+        ("receive.message.max.bytes", KAFKA_RESPONSE_BYTES_MAX),
+    ],
+    enforced: &[
+        ("auto.offset.reset", "error"),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("enable.partition.eof", "true"),
+        ("isolation.level", "read_committed"),
+    ],
+};
+
+/// Where to start reading a partition, and the epoch of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) from: Offset,
+    pub(super) epoch: u64,
+}
+
+pub(super) struct PartitionConsumer {
+    consumer: NativeConsumer,
+    partitions: Partitions,
+    health: ClusterHealth,
+}
+
+impl PartitionConsumer {
+    /// Does not join `group`. librdkafka needs a group name, and access to this one is granted.
+    pub(super) fn new(
+        cluster: &Cluster,
+        group: &str,
+        health: ClusterHealth,
+    ) -> Result<Self, Error> {
+        let config = cluster.config(&OPTIONS, &[("group.id", group.to_owned())]);
+        let consumer = NativeConsumer::new(&config, KAFKA_READ_MESSAGES_MAX)
+            .map_err(|error| client_creation_error(&error))?;
+        Ok(Self {
+            consumer,
+            partitions: Partitions::default(),
+            health,
+        })
+    }
+
+    pub(super) fn native(&self) -> &Arc<NativeClient> {
+        self.consumer.native()
+    }
+
+    /// Unparks `thread` whenever the empty record queue gets a record.
+    pub(super) fn set_waker(&mut self, thread: Thread) {
+        self.consumer.set_waker(thread);
+    }
+
+    /// Serves the client's logs and errors.
+    pub(super) fn serve_client(&self) {
+        let health = &self.health;
+        while self
+            .consumer
+            .poll(&mut |event| health.on_client_event(event))
+            > 0
+        {}
+    }
+
+    /// Starts or restarts partitions at their positions, and stops those with `None`.
+    pub(super) fn apply(
+        &mut self,
+        starts: BTreeMap<Partition, Option<Start>>,
+    ) -> Result<(), Error> {
+        let mut removed = TopicPartitionList::new();
+        let mut added = TopicPartitionList::new();
+        for (partition, start) in starts {
+            if self.partitions.remove(&partition) {
+                removed.add_partition(&partition.topic, partition.index);
+            }
+            if let Some(start) = start {
+                partition_list::add_with_offset(&mut added, &partition, start.from, None);
+                self.partitions.insert(partition, start);
+            }
+        }
+        if removed.count() > 0 {
+            self.consumer.unassign(&removed).map_err(Error::Fatal)?;
+        }
+        if added.count() > 0 {
+            self.consumer.assign(&added).map_err(Error::Fatal)?;
+        }
+        Ok(())
+    }
+
+    /// Stops all partitions of a recreated topic and reports them as out of range: their positions
+    /// have no meaning in the new topic.
+    pub(super) fn abandon_topic(
+        &mut self,
+        topic: &str,
+        read: &mut ReadResult,
+    ) -> Result<(), Error> {
+        let abandoned = self.partitions.of_topic(topic);
+        let stops = abandoned
+            .iter()
+            .map(|(partition, _)| (partition.clone(), None))
+            .collect();
+        let events = abandoned
+            .into_iter()
+            .map(|(partition, epoch)| Event::OutOfRange { partition, epoch });
+        read.events.extend(events);
+        self.apply(stops)
+    }
+
+    /// Adds the fetched records to `read`, without waiting. Returns whether more are available.
+    pub(super) fn read(&mut self, read: &mut ReadResult) -> bool {
+        let Self {
+            consumer,
+            partitions,
+            health,
+        } = self;
+        let mut is_empty = true;
+        let has_more = consumer.read(|message| {
+            is_empty = false;
+            partitions.add(message, read, health);
+        });
+        if !is_empty {
+            health.record_response();
+        }
+        partitions.flush(read);
+        has_more
+    }
+}
+
+#[derive(Default)]
+pub(super) struct ReadResult {
+    pub(super) events: VecDeque<Event>,
+    /// Errors that an operator must fix before the partition can be read.
+    pub(super) rejections: Vec<String>,
+}
+
+/// A partition that is being read.
+struct PartitionState {
+    partition: Partition,
+    epoch: u64,
+    /// Offset of the next record. All before it were returned, or the broker skipped them.
+    next: u64,
+    batch: RecordBatch,
+    /// Size of the previous batch, which the next one is allocated for.
+    previous_records: usize,
+    previous_bytes: usize,
+}
+
+impl PartitionState {
+    fn push(&mut self, offset: Offset, message: &Message<'_>) {
+        if self.batch.len() == 0 {
+            self.batch
+                .reserve(self.previous_records, self.previous_bytes);
+        }
+        self.batch.push(
+            offset,
+            message.timestamp().map(Timestamp::from_millis),
+            message.key(),
+            message.payload(),
+            message.headers(),
+        );
+    }
+
+    fn flush(&mut self, events: &mut VecDeque<Event>) {
+        if self.batch.len() == 0 {
+            return;
+        }
+        self.previous_records = self.batch.len();
+        // Limited, because one giant record does not predict the next.
+        self.previous_bytes = self.batch.bytes().min(SOURCE_BATCH_BYTES_MAX);
+        let empty = RecordBatch::new(self.partition.clone(), self.epoch);
+        events.push_back(Event::Records(std::mem::replace(&mut self.batch, empty)));
+    }
+}
+
+/// The partitions that are being read.
+#[derive(Default)]
+struct Partitions {
+    all: Vec<PartitionState>,
+    /// Indexes into `all` by [`Message::origin`]. Cleared with every start or stop, because librdkafka
+    /// may then reuse an address.
+    by_origin: BTreeMap<(usize, i32), usize>,
+    last: Option<((usize, i32), usize)>,
+}
+
+impl Partitions {
+    fn insert(&mut self, partition: Partition, start: Start) {
+        let batch = RecordBatch::new(partition.clone(), start.epoch);
+        self.all.push(PartitionState {
+            partition,
+            epoch: start.epoch,
+            next: start.from.0,
+            batch,
+            previous_records: 0,
+            previous_bytes: 0,
+        });
+    }
+
+    /// Returns whether the partition was being read.
+    fn remove(&mut self, partition: &Partition) -> bool {
+        self.by_origin.clear();
+        self.last = None;
+        let found = self
+            .all
+            .iter()
+            .position(|state| state.partition == *partition);
+        found.map(|at| self.all.swap_remove(at)).is_some()
+    }
+
+    /// The partitions of a topic, with their epochs.
+    fn of_topic(&self, topic: &str) -> Vec<(Partition, u64)> {
+        self.all
+            .iter()
+            .filter(|state| &*state.partition.topic == topic)
+            .map(|state| (state.partition.clone(), state.epoch))
+            .collect()
+    }
+
+    fn find(&mut self, message: &Message<'_>) -> Option<&mut PartitionState> {
+        let origin = message.origin();
+        let at = match self.last {
+            Some((last, at)) if last == origin => at,
+            _ => {
+                let at = self.by_origin.get(&origin).copied().or_else(|| {
+                    self.all.iter().position(|state| {
+                        state.partition.index == message.partition()
+                            && &*state.partition.topic == message.topic()
+                    })
+                })?;
+                self.by_origin.insert(origin, at);
+                self.last = Some((origin, at));
+                at
+            }
+        };
+        self.all.get_mut(at)
+    }
+
+    fn add(&mut self, message: &Message<'_>, read: &mut ReadResult, health: &ClusterHealth) {
+        if let Some((code, text)) = message.error() {
+            return self.add_error(message, code, text, read, health);
+        }
+        // librdkafka drops records of a stopped partition; this check does not rely on it.
+        let Some(state) = self.find(message) else {
+            return;
+        };
+        let Ok(offset) = u64::try_from(message.offset()) else {
+            return;
+        };
+        if offset < state.next {
+            return;
+        }
+        state.next = offset + 1;
+        state.push(Offset(offset), message);
+        if state.batch.bytes() >= SOURCE_BATCH_BYTES_MAX {
+            state.flush(&mut read.events);
+        }
+    }
+
+    fn add_error(
+        &mut self,
+        message: &Message<'_>,
+        code: Code,
+        text: String,
+        read: &mut ReadResult,
+        health: &ClusterHealth,
+    ) {
+        let Some(state) = self.find(message) else {
+            return health.record_error(code, text);
+        };
+        let partition = state.partition.clone();
+        let epoch = state.epoch;
+        match code {
+            Code::PartitionEOF => {
+                let end = u64::try_from(message.offset()).unwrap_or(0);
+                state.next = end.max(state.next);
+                state.flush(&mut read.events);
+                read.events.push_back(Event::EndReached {
+                    partition,
+                    epoch,
+                    at: Offset(state.next),
+                });
+            }
+            Code::AutoOffsetReset | Code::OffsetOutOfRange => {
+                state.flush(&mut read.events);
+                read.events
+                    .push_back(Event::OutOfRange { partition, epoch });
+            }
+            _ if needs_operator(code) => read
+                .rejections
+                .push(format!("{partition} cannot be read: {text}")),
+            _ => health.record_error(code, text),
+        }
+    }
+
+    fn flush(&mut self, read: &mut ReadResult) {
+        for state in &mut self.all {
+            state.flush(&mut read.events);
+        }
+    }
+}

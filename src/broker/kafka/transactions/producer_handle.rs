@@ -1,0 +1,179 @@
+//! The caller's side of one transactional producer: its client, its topic handles and its thread.
+
+use super::ClusterContext;
+use super::producer_thread::{Command, ProducerThread};
+use crate::broker::client_thread::ClientThread;
+use crate::broker::kafka::admin::AdminHandle;
+use crate::broker::kafka::error::client_creation_error;
+use crate::broker::kafka::ffi::{NativeProducer, ProduceRequest};
+use crate::broker::kafka::options::{ClientOptions, Cluster, PRODUCER_ENFORCED, kbytes, millis};
+use crate::broker::kafka::topic_handles::TopicHandles;
+use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
+use crate::limit::{
+    BULK_LANE_MESSAGES_MAX, KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_SEND_LINGER,
+    KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
+};
+use rdkafka::config::ClientConfig;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+const OPTIONS: ClientOptions = ClientOptions {
+    defaults: &[
+        ("socket.nagle.disable", "true"),
+        // For the same reason as in the target's producer.
+        ("max.in.flight.requests.per.connection", "1"),
+        // The coordinator answers the first request of a transaction that it is busy while it still
+        // ends the previous transaction.
+        ("retry.backoff.ms", "5"),
+    ],
+    limits: &[("queue.buffering.max.ms", millis(KAFKA_SEND_LINGER))],
+    enforced: PRODUCER_ENFORCED,
+};
+
+/// Dropping it joins the thread.
+pub(super) struct ProducerHandle {
+    topic_handles: TopicHandles,
+    /// `None` once retired. The last owner closes the client, which blocks, so it must be the thread.
+    native: Option<Arc<NativeProducer>>,
+    commands: Option<SyncSender<Command>>,
+    stop: Arc<AtomicBool>,
+    /// Shared with the thread, see [`ProducerThread`].
+    has_sent: Arc<AtomicBool>,
+    thread: ClientThread,
+    /// Sends each record in a batch of its own.
+    pub(super) is_single_record: bool,
+    pub(super) in_flight: usize,
+}
+
+impl ProducerHandle {
+    /// Starts to connect. The producer waits for [`Command::Open`] before it fences its predecessor.
+    pub(super) fn connect(
+        context: &ClusterContext,
+        identity: &ProducerIdentity,
+        admin: AdminHandle,
+    ) -> Result<Self, Error> {
+        let single_record_until = context.single_record_mode.until(&identity.transactional_id);
+        let is_single_record = single_record_until.is_some();
+        let config = config(
+            &context.cluster,
+            &identity.transactional_id,
+            is_single_record,
+        );
+        let native = NativeProducer::new(&config).map_err(|error| client_creation_error(&error))?;
+        let native = Arc::new(native);
+        let stop = Arc::<AtomicBool>::default();
+        let has_sent = Arc::<AtomicBool>::default();
+        // The caller has one command in flight; the second place is for the end.
+        let (commands, command_receiver) = sync_channel(2);
+        let producer_thread = ProducerThread {
+            number: None,
+            context: context.clone(),
+            identity: identity.clone(),
+            native: native.clone(),
+            commands: command_receiver,
+            admin,
+            stop: stop.clone(),
+            has_sent: has_sent.clone(),
+            single_record_until,
+            batch_was_rejected: false,
+            is_open: false,
+            lost_all_brokers: false,
+            lost_a_broker: false,
+        };
+        let thread = ClientThread::start("kafka-transact", move || producer_thread.serve())
+            .map_err(|error| Error::Fatal(error.to_string()))?;
+        Ok(Self {
+            topic_handles: TopicHandles::default(),
+            native: Some(native),
+            commands: Some(commands),
+            stop,
+            has_sent,
+            thread,
+            is_single_record,
+            in_flight: 0,
+        })
+    }
+
+    /// Queues a command. Does nothing if the thread has ended, because it has reported that.
+    pub(super) fn command(&self, command: Command) {
+        if let (Some(commands), Some(native)) = (&self.commands, &self.native) {
+            drop(commands.try_send(command));
+            native.wake_poll();
+        }
+    }
+
+    pub(super) fn send(&mut self, record: &OutgoingRecord<'_>, ticket: u64) -> Result<(), Code> {
+        let Some(native) = &self.native else {
+            return Err(Code::DestroyBroker);
+        };
+        // Set before the record is sent, so that the thread does not end the producer in between.
+        self.has_sent.store(true, Ordering::Release);
+        let request = ProduceRequest {
+            partition: record.partition,
+            key: record.key,
+            payload: record.payload,
+            ticket,
+        };
+        let topic = self.topic_handles.get(native, record.topic)?;
+        native.send(topic, &request, record.all_headers())
+    }
+
+    /// Stops the thread. Records of the open transaction are purged.
+    pub(super) fn retire(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.topic_handles.clear();
+        self.commands = None;
+        if let Some(native) = self.native.take() {
+            native.wake_poll();
+        }
+    }
+
+    /// Whether a retired producer has closed its client.
+    pub(super) fn is_closed(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    pub(super) async fn close(&mut self) {
+        self.retire();
+        self.thread.join().await;
+    }
+}
+
+impl Drop for ProducerHandle {
+    fn drop(&mut self) {
+        self.retire();
+    }
+}
+
+fn config(cluster: &Cluster, transactional_id: &str, is_single_record: bool) -> ClientConfig {
+    let timeout = millis(KAFKA_TRANSACTION_TIMEOUT).to_string();
+    let mut config = cluster.config(
+        &OPTIONS,
+        &[
+            ("transactional.id", transactional_id.to_owned()),
+            ("transaction.timeout.ms", timeout.clone()),
+            ("message.timeout.ms", timeout),
+            (
+                "topic.metadata.propagation.max.ms",
+                millis(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT).to_string(),
+            ),
+            (
+                "queue.buffering.max.messages",
+                BULK_LANE_MESSAGES_MAX.to_string(),
+            ),
+            (
+                "queue.buffering.max.kbytes",
+                kbytes(KAFKA_PRODUCER_QUEUE_BYTES_MAX).to_string(),
+            ),
+        ],
+    );
+    if is_single_record {
+        config
+            .set("batch.num.messages", "1")
+            .set("queue.buffering.max.ms", "0")
+            .set("max.in.flight.requests.per.connection", "5");
+    }
+    config
+}
