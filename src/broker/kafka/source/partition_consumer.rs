@@ -7,8 +7,8 @@ use crate::broker::kafka::options::{ClientOptions, Cluster, kbytes, millis};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    SOURCE_BATCH_BYTES_MAX, KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX,
-    KAFKA_READ_MESSAGES_MAX, KAFKA_RESPONSE_BYTES_MAX,
+    KAFKA_FETCH_BACKOFF, KAFKA_FETCH_WAIT_MAX, KAFKA_PREFETCH_BYTES_MAX, KAFKA_READ_MESSAGES_MAX,
+    KAFKA_RESPONSE_BYTES_MAX, SOURCE_BATCH_BYTES_MAX,
 };
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
