@@ -286,7 +286,7 @@ fn trespass(row: usize, from: &str, path: &str) -> Option<String> {
     (!fine).then(|| format!("`{path}` is fenced off from `{from}`"))
 }
 
-/// Whether a line is an attribute that keeps the next item out of the service.
+/// Returns whether a line is an attribute that keeps the next item out of the service.
 fn is_test_attribute(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("#[cfg(test)]")

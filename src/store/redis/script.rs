@@ -63,20 +63,27 @@ struct Source {
     hash: String,
 }
 
-static SOURCES: LazyLock<[Source; SCRIPTS.len()]> = LazyLock::new(|| {
-    SCRIPTS.map(|(_, script)| {
+impl Source {
+    fn new(script: &str, includes: &str) -> Self {
         // The shebang must stay the first line.
         let (shebang, body) = script
             .split_once('\n')
             .expect("a script has more than one line");
-        let text = format!("{shebang}\n{INCLUDES}{body}");
+        let text = format!("{shebang}\n{includes}{body}");
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Source { text, hash }
-    })
-});
+        Self { text, hash }
+    }
+}
+
+static SOURCES: LazyLock<[Source; SCRIPTS.len()]> =
+    LazyLock::new(|| SCRIPTS.map(|(_, script)| Source::new(script, INCLUDES)));
 
 impl Script {
     fn source(self) -> &'static Source {
+        #[cfg(test)]
+        if let Some(sources) = changed::sources() {
+            return &sources[self as usize];
+        }
         &SOURCES[self as usize]
     }
 
@@ -383,6 +390,45 @@ fn millis(duration: Duration) -> u64 {
 
 fn optional_hex(position: Option<Progress>) -> String {
     position.map_or_else(String::new, Progress::to_hex)
+}
+
+/// Faults in the scripts: tests replace a piece of a script's text.
+#[cfg(test)]
+pub(super) mod changed {
+    use super::{INCLUDES, SCRIPTS, Script, Source};
+    use std::cell::Cell;
+
+    type Sources = [Source; SCRIPTS.len()];
+
+    thread_local!(static CHANGED: Cell<Option<&'static Sources>> = const { Cell::new(None) });
+
+    pub(super) fn sources() -> Option<&'static Sources> {
+        CHANGED.get()
+    }
+
+    /// Replaces `from` by `to` in a script (`None`: in the includes) while `body` runs on this
+    /// thread. Panics if the text does not contain `from`.
+    pub(in super::super) fn with_replaced<T>(
+        script: Option<Script>,
+        from: &str,
+        to: &str,
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let replace = |text: &str, is_wanted: bool| {
+            if !is_wanted {
+                return text.to_owned();
+            }
+            assert!(text.contains(from), "{script:?} does not contain: {from}");
+            text.replace(from, to)
+        };
+        let includes = replace(INCLUDES, script.is_none());
+        let sources = SCRIPTS
+            .map(|(known, text)| Source::new(&replace(text, script == Some(known)), &includes));
+        CHANGED.set(Some(Box::leak(Box::new(sources))));
+        let result = body();
+        CHANGED.set(None);
+        result
+    }
 }
 
 #[cfg(test)]

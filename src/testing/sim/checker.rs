@@ -1,5 +1,6 @@
-//! Holds what arrived against what was sent (G1, G2, G4, G5; duplicates where there were no faults, and everywhere in exactly-once). It sees
-//! what a reader of committed records does.
+//! Compares the messages that arrived with the messages that were sent.
+//! / It checks G1, G2, G4 and G5. It checks for duplicates if no fault was injected, and always
+//! with exactly-once delivery. It reads like a consumer with `read_committed`.
 
 use crate::store::{Balance, OutcomeCounts};
 use crate::testing::sim::workload::{Sent, SentKind};
@@ -10,13 +11,13 @@ use std::time::Duration;
 /// Longer than any delay, lease and retry of a simulation together.
 const SETTLING: Duration = Duration::from_secs(120);
 
-/// Waits until all has settled and answers the promises that were broken.
+/// Waits until all messages are settled. Returns the broken promises.
 pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     let end = tokio::time::Instant::now() + SETTLING;
     while tokio::time::Instant::now() < end && !missing(world, sent).is_empty() {
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    // What would come twice comes soon after.
+    // A duplicate would arrive soon after the original.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let arrivals = arrivals_by_uid(world);
     let mut broken = missing(world, sent);
@@ -40,7 +41,7 @@ pub(crate) async fn check(world: &World, sent: &[Sent]) -> Vec<String> {
     broken
 }
 
-/// When all is settled nothing is pending, and the ledgers say what arrived.
+/// When every message is settled, nothing is pending and the ledgers agree with the arrivals.
 pub(crate) fn ledgers(world: &World, sent: &[Sent]) -> Vec<String> {
     let balances = world.balances();
     let is_closed = |balance: &Balance| {
@@ -91,7 +92,7 @@ fn arrivals_by_uid(world: &World) -> BTreeMap<String, Vec<Arrival>> {
     arrivals
 }
 
-/// What was accepted and neither arrived nor was cancelled.
+/// Messages that were accepted but neither arrived nor were cancelled.
 fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
     let arrived: BTreeSet<_> = world
         .arrivals()
@@ -111,7 +112,7 @@ fn missing(world: &World, sent: &[Sent]) -> Vec<String> {
         .collect()
 }
 
-/// What was handed over before its due by the clock of the process that did so.
+/// Messages that a process delivered before their due time by its own clock.
 fn early(world: &World, sent: &[Sent]) -> Vec<String> {
     let due = |sent: &Sent| match sent.kind {
         SentKind::Delayed { due, .. } | SentKind::Large { due } => Some((sent.uid.clone(), due)),

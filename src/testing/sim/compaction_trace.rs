@@ -1,12 +1,12 @@
-//! Which levels of the outer wheel the stored messages of a simulation pass through: where each was stored first, and where it was put by each
-//! rewrite.
+//! Records which levels of the outer wheel each message passes through: the first one, and one more
+//! per rewrite.
 
 use crate::model::{Cursor, Level, ShardId};
 use crate::run::{Run, RunDecoder};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// See the module's page.
+/// Off by default, because it decodes every run.
 #[derive(Default)]
 pub(crate) struct CompactionTrace {
     is_on: Cell<bool>,
@@ -14,12 +14,12 @@ pub(crate) struct CompactionTrace {
 }
 
 impl CompactionTrace {
-    /// From now on; it takes its time.
+    /// Starts to record. This is slow.
     fn start(&self) {
         self.is_on.set(true);
     }
 
-    /// Runs were stored.
+    /// Records runs that were stored.
     pub(crate) fn record(&self, shard: &ShardId, runs: &[Run]) {
         let (mut decoder, mut paths) = (RunDecoder::new(), self.paths.borrow_mut());
         for run in runs.iter().filter(|_| self.is_on.get()) {
@@ -37,7 +37,7 @@ impl CompactionTrace {
         }
     }
 
-    /// How many messages took each way.
+    /// The number of messages that took each path.
     fn paths_taken(&self) -> BTreeMap<Vec<Level>, usize> {
         let mut ways = BTreeMap::new();
         self.paths
@@ -63,8 +63,9 @@ mod tests {
     const MINUTE: i64 = 60 * SECOND;
     const HOUR: i64 = 60 * MINUTE;
 
-    /// What came of messages for three hours of the next day, in which they are thin when they are stored, and together more than can be loaded
-    /// at once: the ways they took. All of them are on time.
+    /// Delivers messages that are due within three hours of the next day. They are too few per run
+    /// when they are stored, but together too many to load at once. All are on time. Returns the
+    /// paths that they took.
     fn to_the_next_day(is_rewritten: bool) -> BTreeMap<Vec<Level>, usize> {
         block_on_paused(async {
             let world = World::with_partitions(1).with_real_levels();
@@ -72,7 +73,7 @@ mod tests {
             let mut process = Process::start(&world, &mut StdRng::seed_from_u64(1));
             process.control.compactor.set(!is_rewritten);
             let (partition, start) = (Partition::new(SOURCE, 0), world.now().as_millis());
-            // What is relayed shows how large messages are.
+            // Relayed messages tell the ingress how large messages are.
             (0..20).for_each(|_| _ = world.produce(&partition, "relayed", &[]));
             for batch in 0..16 {
                 for number in 0..60 {

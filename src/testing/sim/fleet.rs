@@ -1,6 +1,8 @@
-//! Simulated fleets: processes that join, leave as planned, are killed, frozen past their leases and cut off from the store or the brokers, each
-//! with a clock of its own (`trouble`). At the end all heals, and besides what holds for one process (`checker`) this must: every shard has one
-//! holder, the holders' parts differ by one at most, nobody handed over what another held, and only what was in flight at a fault came twice.
+//! Simulated fleets. Workers join, leave, are killed, frozen and cut off. Each has its own clock.
+//! / In the end all faults heal. In addition to the checks for one process (`checker`), every shard
+//! must have one holder, and the shard counts of two workers differ by at most one. No worker
+//! delivers messages of a shard that another holds. Only messages in flight at a fault arrive
+//! twice.
 
 use crate::testing::sim::TAKEOVER_TIME;
 use crate::testing::sim::checker;
@@ -18,13 +20,13 @@ use tokio::time::Instant;
 
 const PARTITIONS: i32 = 7;
 
-/// How long processes are given to become even: a process that is gone counts as alive for a lease, and another one knows a moment later.
+/// Time for the fleet to balance: a dead worker counts as alive until its lease expires.
 const SETTLING: Duration = Duration::from_secs(30);
 
-/// What was delivered, and not told to the store, when a process was killed or cut off: what is told is told within so long.
+/// In milliseconds: a delivered message is acknowledged in the store within this time.
 const ACKNOWLEDGE_DELAY: i64 = 1_000;
 
-/// Something that was done to a process, after which what it had in flight may come again.
+/// A fault of one process. Its messages in flight may arrive twice.
 struct ProcessFault {
     process: usize,
     from: i64,
@@ -61,7 +63,7 @@ impl Fleet {
             .push(Process::join(&self.world, member, &mut self.random));
     }
 
-    /// From a moment until now what a process has in flight may come again.
+    /// Allows duplicates of messages that the process had in flight between `from` and now.
     pub(crate) fn allow_duplicates(&mut self, process: usize, from: i64) {
         self.world.allow_duplicates();
         self.faults.push(ProcessFault {
@@ -71,7 +73,7 @@ impl Fleet {
         });
     }
 
-    /// Ends all processes; answers which did not end in time.
+    /// Stops all processes. Returns complaints about those that did not stop in time.
     async fn stop(&mut self) -> Vec<String> {
         let mut late = Vec::new();
         for mut process in self.processes.drain(..) {
@@ -85,7 +87,7 @@ impl Fleet {
         late
     }
 
-    /// How many shards each process holds, and how many nobody.
+    /// The number of shards that each process holds, and the number of free shards.
     fn shard_counts(&self) -> (BTreeMap<usize, usize>, usize) {
         let mut parts: BTreeMap<usize, usize> = self
             .processes
@@ -116,7 +118,7 @@ impl Fleet {
                 .is_some_and(|(most, least)| most - least <= 1)
     }
 
-    /// Waits until the shards are shared evenly, and stay so.
+    /// Waits until the shards are balanced and stay balanced.
     async fn wait_for_balance(&self) -> Option<String> {
         let end = Instant::now() + SETTLING;
         let mut even_since = None;
@@ -137,7 +139,7 @@ impl Fleet {
         ))
     }
 
-    /// What came more than once, though nothing of it can have been in flight when something happened to the process.
+    /// Messages that arrived twice although they were not in flight during a fault.
     fn unexpected_duplicates(&self, handed: &[SimDelivery]) -> Vec<String> {
         let mut first: BTreeMap<&str, &SimDelivery> = BTreeMap::new();
         let mut repeated = Vec::new();
@@ -160,7 +162,7 @@ impl Fleet {
     }
 }
 
-/// Runs one fleet in a runtime of its own; answers what happened and which promises were broken.
+/// Runs one fleet in its own runtime. Returns the trace and the broken promises.
 pub(crate) fn run(
     seed: u64,
     length: Duration,
@@ -200,7 +202,7 @@ pub(crate) fn run(
         }
         broken.extend(fleet.stop().await);
         if world.store_lost_writes() {
-            // As in a single process: who takes over finds what the store may hold again.
+            // The store may hold delivered runs again. A new worker finds and deletes them.
             fleet.join();
             tokio::time::sleep(TAKEOVER_TIME).await;
             world.check_ledgers();
@@ -223,7 +225,7 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_secs(20);
 
-    /// Few steps each, so that many can be run.
+    /// Short runs have few steps, so that many can be run.
     const SHORT: Duration = Duration::from_secs(7);
 
     #[test]
@@ -314,7 +316,7 @@ mod tests {
             .collect();
         assert_eq!(missed, []);
     }
-    /// It would fence whoever has the shard by then.
+    /// Opening a transactional producer fences the current owner of the shard.
     #[test]
     fn who_opens_a_transactor_without_a_look_at_its_lease_is_accused_of_that() {
         let opens = |broken: &String| broken.contains(" opens a transactor of ");

@@ -1,5 +1,5 @@
-//! What a process of a simulated fleet knows of its leases: until when each surely holds, by its own monotonic clock, and which it was told to
-//! have lost.
+//! The leases that one process knows of: until when each is valid by its monotonic clock, and which
+//! it has lost.
 
 use crate::model::{Lease, LeaseToken, ShardId};
 use std::cell::RefCell;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// An answer is heard along with those to other questions that were asked at the same time: the slowest decides.
+/// A reply is handled together with the other replies of a batch. The slowest one decides.
 const REPLY_GRACE: Duration = Duration::from_millis(300);
 
-/// See the module's page.
+/// The known leases of one process.
 #[derive(Default)]
 pub(crate) struct LeaseAudit(RefCell<BTreeMap<ShardId, KnownLease>>);
 
@@ -48,7 +48,7 @@ impl LeaseAudit {
             .retain(|_, known| known.token != lease.token);
     }
 
-    /// It was frozen until now: what it was told meanwhile, or just before, it hears now.
+    /// The process was frozen until now. It handles replies that arrived in the meantime now.
     pub(crate) fn on_wake(&self) {
         self.0
             .borrow_mut()
@@ -67,7 +67,7 @@ impl LeaseAudit {
         }
     }
 
-    /// Why the process must not act for the shard; `None`: it may.
+    /// The reason why the process must not act for the shard; `None` if it may.
     pub(crate) fn objection(&self, shard: &ShardId) -> Option<&'static str> {
         let (now, terms) = (Instant::now(), self.0.borrow());
         let Some(known) = terms.get(shard) else {

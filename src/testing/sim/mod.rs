@@ -1,7 +1,8 @@
-//! Simulation: the roles as they are, on the memory broker and the memory store, in one paused runtime and from one seed. Processes are
-//! killed, the store is rolled back and wiped, clocks step; at the end all heals, and what arrived is held against what was sent.
-//!
-//! Everything random comes from the seed and everything timed from the paused clock, so a seed repeats a run to the letter.
+//! Simulation: the real roles on a memory broker and a memory store, in one paused runtime.
+//! / Processes are killed, the store is rolled back and wiped, and clocks jump. In the end all
+//! faults heal, and the arrived messages are compared with the sent ones.
+//! / All randomness comes from the seed and all time from the paused clock, so a seed repeats a run
+//! exactly.
 
 mod checker;
 mod compaction_trace;
@@ -24,40 +25,40 @@ use std::time::Duration;
 use workload::{FAR, SOON};
 use world::World;
 
-/// So long after a takeover a shard is loaded, and what is done with is told.
+/// Time to load a shard after a takeover and to store its delivered pair.
 const TAKEOVER_TIME: Duration = Duration::from_secs(20);
 
-/// What is simulated.
+/// The parameters of one simulation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// How long messages are sent and faults injected.
+    /// The time in which messages are sent and faults are injected.
     pub(crate) length: Duration,
     pub(crate) faults: Faults,
-    /// How long messages wait.
+    /// Possible delays of messages, in milliseconds.
     pub(crate) delays: &'static [i64],
     pub(crate) delivery: Delivery,
 }
 
-/// By which broker, and with which promise.
+/// The kind of broker and the delivery promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     AtLeastOnce,
     ExactlyOnce,
-    /// On streams of NATS, whose windows last so long.
+    /// NATS streams with a duplicate window of this length.
     Streams(Duration),
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What happened, in the order of time.
+    /// All events, in time order.
     pub(crate) trace: Vec<trace::TraceLine>,
-    /// Promises that were broken.
+    /// Broken promises.
     pub(crate) broken: Vec<String>,
 }
 
-/// Runs a plan in a runtime of its own.
+/// Runs a simulation in its own runtime.
 pub(crate) fn run(plan: Plan) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -86,7 +87,7 @@ pub(crate) fn run(plan: Plan) -> Outcome {
             broken.push("a stopping process did not end".to_owned());
         }
         if world.store_lost_writes() {
-            // A store that went back may hold runs again that its timer has done with: who takes over finds them.
+            // The store may hold delivered runs again. A new owner finds and deletes them.
             process.ensure_running(&world, &mut random);
             tokio::time::sleep(TAKEOVER_TIME).await;
             world.check_ledgers();
@@ -109,7 +110,8 @@ mod tests {
     use crate::testing::fault_injection::InjectedFault;
     use std::ops::Range;
 
-    /// The tail is read by number, and a store that went back is noticed neither by its watermark nor by its history; and, beside that, numbers are given out again.
+    /// The tail is read by run count, and a rollback is detected neither by watermark nor by
+    /// lineage. The second list also reuses names.
     const TAIL_BY_RUN_COUNT: &[InjectedFault] = &[
         InjectedFault::TailByRunCount,
         InjectedFault::IgnoreRollback,
@@ -139,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Few faults each, so that many can be run.
+    /// Short runs have few faults, so that many can be run.
     fn run_short(plan: Plan) -> Outcome {
         run(Plan {
             length: Duration::from_secs(6),
@@ -274,7 +276,7 @@ mod tests {
         }
     }
 
-    /// What it forgot contains a rewrite, and its watermark is where it was when the timer looks.
+    /// The lost writes contain a rewrite, and the watermark has its old value when the timer looks.
     #[test]
     fn a_store_that_went_back_and_was_filled_again_before_anybody_looked_loses_nothing() {
         let seeds = 4_425..4_426;
@@ -286,7 +288,7 @@ mod tests {
         assert_promises_kept(seeds, |seed| run(plan(seed, Faults::STORE_LOSES, FAR)));
     }
 
-    /// A message that cannot be handed over now waits where it stands, and so does what comes after it (G4).
+    /// A message that cannot be sent now blocks the messages after it (G4).
     #[test]
     fn messages_keep_their_order_while_a_producer_that_failed_for_good_is_replaced() {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -315,7 +317,7 @@ mod tests {
         });
         assert_eq!(arrivals.len(), 1_000);
         assert!(arrivals.iter().all(|arrival| !arrival.is_dead));
-        // Two target partitions, one after the other.
+        // The target has two partitions, listed one after the other.
         assert_eq!(
             arrivals
                 .windows(2)
@@ -325,7 +327,7 @@ mod tests {
         );
     }
 
-    /// So a store that begins anew from the commit repeats nothing.
+    /// A store that is rebuilt from the commit then repeats nothing.
     #[test]
     fn an_orderly_end_commits_what_is_delivered_until_then() {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -364,7 +366,7 @@ mod tests {
         });
     }
 
-    /// How late each of a thousand messages is of which one is due every 3 ms.
+    /// The lateness of 1,000 messages in milliseconds. One message is due every 3 ms.
     fn lateness(prepare: impl FnOnce(&World)) -> Vec<i64> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -396,7 +398,8 @@ mod tests {
         })
     }
 
-    // In simulated time, which does not depend on the machine; the broker's stamp may show the millisecond before, too.
+    // Simulated time does not depend on the machine. The broker's timestamp may be one millisecond
+    // early.
     const ON_TIME: Range<i64> = -1..20;
 
     #[test]
@@ -422,7 +425,8 @@ mod tests {
         );
     }
 
-    /// Two partitions: the first has a thousand messages that fell due while nobody was there, the second one every 20 ms from then on.
+    /// Partition 0 has 1,000 messages that became due while no worker was running. Partition 1 has
+    /// one message every 20 ms after the restart.
     fn after_an_outage(
         overdue_after: Option<Duration>,
         catch_up_rate: Option<u32>,
@@ -450,7 +454,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             process.kill(&world).await;
             tokio::time::sleep(Duration::from_secs(9)).await;
-            // What its dead holder left is taken after the lease.
+            // The lease of the killed worker has to expire first.
             (0..500).for_each(|number| {
                 send(
                     1,
@@ -484,7 +488,7 @@ mod tests {
                 .unwrap();
             assert!((0..500).contains(&(arrival.at - due)), "{arrival:?}");
         }
-        // Two target partitions, one after the other.
+        // The target has two partitions, listed one after the other.
         assert_eq!(
             behind
                 .windows(2)
@@ -580,7 +584,7 @@ mod tests {
         );
     }
 
-    /// The faults that no seed shows.
+    /// The faults that no seed reveals.
     fn uncaught<'m>(
         planted: impl IntoIterator<Item = (&'m [InjectedFault], Faults)>,
         delays: &'static [i64],

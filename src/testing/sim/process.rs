@@ -1,4 +1,5 @@
-//! One process of a simulation: all roles' loops, wired as `role/mod.rs` wires them, each a local task. Killing it drops them where they stand.
+//! One simulated process: the loops of all roles as local tasks, wired as in `role/mod.rs`.
+//! / A kill drops them at any await.
 
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
 use crate::health::Health;
@@ -34,13 +35,13 @@ use tokio_util::sync::CancellationToken;
 
 const CLUSTER: &str = "main";
 
-/// Small, so that the loader's economies are simulated too.
+/// Small, so that the simulation reaches the memory limit of the loader.
 const MEMORY: usize = 24 * 1024;
 
 /// Short, so that a takeover fits between two faults.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 
-/// Thin is what is thin in a simulation, and far what lies past the hour that ends in the midst of it.
+/// Thresholds that fit the short time and few messages of a simulation.
 const THIN: ThinHours = ThinHours {
     ends_after: Duration::ZERO,
     messages_min: 4,
@@ -56,7 +57,7 @@ const SHAPE: CompactionPolicy = CompactionPolicy {
     margin: Duration::from_secs(4),
 };
 
-/// See the module's page.
+/// The tasks of one process, and the handles that control it.
 pub(crate) struct Process {
     pub(crate) control: ProcessControl,
     tasks: Vec<JoinHandle<()>>,
@@ -69,7 +70,7 @@ impl Process {
         Self::join(world, ProcessControl::new(world, 0), random)
     }
 
-    /// One more of a fleet.
+    /// Starts one more worker of a fleet.
     pub(crate) fn join(world: &World, member: ProcessControl, random: &mut StdRng) -> Self {
         let mut process = Self {
             control: member,
@@ -96,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Whether it says so of itself.
+    /// Returns whether its readiness reasons contain these words.
     pub(crate) fn reports_not_ready(&self, words: &str) -> bool {
         self.health
             .not_ready()
@@ -104,7 +105,7 @@ impl Process {
             .any(|complaint| complaint.reason.contains(words))
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Asks it to stop. Returns whether it stopped in time.
     pub(crate) async fn stop(&mut self) -> bool {
         self.stop.cancel();
         for task in self.tasks.drain(..) {
@@ -135,7 +136,7 @@ impl Process {
             )));
     }
 
-    /// What it sends by, each under the eyes of a witness.
+    /// The producers of the process, each behind an observer.
     fn producers(&self, world: &World) -> Producers {
         let client = || -> Box<dyn Target> {
             let target: Box<dyn Target> =
@@ -335,7 +336,8 @@ fn timer_options(world: &World, health: &Health) -> timer::Options {
     timer::Options {
         deployment: "sim".to_owned(),
         routes: BTreeMap::from([(ROUTE.into(), route)]),
-        // More piles up behind a transaction that waits, and a backlog far beyond the budget passes through it slowly.
+        // A waiting transaction holds back more messages, and a backlog larger than the budget
+        // drains slowly.
         memory: if world.is_exactly_once() {
             8 * MEMORY
         } else {

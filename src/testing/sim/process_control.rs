@@ -1,5 +1,5 @@
-//! What can be done to one process of a simulated fleet besides killing it: it can be frozen, cut off from the store or from the brokers, and
-//! have a clock that is off. And a witness of what it hands over.
+//! Handles to freeze one simulated process, to cut it off and to change its clock; and an observer
+//! of its deliveries.
 
 use crate::broker::{
     DeliveryReport, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, Target,
@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
-/// A handle; clones are the same process.
+/// A handle; clones control the same process.
 #[derive(Clone)]
 pub(crate) struct ProcessControl {
     pub(crate) number: usize,
     pub(crate) clock: Rc<SimClock>,
-    /// From the store.
+    /// True if it is cut off from the store.
     pub(crate) is_cut_from_store: Rc<Cell<bool>>,
     pub(crate) network: Rc<Network>,
     pub(crate) leases: Rc<LeaseAudit>,
-    /// Of its rewriter alone.
+    /// Freezes its compactor only.
     pub(crate) compactor: Rc<Freeze>,
     frozen: Rc<Freeze>,
 }
@@ -46,7 +46,7 @@ impl ProcessControl {
         }
     }
 
-    /// With a clock of its own.
+    /// With its own clock.
     pub(crate) fn with_own_clock(world: &World, number: usize) -> Self {
         Self {
             clock: world.new_clock(),
@@ -61,18 +61,18 @@ impl ProcessControl {
         self.frozen.set(is_frozen);
     }
 
-    /// A loop of the process: it is not polled while that is frozen.
+    /// A task of the process that is not polled while the process is frozen.
     pub(crate) fn freezable<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
         self.frozen.wrap(body)
     }
 }
 
-/// A target, or transactors, that note what they are handed by whom, and whether they may be.
+/// A producer that records each delivery, and whether the process was allowed to make it.
 pub(crate) struct DeliveryObserver<T: ?Sized> {
     world: World,
     member: ProcessControl,
     inner: Box<T>,
-    /// What is in transactions under way, by their transactor.
+    /// Message ids in open transactions, by producer number.
     open_transactions: BTreeMap<u64, Vec<String>>,
 }
 
@@ -86,7 +86,7 @@ impl<T: ?Sized> DeliveryObserver<T> {
         }
     }
 
-    /// Answers which message it is of.
+    /// Records the delivery. Returns the id of the message.
     fn record_send(&self, record: &OutgoingRecord<'_>) -> String {
         let text = |wanted: &str| {
             let value = record
@@ -113,7 +113,7 @@ impl<T: ?Sized> DeliveryObserver<T> {
         uid
     }
 
-    /// What was in a transaction, when that has ended.
+    /// Records the end of a transaction for each of its messages.
     fn record_end(&mut self, number: u64, end: &str) {
         for uid in self.open_transactions.remove(&number).unwrap_or_default() {
             self.world.note_message(
@@ -154,7 +154,7 @@ impl TransactionalProducers for DeliveryObserver<dyn TransactionalProducers> {
             "process {} opens transactor {number} of {}",
             self.member.number, name.partition
         ));
-        // Whoever opens one fences who had the name before, and that one may hold the shard.
+        // Opening a producer fences the previous owner of its id, which may still hold the shard.
         if let Some(objection) = self
             .member
             .leases

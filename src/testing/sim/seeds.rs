@@ -1,16 +1,17 @@
-//! Many seeds of a simulation: the first that breaks a promise is shown, with what happened in it and the command that runs it alone.
+//! Runs many seeds. A failure shows the first seed that breaks a promise, its trace, and the
+//! command to repeat it.
 
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::{Outcome, trace};
 use std::ops::Range;
 
-/// Names the one seed that is run of all that contain it.
+/// Environment variable: run only this seed, in all ranges that contain it.
 const ONLY: &str = "POSTDATE_SEED";
 
-/// Broken promises that are shown.
+/// The number of broken promises that a failure shows.
 const BROKEN_MAX: usize = 20;
 
-/// Panics with what happened in the first seed that breaks a promise.
+/// Panics with the trace of the first seed that breaks a promise.
 #[track_caller]
 pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outcome) {
     let only: Option<u64> = std::env::var(ONLY).ok().map(|seed| {
@@ -23,7 +24,7 @@ pub(crate) fn assert_promises_kept(seeds: Range<u64>, run: impl Fn(u64) -> Outco
     }
 }
 
-/// What a person is told of a seed that breaks promises.
+/// The failure text for a seed that breaks promises.
 fn failure(seed: u64, Outcome { trace, broken }: &Outcome) -> String {
     let more = broken.len().saturating_sub(BROKEN_MAX);
     let listed = broken[..broken.len() - more].join("\n  ");
@@ -35,7 +36,7 @@ fn failure(seed: u64, Outcome { trace, broken }: &Outcome) -> String {
 }
 
 fn command(seed: u64) -> String {
-    // libtest names its threads after their tests, unless there is only one.
+    // libtest names a thread after its test, unless it runs only one test.
     let tests = std::thread::current()
         .name()
         .filter(|name| name.contains("::"))
@@ -46,7 +47,7 @@ fn command(seed: u64) -> String {
     )
 }
 
-/// Whether one of the seeds shows the faults, planted together.
+/// Returns whether one of the seeds reveals the faults, which are injected together.
 pub(crate) fn breaks_promises(
     mutants: &[InjectedFault],
     mut seeds: Range<u64>,
@@ -110,7 +111,7 @@ mod tests {
         );
     }
 
-    /// A worker that was frozen goes on with what another holds by then.
+    /// A frozen worker continues with a shard that another worker holds by then.
     #[test]
     fn what_is_shown_has_the_fault_and_what_became_of_the_accused_message_in_the_order_of_time() {
         let run = |seed| {
@@ -175,7 +176,7 @@ mod tests {
         );
         let fault = lines
             .iter()
-            .take(accusing.expect("what it is accused of"))
+            .take(accusing.expect("the violation is shown"))
             .any(|line| line.contains(" is frozen") || line.contains(" is cut off"));
         assert!(fault, "{text}");
     }

@@ -1,24 +1,25 @@
-//! What happened in a simulation, in the order of time: faults, leases and transactors, and what became of each message. Of the messages only
-//! those are shown that somebody is accused of.
+//! The events of a simulation in time order: faults, leases, transactional producers, and the fate
+//! of each message.
+//! / A failure shows only the messages that its accusations name.
 
 use std::collections::BTreeSet;
 
-/// Lines that are shown at most, and messages whose lines are.
+/// Upper bounds of a rendered trace: lines, and messages whose lines are shown.
 const LINES_MAX: usize = 600;
 const MESSAGES_MAX: usize = 10;
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TraceLine {
-    /// In milliseconds since the simulation began: no step of a clock changes it.
+    /// Milliseconds since the start of the simulation. Clock faults do not change it.
     pub(crate) at: i64,
-    /// The message that it is about, if it is about one.
+    /// The message that the event belongs to, if any.
     pub(crate) uid: Option<String>,
     pub(crate) what: String,
 }
 
-/// What is to be read of a trace to understand what was broken: all that is not about messages, and what became of the messages that the
-/// accusations name - of the last few, if they name none.
+/// The part of a trace that explains the broken promises: all events without a message, and the
+/// events of the accused messages. If no message is accused, the last few are shown.
 pub(crate) fn render(trace: &[TraceLine], broken: &[String]) -> String {
     let of_trace = || trace.iter().rev().filter_map(|line| line.uid.as_deref());
     let known: BTreeSet<&str> = of_trace().collect();
@@ -45,7 +46,7 @@ pub(crate) fn render(trace: &[TraceLine], broken: &[String]) -> String {
     )
 }
 
-/// So many of them, each once.
+/// The first distinct ids, up to the limit.
 fn first<'a>(uids: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     uids.filter(|uid| seen.insert(*uid))

@@ -1,5 +1,5 @@
-//! What is sent in a simulation: messages with delays of all kinds, some with ids, cancels and replacements, relays, and records that must be
-//! refused.
+//! The records that a simulation sends: messages with many delays, some with ids, cancels and
+//! replacements, relays, and invalid records.
 
 use crate::model::{Offset, Partition};
 use crate::testing::sim::world::{SOURCE, World};
@@ -7,26 +7,26 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use std::time::Duration;
 
-/// One record that the source took.
+/// One record that the source accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
-    /// Of how many sources of that name, made one after the other, it is.
+    /// The generation of the source, which counts how often it was recreated.
     pub(crate) generation: u32,
     pub(crate) partition: i32,
     pub(crate) offset: Offset,
-    /// What tells it apart, as payload and header.
+    /// Unique id, as payload and header.
     pub(crate) uid: String,
     pub(crate) kind: SentKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SentKind {
-    /// To be delivered at the instant, not before.
+    /// To be delivered at its due time, not before.
     Delayed {
         due: i64,
         id: Option<String>,
     },
-    /// As above, but too large for its target.
+    /// Like `Delayed`, but too large for its target.
     Large {
         due: i64,
     },
@@ -37,18 +37,19 @@ pub(crate) enum SentKind {
     },
 }
 
-/// How long messages are to wait, in milliseconds: a while; or mostly longer than a timer looks ahead, so that the outer levels have work.
+/// Delays in milliseconds. `SOON` is short. Most of `FAR` lies beyond the load horizon, so that the
+/// outer levels have work.
 pub(crate) const SOON: &[i64] = &[-500, 0, 3, 40, 300, 1_500, 6_000, 12_000];
 pub(crate) const FAR: &[i64] = &[0, 300, 6_000, 25_000, 27_000, 30_000, 40_000];
 
-/// See the module's page.
+/// Sends records at random times.
 pub(crate) struct Sender {
     world: World,
     random: StdRng,
     delays: &'static [i64],
     partitions: i32,
     count: u32,
-    /// Ids in use, with their partition.
+    /// Ids in use, each with its partition.
     ids: Vec<(String, i32)>,
 }
 
@@ -64,7 +65,7 @@ impl Sender {
         }
     }
 
-    /// To so many partitions.
+    /// Sets the number of partitions to send to.
     pub(crate) fn over(mut self, partitions: i32) -> Self {
         self.partitions = partitions;
         self

@@ -1,4 +1,5 @@
-//! What a simulation's processes live in: one cluster, one store, one clock that can be set; and the notes of what happened.
+//! The environment of simulated processes: one cluster, one store, one clock, and the record of
+//! events.
 
 use crate::broker::{Catalog, DeliveryFailure, FailureKind};
 use crate::clock::Clock;
@@ -27,24 +28,24 @@ pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
 pub(crate) const MARKERS: &str = "sim.r.delivered";
 
-/// Records beyond it the target refuses, where messages are delivered exactly once.
+/// With exactly-once delivery, the target rejects larger records.
 const TARGET_BYTES_MAX: usize = 160;
 
-/// 2026-11-20T00:59:50Z, so that a simulation's dues look like dues, and lie in two hours.
+/// 2026-11-20T00:59:50Z: a realistic time, ten seconds before an hour ends.
 const EPOCH: i64 = 1_795_136_390_000;
 
-/// What is in transactions that are aborted.
+/// The payload of records in aborted transactions.
 pub(crate) const ABORTED: &str = "aborted";
 
-/// Snapshots of the store that a rollback may choose from.
+/// The number of store snapshots that a rollback chooses from.
 const SNAPSHOTS_MAX: usize = 8;
 
-/// Tokio's paused time, and how far the clock is off.
+/// The paused time of Tokio plus an offset.
 #[derive(Debug)]
 pub(crate) struct SimClock {
     start: Instant,
     offset_millis: Cell<i64>,
-    /// How often it was looked at since its looks differ.
+    /// The number of reads since the clock became jittery.
     reads: Cell<Option<u64>>,
 }
 
@@ -57,12 +58,13 @@ impl SimClock {
         })
     }
 
-    /// Sets how far it is off.
+    /// Sets the offset in milliseconds.
     pub(crate) fn set_offset(&self, millis: i64) {
         self.offset_millis.set(millis);
     }
 
-    /// From now on every other look or so shows the millisecond before: paused time does not go on between two looks, as it really does.
+    /// From now on, about every other read returns the previous millisecond. A real clock moves
+    /// between two reads, the paused one does not.
     pub(crate) fn set_jittery(&self) {
         self.reads.set(Some(0));
     }
@@ -72,7 +74,7 @@ impl SimClock {
             return 0;
         };
         self.reads.set(Some(looks + 1));
-        // The golden ratio's multiples come in no order.
+        // Multiples of the golden ratio give an irregular sequence.
         i64::from(looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
     }
 }
@@ -84,19 +86,19 @@ impl Clock for SimClock {
     }
 }
 
-/// A handle; clones are the same world.
+/// A handle; clones share the world.
 #[derive(Clone)]
 pub(crate) struct World(Rc<Inner>);
 
 struct Inner {
     start: Instant,
-    /// The workers' clock. The brokers' and the store's never step.
+    /// The clock of the workers. The clocks of the brokers and the store never jump.
     clock: Rc<SimClock>,
     cluster: MemoryCluster,
     store: MemoryStore,
     snapshots: RefCell<VecDeque<StoreSnapshot>>,
     trace: RefCell<Vec<TraceLine>>,
-    /// What was sent, by its place in the source; and what of it is cancelled.
+    /// Sent messages by their place in the source, and the cancelled ones among them.
     sent: RefCell<BTreeMap<(u32, i32, Offset), String>>,
     cancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
     streams: Streams,
@@ -105,33 +107,33 @@ struct Inner {
     exactly_once: Cell<bool>,
     real_levels: Cell<bool>,
     compaction_trace: CompactionTrace,
-    /// How long calls of the store take, on the way there and on the way back; `None`: a while by chance.
+    /// The time that each way of a store call takes; `None`: random.
     store_delay: Cell<Option<Duration>>,
-    /// What the route says of what is late.
+    /// Options of the route for late messages.
     overdue_after: Cell<Option<Duration>>,
     catch_up_rate: Cell<Option<u32>>,
-    /// Which process made a lease's token.
+    /// The process that created each lease token.
     tokens: RefCell<BTreeMap<u128, usize>>,
     deliveries: RefCell<Vec<SimDelivery>>,
-    /// Promises that were seen to be broken.
+    /// Broken promises that were observed.
     violations: RefCell<Vec<String>>,
 }
 
-/// A message that a process handed over.
+/// A message that a process sent to its target.
 #[derive(Clone, Debug)]
 pub(crate) struct SimDelivery {
     pub(crate) uid: String,
     pub(crate) process: usize,
-    /// In milliseconds since the simulation began, and by the clock of the process.
+    /// Milliseconds since the start of the simulation, and the time by the clock of the process.
     pub(crate) at: i64,
     pub(crate) own_at: i64,
 }
 
-/// A message that arrived at the target or among the dead letters.
+/// A message that arrived at the target or the dead-letter topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) uid: String,
-    /// By the brokers' clock.
+    /// By the clock of the brokers.
     pub(crate) at: i64,
     pub(crate) is_dead: bool,
 }
@@ -141,7 +143,7 @@ impl World {
         Self::with_partitions(2)
     }
 
-    /// With so many partitions of the source.
+    /// Creates a world whose source has this number of partitions.
     pub(crate) fn with_partitions(partitions: i32) -> Self {
         let start = Instant::now();
         let (clock, steady) = (SimClock::new(start), SimClock::new(start));
@@ -173,7 +175,7 @@ impl World {
         }))
     }
 
-    /// Its processes deliver exactly once from here on.
+    /// Makes its processes deliver exactly once.
     pub(crate) fn with_exactly_once(self) -> Self {
         self.0.exactly_once.set(true);
         self.0
@@ -186,7 +188,7 @@ impl World {
         self.0.exactly_once.get()
     }
 
-    /// The outer levels of its processes are those of a service, of which each lasts hours, and not ones for half a minute.
+    /// Uses the levels of the real service, which last hours. Simulated levels last half a minute.
     pub(crate) fn with_real_levels(self) -> Self {
         self.0.real_levels.set(true);
         self
@@ -208,7 +210,7 @@ impl World {
         self.0.clock.clone()
     }
 
-    /// Of one process: it may be off by another amount.
+    /// A clock for one process, with its own offset.
     pub(crate) fn new_clock(&self) -> Rc<SimClock> {
         SimClock::new(self.0.start)
     }
@@ -217,7 +219,8 @@ impl World {
         self.0.tokens.borrow_mut().insert(token.0, process);
     }
 
-    /// A process handed a message over. As long as the store loses nothing, nobody does so while another holds the shard.
+    /// Records a delivery. Unless the store has lost writes, only the holder of the shard may
+    /// deliver.
     pub(crate) fn record_delivery(
         &self,
         uid: String,
@@ -261,7 +264,7 @@ impl World {
         self.0.deliveries.borrow().clone()
     }
 
-    /// The process that holds a partition's shard.
+    /// The process that holds the shard of a partition.
     pub(crate) fn holder(&self, partition: i32) -> Option<usize> {
         let token = self
             .0
@@ -270,13 +273,13 @@ impl World {
         self.0.tokens.borrow().get(&token.0).copied()
     }
 
-    /// For processes that start from now on.
+    /// Applies to processes that start later.
     pub(crate) fn set_overdue(&self, overdue_after: Option<Duration>, catch_up_rate: Option<u32>) {
         self.0.overdue_after.set(overdue_after);
         self.0.catch_up_rate.set(catch_up_rate);
     }
 
-    /// From now on calls of the store take as long, on the way there and on the way back, instead of a while by chance.
+    /// From now on, each way of a store call takes this long instead of a random time.
     pub(crate) fn set_store_delay(&self, way: Duration) {
         self.0.store_delay.set(Some(way));
     }
@@ -301,12 +304,12 @@ impl World {
         self.0.clock.now()
     }
 
-    /// Milliseconds since the simulation began.
+    /// Milliseconds since the start of the simulation.
     pub(crate) fn elapsed(&self) -> i64 {
         i64::try_from(self.0.start.elapsed().as_millis()).expect("it does not last that long")
     }
 
-    /// A fault, or what a process does as a whole.
+    /// Records a fault or an action of a process.
     pub(crate) fn note(&self, what: impl AsRef<str>) {
         tracing::info!("{} {}", self.elapsed(), what.as_ref());
         self.0.trace.borrow_mut().push(TraceLine {
@@ -316,7 +319,7 @@ impl World {
         });
     }
 
-    /// Something became of a message.
+    /// Records an event of a message.
     pub(crate) fn note_message(&self, uid: &str, what: String) {
         self.0.trace.borrow_mut().push(TraceLine {
             at: self.elapsed(),
@@ -367,14 +370,14 @@ impl World {
             .insert((*make, *partition, *offset), uid.clone());
     }
 
-    /// Some producer's transaction that is aborted.
+    /// Writes a record in a transaction that is aborted.
     pub(crate) fn produce_aborted(&self, partition: &Partition) {
         self.0
             .cluster
             .produce_aborted(partition, ABORTED.as_bytes());
     }
 
-    /// At every moment what was accepted is settled or there, as far as the store can know.
+    /// At every moment, each accepted message is settled or pending, as far as the store can know.
     pub(crate) fn check_ledgers(&self) {
         for (shard, balance) in self
             .0
@@ -399,7 +402,7 @@ impl World {
             .collect()
     }
 
-    /// Keeps the store as it is now for a later rollback.
+    /// Keeps a snapshot of the store for a later rollback.
     pub(crate) fn take_snapshot(&self) {
         self.check_ledgers();
         let mut snapshots = self.0.snapshots.borrow_mut();
@@ -436,7 +439,7 @@ impl World {
         self.allow_duplicates();
     }
 
-    /// Something happened after which duplicates are allowed.
+    /// A fault happened after which duplicates are allowed.
     pub(crate) fn allow_duplicates(&self) {
         self.0.duplicates_allowed.set(true);
     }
@@ -499,7 +502,7 @@ impl World {
         self.0.cluster.fail_producers(failed);
     }
 
-    /// Ends all standing faults.
+    /// Ends all ongoing faults.
     pub(crate) fn heal(&self) {
         self.note("all heals");
         self.0.clock.offset_millis.set(0);
@@ -522,7 +525,7 @@ impl World {
         of(TARGET, false).chain(of(DEAD, true)).collect()
     }
 
-    /// Notes which messages are cancelled in the store now.
+    /// Records which messages are cancelled in the store now.
     pub(crate) fn note_cancelled(&self) {
         let make = self.0.streams.stored_generation();
         for (shard, place) in self.0.store.cancelled_places() {
@@ -541,7 +544,7 @@ impl World {
             .contains(&(sent.generation, sent.partition, sent.offset))
     }
 
-    /// The delivered pair that was last committed of a partition.
+    /// The delivered pair in the last commit of a partition.
     pub(crate) async fn committed(&self, partition: &Partition) -> Option<Progress> {
         let committed = self
             .0
@@ -557,7 +560,7 @@ impl World {
             .map(|committed| committed.delivered)
     }
 
-    /// The delivered pair that the store knows of a partition's shard.
+    /// The delivered pair of a partition's shard in the store.
     pub(crate) async fn delivered(&self, partition: &Partition) -> Progress {
         let shard = ShardId::new(ROUTE, partition.clone());
         let state = self
@@ -579,7 +582,7 @@ impl World {
         self.0.duplicates_allowed.get()
     }
 
-    /// What happened, in the order of time.
+    /// All events, in time order.
     pub(crate) fn take_trace(&self) -> Vec<TraceLine> {
         let mut trace = self.0.trace.take();
         trace.extend(
@@ -597,7 +600,7 @@ impl World {
                     }
                 }),
         );
-        // Stable: what was done in a millisecond comes before what arrived in it.
+        // The sort is stable: an action precedes an arrival of the same millisecond.
         trace.sort_by_key(|line| line.at);
         trace
     }

@@ -4,6 +4,7 @@
 mod foreign;
 mod outage;
 mod permissions;
+mod script_faults;
 mod server;
 
 use super::*;

@@ -1,6 +1,7 @@
-//! What every source, target and catalog must do, as tests that take a broker as they find it: run on memory with every test run, and on
-//! a real Kafka and a real NATS by the integration tests. It knows no broker itself: a [`World`] makes its clients, and does what a person or another
-//! program would do to it.
+//! The contract of every source, target and catalog, as tests.
+//! / They run on the memory cluster in every test run, and on a real Kafka and NATS in the
+//! integration tests. They know no broker: a [`BrokerUnderTest`] creates the clients and acts as
+//! operators and other programs would.
 
 mod source;
 mod target;
@@ -26,16 +27,17 @@ pub(crate) trait BrokerUnderTest {
     fn catalog(&self) -> Box<dyn Catalog>;
     fn transactors(&self) -> Box<dyn TransactionalProducers>;
 
-    /// A part of every name, so that runs on one broker do not meet.
+    /// A part of every name, so that two runs on one broker do not collide.
     fn run_id(&self) -> String;
 
-    /// Whether there are transactions, topics with partitions that can be added to, and headers of any bytes. Else a topic of the contract
-    /// is several of the broker's own, one a partition, and the cases that are about such things are left out.
+    /// Returns whether the broker has transactions, topics that can grow, and headers with arbitrary bytes.
+    /// Without them, a topic of the contract is several topics of the broker, one per partition,
+    /// and the cases that need these features are skipped.
     fn is_kafka(&self) -> bool {
         true
     }
 
-    /// The offset of a partition's first record.
+    /// The offset of the first record of a partition.
     fn first_offset(&self) -> u64 {
         0
     }
@@ -44,18 +46,18 @@ pub(crate) trait BrokerUnderTest {
         Partition::new(topic, index)
     }
 
-    /// What a source is told to read the topic by.
+    /// The topic names that a source has to read for a topic of the contract.
     fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
         let _whatever_their_number = partitions;
         vec![topic.to_owned()]
     }
 
-    /// What a target is told to send there.
+    /// The topic and partition that a target has to send to.
     fn target_address(&self, topic: &str, partition: Option<i32>) -> (String, Option<i32>) {
         (topic.to_owned(), partition)
     }
 
-    /// Names that a target refuses.
+    /// Names that a target rejects.
     fn impossible_targets(&self) -> Vec<String> {
         [
             "no spaces",
@@ -72,20 +74,21 @@ pub(crate) trait BrokerUnderTest {
         .to_vec()
     }
 
-    /// `bytes_max`: beyond it the topic refuses a record.
+    /// `bytes_max`: the topic rejects larger records.
     async fn create_topic(&self, name: &str, partitions: i32, bytes_max: Option<usize>);
     async fn delete_topic(&self, name: &str);
-    /// Raises the topic to so many partitions in all.
+    /// Grows the topic to this number of partitions.
     async fn add_partitions(&self, name: &str, total: i32);
-    /// Removes what lies before `first`, as retention does.
+    /// Removes the records before `first`, as retention does.
     async fn trim(&self, partition: &Partition, first: Offset);
-    /// Writes offsets that no reader is ever handed: an aborted transaction of at least one record.
+    /// Writes offsets that no consumer reads: an aborted transaction of at least one record.
     async fn abort_transaction(&self, partition: &Partition);
-    /// The broker goes away and comes back with its data. `false`: this one cannot, and the case is left out.
+    /// Takes the broker down and brings it back with its data. `false`: not supported, the case is
+    /// skipped.
     async fn outage(&self) -> bool;
 }
 
-/// Every case that does the broker no harm.
+/// Runs the cases that other tests on the same broker do not notice.
 pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
     source::all(world).await;
     target::all(world).await;
@@ -94,7 +97,7 @@ pub(crate) async fn run_shared(world: &dyn BrokerUnderTest) {
     }
 }
 
-/// The cases that need the broker for themselves.
+/// Runs the cases that need the broker for themselves.
 pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
     target::an_outage_loses_nothing_and_keeps_the_order(world).await;
     source::reading_goes_on_after_an_outage(world).await;
@@ -103,18 +106,18 @@ pub(crate) async fn run_outages(world: &dyn BrokerUnderTest) {
     }
 }
 
-/// How long a real broker may take for anything but what a case is about.
+/// Time limit for every step on a real broker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Fails, naming what was waited for, instead of hanging.
+/// Panics with the name of the step instead of hanging.
 async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(limit, future).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {limit:?} in vain: {what}"),
+        Err(_) => panic!("timed out after {limit:?}: {what}"),
     }
 }
 
-/// A name that no other case of any run has.
+/// A name that no other case of any run uses.
 fn unique_name(world: &dyn BrokerUnderTest, what: &str) -> String {
     thread_local!(static COUNT: Cell<u32> = const { Cell::new(0) });
     COUNT.set(COUNT.get() + 1);
@@ -127,7 +130,7 @@ async fn create_topic(world: &dyn BrokerUnderTest, what: &str, partitions: i32) 
     name
 }
 
-/// A record, owned; the offset is its place where it was read.
+/// An owned record; the offset is set if it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnedRecord {
     offset: u64,
@@ -167,7 +170,7 @@ fn keep_all_headers(_: &[u8]) -> bool {
     true
 }
 
-/// A topic as a target is told it.
+/// A topic in the form that a target expects.
 #[derive(Clone)]
 struct Address(String, Option<i32>);
 
@@ -203,7 +206,7 @@ fn send(
     )
 }
 
-/// The reports of so many records, by ticket; each comes once.
+/// The reports of this many records, by ticket. Each must arrive once.
 async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, DeliveryReport> {
     let mut found = BTreeMap::new();
     while found.len() < count {
@@ -217,7 +220,7 @@ async fn reports(target: &mut dyn Target, count: usize) -> BTreeMap<u64, Deliver
     found
 }
 
-/// Sends all, whatever is full meanwhile, and wants each delivered.
+/// Sends all records, also when the target is full at times, and expects every one to be delivered.
 async fn deliver(target: &mut dyn Target, to: &Address, all: &[OwnedRecord]) {
     let (mut sent, mut delivered) = (0, BTreeSet::new());
     while delivered.len() < all.len() {
@@ -245,7 +248,7 @@ fn numbered_records(numbers: std::ops::Range<u64>) -> Vec<OwnedRecord> {
         .collect()
 }
 
-/// Waits until the group has given it so many partitions in all, over what it has already.
+/// Waits until the group has assigned this many partitions in total.
 async fn wait_for_partitions(
     source: &mut dyn Source,
     owned: &mut BTreeSet<Partition>,
@@ -264,7 +267,7 @@ async fn wait_for_partitions(
     }
 }
 
-/// A member of a group of its own, with all partitions of a topic.
+/// Joins a new group that reads all partitions of a topic.
 async fn join_group(
     world: &dyn BrokerUnderTest,
     topic: &str,
@@ -278,7 +281,7 @@ async fn join_group(
     source
 }
 
-/// What is read of one partition in one epoch, until its end.
+/// The records of one partition in one epoch, up to its end.
 async fn read_to_end(
     source: &mut dyn Source,
     partition: &Partition,
@@ -299,7 +302,7 @@ async fn read_to_end(
                 epoch: its,
                 at,
             } if (&of, its) == (partition, epoch) => return (read, at),
-            // What was never to be seen may be told as gone.
+            // Records that were never visible may be reported as removed.
             Event::RecordsRemoved {
                 partition: of,
                 epoch: its,

@@ -1,4 +1,4 @@
-//! What a source and a catalog must do.
+//! The contract of a source and a catalog.
 
 use super::{
     BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
@@ -119,7 +119,8 @@ async fn reading_starts_where_it_is_told(world: &dyn BrokerUnderTest) {
     source.close().await;
 }
 
-/// Every batch is followed by a new start somewhere else, so whatever was fetched ahead is under way: none of it may come back.
+/// A new start elsewhere follows every batch. Records that were prefetched before it must not
+/// appear.
 async fn a_new_start_drops_what_was_under_way(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "epochs", 1).await;
     deliver(
@@ -387,7 +388,8 @@ async fn members_share_partitions_and_hand_them_over(world: &dyn BrokerUnderTest
     second.close().await;
 }
 
-/// Else it could not tell that from a group that has not answered.
+/// Without this event, the member could not tell an empty assignment from a group that has not
+/// answered.
 async fn a_member_for_whom_there_is_nothing_is_told_so(world: &dyn BrokerUnderTest) {
     let (topic, group) = (
         create_topic(world, "spare", 1).await,
@@ -446,7 +448,7 @@ async fn a_topic_made_again_is_another_one(world: &dyn BrokerUnderTest) {
     assert_eq!(read_to_end(&mut *source, &partition, 1).await.0.len(), 5);
     world.delete_topic(&topic).await;
     world.create_topic(&topic, 1, None).await;
-    // Longer than the old one, so that no offset tells the difference.
+    // It is longer than the old topic, so offsets alone do not reveal the change.
     deliver(
         &mut *target,
         &address_of(world, &topic, Some(0)),
@@ -556,7 +558,7 @@ async fn a_catalog_knows_what_there_is(world: &dyn BrokerUnderTest) {
     catalog.close().await;
 }
 
-/// They are like topics that do not exist, and no less is said of the others.
+/// Impossible names are treated like missing topics and do not affect other topics.
 async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn BrokerUnderTest) {
     let one = create_topic(world, "possible", 1).await;
     let mut catalog = world.catalog();
@@ -599,7 +601,7 @@ async fn topics_that_no_broker_can_have_do_not_exist(world: &dyn BrokerUnderTest
     source.close().await;
 }
 
-/// More than one batch, one read and one buffer hold, in several partitions, by a reader that is slow.
+/// More than one batch, read and buffer hold, in several partitions, with a slow reader.
 async fn much_is_read_in_order_and_once(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "much", 3).await;
     let mut target = world.target(10_000);
@@ -679,7 +681,8 @@ pub(super) async fn reading_goes_on_after_an_outage(world: &dyn BrokerUnderTest)
         while read.len() < 10 {
             match source.next_event().await {
                 Ok(Event::Records(batch)) => read.extend(owned_records(&batch)),
-                // The group may have given the member up meanwhile; the caller knows where it was.
+                // The group may have removed the member in the meantime. The caller knows where to
+                // continue.
                 Ok(Event::Assigned(_)) => source.start(
                     &partition,
                     Offset(world.first_offset() + 10 + read.len() as u64),

@@ -1,4 +1,4 @@
-//! What a target must do.
+//! The contract of a target.
 
 use super::{
     Address, BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
@@ -165,8 +165,8 @@ async fn a_missing_topic_is_told_soon_and_found_when_it_comes(world: &dyn Broker
     .await;
 }
 
-/// Small records around the large one share its batch in a client: they are none the worse for it, even where a batch of them all would
-/// be too large.
+/// Small records share a client batch with the large one. They are delivered even if the whole
+/// batch would be too large.
 async fn what_is_too_large_is_refused_and_nothing_else(world: &dyn BrokerUnderTest) {
     let topic = unique_name(world, "large");
     world.create_topic(&topic, 1, Some(2_000)).await;
@@ -370,7 +370,7 @@ async fn a_closed_target_takes_nothing(world: &dyn BrokerUnderTest) {
     }
 }
 
-/// What is acknowledged before, during and after is there once, in order.
+/// Each record that is acknowledged before, during or after the outage exists once, in order.
 pub(super) async fn an_outage_loses_nothing_and_keeps_the_order(world: &dyn BrokerUnderTest) {
     let topic = create_topic(world, "outage", 2).await;
     let mut target = world.target(20_000);

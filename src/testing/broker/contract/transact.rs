@@ -1,4 +1,4 @@
-//! What transactors must do.
+//! The contract of transactional producers.
 
 use super::{
     BrokerUnderTest, OwnedRecord, PATIENCE, address_of, create_topic, deliver, join_group,
@@ -26,7 +26,8 @@ pub(super) async fn all(world: &dyn BrokerUnderTest) {
     what_has_ended_is_heard_of_no_more(world).await;
 }
 
-/// What was written cannot be taken back where a broker forgot to end what was committed before it.
+/// A broker may have lost the end of the first transaction. Its records must be visible all the
+/// same.
 pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(
     world: &dyn BrokerUnderTest,
 ) {
@@ -47,7 +48,7 @@ pub(super) async fn what_is_under_way_at_an_outage_is_committed_after_it(
     desk.transactors.close().await;
 }
 
-/// Transactors, and what was heard of them and not looked at.
+/// The producers under test, and the events that no case has read yet.
 struct TransactionClient {
     transactors: Box<dyn TransactionalProducers>,
     events: BTreeMap<u64, Vec<ProducerEvent>>,
@@ -111,7 +112,7 @@ impl TransactionClient {
         )
     }
 
-    /// The outcomes of so many records, by ticket.
+    /// The outcomes of this many records, by ticket.
     async fn outcomes(
         &mut self,
         number: u64,
@@ -132,7 +133,7 @@ impl TransactionClient {
         found
     }
 
-    /// Sends all to one partition, and wants each taken.
+    /// Sends all records to one partition and expects every one to be accepted.
     async fn deliver(&mut self, number: u64, topic: &str, index: i32, all: &[OwnedRecord]) {
         for (ticket, whole) in (0..).zip(all) {
             assert_eq!(
@@ -151,7 +152,7 @@ impl TransactionClient {
         assert_eq!(self.next(number).await, ProducerEvent::Committed);
     }
 
-    /// What comes before the end of an abort are reports.
+    /// Only reports may arrive before the end of an abort.
     async fn abort(&mut self, number: u64) {
         self.transactors.abort(number);
         loop {
@@ -281,7 +282,7 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(
     old.open(1, &name).await;
     new.transactors.preconnect(&name);
     old.deliver(1, &topic, 0, &numbered_records(0..1)).await;
-    // Long enough for whatever an expected one does.
+    // Long enough for a preconnected producer to do something wrong.
     tokio::time::sleep(Duration::from_millis(500)).await;
     old.commit(1, "of the old").await;
     old.deliver(1, &topic, 0, &numbered_records(90..99)).await;
@@ -306,7 +307,7 @@ async fn the_next_of_a_name_fences_the_last_and_undoes_what_it_had_under_way(
         Some("of the new"),
         "who was fenced may come again"
     );
-    // One that is never opened keeps nobody from ending.
+    // A preconnected producer that is never opened does not block the shutdown.
     new.transactors.preconnect(&ProducerIdentity {
         transactional_id: format!("{}.other", name.transactional_id),
         ..name
@@ -324,7 +325,8 @@ async fn a_marker_can_be_committed_alone(world: &dyn BrokerUnderTest) {
     desk.transactors.close().await;
 }
 
-/// A transactor that cannot tell which of several records was refused is lost, and the next of its name can.
+/// A producer that cannot tell which record of a batch was rejected is lost. The next one with its
+/// id names the record.
 async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
     world: &dyn BrokerUnderTest,
 ) {
@@ -363,7 +365,8 @@ async fn what_is_too_large_is_named_in_the_end_and_the_others_go_without_it(
                         desk.commit(opening, "all but one").await;
                         break 'rounds;
                     } else if !asked && reports.iter().any(|report| report.outcome.is_err()) {
-                        // Nothing more of it need be sent, or reported on.
+                        // After an abort, the producer sends and reports nothing of the
+                        // transaction.
                         desk.transactors.abort(opening);
                         asked = true;
                     }

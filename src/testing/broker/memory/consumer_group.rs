@@ -1,4 +1,5 @@
-//! One consumer group: who has which partition, and what was committed. Partitions stay where they are as far as an even share allows.
+//! One consumer group: its members, their partitions and the commits. Partitions move only as far
+//! as balance requires.
 
 use crate::broker::{Event, OffsetCommit};
 use crate::model::{Offset, Partition};
@@ -14,12 +15,12 @@ pub(super) struct Group {
 struct Member {
     topics: Vec<String>,
     owned: BTreeSet<Partition>,
-    /// What it has not been told yet.
+    /// Events that the member has not read yet.
     events: VecDeque<Event>,
-    /// It knows its share: what it joined, or lost, was followed by an answer.
+    /// True if the member has received an answer since it joined or lost partitions.
     knows_its_share: bool,
     is_dead: bool,
-    /// What it owns is others', and it has not been told.
+    /// True if other members own its partitions and it has not been notified.
     is_expired: bool,
 }
 
@@ -38,7 +39,7 @@ impl Group {
         self.members.remove(&id);
     }
 
-    /// Its partitions wait for [`Group::expire_dead`].
+    /// Its partitions stay assigned until [`Group::expire_dead`].
     pub(super) fn mark_dead(&mut self, id: u64) {
         if let Some(member) = self.members.get_mut(&id) {
             member.is_dead = true;
@@ -53,7 +54,7 @@ impl Group {
         self.members.get_mut(&id)?.events.pop_front()
     }
 
-    /// `false`: one of the partitions is another's.
+    /// Returns `false` if another member owns one of the partitions.
     pub(super) fn commit_all(&mut self, id: u64, commits: &[OffsetCommit]) -> bool {
         let owns = |commit: &OffsetCommit| {
             self.members
@@ -67,7 +68,7 @@ impl Group {
         owns_all
     }
 
-    /// Whoever commits them.
+    /// Commits without a check of the owner.
     pub(super) fn commit_unchecked(&mut self, commits: &[OffsetCommit]) {
         for OffsetCommit {
             partition,
@@ -80,7 +81,8 @@ impl Group {
         }
     }
 
-    /// The lease of its `nth` member runs out: what that owns goes to others, and it goes on until it is told.
+    /// Expires the lease of the `nth` member. Its partitions move, but it continues until it is
+    /// notified.
     pub(super) fn expire_silently(&mut self, nth: usize) {
         let nth = nth % self.members.len().max(1);
         self.members
@@ -100,7 +102,7 @@ impl Group {
         }
     }
 
-    /// Of a group without members, by a transaction.
+    /// Commits as part of a transaction, for a group without members.
     pub(super) fn commit_marker(&mut self, partition: Partition, offset: Offset, text: String) {
         self.commits.insert(partition, (offset, text));
     }
@@ -109,20 +111,20 @@ impl Group {
         self.commits.get(partition)
     }
 
-    /// What Kafka forgets with a topic.
+    /// Removes the commits of a topic, as Kafka does when a topic is deleted.
     pub(super) fn forget_topic(&mut self, topic: &str) {
         self.commits
             .retain(|partition, _| &*partition.topic != topic);
     }
 
-    /// Shares out what there is now; `partitions` answers what topics have.
+    /// Assigns the partitions that exist now. `partitions` lists the partitions of topics.
     pub(super) fn rebalance(&mut self, partitions: impl Fn(&[String]) -> Vec<Partition>) {
         let all: BTreeSet<Partition> = self
             .members
             .values()
             .flat_map(|member| partitions(&member.topics))
             .collect();
-        // As in Kafka, who asks for nothing that exists waits for it.
+        // As in Kafka, a member of which no topic exists receives no answer.
         let waits = |member: &Member| partitions(&member.topics).is_empty();
         let mut free = all.clone();
         let share = all.len().div_ceil(

@@ -1,9 +1,9 @@
-//! A Kafka of memory for the simulation and for tests: both ports and the catalog on one shared cluster, deterministic, with faults to
-//! switch on. It has no threads, no timers and no randomness: whatever happens, happens inside a call. In `stream`: what it takes for it to
-//! stand for NATS.
-//!
-//! A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died: its partitions go to others, what it had not sent is gone, and
-//! what the network already has arrives all the same.
+//! A Kafka cluster in memory for the simulation and for tests: deterministic, with faults that can
+//! be switched on.
+//! / It has no threads, no timers and no randomness, so everything happens inside a call.
+//! `nats_semantics` makes it behave like NATS.
+//! / A dropped [`MemorySource`] or [`MemoryTarget`] is a process that died. Its partitions move to
+//! other members. Its unsent records are lost, and the records in the network still arrive.
 
 mod consumer_group;
 mod nats_semantics;
@@ -32,11 +32,11 @@ use target::ProducerState;
 use tokio::sync::Notify;
 use transactions::Transactions;
 
-/// A handle on the cluster; clones are the same cluster.
+/// A handle on the cluster; clones share it.
 #[derive(Clone)]
 pub(crate) struct MemoryCluster {
     state: Rc<RefCell<ClusterState>>,
-    /// Told of every change; whoever waits looks again.
+    /// Signals every change, so that waiting calls check again.
     changed: Rc<Notify>,
 }
 
@@ -46,40 +46,41 @@ struct ClusterState {
     groups: BTreeMap<String, Group>,
     producers: BTreeMap<u64, ProducerState>,
     transactions: Transactions,
-    /// How often the consumers of streams were made.
+    /// How often the consumers of streams were recreated.
     consumer_generation: u64,
-    /// Names members, targets and the incarnations of topics.
+    /// Numbers members, targets and topic incarnations.
     counter: u64,
     faults: ClusterFaults,
 }
 
-/// What is switched on.
+/// The faults that are switched on.
 struct ClusterFaults {
     down: bool,
     hold_sends: bool,
     hold_reports: bool,
     keep_dead_members: bool,
     producers_failed: bool,
-    /// So many sends to come are reported as unknown; whether they arrive.
+    /// The next sends are reported with an unknown outcome; the value says whether the record
+    /// arrives.
     unknown_outcomes: Vec<bool>,
-    /// Records of one batch that a source hands out.
+    /// The largest batch that a source returns, in records.
     batch_max: usize,
 }
 
 struct Topic {
     incarnation: u64,
     partitions: Vec<PartitionLog>,
-    /// Bytes of key, payload and headers.
+    /// Key, payload and headers, in bytes.
     record_size_max: Option<usize>,
     refusal: Option<DeliveryFailure>,
-    /// Where the next record without a key goes.
+    /// The partition of the next record without a key.
     next_without_key: usize,
-    /// Its partitions are filter subjects of one stream.
+    /// True if its partitions are filter subjects of one stream.
     is_stream: bool,
     dedup_window: Option<DedupWindow>,
 }
 
-/// A record as it arrived.
+/// A record as it was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredRecord {
     pub(crate) partition: i32,
@@ -90,7 +91,7 @@ pub(crate) struct StoredRecord {
     pub(crate) headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// Whose clients, what there is, and what a person does to it.
+/// Clients, contents, and the actions of operators.
 impl MemoryCluster {
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
         let faults = ClusterFaults {
@@ -160,7 +161,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Deletes a topic and makes it again, empty, so quickly that no group notices.
+    /// Deletes and recreates a topic, so quickly that no group notices.
     pub(crate) fn recreate_topic(&self, name: &str) {
         self.update(|state| {
             state.forget_commits(name);
@@ -171,7 +172,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Raises a topic to so many partitions in all.
+    /// Grows a topic to this number of partitions.
     pub(crate) fn add_partitions(&self, name: &str, total: i32) {
         self.update(|state| {
             let topic = state.topics.get_mut(name).expect("a topic that exists");
@@ -183,7 +184,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Retention: removes what lies before `first`; of a stream, whatever the subject.
+    /// Removes records before `first`, as retention does. A stream is trimmed in all subjects.
     pub(crate) fn trim_to(&self, partition: &Partition, first: Offset) {
         self.update(|state| {
             let topic = state
@@ -203,7 +204,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Leaves out so many offsets, as compaction or an aborted transaction does.
+    /// Skips offsets, as compaction and aborted transactions do.
     pub(crate) fn skip_offsets(&self, partition: &Partition, count: u64) {
         self.update(|state| {
             state
@@ -218,7 +219,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Writes a record as some producer would, with its own timestamp.
+    /// Writes a record as another producer would, with its own timestamp.
     pub(crate) fn produce<'h>(
         &self,
         partition: &Partition,
@@ -247,7 +248,7 @@ impl MemoryCluster {
         });
     }
 
-    /// All that a topic holds for a reader of what is committed, by partition and offset.
+    /// The committed records of a topic, by partition and offset.
     pub(crate) fn records(&self, topic: &str) -> Vec<StoredRecord> {
         let state = self.state();
         let logs = state
@@ -261,7 +262,7 @@ impl MemoryCluster {
             .collect()
     }
 
-    /// What the group committed for a partition: offset and metadata.
+    /// The committed offset and metadata of a partition.
     pub(crate) fn committed_offset(
         &self,
         group: &str,
@@ -273,7 +274,7 @@ impl MemoryCluster {
 
 /// Faults.
 impl MemoryCluster {
-    /// No broker answers: questions fail, reading pauses, and what is sent waits in its client.
+    /// Switches the brokers off: queries fail, reading pauses, and sent records wait in the client.
     pub(crate) fn set_down(&self, down: bool) {
         self.update(|state| {
             state.faults.down = down;
@@ -281,7 +282,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Refuses every record for a topic (`None`: no more).
+    /// Makes a topic reject every record (`None`: accept again).
     pub(crate) fn refuse_records(&self, topic: &str, failure: Option<DeliveryFailure>) {
         self.update(|state| {
             state
@@ -292,7 +293,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Bytes of key, payload and headers beyond which a topic refuses a record.
+    /// Makes a topic reject records with more bytes of key, payload and headers.
     pub(crate) fn limit_record_size(&self, topic: &str, bytes: Option<usize>) {
         self.update(|state| {
             state
@@ -303,7 +304,8 @@ impl MemoryCluster {
         });
     }
 
-    /// Holds what is sent in the network; let go, it arrives, even if its sender died meanwhile.
+    /// Holds sent records in the network. They arrive after the release, even if their sender has
+    /// died.
     pub(crate) fn hold_sends(&self, hold: bool) {
         self.update(|state| {
             state.faults.hold_sends = hold;
@@ -311,7 +313,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Loses what the network holds of senders that died.
+    /// Drops the records in the network whose senders have died.
     pub(crate) fn drop_sends_of_dead_producers(&self) {
         self.update(|state| {
             state.producers.retain(|_, outbox| !outbox.is_dead());
@@ -319,7 +321,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Holds reports back, though their records arrive.
+    /// Holds delivery reports, although the records arrive.
     pub(crate) fn hold_reports(&self, hold: bool) {
         self.update(|state| {
             state.faults.hold_reports = hold;
@@ -327,7 +329,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Lets so many held reports of each target go.
+    /// Releases this many held reports of each target.
     pub(crate) fn release_reports(&self, count: usize) {
         self.update(|state| {
             state
@@ -337,7 +339,8 @@ impl MemoryCluster {
         });
     }
 
-    /// The next `count` sends are reported as of unknown outcome; `arrive`: though they arrived.
+    /// Reports the next `count` sends with an unknown outcome. `arrive`: whether the records
+    /// arrive.
     pub(crate) fn lose_reports(&self, count: usize, arrive: bool) {
         self.update(|state| {
             state
@@ -347,7 +350,7 @@ impl MemoryCluster {
         });
     }
 
-    /// Producers have failed for good, and are not replaced yet.
+    /// Makes all producers fail permanently until `failed` is `false`.
     pub(crate) fn fail_producers(&self, failed: bool) {
         self.update(|state| {
             state.faults.producers_failed = failed;
@@ -355,7 +358,8 @@ impl MemoryCluster {
         });
     }
 
-    /// Keeps the partitions of members that die until [`MemoryCluster::expire_dead`], as a session timeout does.
+    /// Keeps the partitions of dead members until [`MemoryCluster::expire_dead_members`], as a
+    /// session timeout does.
     pub(crate) fn keep_dead_members(&self, hold: bool) {
         self.update(|state| state.faults.keep_dead_members = hold);
     }
@@ -381,7 +385,7 @@ impl MemoryCluster {
         result
     }
 
-    /// What `look` answers, as soon as it answers anything.
+    /// Waits until `look` returns a value.
     async fn wait_for<T>(&self, mut look: impl FnMut(&mut ClusterState) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -429,7 +433,7 @@ impl ClusterState {
             .get_mut(usize::try_from(partition.index).ok()?)
     }
 
-    /// `None`: there is no such partition.
+    /// Returns `None` if there is no such partition.
     fn append(&mut self, partition: &Partition, stored: LogRecord) -> Option<Offset> {
         let offset = self.log(partition)?.append(stored);
         self.topics.get_mut(&partition.topic)?.align_ends();

@@ -1,6 +1,8 @@
-//! The ways of NATS on the cluster of memory. A topic made a stream: its partitions are filter subjects, whose offsets are the sequences of all of them
-//! together and begin at 1; what is committed lies in a bucket, where whoever says so writes it, and which outlives the stream. A target with
-//! a window passes over what it has already. Who reads is settled by leases, which run out before their holder knows.
+//! Makes the memory cluster behave like NATS.
+//! / The partitions of a stream are filter subjects. Their offsets are sequence numbers that all
+//! subjects share, starting at 1. Commits are kept in a key-value bucket without an owner check and
+//! outlive the stream. A target with a window drops duplicates. Readers hold leases, which may
+//! expire before the holder knows.
 
 use super::consumer_group::Group;
 use super::partition_log::PartitionLog;
@@ -9,14 +11,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long a stream knows a message that comes again.
+/// The message ids that a stream has seen, for its duplicate window.
 pub(super) struct DedupWindow {
     length: Duration,
     taken: BTreeMap<String, Instant>,
 }
 
 impl DedupWindow {
-    /// Whether the message is there already; if not, it is from now on.
+    /// Returns whether the stream has the message already. If not, remembers it.
     pub(super) fn is_duplicate(&mut self, id: String) -> bool {
         let now = Instant::now();
         let is_known = self
@@ -31,7 +33,7 @@ impl DedupWindow {
 }
 
 impl ClusterState {
-    /// Commits of a topic's partitions go with it, as in Kafka; those of a stream's stay.
+    /// Kafka deletes the commits of a topic with it. The commits of a stream stay.
     pub(super) fn forget_commits(&mut self, topic: &str) {
         if self.topics.get(topic).is_some_and(|topic| !topic.is_stream) {
             self.groups
@@ -42,7 +44,7 @@ impl ClusterState {
 }
 
 impl Topic {
-    /// No subject of a stream has an end of its own.
+    /// All subjects of a stream have the same end.
     pub(super) fn align_ends(&mut self) {
         if self.is_stream {
             let end = self
@@ -75,7 +77,7 @@ impl Topic {
 }
 
 impl MemoryCluster {
-    /// Of a topic that is empty still.
+    /// Turns an empty topic into a stream.
     pub(crate) fn turn_into_stream(&self, name: &str) {
         self.update(|state| {
             let topic = state.topics.get_mut(name).expect("a topic that exists");
@@ -98,12 +100,13 @@ impl MemoryCluster {
         });
     }
 
-    /// What reads is made anew, and brings all that is retained once more.
+    /// Recreates the consumers, which then read all retained records again.
     pub(crate) fn recreate_consumers(&self) {
         self.update(|state| state.consumer_generation += 1);
     }
 
-    /// The lease of a group's `nth` member runs out, and it does not know until [`MemoryCluster::tell_lapsed`].
+    /// Expires the lease of the `nth` member. It does not know until
+    /// [`MemoryCluster::notify_expired`].
     pub(crate) fn expire_silently(&self, group: &str, nth: usize) {
         self.update(|state| {
             state
@@ -151,7 +154,7 @@ mod tests {
         cluster
     }
 
-    /// A topic of the contract is a stream a partition, as on a real server.
+    /// A topic of the contract is one stream per partition, as on a real server.
     struct StreamWorld(MemoryCluster);
 
     #[async_trait(?Send)]

@@ -1,4 +1,4 @@
-//! One partition's records, with the offsets that are gone or never were.
+//! The records of one partition, and the offsets without a record.
 
 use super::StoredRecord;
 use crate::model::header::{Header, push_header};
@@ -10,7 +10,7 @@ pub(super) struct PartitionLog {
     first: u64,
     end: u64,
     records: BTreeMap<u64, LogRecord>,
-    /// The first record of each transaction that is under way, by whose it is.
+    /// The first offset of each open transaction, by its writer.
     open_transactions: BTreeMap<u64, u64>,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct LogRecord {
     pub(super) key: Option<Vec<u8>>,
     pub(super) payload: Option<Vec<u8>>,
     headers: Vec<u8>,
-    /// Whose transaction it is in, while that is under way.
+    /// The writer of its open transaction.
     writer: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl LogRecord {
         }
     }
 
-    /// It may have waited for long; its timestamp is its producer's and stays.
+    /// Sets the time of arrival. The timestamp of the producer stays.
     pub(super) fn set_arrival_time(&mut self, at: Timestamp) {
         self.at = at;
     }
@@ -69,14 +69,14 @@ impl PartitionLog {
         Offset(offset)
     }
 
-    /// In a transaction of `writer`.
+    /// Appends in a transaction of `writer`.
     pub(super) fn append_in_transaction(&mut self, mut stored: LogRecord, writer: u64) -> Offset {
         self.open_transactions.entry(writer).or_insert(self.end);
         stored.writer = Some(writer);
         self.append(stored)
     }
 
-    /// Ends what `writer` has under way here, by a mark that takes an offset of its own.
+    /// Ends the transaction of `writer` with a control record, which takes one offset.
     pub(super) fn end_transaction(&mut self, writer: u64, is_committed: bool) {
         let Some(first) = self.open_transactions.remove(&writer) else {
             return;
@@ -100,7 +100,7 @@ impl PartitionLog {
         self.skip(1);
     }
 
-    /// One past the last offset of which nothing before is under way: so far readers of what is committed come.
+    /// The offset up to which no transaction is open. Consumers with `read_committed` stop here.
     pub(super) fn last_stable_offset(&self) -> u64 {
         self.open_transactions
             .values()
@@ -126,7 +126,7 @@ impl PartitionLog {
         self.end
     }
 
-    /// What a reader of what is committed is handed.
+    /// The records that a consumer with `read_committed` receives.
     pub(super) fn committed_from(&self, offset: u64) -> impl Iterator<Item = (u64, &LogRecord)> {
         self.records
             .range(offset..self.last_stable_offset().max(offset))

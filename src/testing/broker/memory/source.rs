@@ -1,4 +1,4 @@
-//! The source port on the cluster of memory.
+//! The source port of the memory cluster.
 
 use super::partition_log::PartitionLog;
 use super::{ClusterState, MemoryCluster};
@@ -7,27 +7,27 @@ use crate::model::{Offset, Partition, SourceIdentity};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A member of a group.
+/// A member of a consumer group.
 pub(crate) struct MemorySource {
     cluster: MemoryCluster,
     group: String,
     topics: Vec<String>,
     id: u64,
     reading: BTreeMap<Partition, PartitionReader>,
-    /// Who was read last: the next in order has its turn.
+    /// The partition that was read last. The next one in order is read next.
     last_read: Option<Partition>,
-    /// Missing topics that were told of.
+    /// Missing topics that were reported.
     reported_missing: BTreeSet<String>,
 }
 
 struct PartitionReader {
     epoch: u64,
     next: u64,
-    /// `None`: read from a topic that did not exist.
+    /// `None`: the topic did not exist when reading started.
     incarnation: Option<u64>,
     end_reported: bool,
     out_of_range: bool,
-    /// Of the consumer that reads.
+    /// The generation of the consumer that reads.
     consumer_generation: u64,
 }
 
@@ -70,7 +70,7 @@ impl MemorySource {
     }
 }
 
-/// What comes next; what the group did comes first.
+/// The next event. Group events come first.
 fn next_event(source: &mut MemorySource, state: &mut ClusterState) -> Option<Result<Event, Error>> {
     if state.faults.down {
         return None;
@@ -134,7 +134,7 @@ fn read_partition(
         });
     }
     if reading.consumer_generation != make {
-        // As a client may that loses its consumer before that has brought anything.
+        // A client may lose its consumer before the consumer has returned a record.
         (reading.consumer_generation, reading.next) = (make, log.first());
     }
     if let Some(batch) = read_batch(partition, reading, log, batch_max) {
@@ -175,7 +175,7 @@ fn read_batch(
 
 #[async_trait(?Send)]
 impl Source for MemorySource {
-    /// Dropping it loses nothing: what it answers is taken only with the answer.
+    /// Safe to drop: an event leaves only with the return value.
     async fn next_event(&mut self) -> Result<Event, Error> {
         let cluster = self.cluster.clone();
         cluster.wait_for(|state| next_event(self, state)).await

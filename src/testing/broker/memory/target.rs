@@ -1,4 +1,5 @@
-//! The target port on the cluster of memory: Kafka's partitioner, and sends and reports that can be held, refused and lost.
+//! The target port of the memory cluster: Kafka's partitioner, with sends and reports that can be
+//! held, rejected and lost.
 
 use super::partition_log::LogRecord;
 use super::{ClusterState, MemoryCluster, Topic};
@@ -15,12 +16,12 @@ pub(crate) struct MemoryTarget {
     cluster: MemoryCluster,
     id: u64,
     in_flight_max: usize,
-    /// Taken over, and not handed out as reports yet.
+    /// Records that were accepted and not reported yet.
     in_flight: usize,
     closed: bool,
 }
 
-/// What one producer has under way.
+/// The records and reports of one producer.
 #[derive(Default)]
 pub(super) struct ProducerState {
     sends: VecDeque<PendingSend>,
@@ -34,7 +35,7 @@ pub(super) struct PendingSend {
     pub(super) partition: Option<i32>,
     pub(super) record: LogRecord,
     pub(super) ticket: u64,
-    /// What a stream knows it by when it comes again.
+    /// The message id by which a stream detects duplicates.
     pub(super) id: Option<String>,
 }
 
@@ -50,7 +51,7 @@ impl ProducerState {
 }
 
 impl ClusterState {
-    /// Lets arrive what can: everything unless the cluster is down or the network holds it.
+    /// Stores sent records, unless the cluster is down or the network holds them.
     pub(super) fn deliver(&mut self) {
         if self.faults.down || self.faults.hold_sends {
             return;
@@ -89,7 +90,7 @@ impl ClusterState {
         }
     }
 
-    /// `writer`: in whose transaction.
+    /// `writer`: the owner of the transaction, if any.
     pub(super) fn store(
         &mut self,
         send: PendingSend,
@@ -144,7 +145,7 @@ impl ClusterState {
 }
 
 impl Topic {
-    /// As librdkafka's `murmur2_random`, but without the randomness.
+    /// Like `murmur2_random` of librdkafka, but without the randomness.
     fn partition_of(&mut self, key: Option<&[u8]>) -> i32 {
         let count = self.partitions.len();
         let index = match key {
@@ -158,7 +159,7 @@ impl Topic {
     }
 }
 
-/// The hash of Kafka's own partitioner.
+/// The hash of Kafka's partitioner.
 fn murmur2(key: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mix = |k: u32| {
@@ -201,7 +202,7 @@ fn unknown() -> DeliveryFailure {
     )
 }
 
-/// What Kafka takes for a topic's name.
+/// Returns whether Kafka accepts the topic name.
 pub(super) fn is_name(topic: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=249).contains(&topic.len()) && topic.bytes().all(fits) && topic != "." && topic != ".."
@@ -226,7 +227,7 @@ impl MemoryTarget {
     fn end(&mut self) {
         self.closed = true;
         self.cluster.update(|state| {
-            // What a client still holds dies with it; what the network holds does not.
+            // Records in the client die with it; records in the network do not.
             let in_network = state.faults.hold_sends && !state.faults.down;
             match state.producers.get_mut(&self.id) {
                 Some(outbox) if in_network => outbox.is_dead = true,
@@ -283,7 +284,7 @@ impl Target for MemoryTarget {
         SendResult::Accepted
     }
 
-    /// Dropping it loses nothing: reports leave only with the answer.
+    /// Safe to drop: reports leave only with the return value.
     async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         let id = self.id;
         let taken = self.cluster.wait_for(|state| {

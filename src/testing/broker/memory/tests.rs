@@ -1,4 +1,4 @@
-//! The cluster of memory keeps the contract, and its faults do what they say.
+//! Tests: the memory cluster keeps the contract, and its faults work as described.
 
 use super::{MemoryCluster, MemorySource};
 use crate::broker::{
@@ -90,7 +90,7 @@ async fn memory_keeps_the_contract() {
     contract::run_outages(&world).await;
 }
 
-/// What a future answers at once.
+/// The value of a future that is ready at once.
 fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),

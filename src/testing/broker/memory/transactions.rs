@@ -1,5 +1,6 @@
-//! The port of transactions on the cluster of memory: names that fence, transactions that hide what follows them until they end, and
-//! markers that are there with the records or not at all.
+//! Transactions of the memory cluster.
+//! / A new producer fences the old one with the same id. Records of an open transaction are
+//! invisible. A marker is committed together with the records or not at all.
 
 use super::partition_log::LogRecord;
 use super::target::{PendingSend, failure, is_name};
@@ -12,35 +13,35 @@ use crate::model::{Partition, Reason};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What brokers keep of transactions, and what is on its way to and from them.
+/// The transactional ids at the brokers, and the producers that use them.
 #[derive(Default)]
 pub(super) struct Transactions {
     ids: BTreeMap<String, IdState>,
-    /// By the process and its own number.
+    /// By process and producer number.
     producers: BTreeMap<(u64, u64), MemoryProducer>,
 }
 
-/// A transactional id.
+/// The broker's state of a transactional id.
 #[derive(Default)]
 struct IdState {
-    /// Who bears it, as the cluster numbers them.
+    /// The epoch of the current producer.
     epoch: u64,
     written: BTreeSet<Partition>,
 }
 
-/// One transactor.
+/// One transactional producer.
 struct MemoryProducer {
     name: ProducerIdentity,
-    /// As the cluster numbers it; given with the opening.
+    /// Assigned when the producer is opened.
     epoch: Option<u64>,
     requests: VecDeque<QueuedRequest>,
     held_events: VecDeque<ProducerEvent>,
     events: Vec<ProducerEvent>,
-    /// One of the transaction's records was not taken.
+    /// True if a record of the transaction was rejected.
     has_failed: bool,
     is_lost: bool,
     is_dead: bool,
-    /// The marker as it was before the opening, where that is looked at too soon.
+    /// The marker before the fence, if the injected fault reads it too early.
     marker_before_fence: Option<Option<String>>,
 }
 
@@ -58,7 +59,7 @@ impl Transactions {
 }
 
 impl ClusterState {
-    /// Does what was asked for and can be done.
+    /// Executes the requests that can be executed.
     pub(super) fn run_transaction_requests(&mut self) {
         if self.faults.down || self.faults.hold_sends {
             return;
@@ -175,7 +176,7 @@ impl ClusterState {
         }
     }
 
-    /// Ends the transaction under way of a name.
+    /// Ends the open transaction of an id.
     fn end_transaction(&mut self, id: &str, is_committed: bool) {
         let Some(name) = self.transactions.ids.get_mut(id) else {
             return;
@@ -194,7 +195,7 @@ impl MemoryProducer {
         if !self.is_lost {
             self.is_lost = true;
             self.requests.clear();
-            // What was answered and not heard is never heard.
+            // Events that were not read are lost.
             self.held_events.clear();
             self.held_events.push_back(ProducerEvent::Failed {
                 is_fenced: false,
@@ -208,7 +209,7 @@ fn closed(detail: &str) -> DeliveryFailure {
     failure(FailureKind::ClientFailed, Reason::TimedOut, detail)
 }
 
-/// The transactors of one process.
+/// The transactional producers of one process.
 pub(crate) struct MemoryTransactors {
     cluster: MemoryCluster,
     process: u64,
@@ -236,7 +237,7 @@ impl MemoryTransactors {
 
     fn drop_producers(&self, is_mine: impl Fn(u64) -> bool) {
         self.cluster.update(|state| {
-            // As with what is sent without a transaction: the network still carries what it has.
+            // As without transactions, the network still delivers the requests that it holds.
             let in_network = state.faults.hold_sends && !state.faults.down;
             let process = self.process;
             let lines = &mut state.transactions.producers;
@@ -325,7 +326,7 @@ impl TransactionalProducers for MemoryTransactors {
         self.drop_producers(|of| of == number);
     }
 
-    /// Dropping it loses nothing: what happened leaves only with the answer.
+    /// Safe to drop: events leave only with the return value.
     async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         let process = self.process;
         let taken = self.cluster.wait_for(|state| {

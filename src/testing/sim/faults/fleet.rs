@@ -1,4 +1,4 @@
-//! What happens to a simulated fleet, a step after the other: processes come and go, and to one or to all of them something is done.
+//! Random steps of a simulated fleet: workers join and leave, and faults are injected.
 
 use crate::testing::sim::faults::network::CutMode;
 use crate::testing::sim::fleet::Fleet;
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 const WORKERS_MAX: usize = 4;
 
-/// What happens to a fleet besides processes that come and go as planned.
+/// Faults in addition to workers that join and leave as planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FleetFaults {
     None,
-    /// Kills, freezes, cuts, outages, producers that fail, and clocks.
+    /// Kills, freezes, network cuts, outages, failed producers, and wrong clocks.
     All,
-    /// These, and a store that goes back, or loses everything.
+    /// The faults above, and a store that rolls back or loses everything.
     StoreLoses,
-    /// All these, and leases of the source that run out, on streams.
+    /// The faults above, and source leases that expire. The source is a NATS stream.
     Streams,
-    /// Where messages are delivered exactly once, kills and all that, and a network that holds what is sent.
+    /// Exactly-once delivery with all faults, and a network that holds sent records.
     ExactlyOnce,
-    /// These, and a store that goes back, or loses everything.
+    /// The faults above, and a store that rolls back or loses everything.
     ExactlyOnceStoreLoses,
 }
 
@@ -130,7 +130,7 @@ impl Fleet {
         self.random.random_range(0..self.processes.len())
     }
 
-    /// Answers which process it is, and when.
+    /// Returns the number of the process and the current time.
     fn note(&self, at: usize, what: &str) -> (usize, i64) {
         let process = self.processes[at].control.number;
         self.world.note(format!("process {process} {what}"));
@@ -162,7 +162,7 @@ impl Fleet {
         dead.kill(&self.world).await;
     }
 
-    /// For a while. Reports that were held back come before it goes on.
+    /// Freezes a process for a while. Reports that were held arrive before it continues.
     async fn freeze(&mut self, at: usize, what: &str) {
         let (process, now) = self.note(at, what);
         self.allow_duplicates(process, now);
@@ -184,7 +184,7 @@ impl Fleet {
         self.processes[at].control.is_cut_from_store.set(false);
     }
 
-    /// One process reads nothing, learns nothing of the brokers and sends nothing, and the others go on.
+    /// Cuts one process off from the brokers: it cannot read, query or send. The others continue.
     async fn cut_from_brokers(&mut self) {
         let (at, cut) = (
             self.random_index(),
@@ -223,7 +223,7 @@ impl Fleet {
         self.allow_duplicates(process, from);
     }
 
-    /// What is under way from a process is to be sent again, by a clock that has stepped back meanwhile.
+    /// Makes a process resend its messages with a clock that was set back.
     async fn fail_producers(&mut self) {
         let at = self.random_index();
         let (process, from) = self.note(at, "is cut off from the brokers, and what it asks hangs");

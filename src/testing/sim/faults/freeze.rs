@@ -1,4 +1,4 @@
-//! What makes a part of a simulated process stand still: it is not polled meanwhile.
+//! Freezes a part of a simulated process: its future is not polled.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// See the module's page.
+/// A switch that freezes futures.
 #[derive(Default)]
 pub(crate) struct Freeze {
     is_on: Cell<bool>,
-    /// Who was to be polled meanwhile.
+    /// Tasks that were woken while frozen.
     wakers: RefCell<Vec<Waker>>,
 }
 
@@ -22,7 +22,7 @@ impl Freeze {
         }
     }
 
-    /// A loop that stands still with it.
+    /// A future that is not polled while the switch is on.
     pub(crate) fn wrap<F: Future>(
         self: &Rc<Self>,
         body: F,

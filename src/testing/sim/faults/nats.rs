@@ -1,6 +1,7 @@
-//! Simulations on streams of NATS in place of topics: sequences with gaps, readers that bring again what was read, leases of which two hold the
-//! same for a while, purges, streams that are made again; and targets that pass over what they have, so that within their window nothing may
-//! arrive twice, whatever happens.
+//! NATS streams in place of Kafka topics, and the faults of a stream.
+//! / Sequences have gaps, and a consumer may read records again. Two readers may hold the same
+//! lease for a while. A stream may be purged or recreated. A target drops duplicates, so no message
+//! may arrive twice within its window.
 
 use crate::model::{Offset, Partition, ShardId};
 use crate::store::{ShardStore, StoreAdmin};
@@ -13,22 +14,24 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Outlasts a simulation.
+/// Longer than a simulation.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// How long a stream that was made again may go unnoticed, and what waits of the old one.
+/// Time limits: to detect that a stream was recreated, and to deliver the messages of the old
+/// stream.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(20);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is known of a world's streams.
+/// State of the streams of a world.
 #[derive(Default)]
 pub(crate) struct Streams {
-    /// For how long targets know what they have; zero: not at all.
+    /// The duplicate window of the targets. Zero: none.
     window: Cell<Duration>,
-    /// How often the source was made again, and of which make the store's shards are.
+    /// The current generation of the source, and the generation that the shards in the store belong
+    /// to.
     generation: Cell<u32>,
     stored_generation: Cell<u32>,
-    /// What went with the source before it was stored.
+    /// Messages that were deleted with the source before they were stored.
     purged: RefCell<BTreeSet<String>>,
 }
 
@@ -45,25 +48,25 @@ impl Streams {
         self.purged.borrow().contains(uid)
     }
 
-    /// Whether nothing may arrive twice.
+    /// Returns whether no message may arrive twice.
     pub(crate) fn forbid_duplicates(&self) -> bool {
         self.window.get() >= LONG
     }
 }
 
-/// What happens to the source, besides readers that are made anew.
+/// Faults of the source stream. Readers are always recreated as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamFault {
-    /// There is no stream.
+    /// The source is no stream.
     None,
     ReadersOnly,
     Purges,
-    /// It is made again, and the store is reset.
+    /// The stream is recreated, and the store is reset.
     Recreation,
 }
 
 impl StreamFault {
-    /// Kinds of faults in all.
+    /// The number of fault kinds in total.
     pub(crate) fn kinds(self) -> u32 {
         match self {
             Self::None => 10,
@@ -84,7 +87,7 @@ impl StreamFault {
 }
 
 impl World {
-    /// Its brokers are NATS from here on.
+    /// Turns the brokers into NATS.
     pub(crate) fn on_streams(self, window: Duration) -> Self {
         self.cluster().turn_into_stream(SOURCE);
         [TARGET, DEAD]
@@ -99,7 +102,7 @@ impl World {
         self.cluster().recreate_consumers();
     }
 
-    /// A process loses what it reads to others, and learns it later.
+    /// A process loses its partitions to others and learns of it later.
     pub(crate) fn expire_source_lease(&self, random: &mut StdRng) {
         self.note("a lease of the source runs out");
         self.cluster()
@@ -124,7 +127,7 @@ impl World {
             .trim_to(&Partition::new(SOURCE, 0), Offset(first));
     }
 
-    /// What is about to go before it was stored need not arrive.
+    /// Records that will be deleted before they are stored. They need not arrive.
     async fn mark_purged(&self, goes: impl Fn(Offset) -> bool) {
         for record in self.cluster().records(SOURCE) {
             let shard = ShardId::new(ROUTE, Partition::new(SOURCE, record.partition));
@@ -145,8 +148,9 @@ impl World {
     }
 }
 
-/// The source is made again. Whoever runs the service hears of it by what that says of itself, lets what waits be delivered, resets the store,
-/// and begins anew when the targets have forgotten what they had.
+/// Recreates the source as an operator would. A worker reports the new source. The operator waits
+/// until the old messages are delivered, resets the store, and restarts after the duplicate window
+/// has passed.
 async fn recreate_source(world: &World, process: &mut Process, random: &mut StdRng) {
     world.note("the source is made again");
     world.allow_duplicates();
@@ -230,7 +234,7 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(6);
 
     fn run(seed: u64, faults: Faults, length: Duration) -> Outcome {
-        // As short as a reset has the patience for.
+        // The operator waits for the window after a reset, so it is short.
         let window = if faults.streams == StreamFault::Recreation {
             Duration::from_secs(2)
         } else {

@@ -1,5 +1,6 @@
-//! What leads from one process of a simulated fleet to the brokers: it can be cut, and its producers can fail. While it is cut, what is asked
-//! fails or is not answered, nothing is read, and what is sent waits in its client (`client`).
+//! The network between one process and the brokers. It can be cut, and its producers can fail.
+//! / While it is cut, queries fail or hang, nothing is read, and sent records wait in the client
+//! (`producer`).
 
 use crate::broker::{Catalog, Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::model::{Offset, Partition};
@@ -8,17 +9,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use tokio::sync::Notify;
 
-/// See the module's page.
+/// The connection of one process.
 #[derive(Default)]
 pub(crate) struct Network {
     cut: Cell<Option<CutMode>>,
     have_producers_failed: Cell<bool>,
-    /// How often they did.
+    /// How often the producers failed.
     failures: Cell<u64>,
     changed: Notify,
 }
 
-/// What becomes of questions.
+/// The fate of a query while the network is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutMode {
     Fails,
@@ -37,7 +38,8 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// Producers fail for good, and what is in them; none can be made before all heals.
+    /// The producers fail permanently and lose their records. New ones cannot be created before the
+    /// network heals.
     pub(crate) fn fail_producers(&self) {
         self.have_producers_failed.set(true);
         self.failures.set(self.failures.get() + 1);
@@ -56,7 +58,7 @@ impl Network {
         self.failures.get()
     }
 
-    /// Waits until something is cut, heals or fails.
+    /// Waits until the network is cut or heals, or producers fail.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -78,7 +80,7 @@ impl Network {
     }
 }
 
-/// A source or a catalog at the near end of a link.
+/// A source or a catalog behind the network.
 pub(crate) struct OverNetwork<T: ?Sized> {
     pub(crate) link: Rc<Network>,
     pub(crate) port: Box<T>,
@@ -89,7 +91,7 @@ impl Source for OverNetwork<dyn Source> {
     async fn next_event(&mut self) -> Result<Event, Error> {
         loop {
             self.link.until_healed().await;
-            // Both arms are safe to drop: what a source answers is taken only with the answer.
+            // Both arms are safe to drop: the source keeps an event until it returns it.
             tokio::select! {
                 biased;
                 () = self.link.changed() => {}

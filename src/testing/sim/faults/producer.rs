@@ -1,5 +1,6 @@
-//! Producers at the near end of a link: what is sent while that is cut waits here, and goes out when it heals; what the brokers tell is not
-//! heard before. When producers fail, nobody knows what became of what was under way.
+//! Producers behind the network.
+//! / While the network is cut, sent records wait here and reports do not arrive. When the producers
+//! fail, the outcome of their records is unknown.
 
 use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, ProducerEvent, ProducerIdentity,
@@ -13,10 +14,10 @@ use async_trait::async_trait;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Records that a client takes before the first of them is reported on.
+/// Records that a client accepts before it reports the first of them.
 const IN_CLIENT_MAX: usize = 1_000;
 
-/// What a record is, as long as it waits.
+/// A copy of an outgoing record.
 struct WaitingRecord {
     topic: String,
     partition: Option<i32>,
@@ -78,15 +79,15 @@ fn failed(ticket: u64, failure: DeliveryFailure) -> DeliveryReport {
     }
 }
 
-/// A target.
+/// A producer without transactions.
 pub(crate) struct NetworkProducer {
     world: World,
     link: Rc<Network>,
     target: MemoryTarget,
-    /// Of the link, when the target was made.
+    /// The failure count of the network when the target was created.
     failures: u64,
     waiting: VecDeque<(WaitingRecord, u64)>,
-    /// Tickets of what went out and was not reported on.
+    /// Tickets of records that were sent and not reported yet.
     sent: BTreeSet<u64>,
     reports: Vec<DeliveryReport>,
 }
@@ -104,7 +105,7 @@ impl NetworkProducer {
         }
     }
 
-    /// What has failed is replaced, and what waits goes out, if that can be.
+    /// Replaces a failed target, then sends waiting records if the network is up.
     fn resume(&mut self) {
         if self.failures != self.link.failures() {
             self.failures = self.link.failures();
@@ -148,7 +149,7 @@ impl Target for NetworkProducer {
         sent
     }
 
-    /// Dropping it loses nothing: reports leave only with the answer.
+    /// Safe to drop: reports leave only with the return value.
     async fn next_reports(&mut self) -> Vec<DeliveryReport> {
         loop {
             self.resume();
@@ -179,13 +180,13 @@ enum QueuedRequest {
     Abort,
 }
 
-/// Transactors.
+/// The transactional producers of one process.
 pub(crate) struct NetworkTransactions {
     link: Rc<Network>,
     transactors: MemoryTransactors,
     failures: u64,
     waiting: VecDeque<(u64, QueuedRequest)>,
-    /// Those that were opened and are neither lost nor given up.
+    /// Producers that were opened and neither failed nor were discarded.
     open: BTreeSet<u64>,
     events: Vec<(u64, ProducerEvent)>,
 }
@@ -297,7 +298,7 @@ impl TransactionalProducers for NetworkTransactions {
         self.request(number, QueuedRequest::Abort);
     }
 
-    /// What was in it stays open at the brokers until the next of its name.
+    /// The brokers keep its open transaction until the next producer with the same id.
     fn discard(&mut self, number: u64) {
         self.open.remove(&number);
         self.waiting.retain(|(of, _)| *of != number);
@@ -305,7 +306,7 @@ impl TransactionalProducers for NetworkTransactions {
         self.transactors.discard(number);
     }
 
-    /// Dropping it loses nothing: what happened leaves only with the answer.
+    /// Safe to drop: events leave only with the return value.
     async fn next_events(&mut self) -> Vec<(u64, ProducerEvent)> {
         loop {
             self.resume();

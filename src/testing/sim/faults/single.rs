@@ -1,4 +1,4 @@
-//! What goes wrong in a simulation, and when.
+//! Faults of a single process, injected at random times.
 
 use crate::testing::sim::faults::nats::StreamFault;
 use crate::testing::sim::process::Process;
@@ -7,14 +7,14 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use std::time::Duration;
 
-/// Which kinds of faults there are.
+/// The kinds of faults to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Faults {
     pub(crate) kills: bool,
     pub(crate) store_loses: bool,
     pub(crate) clock_steps: bool,
     pub(crate) outages: bool,
-    /// What happens to streams.
+    /// Faults of a source stream.
     pub(crate) streams: StreamFault,
 }
 
@@ -33,12 +33,12 @@ impl Faults {
         outages: true,
         ..Self::NONE
     };
-    /// Nothing but a store that forgets: a takeover would load everything again, and hide what was not.
+    /// Only store rollbacks. A takeover would reload everything and hide a missing reload.
     pub(crate) const STORE_LOSES: Self = Self {
         store_loses: true,
         ..Self::NONE
     };
-    /// All but a store that forgets.
+    /// All faults except store rollbacks.
     pub(crate) const STORE_KEEPS: Self = Self {
         store_loses: false,
         ..Self::ALL
@@ -84,7 +84,7 @@ pub(crate) async fn inject(
                     world.note("kill, with sends in flight");
                     process.kill(world).await;
                     if faults.clock_steps {
-                        // Who takes over sees less that is due than its predecessor claimed.
+                        // The next owner sees fewer due messages than its predecessor claimed.
                         world.step_clock(random.random_range(-1_500..0));
                     }
                     process.ensure_running(world, random);
@@ -92,7 +92,7 @@ pub(crate) async fn inject(
                 world.hold_reports(false);
             }
             8 if faults.outages => {
-                // So what was committed is not heard of.
+                // The worker does not learn the outcome of its commit.
                 let is_unheard = world.is_exactly_once() && random.random_bool(0.5);
                 if is_unheard {
                     world.hold_reports(true);

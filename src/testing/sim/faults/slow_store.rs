@@ -1,4 +1,5 @@
-//! The memory store with calls that take their time, before their effect and after it, so that kills and faults fall in between.
+//! The memory store with a delay before and after each call, so that kills and faults fall in
+//! between.
 
 use crate::model::{Lease, ShardId, WorkerId};
 use crate::store::{
@@ -20,7 +21,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// See the module's page.
+/// The store as one process sees it.
 pub(crate) struct SlowStore {
     world: World,
     member: ProcessControl,
@@ -148,7 +149,7 @@ impl ShardStore for SlowStore {
 
     async fn replace_runs(&self, requests: &[ReplaceRuns]) -> Result<Vec<Replaced>, Error> {
         let long = {
-            // Every so often one is long on its way: the shard is loaded on meanwhile.
+            // Some rewrites take long, so the shard is loaded in the meantime.
             let mut random = self.random.borrow_mut();
             random
                 .random_bool(0.2)

@@ -1,18 +1,19 @@
-//! A planted fault as a source: what need not wait is sent to the target as it is read, beside the shard.
+//! An injected fault as a source: messages without a delay go to the target directly, past the
+//! shard.
 
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, RecordBatch, Source};
 use crate::model::{Offset, Partition};
 use crate::testing::sim::world::{TARGET, World};
 use async_trait::async_trait;
 
-/// See the module's page.
+/// A source that sends messages without a delay itself.
 pub(crate) struct IngressSendsDirectly {
     pub(crate) world: World,
     pub(crate) source: Box<dyn Source>,
 }
 
 impl IngressSendsDirectly {
-    /// The records of a batch that are left.
+    /// Sends the messages without a delay. Returns the other records of the batch.
     fn relay(&self, batch: &RecordBatch) -> RecordBatch {
         let mut rest = RecordBatch::new(batch.partition.clone(), batch.epoch);
         for record in batch.iter() {

@@ -1,5 +1,5 @@
-//! A planted fault as a reader of the store: the tail is read by the number of runs, not by offset. What a reader has not read since it took the
-//! shard was appended since, whatever the watermark says.
+//! An injected fault as a view of the store: the tail is read by run count instead of by offset.
+//! / A run that the reader has not seen counts as new, at any watermark.
 
 use crate::model::{ShardId, Timestamp, Watermark};
 use crate::run::RunName;
@@ -10,12 +10,12 @@ use crate::testing::store::memory::MemoryStore;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module's page. Names take the place of numbers: like these they are never used twice.
+/// The run names that each shard's reader has seen. Like run numbers, they are never reused.
 #[derive(Default)]
 pub(crate) struct TailByRunCount(RefCell<BTreeMap<ShardId, BTreeSet<RunName>>>);
 
 impl TailByRunCount {
-    /// The shard is about to be taken: its runs so far are listed, not read as its tail.
+    /// Called before a shard is acquired: its existing runs are listed and not part of the tail.
     pub(crate) async fn begin(&self, store: &MemoryStore, shard: &ShardId) -> Result<(), Error> {
         let read = all(store, shard)
             .await?

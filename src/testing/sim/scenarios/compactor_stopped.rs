@@ -1,4 +1,4 @@
-//! A rewriter that stands still for an hour: no message is late for want of it.
+//! A compactor that stops for an hour makes no message late.
 
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 const PARTITIONS: i32 = 4;
 
-/// Before it stands still, and after.
+/// Seconds before and after the stop.
 const RUNNING_SECS: u64 = 120;
 
 const HOUR: u64 = 3_600;
 
-/// How long messages wait, in milliseconds, the one after the other.
+/// Delays of the messages in milliseconds, used in turn.
 const DELAYS: [i64; 6] = [
     25_000,
     50 * 60_000,
@@ -28,7 +28,7 @@ const DELAYS: [i64; 6] = [
     9 * 60_000,
 ];
 
-/// In a runtime with a clock of its own.
+/// Runs the future in a runtime with its own paused clock.
 pub(crate) fn block_on_paused<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -40,18 +40,18 @@ pub(crate) fn block_on_paused<T>(body: impl Future<Output = T>) -> T {
     )
 }
 
-/// By how many milliseconds each message was late whose payload is a number of its own and its due.
+/// The lateness of each message in milliseconds. Its payload is a number and its due time.
 pub(crate) fn lateness(world: &World) -> Vec<i64> {
     let late =
         |arrival: &Arrival| Some(arrival.at - arrival.uid.split_once(' ')?.1.parse::<i64>().ok()?);
     world.arrivals().iter().filter_map(late).collect()
 }
 
-/// What came of a fleet of two to which a message a second was sent.
+/// The outcome of a fleet of two workers and one message per second.
 struct FleetOutcome {
     late: Vec<i64>,
     sent: usize,
-    /// Rewrites before the time in which the rewriters may stand still, in it, and after it.
+    /// Rewrites before, during and after the time in which the compactors may be stopped.
     rewrites: [usize; 3],
 }
 
@@ -104,7 +104,7 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
                 .filter(|line| line.what.contains(" runs became ") && at(line.at))
                 .count()
         };
-        // What the rewriters had made already is put in its place in the first seconds.
+        // A rewrite that was ready before the stop is stored in its first seconds.
         let rewrites = [
             rewrites(0..RUNNING_SECS),
             rewrites(RUNNING_SECS + 10..RUNNING_SECS + seconds),
@@ -118,7 +118,7 @@ fn simulate(seconds: u64, stands: bool) -> FleetOutcome {
     })
 }
 
-/// In simulated time, which does not depend on the machine.
+/// Simulated time does not depend on the machine.
 pub(crate) const ON_TIME: Range<i64> = 0..20;
 
 #[test]

@@ -1,5 +1,5 @@
-//! An ingress that only glances at shards nobody writes to: a store that goes back under one of them is noticed all the same, before it costs
-//! a message its punctuality.
+//! An ingress reads only the position of an idle shard. It still detects a rollback before a
+//! message is late.
 
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
@@ -10,10 +10,11 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
 
-/// From the loss to the due: longer than it takes an ingress to look and to store again what it has read, shorter than it is content to glance.
+/// Time from the rollback to the due time. It is longer than the ingress needs to detect the loss
+/// and store the records again. It is shorter than the interval of the full check.
 const LOSS_TO_DUE: Duration = Duration::from_secs(5);
 
-/// How late two messages were of which the store forgot the second, `quiet` seconds after anything else had happened.
+/// The lateness of two messages. The store forgets the second one after `quiet` idle seconds.
 fn simulate(quiet: u64) -> Vec<i64> {
     block_on_paused(async {
         let (world, mut random) = (World::new(), StdRng::seed_from_u64(1));
@@ -39,7 +40,7 @@ fn simulate(quiet: u64) -> Vec<i64> {
     })
 }
 
-/// Whenever it happens between two whole looks, which are ten seconds apart.
+/// Tries each second between two full checks, which are ten seconds apart.
 fn are_on_time() -> bool {
     (0..10)
         .map(simulate)

@@ -1,4 +1,4 @@
-//! Tests that run simulations.
+//! Tests that run whole simulations.
 
 pub(crate) mod compactor_stopped;
 mod idle_rollback;

@@ -1,4 +1,4 @@
-//! Promises of advance (I4, I5) and of quarantine.
+//! Cases for advance (I4, I5) and quarantine.
 
 use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
@@ -28,7 +28,8 @@ pub(super) async fn delivered_moves_only_to_a_pair_that_includes_it(t: &Fixture<
     t.create_shard(0).await;
     t.take_lease(1).await;
     t.acknowledge(1, pair(5, 5, 5)).await;
-    // Greater in one component, less in the other: neither pair includes the other, and a maximum would cover what neither does.
+    // Neither pair includes the other. The maximum of both would cover messages that neither
+    // covers.
     for told in [pair(6, 0, 4), pair(4, 9, 6), pair(5, 4, 9)] {
         t.acknowledge(1, told).await;
         assert_eq!(t.state().await.delivered, pair(5, 5, 5));
@@ -115,7 +116,7 @@ pub(super) async fn delivered_runs_are_deleted_by_name_and_counted_out(t: &Fixtu
         t.fetch(&[&near, &next, &far]).await,
         [None, Some(next.bytes.clone()), Some(far.bytes.clone())]
     );
-    // Of an earlier pair: no pair need come with them.
+    // Runs of an earlier pair can be deleted without a pair.
     t.advance(Advance {
         deletes: vec![key_of(&next), key_of(&far)],
         ..t.empty_advance(1)
@@ -150,7 +151,7 @@ pub(super) async fn an_id_goes_only_while_it_names_the_delivered_place(t: &Fixtu
         ..t.empty_advance(1)
     })
     .await;
-    // `id` names the second message by now, `other` named only the first.
+    // `id` names the second message now. `other` named only the first.
     assert_eq!(
         t.append(2, 3, &[], &[cancel("id"), cancel("other")]).await,
         Appended::Done {
@@ -205,7 +206,7 @@ pub(super) async fn cancelled_places_inside_the_claim_are_told(t: &Fixture<'_>) 
         "nothing past C"
     );
     assert_eq!(t.claim(1, hour_two(1, 6)).await, places[..4]);
-    // What is inside delivered is not told again, in the same call or later.
+    // Places inside the delivered pair are not reported again, neither in this call nor later.
     let delivered = Progress::new(place(due(1, 0), 2), Watermark(5));
     let advance = Advance {
         delivered: Some(delivered),

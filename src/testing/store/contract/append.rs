@@ -1,4 +1,4 @@
-//! Promises of the append: compare and append, all or nothing (I2).
+//! Cases for append: compare and append, all or nothing (I2).
 
 use super::fixture::{Fixture, cancel, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Cursor, Offset, Partition, Progress, ShardId, Timestamp, Watermark};
@@ -165,7 +165,7 @@ pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
         .collect();
     assert_eq!(t.store().open(&births).await.unwrap().len(), 16);
     let run = run_of("a", &[place(due(1, 0), 7)]);
-    // Every third asks for the wrong place, every fifth is unborn.
+    // Every third request has the wrong watermark, and every fifth shard does not exist.
     let from = |i: usize| if i.is_multiple_of(3) { 1_000 } else { i as u64 };
     let appends: Vec<_> = shards
         .iter()
@@ -194,7 +194,8 @@ pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
 }
 
 pub(super) async fn positions_that_no_double_holds_are_kept_exactly(t: &Fixture<'_>) {
-    // Neighbours that are one and the same number to a double, and a due with digits that locales sort in ways of their own.
+    // Two neighbours that round to the same double, and a due time whose hex digits some locales
+    // sort differently.
     let base = 0x7faa_ddff_9000_0001;
     t.create_shard(base).await;
     let place = place(Timestamp::from_millis(0xaadd_ffaa), base + 1);
@@ -216,7 +217,7 @@ pub(super) async fn positions_that_no_double_holds_are_kept_exactly(t: &Fixture<
     assert_eq!(t.tail_runs(base + 2, Timestamp::MAX, 9).await.2.len(), 0);
 
     t.take_lease(1).await;
-    // A claim up to, but without, the message's own offset leaves it to be cancelled.
+    // A claim up to the offset of the message does not cover it, so the message can be cancelled.
     assert_eq!(
         t.claim(1, Progress::new(place, Watermark(base + 1))).await,
         []
@@ -255,7 +256,7 @@ pub(super) async fn lowest_pending_is_the_least_offset_of_what_waits(t: &Fixture
     };
     assert_eq!(t.state().await.lowest_pending, Offset(0));
     assert_eq!(delete(&second).await, Offset(0));
-    // Too low, as the slice still holds another run; never too high.
+    // The value may be too low while the slice holds another run, but never too high.
     assert!(delete(&first).await <= Offset(4));
     assert_eq!(delete(&third).await, Offset(5));
 }

@@ -1,4 +1,5 @@
-//! Plain calls for tests of a store that are about more than the port's promises: one partition of a topic, and little in it.
+//! Requests for adapter tests that go beyond the contract: one partition of a topic with few
+//! messages.
 
 use super::run_of;
 use crate::model::{
@@ -22,7 +23,7 @@ pub(crate) fn new_shard(topic: &str) -> NewShard {
     }
 }
 
-/// The next message of the shard, at its place, in a run of its own, with the id `id<offset>`.
+/// The next message of the shard, in its own run, with the id `id<offset>`.
 pub(crate) fn append_at(topic: &str, place: Cursor) -> Append {
     let offset = place.offset.0;
     let change = IdChange {

@@ -1,4 +1,4 @@
-//! One case's hold on the store under test: a shard of its own and the port's calls, one request each. Promises nothing itself.
+//! The fixture of one case: its own shard, and the calls of the port with one request each.
 
 use super::StoreUnderTest;
 use crate::model::{
@@ -20,7 +20,8 @@ pub(crate) struct Fixture<'a> {
     pub(crate) shard: ShardId,
 }
 
-/// Dues of the cases, by hour and millisecond: long past by any store's time, so that claims are not ahead of it.
+/// A due time by hour and millisecond. It is in the past of every store, so no claim is ahead of
+/// the store's clock.
 pub(super) fn due(hour: i64, millis: i64) -> Timestamp {
     Timestamp::from_millis((450_000 + hour) * 3_600_000 + millis)
 }
@@ -29,7 +30,7 @@ pub(super) fn place(due: Timestamp, offset: u64) -> Cursor {
     Cursor::new(due, Offset(offset))
 }
 
-/// A run of messages at these places, which are in order.
+/// A run of messages at these places, which must be in order.
 pub(crate) fn run_of(writer: &str, places: &[Cursor]) -> Run {
     let (first, last) = (places[0], places[places.len() - 1]);
     let offsets = || places.iter().map(|place| place.offset);
@@ -114,7 +115,7 @@ impl Fixture<'_> {
         self.store().open(&[birth]).await.unwrap().remove(0)
     }
 
-    /// A shard whose first offset is `watermark`, with nothing delivered.
+    /// Creates the shard with the first offset `watermark` and nothing delivered.
     pub(super) async fn create_shard(&self, watermark: u64) {
         let opened = self.open(self.new_shard(watermark, Progress::START)).await;
         assert!(matches!(opened, Opened::Created(_)), "{opened:?}");
@@ -172,19 +173,19 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// A glance tells the same positions.
+    /// Also checks that the position check returns the same positions.
     pub(super) async fn state(&self) -> StoredShard {
         let state = self.state_if_created().await.expect("the shard was born");
         let ShardPosition {
             watermark,
             delivered,
             ..
-        } = self.glance().await.expect("the shard was born");
+        } = self.position().await.expect("the shard was born");
         assert_eq!((state.watermark, state.delivered), (watermark, delivered));
         state
     }
 
-    pub(super) async fn glance(&self) -> Option<ShardPosition> {
+    pub(super) async fn position(&self) -> Option<ShardPosition> {
         self.store()
             .positions(std::slice::from_ref(&self.shard))
             .await
@@ -192,13 +193,13 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// Told the same in every way.
+    /// Also checks that list and tail return the same lineage.
     pub(super) async fn history(&self) -> Lineage {
         let ShardPosition {
             watermark,
             lineage: history,
             ..
-        } = self.glance().await.expect("the shard was born");
+        } = self.position().await.expect("the shard was born");
         let listed = self.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 1).await;
         assert!(
             matches!(listed, Listed::Runs { lineage: told, .. } if told == history),
@@ -225,7 +226,7 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// Takes the lease and answers the store's time.
+    /// Acquires the lease. Returns the store's time.
     pub(super) async fn take_lease(&self, token: u128) -> Timestamp {
         match self.acquire(token, HOUR).await {
             Acquired::Granted { now, .. } => now,
@@ -258,7 +259,7 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// All that is listed, and the watermark that came with it.
+    /// All runs that are listed, and the watermark.
     pub(super) async fn list_all(&self) -> (Watermark, Vec<RunEntry>) {
         match self.list(Timestamp::AT_ONCE, Timestamp::MAX, 10_000).await {
             Listed::Runs {
@@ -296,7 +297,7 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// Watermark, how far the answer reaches and the runs, by batch and then by name.
+    /// The watermark, the watermark that the reply reaches, and the runs by batch and name.
     pub(super) async fn tail_runs(
         &self,
         after: u64,
@@ -314,7 +315,7 @@ impl Fixture<'_> {
         }
     }
 
-    /// An advance that does nothing yet.
+    /// An advance without any change.
     pub(super) fn empty_advance(&self, token: u128) -> Advance {
         Advance {
             lease: self.lease(token),
@@ -332,7 +333,7 @@ impl Fixture<'_> {
         self.store().advance(&[advance]).await.unwrap().remove(0)
     }
 
-    /// Claims, and answers the cancelled places inside the claim.
+    /// Claims. Returns the cancelled places inside the claim.
     pub(super) async fn claim(&self, token: u128, claim: Progress) -> Vec<Cursor> {
         match self
             .advance(Advance {
@@ -363,7 +364,7 @@ impl Fixture<'_> {
         );
     }
 
-    /// Tells that delivered is at the pair now, and what was settled since the other, and deletes runs.
+    /// Moves the delivered pair, reports the outcomes since the other pair, and deletes runs.
     pub(super) async fn acknowledge_outcomes(
         &self,
         (since, to): (Progress, Progress),
@@ -393,10 +394,10 @@ impl Fixture<'_> {
             .remove(0)
     }
 
-    /// Knowing of all that there were.
+    /// Rewrites with the current rewrite count.
     pub(super) async fn rewrite(&self, token: u128, inputs: &[&Run], outputs: &[&Run]) -> Replaced {
         let known = self
-            .glance()
+            .position()
             .await
             .map_or(0, |glance| glance.lineage.replacements);
         self.rewrite_with_count(token, known, inputs, outputs).await

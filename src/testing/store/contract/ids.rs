@@ -1,4 +1,4 @@
-//! Promises of ids: cancel and replace, in time or too late (design.md 6, "Cancel succeeds if and only if").
+//! Cases for ids: a cancel or replacement is in time or too late.
 
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Cursor, Progress, Watermark};
@@ -17,12 +17,12 @@ const NO_CANCEL: Appended = Appended::Done {
     missed: 0,
 };
 
-/// Covers all that the cases put in.
+/// Covers all messages of the cases.
 fn everything() -> Progress {
     Progress::new(place(due(99, 0), 99), Watermark(99))
 }
 
-/// A born and leased shard in which message 0, due at hour 1, waits under `id`.
+/// Creates and leases a shard in which message 0, due at hour 1, waits under `id`.
 async fn shard_with_one_message(t: &Fixture<'_>) -> Cursor {
     t.create_shard(0).await;
     t.take_lease(1).await;
@@ -63,7 +63,7 @@ pub(super) async fn a_cancel_inside_claimed_comes_too_late(t: &Fixture<'_>) {
 
 pub(super) async fn a_cancel_inside_delivered_comes_too_late(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
-    // Delivered by an owner whose claim this store never saw: the pair alone says so.
+    // An owner delivered it whose claim this store never stored. The delivered pair alone decides.
     t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
     assert_eq!(t.append(1, 2, &[], &[cancel("id")]).await, MISSED);
 }
@@ -72,7 +72,7 @@ pub(super) async fn a_cancel_of_a_late_message_behind_the_cursor_still_comes_in_
     t: &Fixture<'_>,
 ) {
     let waits = shard_with_one_message(t).await;
-    // The cursor is past it, but the watermark is not: it is late, and nobody has taken it.
+    // The cursor has passed it, but the watermark has not. It is late and not claimed.
     assert_eq!(
         t.claim(1, Progress::new(place(due(5, 0), 0), Watermark(0)))
             .await,
@@ -102,7 +102,7 @@ pub(super) async fn a_schedule_for_an_id_inside_claimed_replaces_nothing(t: &Fix
             .await,
         NO_CANCEL
     );
-    // Both are delivered; the id names the second now.
+    // Both are delivered. The id names the second one now.
     assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
     assert_eq!(t.claim(1, everything()).await, [next]);
 }

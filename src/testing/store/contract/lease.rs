@@ -1,4 +1,4 @@
-//! Promises of leases (I5). A length of zero stands for a lease whose time has passed.
+//! Cases for leases (I5). A lease of length zero is expired.
 
 use super::fixture::{Fixture, HOUR};
 use crate::store::{Acquired, Advanced, Renewed};
@@ -34,7 +34,7 @@ pub(super) async fn a_renewed_lease_is_held_on(t: &Fixture<'_>) {
     t.take_lease(1).await;
     assert!(matches!(t.renew(1, HOUR).await, Renewed::Renewed { .. }));
     assert_eq!(t.acquire(2, HOUR).await, Acquired::HeldByOther);
-    // Renewed to an end that is now: the length counts from the store's now, not from the old end.
+    // It is renewed until now: the length counts from the store's time, not from the old end.
     assert!(matches!(
         t.renew(1, Duration::ZERO).await,
         Renewed::Renewed { .. }

@@ -1,4 +1,4 @@
-//! Promises of the ledger: it adds up at every moment, and what does not is shown.
+//! Cases for the ledger: it balances at every moment, and it shows a difference.
 
 use super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use crate::model::{Progress, Watermark};
@@ -12,7 +12,7 @@ const DELIVERED: OutcomeCounts = OutcomeCounts {
     retried: 0,
 };
 
-/// Of the first so many messages that [`stored`] stores.
+/// The pair that covers the first messages of [`shard_with_runs`].
 fn pair(messages: u64) -> Progress {
     Progress::new(place(due(1, messages as i64), messages), Watermark(9))
 }
@@ -24,7 +24,7 @@ fn delivered(messages: u64) -> OutcomeCounts {
     }
 }
 
-/// Runs of so many messages each, one after the other in due and offset, of a shard that is held with token 1.
+/// Creates a shard, held with token 1, with runs of these sizes in order of due time and offset.
 async fn shard_with_runs(t: &Fixture<'_>, counts: &[u64]) -> Vec<Run> {
     t.create_shard(0).await;
     t.take_lease(1).await;
@@ -52,7 +52,7 @@ async fn balance(t: &Fixture<'_>) -> Balance {
     balance
 }
 
-/// Settled in all, set aside, pending, and the difference.
+/// Settled in total, quarantined, pending, and the difference.
 async fn sums(t: &Fixture<'_>) -> (u64, u64, u64, i64) {
     let balance = balance(t).await;
     (
@@ -87,7 +87,7 @@ pub(super) async fn what_is_accepted_is_settled_or_pending_at_every_moment(t: &F
     t.acknowledge_outcomes((pair(2), pair(4)), tally, &[&runs[0]])
         .await;
     assert_eq!(sums(t).await, (4, 0, 2, 0));
-    // The next holder goes on from there.
+    // The next holder continues from there.
     t.release(1).await;
     t.take_lease(1).await;
     t.acknowledge_outcomes((pair(4), pair(6)), delivered(2), &[&runs[1]])
@@ -115,7 +115,7 @@ pub(super) async fn what_is_told_twice_is_counted_once(t: &Fixture<'_>) {
     t.take_lease(1).await;
     t.append(0, 1, &[&run], &[schedule("id", place(due(1, 1), 0))])
         .await;
-    // A repeated append is not one.
+    // A repeated append adds nothing.
     t.append(0, 1, &[&run], &[]).await;
     t.append(1, 9, &[], &[cancel("id")]).await;
     let advance = Advance {
@@ -158,7 +158,8 @@ pub(super) async fn what_is_set_aside_is_in_the_ledger_until_it_turns_out_to_be_
     t.acknowledge_outcomes((Progress::START, pair(1)), DELIVERED, &[])
         .await;
     assert_eq!(t.quarantine(1, &[&runs[0]]).await, 1);
-    // One message of the three was delivered before; while another may be spent instead nobody knows.
+    // One message of the three was delivered before. Nobody knows which one, so the other is not
+    // spent for it.
     assert_eq!(sums(t).await, (1, 3, 1, 0));
     t.acknowledge_outcomes((pair(1), pair(5)), delivered(2), &[&runs[1]])
         .await;
@@ -171,7 +172,7 @@ pub(super) async fn a_rewrite_without_what_is_delivered_balances(t: &Fixture<'_>
         .await;
     let output = run_of("out", &[place(due(1, 3), 2), place(due(1, 4), 3)]);
     t.rewrite(1, &[&runs[0], &runs[1]], &[&output]).await;
-    // Its repeat finds it done.
+    // The repeat finds the rewrite done.
     t.rewrite(1, &[&runs[0], &runs[1]], &[&output]).await;
     assert_eq!(sums(t).await, (2, 0, 2, 0));
     t.acknowledge_outcomes((pair(2), pair(4)), delivered(2), &[&output])
@@ -183,7 +184,8 @@ pub(super) async fn what_was_settled_before_a_loss_leaves_the_ledger_with_its_ru
     t: &Fixture<'_>,
 ) {
     let runs = shard_with_runs(t, &[4, 2]).await;
-    // A timer that had settled three before the store forgot it, and tells only what came after that.
+    // The timer had settled three messages before the store forgot it, and reports only the later
+    // ones.
     t.acknowledge_outcomes((pair(3), pair(4)), DELIVERED, &[])
         .await;
     assert!(balance(t).await.is_uncertain && balance(t).await.is_balanced());
@@ -207,12 +209,12 @@ pub(super) async fn what_was_settled_and_is_not_stored_again_is_counted_once_all
     t: &Fixture<'_>,
 ) {
     let runs = shard_with_runs(t, &[2]).await;
-    // It had taken more when the store forgot that it was ever stored: W is behind.
+    // The timer had claimed messages whose append the store has forgotten: W is behind.
     let ahead = Progress::new(place(due(1, 20), 12), Watermark(13));
     t.acknowledge_outcomes((Progress::START, ahead), delivered(5), &[&runs[0]])
         .await;
     assert!(balance(t).await.is_uncertain);
-    // Two are read again, and one is not, for it lies inside the delivered pair.
+    // Two are read again. The third is not, because the delivered pair covers it.
     let again = run_of("again", &[place(due(1, 18), 10), place(due(1, 19), 11)]);
     t.append_runs(9, 13, &[&again]).await;
     let last = Progress::new(place(due(1, 21), 13), Watermark(13));

@@ -1,4 +1,4 @@
-//! Promises of list and fetch.
+//! Cases for list and fetch.
 
 use super::fixture::{Fixture, due, key_of, listing, place, run_of};
 use crate::model::{Level, Offset, Slice, Timestamp, Watermark};
@@ -7,7 +7,7 @@ use crate::store::{Advance, Fetch, Listed, RunEntry};
 
 pub(super) async fn runs_are_listed_by_least_due_then_by_least_offset(t: &Fixture<'_>) {
     t.create_shard(0).await;
-    // Names in the reverse of every other order.
+    // The names sort in the reverse of every other order.
     let runs = [
         run_of("z", &[place(due(1, 0), 300)]),
         run_of("y", &[place(due(1, 1), 16)]),
@@ -68,7 +68,7 @@ pub(super) async fn what_is_due_at_once_is_listed_first(t: &Fixture<'_>) {
         [listing(&once), listing(&old), listing(&soon)]
     );
     let listed = t.list(Timestamp::AT_ONCE, Timestamp::AT_ONCE, 9).await;
-    let history = t.glance().await.expect("it is there").lineage;
+    let history = t.position().await.expect("it is there").lineage;
     assert_eq!(
         listed,
         Listed::Runs {
@@ -134,7 +134,7 @@ pub(super) async fn a_list_reaches_over_more_slices_than_one_look(t: &Fixture<'_
             .map(listing)
             .collect();
         let listed = t.list(Timestamp::AT_ONCE, Timestamp::MAX, limit).await;
-        let history = t.glance().await.expect("it is there").lineage;
+        let history = t.position().await.expect("it is there").lineage;
         assert_eq!(
             listed,
             Listed::Runs {

@@ -1,11 +1,11 @@
-//! Promises of the roll of workers. It is the deployment's, so other cases' workers may be on it; a length of zero stands for a life whose
-//! time has passed.
+//! Cases for live workers. They belong to the deployment, so workers of other cases may appear. A
+//! session of length zero is expired.
 
 use super::fixture::{Fixture, HOUR};
 use crate::model::WorkerId;
 use std::time::Duration;
 
-/// Who of these lives, by the answer to the first of them.
+/// The live workers among these, by the reply to the first heartbeat.
 async fn alive(t: &Fixture<'_>, workers: &[WorkerId], length: Duration) -> Vec<WorkerId> {
     let peers = t
         .store()
@@ -38,7 +38,7 @@ pub(super) async fn a_worker_that_is_not_heard_of_any_more_lives_no_longer(t: &F
     let [a, b] = [20, 21].map(WorkerId);
     assert_eq!(alive(t, &[a, b], HOUR).await, [a]);
     assert_eq!(alive(t, &[b, a], Duration::ZERO).await, [a]);
-    // The length counts from the store's now, not from the old end.
+    // The length counts from the store's time, not from the old end.
     assert_eq!(alive(t, &[a, b], Duration::ZERO).await, []);
     assert_eq!(alive(t, &[b, a], HOUR).await, [b]);
 }

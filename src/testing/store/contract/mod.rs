@@ -1,5 +1,6 @@
-//! What every store must do: the port's promises as cases, run against the memory store and against real servers. A case knows nothing of
-//! the store it runs on but what the port says, and has a shard of its own.
+//! The contract of every store, as cases.
+//! / They run on the memory store, the embedded store and a real Redis. A case knows only the port
+//! and has its own shard.
 
 mod advance;
 mod append;
@@ -23,14 +24,14 @@ pub(crate) use fixture::{Fixture, run_of};
 use std::future::Future;
 use std::pin::Pin;
 
-/// A store under test, and what the port has no call for.
+/// A store under test, with the actions that the port does not offer.
 #[async_trait(?Send)]
 pub(crate) trait StoreUnderTest {
     fn store(&self) -> &dyn Store;
 
     fn survey(&self) -> &dyn StoreQuery;
 
-    /// Leaves the store without room for births and appends, or gives it room again.
+    /// Takes away the space for new data, or gives it back.
     async fn set_full(&self, full: bool);
 }
 
@@ -38,7 +39,7 @@ type ContractCase = for<'a> fn(&'a Fixture<'a>) -> Pin<Box<dyn Future<Output = (
 
 macro_rules! cases {
     ($($module:ident: $($name:ident),+;)+) => {
-        /// Every promise by its name.
+        /// Every case with its name.
         const CASES: &[(&str, ContractCase)] = &[$($((stringify!($name), |trial| Box::pin($module::$name(trial))),)+)+];
     };
 }
@@ -138,7 +139,7 @@ cases! {
         an_id_leads_to_the_place_that_waits_under_it;
 }
 
-/// Runs every case; panics at the first promise that is broken.
+/// Runs every case. Panics at the first broken promise.
 pub(crate) async fn run(subject: &dyn StoreUnderTest) {
     for (name, case) in CASES {
         let shard = ShardId::new("contract", Partition::new(*name, 7));

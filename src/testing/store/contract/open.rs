@@ -1,4 +1,4 @@
-//! Promises of birth, erasure and a full store.
+//! Cases for creation, erasure and a full store.
 
 use super::fixture::{Fixture, due, key_of, listing, place, run_of, schedule};
 use crate::model::{Offset, Partition, Progress, ShardId, SourceIdentity, Timestamp, Watermark};
@@ -55,7 +55,7 @@ pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_not
             .await,
         Appended::Unknown
     );
-    assert_eq!((t.state_if_created().await, t.glance().await), (None, None));
+    assert_eq!((t.state_if_created().await, t.position().await), (None, None));
     assert_eq!(
         t.acquire(1, Duration::from_secs(9)).await,
         Acquired::Unknown

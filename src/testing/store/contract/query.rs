@@ -1,4 +1,4 @@
-//! Promises of the survey.
+//! Cases for queries.
 
 use super::fixture::{Fixture, cancel, due, key_of, place, run_of, schedule};
 use crate::model::{Progress, Watermark};

@@ -1,5 +1,5 @@
-//! Random sequences of calls have the same outcomes on the memory store and on any other: so what the simulation shows on the one holds for
-//! the other.
+//! Random call sequences have the same outcomes on the memory store and on another store.
+//! / Because of this, the results of the simulation also hold for the other store.
 
 use super::run_of;
 use crate::clock::WallClock;
@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// One call, in terms of what the sequence has done so far.
+/// One call. Its values are relative to the sequence so far.
 #[derive(Clone, Debug)]
 enum StoreCall {
     Open {
@@ -87,10 +87,10 @@ enum StoreCall {
     Erase,
 }
 
-/// A due by its hour; below 0 at once, and the last one far ahead of any clock.
+/// A due time as an hour. Below 0: at once. The last one lies far ahead of any clock.
 type Due = i64;
 type Pair = (Due, u64, u64);
-/// Hour of the due, millisecond in it, and an id.
+/// Hour of the due time, millisecond in it, and an id.
 type Message = (Due, i64, Option<u8>);
 
 const FAR: Due = 6;
@@ -157,7 +157,7 @@ fn call_sequences() -> impl Strategy<Value = Vec<StoreCall>> {
     })
 }
 
-/// What a sequence has put in so far.
+/// The runs and messages that a sequence has stored so far.
 struct Sequence {
     shard: ShardId,
     stored_runs: Vec<Run>,
@@ -169,7 +169,7 @@ impl Sequence {
         crate::store::lease(&self.shard, LeaseToken(token.into()))
     }
 
-    /// The roll is common to all sequences, which come one after the other: each has workers of its own.
+    /// All sequences share the list of live workers, so each has its own workers.
     fn worker(&self, number: u8) -> WorkerId {
         WorkerId(self.shard.partition.index as u128 * 256 + u128::from(number))
     }
@@ -199,7 +199,7 @@ impl Sequence {
             })
             .collect();
         let (runs, to) = self.new_runs(from, messages, &mut changes);
-        // Several of each reading, and readings that come back.
+        // Several appends share an epoch, and epochs come back.
         let reading = AppendEpoch {
             process: 1,
             number: self.stored_places.len() as u64 / 8 % 5,
@@ -214,7 +214,7 @@ impl Sequence {
         }
     }
 
-    /// New runs, from that offset on. Answers also the next offset.
+    /// New runs from this offset on, and the next offset.
     fn new_runs(
         &mut self,
         from: u64,
@@ -249,7 +249,7 @@ fn lease_length(lasting: bool) -> Duration {
     Duration::from_secs(if lasting { 3_600 } else { 0 })
 }
 
-/// What a call brings that was not there before.
+/// The new data of a call.
 #[derive(Default)]
 struct NewData {
     appends: Vec<Append>,
@@ -257,7 +257,7 @@ struct NewData {
     after: u64,
 }
 
-/// Makes the call and answers its outcome as text, without the store's time.
+/// Makes the call. Returns its outcome as text, without the store's time.
 async fn outcome(
     store: &dyn Store,
     call: &StoreCall,
@@ -409,7 +409,8 @@ async fn outcome(
     }
 }
 
-/// All that the port shows of a shard. Lowest pending may be too low, so it is not compared but held against what waits.
+/// Everything that the port shows of a shard. The lowest pending offset may be too low, so it is
+/// only checked against the pending messages.
 async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
     let mut state = store
         .state(std::slice::from_ref(&world.shard))
@@ -427,7 +428,7 @@ async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
         lineage: history, ..
     } = &mut listed
     {
-        // That outlives no restart everywhere.
+        // Not every store keeps it through a restart.
         *history = Lineage::default();
     }
     if let (Some(state), Listed::Runs { runs, .. }) = (&mut state, &listed) {
@@ -452,7 +453,8 @@ async fn visible_state(store: &dyn Store, world: &Sequence) -> String {
     format!("{state:?} {listed:?} {fetched:?}")
 }
 
-/// What every id and every cancelled place of a shard still do, told by cancelling all and by claiming everything. Changes the shard.
+/// The effect of every id and cancelled place: cancels all ids and claims everything. Changes the
+/// shard.
 async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
     let known = store
         .state(std::slice::from_ref(&world.shard))
@@ -505,12 +507,12 @@ async fn hidden_state(store: &dyn Store, world: &Sequence) -> String {
     )
 }
 
-/// A store under this test.
+/// A store that is compared with the memory store.
 #[async_trait(?Send)]
 pub(crate) trait ComparedStore {
     fn store(&self) -> &dyn Store;
 
-    /// Ends what it has open and begins anew with what it keeps; answers whether it can.
+    /// Reopens the store with its durable data. Returns whether it supports this.
     async fn restart(&mut self) -> bool;
 }
 
@@ -598,7 +600,7 @@ async fn compare_sequence(
     Ok(())
 }
 
-/// Runs so many sequences on both stores.
+/// Runs this many sequences on both stores.
 pub(crate) fn assert_same_as_memory(
     other: &mut dyn ComparedStore,
     runtime: &tokio::runtime::Runtime,

@@ -1,4 +1,4 @@
-//! Runs in the place of others.
+//! Cases for rewrites: new runs replace old ones.
 
 use super::fixture::{Fixture, HOUR, due, key_of, listing, place};
 use super::run_of;
@@ -6,7 +6,7 @@ use crate::model::{Level, Offset, Slice};
 use crate::run::Run;
 use crate::store::{Advance, Replaced};
 
-/// The run of these places, in that level's slice.
+/// The run of these places, in the slice of that level.
 fn at(level: Level, writer: &str, places: &[crate::model::Cursor]) -> Run {
     let run = run_of(writer, places);
     Run {

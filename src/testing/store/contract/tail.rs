@@ -1,4 +1,5 @@
-//! Promises of the tail: nothing stored past the asked watermark is left out, or the answer says that it is broken.
+//! Cases for the tail: it contains every run after the given watermark, or reports that it is
+//! broken.
 
 use super::fixture::{Fixture, due, key_of, listing, place, run_of};
 use crate::limit;
@@ -20,7 +21,7 @@ fn without_bytes(run: &Run) -> TailRun {
     }
 }
 
-/// Runs of one due each, `count` of them, at the offsets from `from` on.
+/// `count` runs of one message each, from offset `from` on.
 fn runs(from: u64, count: u64) -> Vec<Run> {
     (from..from + count)
         .map(|offset| run_of(&format!("r{offset:06}"), &[place(due(1, 0), offset)]))
@@ -47,7 +48,8 @@ pub(super) async fn the_tail_tells_what_was_appended_past_a_watermark_oldest_fir
         t.tail_runs(9, Timestamp::MAX, 9).await,
         (16, 16, vec![with_bytes(&second)])
     );
-    // A watermark that no batch ended at: another instance may have cut the same records otherwise.
+    // No batch ended at this watermark: another process may have split the same records
+    // differently.
     assert_eq!(
         t.tail_runs(12, Timestamp::MAX, usize::MAX).await,
         (16, 16, vec![with_bytes(&second)])
@@ -121,7 +123,8 @@ pub(super) async fn a_tail_that_was_cut_ends_with_a_whole_batch(t: &Fixture<'_>)
     assert_eq!(tailed(0, 6).await, (8, 2, vec![0, 1]));
     assert_eq!(tailed(0, 7).await, (8, 7, vec![0, 1, 2, 3, 4, 5, 6]));
     assert_eq!(tailed(0, 8).await, (8, 8, vec![0, 1, 2, 3, 4, 5, 6, 7]));
-    // More runs in one batch than asked for: it comes whole, or nobody would get past it.
+    // One batch has more runs than the limit. It is returned whole, because a reader could not
+    // continue inside it.
     assert_eq!(tailed(2, 3).await, (8, 7, vec![2, 3, 4, 5, 6]));
     assert_eq!(tailed(0, 1).await, (8, 2, vec![0, 1]));
 }
@@ -149,7 +152,7 @@ pub(super) async fn a_trimmed_tail_is_broken_for_those_behind_it(t: &Fixture<'_>
     t.append_runs(0, 2, &all(&first)).await;
     assert_eq!(t.tail_runs(0, Timestamp::AT_ONCE, 9).await.1, 2);
     t.append_runs(2, max + 1, &all(&second)).await;
-    // One run of the first batch had to go, so none of it is complete.
+    // One run of the first batch is gone, so the batch is incomplete.
     assert_eq!(
         t.tail(0, Timestamp::AT_ONCE, 9).await,
         Tailed::OutOfRange {

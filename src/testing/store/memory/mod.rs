@@ -1,8 +1,8 @@
-//! The store in memory, for tests and the simulation: one shared value, the same outcomes as any other store, and faults on demand. It
-//! keeps nothing beyond the process, and its rules stand in `shard`.
-//!
-//! A call gives way to other loops before and after its effect, as a request and its reply would on a wire: a caller that is dropped in
-//! between has written without having been told, and a store that goes down in between has too.
+//! A store in memory for tests and the simulation, with the same outcomes as any other store and
+//! faults on demand.
+//! / Its rules are those of `store::rules`. A call yields before and after its effect, like a
+//! request and its reply on a network. A caller that is dropped in between has written without an
+//! answer, and so has a caller of a store that goes down in between.
 
 mod shard;
 
@@ -36,12 +36,12 @@ struct StoreContents {
     is_down: Cell<bool>,
 }
 
-/// What the store held at some moment.
+/// The contents of the store at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSnapshot(BTreeMap<ShardId, MemoryShard>, LiveWorkers);
 
 impl MemoryStore {
-    /// An empty store whose own time is `clock`'s.
+    /// An empty store that uses this clock.
     pub(crate) fn new(clock: Rc<dyn Clock>) -> Self {
         let (is_full, is_down) = (Cell::new(false), Cell::new(false));
         Self {
@@ -62,7 +62,7 @@ impl MemoryStore {
         )
     }
 
-    /// Forgets what was acknowledged since, as a failover may.
+    /// Forgets the writes after the snapshot, as a failover may.
     pub(crate) fn roll_back_to(&self, snapshot: &StoreSnapshot) {
         self.inner.shards.replace(snapshot.0.clone());
         self.inner.workers.replace(snapshot.1.clone());
@@ -74,17 +74,18 @@ impl MemoryStore {
         self.inner.workers.take();
     }
 
-    /// While full, births, appends and rewrites answer [`Error::Full`].
+    /// While full, the store rejects new shards, appends and rewrites with [`Error::Full`].
     pub(crate) fn set_full(&self, full: bool) {
         self.inner.is_full.set(full);
     }
 
-    /// While down, every call answers [`Error::Unavailable`], whether or not it had its effect.
+    /// While down, every call returns [`Error::Unavailable`], whether or not it had its effect.
     pub(crate) fn set_down(&self, down: bool) {
         self.inner.is_down.set(down);
     }
 
-    /// Makes the bytes of a shard's `nth` run, by least due, unreadable. Answers whether there is such a run.
+    /// Makes the bytes of a shard's `nth` run, by least due time, unreadable. Returns whether the
+    /// run exists.
     pub(crate) fn corrupt_run(&self, shard: &ShardId, nth: usize) -> bool {
         self.inner
             .shards
@@ -93,7 +94,7 @@ impl MemoryStore {
             .is_some_and(|shard| shard.corrupt_run(nth))
     }
 
-    /// Whose lease of the shard has not run out.
+    /// The token whose lease of the shard has not expired.
     pub(crate) fn lease_holder(&self, shard: &ShardId) -> Option<LeaseToken> {
         self.inner
             .shards
@@ -102,7 +103,7 @@ impl MemoryStore {
             .lease_holder(self.inner.clock.now())
     }
 
-    /// The places that are cancelled now and not delivered past.
+    /// The places that are cancelled and not delivered yet.
     pub(crate) fn cancelled_places(&self) -> Vec<(ShardId, Cursor)> {
         let shards = self.inner.shards.borrow();
         shards
@@ -111,7 +112,7 @@ impl MemoryStore {
             .collect()
     }
 
-    /// Every shard's ledger, as it is now.
+    /// The ledger of every shard, without a call of the port.
     pub(crate) fn balances_at_once(&self) -> Vec<(ShardId, Balance)> {
         let shards = self.inner.shards.borrow();
         shards
@@ -137,7 +138,7 @@ impl MemoryStore {
         }
     }
 
-    /// Answers each request from its shard, all in one step; `None` is an unborn one.
+    /// Answers all requests in one step; `None` is a shard that does not exist.
     async fn answer_each<Q, A>(
         &self,
         requests: &[Q],
@@ -202,7 +203,7 @@ impl ShardStore for MemoryStore {
         self.answer_each(
             shards,
             |shard| shard,
-            |_, shard| shard.map(|shard| shard.glance()),
+            |_, shard| shard.map(|shard| shard.position()),
         )
         .await
     }
@@ -479,7 +480,7 @@ mod tests {
 
         let batch = [append(0, 1)];
         let mut lost = store.append(&batch);
-        // The request has travelled, and the reply has not yet: the second time that the call gives way.
+        // The request has arrived and the reply has not: the call has yielded twice.
         for _ in 0..2 {
             assert!(futures_are_pending(&mut lost));
         }

@@ -1,4 +1,4 @@
-//! One shard of the memory store: what `store::shard` decides over, in plain collections. No time of its own, no faults but planted ones.
+//! One shard of the memory store: plain collections under the rules of `store::rules`.
 
 use crate::limit;
 use crate::model::{Cursor, LeaseToken, Slice, Timestamp};
@@ -42,7 +42,7 @@ impl MemoryShard {
         self.counts.state(&self.positions)
     }
 
-    pub(super) fn glance(&self) -> ShardPosition {
+    pub(super) fn position(&self) -> ShardPosition {
         self.positions.position()
     }
 
@@ -149,7 +149,8 @@ impl MemoryShard {
         Some(self.runs.get(&(slice, name.clone()))?.1.clone())
     }
 
-    /// Makes the bytes of the `nth` run, by least due, unreadable. Answers whether there is such a run.
+    /// Makes the bytes of the `nth` run, by least due time, unreadable. Returns whether the run
+    /// exists.
     pub(super) fn corrupt_run(&mut self, nth: usize) -> bool {
         let mut runs: Vec<RunEntry> = self.listings().collect();
         runs.sort_by(|a, b| (a.least_due, &a.name).cmp(&(b.least_due, &b.name)));
@@ -202,7 +203,7 @@ impl MemoryShard {
     }
 
     fn add_run(&mut self, run: &Run) {
-        // A name is used twice only with a mutant planted.
+        // Only an injected fault uses a name twice.
         self.remove_run(run.slice, &run.name);
         self.counts.add(run.slice, &run.name, run.bytes.len());
         self.runs.insert(
@@ -217,7 +218,7 @@ impl MemoryShard {
         Some(bytes)
     }
 
-    /// Answers how many messages left with them.
+    /// Returns the number of messages in the removed runs.
     fn remove_runs(&mut self, runs: &[(Slice, RunName)]) -> u64 {
         runs.iter()
             .map(|(slice, name)| {
@@ -252,7 +253,7 @@ impl MemoryShard {
         Replaced::Done
     }
 
-    /// Answers how many were moved.
+    /// Returns the number of moved runs.
     pub(super) fn quarantine(&mut self, runs: &[(Slice, RunName)]) -> usize {
         let mut moved = 0;
         for (slice, name) in runs {

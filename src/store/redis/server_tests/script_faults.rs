@@ -1,0 +1,191 @@
+//! Faults in the Lua scripts: the contract suite must catch every one of them.
+
+use super::super::script::{Script, changed};
+use super::RealRedis;
+use super::server::Server;
+use crate::testing::store::contract;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One fault: its description, the script (`None`: the includes), and the text that is replaced.
+type Fault = (&'static str, Option<Script>, &'static str, &'static str);
+
+const FAULTS: &[Fault] = &[
+    (
+        "an append does not compare the watermark (I2)",
+        Some(Script::Append),
+        "if s.watermark ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "an append does not count its messages as accepted",
+        Some(Script::Append),
+        "l[1] = l[1] + tonumber(messages)",
+        "",
+    ),
+    (
+        "a cancel succeeds inside the claimed pair",
+        Some(Script::Append),
+        "and not covers(s.claimed, waits)",
+        "",
+    ),
+    (
+        "the trimmed tail does not say where it starts",
+        Some(Script::Append),
+        "redis.call('HSET', KEYS[1], 'tail_from', last:sub(1, 16))",
+        "",
+    ),
+    (
+        "an append does not record the session of its reader",
+        Some(Script::Append),
+        "if h[1] ~= ARGV[4] then",
+        "if false then",
+    ),
+    (
+        "a lease is granted while another worker holds it (I5)",
+        Some(Script::AcquireLease),
+        "if s.token and s.token ~= ARGV[2] and s.lease_end > now then",
+        "if false then",
+    ),
+    (
+        "a lease is renewed with an old token (I5)",
+        Some(Script::RenewLease),
+        "if s.token ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "a lease is released with an old token (I5)",
+        Some(Script::ReleaseLease),
+        "if s.token ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "a claim does not check the token (I5)",
+        Some(Script::Advance),
+        "if s.token ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "the delivered pair may move back (I4)",
+        Some(Script::Advance),
+        "if delivered ~= '' and delivered ~= s.delivered then\n  if not before",
+        "if delivered ~= '' and delivered ~= s.delivered then\n  if true or not before",
+    ),
+    (
+        "the claimed pair may move back (I5)",
+        Some(Script::Advance),
+        "before(s.claimed:sub(1, 32), claim:sub(1, 32)) and claim:sub(1, 32) or s.claimed:sub(1, 32)",
+        "claim:sub(1, 32)",
+    ),
+    (
+        "a claim ahead of the server's time is accepted",
+        Some(Script::Advance),
+        "if ahead then return",
+        "if false then return",
+    ),
+    (
+        "a claim does not report cancelled messages",
+        Some(Script::Advance),
+        "answer[#answer + 1] = place",
+        "",
+    ),
+    (
+        "a cancelled row is removed before its message is delivered",
+        Some(Script::Advance),
+        "if not hex(place, 32) or covers(s.delivered, place) then",
+        "if true then",
+    ),
+    (
+        "an id is removed although it names another message",
+        Some(Script::Advance),
+        "if redis.call('HGET', KEYS[3], ARGV[at]) == ARGV[at + 1] then",
+        "if true then",
+    ),
+    (
+        "outcomes of a stale pair are counted again",
+        Some(Script::Advance),
+        "if delivered ~= '' and delivered ~= s.delivered then",
+        "if delivered ~= '' then",
+    ),
+    (
+        "a quarantine does not check the token (I5)",
+        Some(Script::Quarantine),
+        "if s.token ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "a rewrite does not check the token (I5)",
+        Some(Script::ReplaceRuns),
+        "if s.token ~= ARGV[2] then",
+        "if false then",
+    ),
+    (
+        "a rewrite does not check that all its inputs exist",
+        Some(Script::ReplaceRuns),
+        "if not redis.call('ZSCORE', KEYS[tonumber(ARGV[at])], ARGV[at + 2]) then",
+        "if false then",
+    ),
+    (
+        "a rewrite does not check that it knows all earlier rewrites",
+        Some(Script::ReplaceRuns),
+        "if h[4] ~= ARGV[3] then",
+        "if false then",
+    ),
+    (
+        "a repeated rewrite is not recognised",
+        Some(Script::ReplaceRuns),
+        "then return { 'done' } end\nlocal h",
+        "then end\nlocal h",
+    ),
+    (
+        "a tail that does not reach back far enough is not reported as broken",
+        Some(Script::Tail),
+        "or before(after, s.tail_from) then",
+        "then",
+    ),
+    (
+        "a tail is cut inside a batch",
+        Some(Script::Tail),
+        "while rows[1] and rows[#rows]:sub(1, 16) == cut do rows[#rows] = nil end",
+        "rows[#rows] = nil",
+    ),
+    (
+        "positions are compared as doubles",
+        None,
+        "for i = 1, #a, 8 do\n    local x, y = a:sub(i, i + 7), b:sub(i, i + 7)",
+        "for i = 1, #a, 16 do\n    local x, y = a:sub(i, i + 15), b:sub(i, i + 15)",
+    ),
+    (
+        "a run is not counted out of its slice",
+        None,
+        "count(slice, -messages, -bytes)",
+        "",
+    ),
+];
+
+/// Whether the contract suite fails with this fault.
+fn is_caught(runtime: &tokio::runtime::Runtime, (_, script, from, to): &Fault) -> bool {
+    changed::with_replaced(*script, from, to, || {
+        let server = Server::start_with(&["--appendfsync", "no"]);
+        let run = || {
+            runtime.block_on(async {
+                let redis = server.redis().await;
+                contract::run(&RealRedis { server, redis }).await;
+            });
+        };
+        catch_unwind(AssertUnwindSafe(run)).is_err()
+    })
+}
+
+#[test]
+fn the_contract_suite_catches_every_fault_in_a_script() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let missed: Vec<&str> = FAULTS
+        .iter()
+        .filter(|fault| !is_caught(&runtime, fault))
+        .map(|(description, ..)| *description)
+        .collect();
+    assert_eq!(missed, [] as [&str; 0]);
+}
