@@ -25,8 +25,8 @@ const FAULTS: &[Fault] = &[
     (
         "a cancel succeeds inside the claimed pair",
         Some(Script::Append),
-        "and not covers(s.claimed, waits)",
-        "",
+        "(covers(s.claimed, waiting) or covers(s.delivered, waiting))",
+        "covers(s.delivered, waiting)",
     ),
     (
         "the trimmed tail does not say where it starts",
@@ -67,8 +67,8 @@ const FAULTS: &[Fault] = &[
     (
         "the delivered pair may move back (I4)",
         Some(Script::Advance),
-        "if delivered ~= '' and delivered ~= s.delivered then\n  if not before",
-        "if delivered ~= '' and delivered ~= s.delivered then\n  if true or not before",
+        "if not moves_back then",
+        "if true then",
     ),
     (
         "the claimed pair may move back (I5)",
@@ -79,13 +79,13 @@ const FAULTS: &[Fault] = &[
     (
         "a claim ahead of the server's time is accepted",
         Some(Script::Advance),
-        "if ahead then return",
+        "if clock_ahead then return",
         "if false then return",
     ),
     (
         "a claim does not report cancelled messages",
         Some(Script::Advance),
-        "answer[#answer + 1] = place",
+        "reply[#reply + 1] = place",
         "",
     ),
     (
@@ -133,8 +133,8 @@ const FAULTS: &[Fault] = &[
     (
         "a repeated rewrite is not recognised",
         Some(Script::ReplaceRuns),
-        "then return { 'done' } end\nlocal h",
-        "then end\nlocal h",
+        "if ARGV[first_new] and redis.call(",
+        "if false and redis.call(",
     ),
     (
         "a tail that does not reach back far enough is not reported as broken",

@@ -55,7 +55,10 @@ pub(super) async fn on_an_unborn_shard_every_call_answers_unknown_and_writes_not
             .await,
         Appended::Unknown
     );
-    assert_eq!((t.state_if_created().await, t.position().await), (None, None));
+    assert_eq!(
+        (t.state_if_created().await, t.position().await),
+        (None, None)
+    );
     assert_eq!(
         t.acquire(1, Duration::from_secs(9)).await,
         Acquired::Unknown
