@@ -1,4 +1,4 @@
-//! What becomes of one record: an entry of its shard, a change of an id, or nothing.
+//! Turns one record into a message of its shard, into a change of an id, or into nothing.
 
 use super::partition::AssignedPartition;
 use crate::limit::{CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
@@ -10,28 +10,32 @@ use crate::model::{
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
 
-/// Makes a record an entry of its shard, or nothing (a cancel, or what was delivered before the store was lost).
+/// Adds a record to the batch of its partition. Adds no message for a cancel, nor for a message that was
+/// delivered before the store was lost. A rejected record becomes a dead letter that is due at once.
 pub(super) fn admit_record(
     rules: &RoutingRules,
     metric: &metric::RouteMetrics,
-    intake: &mut AssignedPartition,
+    partition: &mut AssignedPartition,
     record: &Record<'_>,
     now: Timestamp,
 ) {
-    let (refusal, reference);
-    let (due, body) = match parse_record(record, &intake.origin_format, rules) {
+    let (rejection, without_payload);
+    let (due, body) = match parse_record(record, partition.origin_format(), rules) {
         ParsedRecord::Cancel { id } => {
-            intake.batch.add_change(IdChange {
+            partition.add_change(IdChange {
                 id: id.into(),
                 kind: IdChangeKind::Cancel,
             });
-            // What it cancels may be due at any moment.
-            intake.flush_within(Duration::ZERO);
+            // The cancelled message may be due at any moment.
+            partition.flush_within(Duration::ZERO);
             return;
         }
         _ if record_bytes(record) > RECORD_BYTES_MAX => {
-            (reference, refusal) = without_payload(record);
-            (Timestamp::AT_ONCE, Body::rejected(&reference, &refusal))
+            (without_payload, rejection) = reject_too_large(record);
+            (
+                Timestamp::AT_ONCE,
+                Body::rejected(&without_payload, &rejection),
+            )
         }
         ParsedRecord::Message { due, body, warning } => {
             if warning == Some(Warning::DueBefore2000) {
@@ -39,69 +43,57 @@ pub(super) fn admit_record(
             }
             (due, body)
         }
-        ParsedRecord::Rejected(refused_for) => {
-            refusal = refused_for;
-            (Timestamp::AT_ONCE, Body::rejected(record, &refusal))
+        ParsedRecord::Rejected(found) => {
+            rejection = found;
+            (Timestamp::AT_ONCE, Body::rejected(record, &rejection))
         }
     };
-    if record
-        .timestamp
-        .is_some_and(|timestamp| timestamp > now.plus(CLOCK_SKEW_MAX))
-    {
+    let newest = now.plus(CLOCK_SKEW_MAX);
+    if record.timestamp.is_some_and(|timestamp| timestamp > newest) {
         metric.timestamp_ahead.increment(1);
     }
-    let place = Cursor::new(due, record.offset);
-    if intake.delivered.covers(place) {
+    let position = Cursor::new(due, record.offset);
+    if partition.is_delivered(position) {
         return;
     }
-    if intake
-        .rebuild
-        .is_some_and(|rebuilt| rebuilt.may_be_duplicate(place))
-    {
+    if partition.may_be_duplicate(position) {
         metric.possible_duplicates.increment(1);
     }
     if let Some(id) = body.id {
-        intake.batch.add_change(IdChange {
+        partition.add_change(IdChange {
             id: id.into(),
-            kind: IdChangeKind::Schedule(place),
+            kind: IdChangeKind::Schedule(position),
         });
-    }
-    // So may what a message with an id replaces.
-    intake.flush_within(if body.id.is_some() {
-        Duration::ZERO
+        // The replaced message may be due at any moment.
+        partition.flush_within(Duration::ZERO);
     } else {
-        due.since(now)
-    });
-    intake.batch.add(Slice::of(due, now), place, &body);
+        partition.flush_within(due.since(now));
+    }
+    partition.add_message(Slice::of(due, now), position, &body);
 }
 
 fn record_bytes(record: &Record<'_>) -> usize {
-    record.key.map_or(0, <[u8]>::len)
-        + record.payload.map_or(0, <[u8]>::len)
-        + record.headers.as_block().len()
+    let [key, payload] = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
+    key + payload + record.headers.as_block().len()
 }
 
-/// What is stored of a record that is larger than a run can hold: its key, unless that is what is too large.
-fn without_payload<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
-    let sizes = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
+/// Rejects a record that is larger than a run can hold. The dead letter keeps the key, unless the key
+/// itself is too large.
+fn reject_too_large<'a>(record: &Record<'a>) -> (Record<'a>, Rejection) {
+    let [key, payload] = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
     let detail = format!(
-        "the record has {} bytes, and at most {RECORD_BYTES_MAX} can be stored; sent by reference: its key has {} bytes, its payload {}, its \
-         headers {}",
+        "the record has {} bytes, and at most {RECORD_BYTES_MAX} can be stored; sent by reference: \
+         its key has {key} bytes, its payload {payload}, its headers {}",
         record_bytes(record),
-        sizes[0],
-        sizes[1],
         record.headers.as_block().len()
     );
-    let key = record.key.filter(|key| key.len() <= RECORD_BYTES_MAX);
-    (
-        Record {
-            key,
-            payload: None,
-            headers: Headers::from_block(&[]),
-            ..*record
-        },
-        Rejection::new(Reason::TooLarge, detail),
-    )
+    let stored = Record {
+        key: record.key.filter(|key| key.len() <= RECORD_BYTES_MAX),
+        payload: None,
+        headers: Headers::from_block(&[]),
+        ..*record
+    };
+    (stored, Rejection::new(Reason::TooLarge, detail))
 }
 
 #[cfg(test)]
@@ -128,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What is stored of a record with that key, payload and headers: reason, detail, key, and whether the payload is there.
+    /// Returns what is stored for a record: reason, detail, length of the key, and whether it has the payload.
     fn stored(
         key: &[u8],
         payload: &[u8],
@@ -146,7 +138,7 @@ mod tests {
             payload: Some(payload),
             headers: Headers::from_block(&block),
         };
-        let mut intake = AssignedPartition::new(
+        let mut partition = AssignedPartition::new(
             "prod",
             ShardId::new("r", Partition::new("orders.delayed", 0)),
             Instant::now(),
@@ -154,11 +146,11 @@ mod tests {
         admit_record(
             &rules(),
             &metric::RouteMetrics::new("r"),
-            &mut intake,
+            &mut partition,
             &record,
             now,
         );
-        let (runs, _) = intake.batch.build_runs(
+        let (runs, _) = partition.batch.build_runs(
             &mut RunBuilder::new(1),
             FarTarget::at(now, ThinHours::DEFAULT),
         );
@@ -180,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_no_run_can_hold_is_a_dead_letter_by_reference_and_does_not_end_the_process() {
-        // Of memory that is never written to none is used.
+    fn a_record_that_is_too_large_for_a_run_becomes_a_dead_letter_without_payload() {
+        // The system allocates no memory for zeroed pages that are never written.
         let giant = vec![0; RECORD_BYTES_MAX + 1];
         let delay = [("postdate-after", "1m")];
         for headers in [&delay[..], &[("postdate-after", "never")], &[]] {
@@ -207,7 +199,7 @@ mod tests {
         let cancel = [("postdate-op", "cancel"), ("postdate-id", "a")];
         assert!(
             stored(b"key", &giant, &cancel).is_none(),
-            "nothing is stored of a cancel"
+            "a cancel stores no message"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Messages of one shard that are not yet in a run: collected in the order of their offsets. Pure.
+//! Collects messages of one shard, in offset order, until they are encoded into runs. Pure.
 
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
 use crate::model::{Body, Cursor, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
 use crate::store::IdChange;
 
-/// See the module's page. Its buffers are reused from seal to seal, as long as they are no larger than a batch.
+/// The batch that the next append stores. Its buffers are reused by later batches.
 #[derive(Default)]
 pub(crate) struct AppendBatch {
     bodies: Vec<u8>,
@@ -13,20 +13,21 @@ pub(crate) struct AppendBatch {
     changes: Vec<IdChange>,
 }
 
+/// One message: its position, and where its body lies in `bodies`.
 struct Entry {
     slice: Slice,
-    place: Cursor,
+    position: Cursor,
     start: usize,
     end: usize,
 }
 
 impl AppendBatch {
-    pub(crate) fn add(&mut self, slice: Slice, place: Cursor, body: &Body<'_>) {
+    pub(crate) fn add(&mut self, slice: Slice, position: Cursor, body: &Body<'_>) {
         let start = self.bodies.len();
         record::encode(body, &mut self.bodies);
         self.entries.push(Entry {
             slice,
-            place,
+            position,
             start,
             end: self.bodies.len(),
         });
@@ -36,7 +37,7 @@ impl AppendBatch {
         self.changes.push(change);
     }
 
-    /// Memory that it takes, full or empty.
+    /// Bytes of memory that the buffers hold, whether used or not.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
@@ -48,7 +49,7 @@ impl AppendBatch {
             || self.bodies.len() >= BATCH_BYTES_MAX
     }
 
-    /// One giant record must not keep its memory for as long as the partition is read.
+    /// Empties the batch. The memory of one giant record is given back.
     pub(crate) fn clear(&mut self) {
         self.bodies.clear();
         self.entries.clear();
@@ -56,26 +57,26 @@ impl AppendBatch {
         self.bodies.shrink_to(2 * BATCH_BYTES_MAX);
     }
 
-    /// An empty one gives its buffers back; they grow again with the next batch.
+    /// Frees the buffers if the batch is empty. They grow again with the next batch.
     pub(crate) fn free_if_empty(&mut self) {
         if self.entries.is_empty() && self.changes.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// Empties the batch into runs.
+    /// Encodes the messages into runs, one per slice, and empties the batch.
     pub(crate) fn build_runs(
         &mut self,
-        sealer: &mut RunBuilder,
+        builder: &mut RunBuilder,
         far: FarTarget,
     ) -> (Vec<Run>, Vec<IdChange>) {
         let bodies = &self.bodies;
         let placed = |entry: &Entry| EncodedMessage {
             slice: entry.slice,
-            place: entry.place,
+            place: entry.position,
             record: &bodies[entry.start..entry.end],
         };
-        let runs = sealer.build(
+        let runs = builder.build(
             &mut self.entries.iter().map(placed).collect::<Vec<_>>(),
             Some(far),
         );
@@ -88,25 +89,19 @@ impl AppendBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Disposition, Headers, Offset, Timestamp};
+    use crate::model::{Offset, Timestamp};
     use crate::run::ThinHours;
 
     fn add(batch: &mut AppendBatch, offset: u64, payload: &[u8]) {
-        let (due, headers) = (Timestamp::from_millis(1), Headers::from_block(&[]));
-        let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
+        let due = Timestamp::from_millis(1);
         let body = Body {
-            key: None,
             payload: Some(payload),
-            headers,
-            id,
-            target,
-            dialect,
-            disposition,
+            ..Body::default()
         };
         batch.add(Slice::of(due, due), Cursor::new(due, Offset(offset)), &body);
     }
 
-    fn seal(batch: &mut AppendBatch) -> usize {
+    fn build(batch: &mut AppendBatch) -> usize {
         batch
             .build_runs(
                 &mut RunBuilder::new(1),
@@ -117,23 +112,24 @@ mod tests {
     }
 
     #[test]
-    fn a_giant_record_does_not_keep_its_memory_and_a_usual_batch_does() {
+    fn a_giant_record_frees_its_memory_and_a_usual_batch_keeps_it() {
         let mut batch = AppendBatch::default();
         add(&mut batch, 1, &vec![0; 3 * BATCH_BYTES_MAX]);
         assert!(batch.allocated_bytes() > 3 * BATCH_BYTES_MAX);
-        assert_eq!(seal(&mut batch), 1);
+        assert_eq!(build(&mut batch), 1);
         assert!(batch.bodies.capacity() <= 2 * BATCH_BYTES_MAX);
         (0..1_000).for_each(|offset| add(&mut batch, offset, b"a"));
-        let held = batch.allocated_bytes();
-        assert_eq!((seal(&mut batch), batch.allocated_bytes()), (1, held));
+        let allocated = batch.allocated_bytes();
+        assert_eq!(build(&mut batch), 1);
+        assert_eq!(batch.allocated_bytes(), allocated);
     }
 
     #[test]
-    fn what_rests_holds_nothing_and_what_has_messages_does_not_rest() {
+    fn only_an_empty_batch_is_freed() {
         let mut batch = AppendBatch::default();
         add(&mut batch, 1, &[0; 1_000]);
         batch.free_if_empty();
-        assert_eq!(seal(&mut batch), 1);
+        assert_eq!(build(&mut batch), 1);
         assert!(batch.allocated_bytes() > 1_000);
         batch.free_if_empty();
         assert_eq!(batch.allocated_bytes(), 0);

@@ -1,114 +1,128 @@
-//! One gained partition: where its reading stands, the batch under way, and what is known of its shard. Decides, does no I/O.
+//! One assigned partition: how far it is read, the batch that is being filled, and what the store
+//! knows of its shard. Makes decisions only; it does no I/O.
 
+use super::appender::AppendJob;
 use super::batch::AppendBatch;
+use crate::broker::OffsetCommit;
 use crate::limit::{
     APPEND_LINGER_DIVISOR, APPEND_LINGER_MAX, APPEND_LINGER_MIN, DUE_SOON_WITHIN,
-    INGRESS_BUFFER_BYTES_MAX, SHARD_APPENDS_IN_FLIGHT_MAX,
+    FULL_STATE_INTERVAL, INGRESS_BUFFER_BYTES_MAX, SHARD_APPENDS_IN_FLIGHT_MAX,
 };
 use crate::metric;
 use crate::model::{
-    Cursor, Offset, OriginFormat, Partition, Progress, ShardId, SourceIdentity, Timestamp,
-    Watermark,
+    Body, CommitMetadata, Cursor, Headers, Offset, OriginFormat, Partition, Progress, ShardId,
+    Slice, SourceIdentity, Timestamp, Watermark,
 };
 use crate::run::{FarTarget, RunBuilder};
-use crate::store::{Append, AppendEpoch, Appended, Balance, StoredShard};
-use crate::trace::BatchLinks;
+use crate::store::{Append, AppendEpoch, Appended, Balance, IdChange, StoredShard};
+use crate::trace::{BatchLinks, Tracer};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// See the module's page.
-pub(crate) struct AssignedPartition {
-    pub(crate) shard: ShardId,
-    pub(crate) origin_format: OriginFormat,
-    shard_metrics: metric::ShardGauges,
-    pub(crate) phase: Phase,
-    /// Numbers the current reading: what bears another was under way when it began anew.
-    pub(crate) epoch: u64,
-    pub(crate) batch: AppendBatch,
-    /// Where the next append begins: all before it was handed to the writer.
-    pub(crate) append_from: Watermark,
-    /// All before it was read, or cannot be.
+/// One partition that the consumer group assigned to this process.
+pub(super) struct AssignedPartition {
+    shard: ShardId,
+    origin_format: OriginFormat,
+    metrics: metric::ShardGauges,
+    phase: Phase,
+    /// Number of the current reading. Records and append results of an older reading are ignored.
+    epoch: u64,
+    batch: AppendBatch,
+    trace_links: BatchLinks,
+    /// Start of the next append: all offsets below it were passed to the appender.
+    append_from: Watermark,
+    /// All offsets below it were read, or do not exist.
     read_to: Watermark,
     appends_in_flight: usize,
-    /// How long the batch may wait for company.
+    /// How long the batch may wait for more records.
     linger: Duration,
-    /// When the first record of the batch came.
+    /// When the first record of the batch was read.
     batch_started_at: Option<Instant>,
-    /// What was delivered when the reading began: a rebuild leaves it out.
-    pub(crate) delivered: Progress,
-    pub(crate) rebuild: Option<Rebuild>,
-    pub(crate) identity: Option<SourceIdentity>,
-    /// The last look found nothing that was not known and committed before.
-    pub(crate) idle_at: Option<IdlePosition>,
-    /// Of the batch under way.
-    pub(crate) trace_links: BatchLinks,
+    /// The delivered pair when the reading began. A rebuild skips what it covers.
+    delivered: Progress,
+    rebuild: Option<Rebuild>,
+    identity: Option<SourceIdentity>,
+    /// Set while the last store check found nothing new to commit.
+    idle_at: Option<IdlePosition>,
+    /// Offset and metadata of the last commit that the broker accepted.
+    last_commit: Option<String>,
 }
 
-/// Where a shard stood that was quiet, and when all of its state was looked at.
+/// Positions of an idle shard, and when its full state was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IdlePosition {
-    pub(crate) watermark: Watermark,
-    pub(crate) delivered: Progress,
-    pub(crate) since: Instant,
+struct IdlePosition {
+    watermark: Watermark,
+    delivered: Progress,
+    since: Instant,
 }
 
-/// Of a shard that is filled again from the log: which of its messages may have been delivered before the store was lost, though nothing
-/// that is left tells.
+/// A shard that is rebuilt from the source log. Tells which of its messages may have been delivered
+/// before the store was lost, although no record of the delivery is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rebuild {
-    /// The log's end, and the time, at the new birth.
+pub(super) struct Rebuild {
+    /// End of the log when the shard was created again.
     log_end: Offset,
     rebuilt_at: Timestamp,
 }
 
 impl Rebuild {
-    /// `None`: nothing of the shard was ever delivered, as far as the commits tell.
-    pub(crate) fn new(born: &StoredShard, end: Offset, now: Timestamp) -> Option<Self> {
-        (born.delivered != Progress::START).then_some(Self {
-            log_end: end,
+    /// `None` if, by the last commit, no message of the shard was ever delivered.
+    pub(super) fn new(created: &StoredShard, log_end: Offset, now: Timestamp) -> Option<Self> {
+        (created.delivered != Progress::START).then_some(Self {
+            log_end,
             rebuilt_at: now,
         })
     }
 
-    pub(crate) fn may_be_duplicate(self, place: Cursor) -> bool {
-        place.offset < self.log_end && place.due <= self.rebuilt_at
+    fn may_be_duplicate(self, position: Cursor) -> bool {
+        position.offset < self.log_end && position.due <= self.rebuilt_at
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Its shard is to be opened, not before the instant.
+pub(super) enum Phase {
+    /// The shard must be opened in the store, at `not_before` or later.
     Opening {
         not_before: Instant,
     },
     Reading,
-    /// A person must act; it is looked at again at the instant.
+    /// A person must act. The shard is checked again at `retry_at`.
     Stopped {
         reason: String,
-        again: Instant,
+        retry_at: Instant,
     },
 }
 
-/// What follows from an append's outcome.
+/// What the ingress must do after an append result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterAppend {
+pub(super) enum AfterAppend {
     Continue,
-    /// The store's watermark is elsewhere: read on from there.
+    /// The store has another watermark: continue reading there.
     Seek(Watermark),
-    /// The store knows nothing of the shard.
+    /// The store does not know the shard: open it again.
     Reopen,
 }
 
+/// What the ingress must do after a store check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AfterCheck {
+    Nothing,
+    Commit(OffsetCommit),
+    /// The partition is idle and the store has another watermark: continue reading there.
+    Seek(Watermark),
+}
+
 impl AssignedPartition {
-    pub(crate) fn new(deployment: &str, shard: ShardId, now: Instant) -> Self {
+    pub(super) fn new(deployment: &str, shard: ShardId, now: Instant) -> Self {
         Self {
             origin_format: OriginFormat::new(deployment, &shard),
-            shard_metrics: metric::ShardGauges::new(&shard),
+            metrics: metric::ShardGauges::new(&shard),
             shard,
             phase: Phase::Opening { not_before: now },
             epoch: 0,
             batch: AppendBatch::default(),
+            trace_links: BatchLinks::default(),
             append_from: Watermark(0),
             read_to: Watermark(0),
             appends_in_flight: 0,
@@ -118,18 +132,59 @@ impl AssignedPartition {
             rebuild: None,
             identity: None,
             idle_at: None,
-            trace_links: BatchLinks::default(),
+            last_commit: None,
         }
     }
 
-    /// Reading begins (anew) at `from`; whatever was read and not stored is dropped, for it will be read again.
-    pub(crate) fn start_reading(&mut self, from: Watermark, epoch: u64) {
+    pub(super) fn shard(&self) -> &ShardId {
+        &self.shard
+    }
+
+    pub(super) fn origin_format(&self) -> &OriginFormat {
+        &self.origin_format
+    }
+
+    pub(super) fn append_from(&self) -> Watermark {
+        self.append_from
+    }
+
+    /// Why the partition is stopped.
+    pub(super) fn stop_reason(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Stopped { reason, .. } => Some(reason),
+            Phase::Opening { .. } | Phase::Reading => None,
+        }
+    }
+
+    /// When the shard must be opened, for the first time or again. `None` while it is read.
+    pub(super) fn open_at(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Opening { not_before: at } | Phase::Stopped { retry_at: at, .. } => Some(*at),
+            Phase::Reading => None,
+        }
+    }
+
+    /// Takes over what broker and store said of the partition when its shard was opened.
+    pub(super) fn on_opened(&mut self, identity: Option<SourceIdentity>, rebuild: Option<Rebuild>) {
+        self.identity = identity;
+        if rebuild.is_some() {
+            self.rebuild = rebuild;
+        }
+    }
+
+    /// Starts to read at `from`. Records that were read and not stored are dropped: they are read again.
+    pub(super) fn start_reading(&mut self, from: Watermark, epoch: u64) {
         self.phase = Phase::Reading;
         self.epoch = epoch;
         self.reset(from);
     }
 
-    pub(crate) fn stop_reading(&mut self, phase: Phase) {
+    /// Sets the delivered pair with which the shard was opened.
+    pub(super) fn set_delivered(&mut self, delivered: Progress) {
+        self.delivered = delivered;
+    }
+
+    pub(super) fn stop_reading(&mut self, phase: Phase) {
         self.phase = phase;
         self.reset(self.append_from);
     }
@@ -137,21 +192,24 @@ impl AssignedPartition {
     fn reset(&mut self, from: Watermark) {
         self.batch.clear();
         self.trace_links = BatchLinks::default();
-        (
-            self.append_from,
-            self.read_to,
-            self.appends_in_flight,
-            self.batch_started_at,
-            self.linger,
-        ) = (from, from, 0, None, APPEND_LINGER_MAX);
+        self.append_from = from;
+        self.read_to = from;
+        self.appends_in_flight = 0;
+        self.batch_started_at = None;
+        self.linger = APPEND_LINGER_MAX;
     }
 
-    pub(crate) fn is_reading(&self, epoch: u64) -> bool {
-        self.phase == Phase::Reading && self.epoch == epoch
+    pub(super) fn is_reading(&self) -> bool {
+        self.phase == Phase::Reading
     }
 
-    /// The record at `offset` was read. `false`: it was read before, and is to be passed over.
-    pub(crate) fn record_read(&mut self, offset: Offset, now: Instant) -> bool {
+    /// Whether the current reading has this epoch.
+    pub(super) fn is_reading_epoch(&self, epoch: u64) -> bool {
+        self.is_reading() && self.epoch == epoch
+    }
+
+    /// Notes that the record at `offset` was read. Returns `false` if it was read before: skip it.
+    pub(super) fn record_read(&mut self, offset: Offset, now: Instant) -> bool {
         if self.read_to.covers(offset) && !fault!(StoreRereadRecords) {
             return false;
         }
@@ -160,27 +218,181 @@ impl AssignedPartition {
         true
     }
 
-    /// What was read last is to be stored well before `spare` is over.
-    pub(crate) fn flush_within(&mut self, spare: Duration) {
+    /// Links the batch to the trace of a message, if the message has one.
+    pub(super) fn link_trace(&mut self, tracer: &Tracer, headers: Headers<'_>, now: Timestamp) {
+        tracer.link_message(&mut self.trace_links, headers, now);
+    }
+
+    /// Whether a rebuild must skip the message, because it is delivered.
+    pub(super) fn is_delivered(&self, position: Cursor) -> bool {
+        self.delivered.covers(position)
+    }
+
+    pub(super) fn may_be_duplicate(&self, position: Cursor) -> bool {
+        self.rebuild
+            .is_some_and(|rebuild| rebuild.may_be_duplicate(position))
+    }
+
+    /// Adds a message to the batch.
+    pub(super) fn add_message(&mut self, slice: Slice, position: Cursor, body: &Body<'_>) {
+        self.batch.add(slice, position, body);
+    }
+
+    /// Adds a cancel or a replacement to the batch.
+    pub(super) fn add_change(&mut self, change: IdChange) {
+        self.batch.add_change(change);
+    }
+
+    /// Shortens the linger time, so that the last record is stored well before `spare` is over.
+    pub(super) fn flush_within(&mut self, spare: Duration) {
         self.linger = self
             .linger
             .min((spare / APPEND_LINGER_DIVISOR).max(APPEND_LINGER_MIN));
     }
 
-    /// The reader stands at the end of the partition, or past a gap: there is nothing to come before `at`.
-    pub(crate) fn reached_end(&mut self, at: Offset, now: Instant) {
-        if at.0 > self.read_to.0 {
-            self.read_to = Watermark(at.0);
+    /// Notes that no record exists below `end`: the reader is at the end of the partition or behind a gap.
+    pub(super) fn reached_end(&mut self, end: Offset, now: Instant) {
+        if end.0 > self.read_to.0 {
+            self.read_to = Watermark(end.0);
             self.batch_started_at.get_or_insert(now);
         }
     }
 
-    /// What the store knows of its shard is shown.
-    pub(crate) fn report_state(&self, state: &StoredShard, now: Timestamp) {
+    /// Sets the gauge of the offsets between the reader and the partition's end, if the end is known.
+    pub(super) fn report_lag(&self, end: Option<Offset>) {
+        if let Some(end) = end.filter(|_| self.is_reading()) {
+            self.metrics
+                .set_ingress_lag(end.0.saturating_sub(self.append_from.0));
+        }
+    }
+
+    /// Whether all records that were read are stored.
+    fn is_fully_stored(&self) -> bool {
+        self.appends_in_flight == 0 && self.read_to == self.append_from
+    }
+
+    /// Whether the partition is read and has records that no append covers yet.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.is_reading() && self.batch_started_at.is_some()
+    }
+
+    /// Whether an append result is outstanding.
+    pub(super) fn awaits_appender(&self) -> bool {
+        self.is_reading() && self.appends_in_flight > 0
+    }
+
+    /// When to send the batch to the appender. `None` if it is empty, or must wait for an append result.
+    ///
+    /// A full batch goes at once, and several may be in flight. A smaller batch waits until no append
+    /// is in flight and collects records meanwhile, so that batches grow with the load.
+    pub(super) fn flush_at(&self) -> Option<Instant> {
+        let started_at = self.batch_started_at?;
+        if !self.is_reading() || self.appends_in_flight >= SHARD_APPENDS_IN_FLIGHT_MAX {
+            return None;
+        }
+        if self.batch.is_full() {
+            return Some(started_at);
+        }
+        (self.appends_in_flight == 0).then_some(started_at + self.linger)
+    }
+
+    /// Empties the batch into an append.
+    pub(super) fn build_append(&mut self, builder: &mut RunBuilder, far: FarTarget) -> AppendJob {
+        let (runs, changes) = self.batch.build_runs(builder, far);
+        let append = Append {
+            shard: self.shard.clone(),
+            epoch: AppendEpoch {
+                process: builder.writer(),
+                number: self.epoch,
+            },
+            from: self.append_from,
+            to: self.read_to,
+            runs,
+            changes,
+        };
+        self.append_from = self.read_to;
+        self.batch_started_at = None;
+        self.linger = APPEND_LINGER_MAX;
+        self.appends_in_flight += 1;
+        AppendJob {
+            partition: self.shard.partition.clone(),
+            epoch: self.epoch,
+            append,
+            links: std::mem::take(&mut self.trace_links),
+        }
+    }
+
+    /// Handles the result of an append that ended at `to`.
+    pub(super) fn on_append_result(&mut self, to: Watermark, outcome: Appended) -> AfterAppend {
+        self.appends_in_flight = self.appends_in_flight.saturating_sub(1);
+        match outcome {
+            Appended::Done { .. } => AfterAppend::Continue,
+            // An earlier call stored it, whose answer was lost, or another process did.
+            Appended::WatermarkMismatch(watermark) if watermark == to => AfterAppend::Continue,
+            Appended::WatermarkMismatch(watermark) => AfterAppend::Seek(watermark),
+            Appended::Unknown => AfterAppend::Reopen,
+        }
+    }
+
+    /// The positions of an idle shard. While the store still has them, its full state need not be read.
+    pub(super) fn idle_positions(&self, now: Instant) -> Option<(Watermark, Progress)> {
+        let idle = self.idle_at?;
+        let is_recent = now < idle.since + FULL_STATE_INTERVAL;
+        let is_unchanged = self.is_fully_stored() && self.append_from == idle.watermark;
+        (is_recent && is_unchanged).then_some((idle.watermark, idle.delivered))
+    }
+
+    /// Handles the stored state of the shard: sets its gauges, and decides what to commit.
+    /// An unchanged position is committed only if `commit_unchanged`.
+    pub(super) fn on_state(
+        &mut self,
+        state: &StoredShard,
+        commit_unchanged: bool,
+        wall: Timestamp,
+        now: Instant,
+    ) -> AfterCheck {
+        self.report_state(state, wall);
+        if self.is_fully_stored() && self.append_from != state.watermark {
+            return AfterCheck::Seek(state.watermark);
+        }
+        let lowest_pending = if fault!(RestartAtCommittedOffset) {
+            state.watermark.offset()
+        } else {
+            state.lowest_pending
+        };
+        let metadata = CommitMetadata {
+            lowest_pending,
+            delivered: state.delivered,
+            identity: self.identity.clone(),
+        };
+        let commit = OffsetCommit {
+            offset: state.watermark.offset(),
+            metadata: metadata.to_string(),
+            partition: self.shard.partition.clone(),
+        };
+        let is_new = self.last_commit != Some(commit_text(&commit));
+        self.idle_at = (!is_new).then_some(IdlePosition {
+            watermark: state.watermark,
+            delivered: state.delivered,
+            since: now,
+        });
+        if is_new || commit_unchanged {
+            AfterCheck::Commit(commit)
+        } else {
+            AfterCheck::Nothing
+        }
+    }
+
+    /// Notes that the broker accepted a commit.
+    pub(super) fn on_committed(&mut self, commit: &OffsetCommit) {
+        self.last_commit = Some(commit_text(commit));
+    }
+
+    fn report_state(&self, state: &StoredShard, now: Timestamp) {
         let balance = Balance::of(state);
         let difference = (!balance.is_uncertain).then_some(balance.difference);
         let due_soon = state.forecast.due_by(now.plus(DUE_SOON_WITHIN), now);
-        self.shard_metrics.set(
+        self.metrics.set(
             [
                 state.pending,
                 due_soon,
@@ -191,119 +403,51 @@ impl AssignedPartition {
             difference,
         );
     }
-
-    /// How far the reading is behind the partition's end is shown, if that is known.
-    pub(crate) fn report_lag(&self, end: Option<Offset>) {
-        if let Some(end) = end.filter(|_| self.phase == Phase::Reading) {
-            self.shard_metrics
-                .set_ingress_lag(end.0.saturating_sub(self.append_from.0));
-        }
-    }
-
-    /// Whether all that was read has been stored.
-    pub(crate) fn is_fully_stored(&self) -> bool {
-        self.appends_in_flight == 0 && self.read_to == self.append_from
-    }
-
-    /// Whether something was read that no append covers yet.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.batch_started_at.is_some()
-    }
-
-    /// Whether the writer still owes an outcome.
-    pub(crate) fn awaits_appender(&self) -> bool {
-        self.phase == Phase::Reading && self.appends_in_flight > 0
-    }
-
-    /// When the batch under way is to be sealed; `None`: not before an append in flight is settled, or there is nothing to seal.
-    ///
-    /// A full batch goes at once, and several may be in flight. Else one append is in flight at a time and collects what comes meanwhile,
-    /// so that batches grow with the load by themselves.
-    pub(crate) fn flush_at(&self) -> Option<Instant> {
-        let since = self.batch_started_at?;
-        if self.phase != Phase::Reading || self.appends_in_flight >= SHARD_APPENDS_IN_FLIGHT_MAX {
-            return None;
-        }
-        if self.batch.is_full() {
-            return Some(since);
-        }
-        (self.appends_in_flight == 0).then_some(since + self.linger)
-    }
-
-    pub(crate) fn build_append(&mut self, sealer: &mut RunBuilder, far: FarTarget) -> Append {
-        let (runs, changes) = self.batch.build_runs(sealer, far);
-        let reading = AppendEpoch {
-            process: sealer.writer(),
-            number: self.epoch,
-        };
-        let append = Append {
-            shard: self.shard.clone(),
-            epoch: reading,
-            from: self.append_from,
-            to: self.read_to,
-            runs,
-            changes,
-        };
-        self.append_from = self.read_to;
-        (self.batch_started_at, self.linger) = (None, APPEND_LINGER_MAX);
-        self.appends_in_flight += 1;
-        append
-    }
-
-    /// An append of this reading that ended at `to` was settled.
-    pub(crate) fn on_append_result(&mut self, to: Watermark, outcome: Appended) -> AfterAppend {
-        self.appends_in_flight = self.appends_in_flight.saturating_sub(1);
-        match outcome {
-            Appended::Done { .. } => AfterAppend::Continue,
-            // It was stored before, by a call whose answer was lost or by another instance.
-            Appended::WatermarkMismatch(watermark) if watermark == to => AfterAppend::Continue,
-            Appended::WatermarkMismatch(watermark) => AfterAppend::Seek(watermark),
-            Appended::Unknown => AfterAppend::Reopen,
-        }
-    }
 }
 
-/// Whether more may be read. Before it is not, empty batches give up what they kept for the next ones; and if it is not all the same, those that
-/// are not empty wait for no company any more.
-pub(super) fn has_room(intakes: &mut BTreeMap<Partition, AssignedPartition>) -> bool {
-    let has_room = |intakes: &BTreeMap<_, AssignedPartition>| {
-        intakes
-            .values()
-            .map(|intake| intake.batch.allocated_bytes())
-            .sum::<usize>()
-            < INGRESS_BUFFER_BYTES_MAX
-    };
-    if has_room(intakes) {
+fn commit_text(commit: &OffsetCommit) -> String {
+    format!("{} {}", commit.offset, commit.metadata)
+}
+
+/// Whether the batches leave room to read more. If they do not, frees the buffers of empty batches.
+/// If that is not enough, makes all other batches flush at once.
+pub(super) fn has_buffer_room(partitions: &mut BTreeMap<Partition, AssignedPartition>) -> bool {
+    if allocated_bytes(partitions) < INGRESS_BUFFER_BYTES_MAX {
         return true;
     }
-    intakes
-        .values_mut()
-        .for_each(|intake| intake.batch.free_if_empty());
-    let has_room = has_room(intakes);
-    if !has_room {
-        intakes
-            .values_mut()
-            .filter(|intake| intake.has_unsent())
-            .for_each(|intake| intake.flush_within(Duration::ZERO));
+    for partition in partitions.values_mut() {
+        partition.batch.free_if_empty();
     }
-    has_room
+    if allocated_bytes(partitions) < INGRESS_BUFFER_BYTES_MAX {
+        return true;
+    }
+    for partition in partitions.values_mut() {
+        if partition.batch_started_at.is_some() {
+            partition.flush_within(Duration::ZERO);
+        }
+    }
+    false
+}
+
+fn allocated_bytes(partitions: &BTreeMap<Partition, AssignedPartition>) -> usize {
+    let batches = partitions.values().map(|partition| &partition.batch);
+    batches.map(AppendBatch::allocated_bytes).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::limit::BATCH_BYTES_MAX;
-    use crate::model::{Body, Disposition, Headers, Slice};
     use crate::run::ThinHours;
 
     fn reading(from: u64) -> AssignedPartition {
-        let mut intake = AssignedPartition::new(
+        let mut partition = AssignedPartition::new(
             "prod",
             ShardId::new("r", Partition::new("t", 0)),
             Instant::now(),
         );
-        intake.start_reading(Watermark(from), 1);
-        intake
+        partition.start_reading(Watermark(from), 1);
+        partition
     }
 
     fn far() -> FarTarget {
@@ -311,33 +455,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_append_covers_from_the_position_asked_for_to_the_last_record() {
-        let mut sealer = RunBuilder::new(1);
-        let mut intake = reading(10);
+    async fn an_append_covers_the_offsets_from_the_start_position_to_the_last_record() {
+        let mut builder = RunBuilder::new(1);
+        let mut partition = reading(10);
         let now = Instant::now();
-        assert_eq!(intake.flush_at(), None);
+        assert_eq!(partition.flush_at(), None);
         assert!(
-            intake.record_read(Offset(12), now)
-                && !intake.record_read(Offset(11), now)
-                && intake.record_read(Offset(15), now)
+            partition.record_read(Offset(12), now)
+                && !partition.record_read(Offset(11), now)
+                && partition.record_read(Offset(15), now)
         );
         assert_eq!(
-            intake.flush_at(),
+            partition.flush_at(),
             Some(now + APPEND_LINGER_MAX),
-            "nothing of it is urgent"
+            "no record is urgent"
         );
-        let append = intake.build_append(&mut sealer, far());
+        let append = partition.build_append(&mut builder, far()).append;
         assert_eq!((append.from, append.to), (Watermark(10), Watermark(16)));
-        intake.reached_end(Offset(16), now);
+        partition.reached_end(Offset(16), now);
         assert_eq!(
-            intake.flush_at(),
+            partition.flush_at(),
             None,
-            "nothing lies between the last record and the end"
+            "no offset is left between the last record and the end"
         );
-        intake.reached_end(Offset(18), now);
-        assert_eq!(intake.flush_at(), None, "one append is in flight");
+        partition.reached_end(Offset(18), now);
+        assert_eq!(partition.flush_at(), None, "one append is in flight");
         assert_eq!(
-            intake.on_append_result(
+            partition.on_append_result(
                 Watermark(16),
                 Appended::Done {
                     cancelled: 0,
@@ -346,8 +490,8 @@ mod tests {
             ),
             AfterAppend::Continue
         );
-        assert!(intake.flush_at().is_some() && !intake.is_fully_stored());
-        let append = intake.build_append(&mut sealer, far());
+        assert!(partition.flush_at().is_some() && !partition.is_fully_stored());
+        let append = partition.build_append(&mut builder, far()).append;
         assert_eq!(
             (append.from, append.to, append.runs.len()),
             (Watermark(16), Watermark(18), 0)
@@ -355,39 +499,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_waits_for_company_as_long_as_its_most_urgent_message_allows() {
-        let mut intake = reading(10);
+    async fn a_batch_lingers_only_as_long_as_its_most_urgent_message_allows() {
+        let mut partition = reading(10);
         let now = Instant::now();
-        intake.record_read(Offset(10), now);
+        partition.record_read(Offset(10), now);
         for (spare, linger) in [
             (3_600_000, APPEND_LINGER_MAX),
             (400, Duration::from_millis(50)),
             (60_000, Duration::from_millis(50)),
             (0, APPEND_LINGER_MIN),
         ] {
-            intake.flush_within(Duration::from_millis(spare));
-            assert_eq!(intake.flush_at(), Some(now + linger), "{spare}");
+            partition.flush_within(Duration::from_millis(spare));
+            assert_eq!(partition.flush_at(), Some(now + linger), "{spare}");
         }
-        intake.build_append(&mut RunBuilder::new(1), far());
-        intake.on_append_result(
+        partition.build_append(&mut RunBuilder::new(1), far());
+        partition.on_append_result(
             Watermark(11),
             Appended::Done {
                 cancelled: 0,
                 missed: 0,
             },
         );
-        intake.record_read(Offset(11), now);
+        partition.record_read(Offset(11), now);
         assert_eq!(
-            intake.flush_at(),
+            partition.flush_at(),
             Some(now + APPEND_LINGER_MAX),
-            "the next batch begins anew"
+            "the next batch has its own linger time"
         );
     }
 
     #[test]
-    fn after_a_rebuild_what_was_due_by_then_and_may_have_been_delivered_is_a_possible_duplicate() {
+    fn a_rebuild_marks_messages_that_were_due_before_it_as_possible_duplicates() {
         let place = |due, offset| Cursor::new(Timestamp::from_millis(due), Offset(offset));
-        let born = |delivered| StoredShard {
+        let created = |delivered| StoredShard {
             identity: SourceIdentity("id".into()),
             watermark: Watermark(3),
             claimed: delivered,
@@ -400,7 +544,7 @@ mod tests {
             ledger: crate::store::Ledger::default(),
         };
         let rebuilt = Rebuild::new(
-            &born(Progress::new(place(5, 2), Watermark(4))),
+            &created(Progress::new(place(5, 2), Watermark(4))),
             Offset(9),
             Timestamp::from_millis(1_000),
         );
@@ -413,85 +557,78 @@ mod tests {
         );
         assert_eq!(
             Rebuild::new(
-                &born(Progress::START),
+                &created(Progress::START),
                 Offset(9),
                 Timestamp::from_millis(1_000)
             ),
             None,
-            "nothing was ever delivered"
+            "no message was ever delivered"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watermark_elsewhere_makes_it_seek_unless_the_append_is_what_moved_it() {
-        let mut intake = reading(10);
+    async fn another_watermark_causes_a_seek_unless_this_append_moved_it() {
+        let mut partition = reading(10);
         assert_eq!(
-            intake.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(20))),
+            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(20))),
             AfterAppend::Continue
         );
         assert_eq!(
-            intake.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(4))),
+            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(4))),
             AfterAppend::Seek(Watermark(4))
         );
         assert_eq!(
-            intake.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(40))),
+            partition.on_append_result(Watermark(20), Appended::WatermarkMismatch(Watermark(40))),
             AfterAppend::Seek(Watermark(40))
         );
         assert_eq!(
-            intake.on_append_result(Watermark(20), Appended::Unknown),
+            partition.on_append_result(Watermark(20), Appended::Unknown),
             AfterAppend::Reopen
         );
     }
 
-    /// So many partitions, of each of which a batch of so many bytes was read.
-    fn read(partitions: i32, bytes: usize, now: Instant) -> BTreeMap<Partition, AssignedPartition> {
+    /// Partitions with one batch each, of the given size.
+    fn partitions_with_batches(
+        count: i32,
+        bytes: usize,
+        now: Instant,
+    ) -> BTreeMap<Partition, AssignedPartition> {
         let (payload, due) = (vec![0; bytes], Timestamp::MAX);
         let read = |index| {
-            let partition = Partition::new("t", index);
-            let mut intake =
-                AssignedPartition::new("prod", ShardId::new("r", partition.clone()), now);
-            intake.start_reading(Watermark(0), 1);
-            intake.record_read(Offset(0), now);
-            let (id, target, dialect, disposition) = (None, None, None, Disposition::Deliver);
+            let id = Partition::new("t", index);
+            let mut partition = AssignedPartition::new("prod", ShardId::new("r", id.clone()), now);
+            partition.start_reading(Watermark(0), 1);
+            partition.record_read(Offset(0), now);
             let body = Body {
-                key: None,
                 payload: Some(&payload),
-                headers: Headers::from_block(&[]),
-                id,
-                target,
-                dialect,
-                disposition,
+                ..Body::default()
             };
-            intake
-                .batch
-                .add(Slice::of(due, due), Cursor::new(due, Offset(0)), &body);
-            (partition, intake)
+            let position = Cursor::new(due, Offset(0));
+            partition.add_message(Slice::of(due, due), position, &body);
+            (id, partition)
         };
-        (0..partitions).map(read).collect()
+        (0..count).map(read).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_empty_batches_keep_does_not_end_the_reading_and_is_bounded() {
+    async fn buffers_of_empty_batches_are_freed_before_reading_stops() {
         let now = Instant::now();
-        let mut intakes = read(40, BATCH_BYTES_MAX / 2, now);
-        assert!(!has_room(&mut intakes), "all of it is to be stored");
+        let mut partitions = partitions_with_batches(40, BATCH_BYTES_MAX / 2, now);
+        assert!(!has_buffer_room(&mut partitions), "all buffers are in use");
         assert!(
-            intakes
+            partitions
                 .values()
-                .all(|intake| intake.flush_at() == Some(now + APPEND_LINGER_MIN)),
-            "soon"
+                .all(|partition| partition.flush_at() == Some(now + APPEND_LINGER_MIN)),
+            "all batches flush at once"
         );
         let far = FarTarget::at(Timestamp::from_millis(0), ThinHours::DEFAULT);
-        intakes
+        partitions
             .values_mut()
-            .for_each(|intake| drop(intake.build_append(&mut RunBuilder::new(1), far)));
-        let held = |intakes: &BTreeMap<_, AssignedPartition>| {
-            intakes
-                .values()
-                .map(|intake| intake.batch.allocated_bytes())
-                .sum::<usize>()
-        };
-        assert!(held(&intakes) > INGRESS_BUFFER_BYTES_MAX);
-        assert!(has_room(&mut intakes) && held(&intakes) < INGRESS_BUFFER_BYTES_MAX);
+            .for_each(|partition| drop(partition.build_append(&mut RunBuilder::new(1), far)));
+        assert!(allocated_bytes(&partitions) > INGRESS_BUFFER_BYTES_MAX);
+        assert!(
+            has_buffer_room(&mut partitions)
+                && allocated_bytes(&partitions) < INGRESS_BUFFER_BYTES_MAX
+        );
     }
 }

@@ -1,17 +1,18 @@
-//! Birth and reopening of shards: from what the broker and the store say of a partition, where reading begins, or why it must not. Pure.
+//! Decides how the reading of an assigned partition starts, from what the broker and the store know of
+//! it. Pure.
 
 use crate::broker::PartitionInfo;
 use crate::model::{CommitMetadata, Progress, ShardId, SourceIdentity, Watermark};
 use crate::store::{NewShard, Opened, StoredShard};
 
-/// What to do with a gained partition.
+/// How the reading of a partition starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StartDecision {
+pub(super) enum StartDecision {
     Read {
         from: Watermark,
         delivered: Progress,
     },
-    /// The records in `from..to` are no longer retained and were never stored.
+    /// The source no longer retains the records in `from..to`, and they were never stored.
     Gap {
         from: Watermark,
         to: Watermark,
@@ -21,95 +22,90 @@ pub(crate) enum StartDecision {
     Stop(String),
 }
 
-/// What is written if the shard is absent: W is the lowest pending offset that was committed for this incarnation of the partition, else
-/// the first retained offset.
-pub(crate) fn new_shard(
+/// The state to write if the store does not have the shard. W is the committed lowest pending offset,
+/// if the commit is for this incarnation of the partition; otherwise the first retained offset.
+pub(super) fn new_shard(
     shard: &ShardId,
-    described: &PartitionInfo,
+    info: &PartitionInfo,
     committed: Option<&CommitMetadata>,
 ) -> NewShard {
-    let is_of_it = |committed: &&CommitMetadata| {
-        committed.identity == described.identity || fault!(UseOldCommitAfterRecreation)
+    let is_usable = |committed: &&CommitMetadata| {
+        let same_source =
+            committed.identity == info.identity || fault!(UseOldCommitAfterRecreation);
+        same_source && committed.lowest_pending <= info.end_offset
     };
-    let same = |committed: &&CommitMetadata| {
-        is_of_it(committed) && committed.lowest_pending <= described.end_offset
-    };
-    let (watermark, delivered) = match committed.filter(same) {
+    let (watermark, delivered) = match committed.filter(is_usable) {
         Some(committed) => (Watermark(committed.lowest_pending.0), committed.delivered),
-        None => (Watermark(described.first_offset.0), Progress::START),
+        None => (Watermark(info.first_offset.0), Progress::START),
     };
     NewShard {
         shard: shard.clone(),
-        identity: stored_identity(described),
+        identity: stored_identity(info),
         watermark,
         delivered,
     }
 }
 
-/// The identity as it is stored; a broker without identities has the same for all.
-fn stored_identity(described: &PartitionInfo) -> SourceIdentity {
-    described
-        .identity
+/// The identity as the store keeps it: `-` for a broker that has no identities.
+fn stored_identity(info: &PartitionInfo) -> SourceIdentity {
+    info.identity
         .clone()
         .unwrap_or_else(|| SourceIdentity("-".into()))
 }
 
-pub(crate) fn decide_start(
+pub(super) fn decide_start(
     shard: &ShardId,
-    described: &PartitionInfo,
+    info: &PartitionInfo,
     opened: &Opened,
 ) -> StartDecision {
     let state = match opened {
         Opened::Created(state) | Opened::Existing(state) => state,
         Opened::Incompatible(found) => {
             return StartDecision::Stop(format!(
-                "what the store keeps of {shard} is not usable: {found}"
+                "the stored state of shard {shard} is not usable: {found}"
             ));
         }
     };
     if let Some(reason) =
-        recreated_reason(shard, described, state).filter(|_| !fault!(IgnoreSourceRecreation))
+        recreated_reason(shard, info, state).filter(|_| !fault!(IgnoreSourceRecreation))
     {
         return StartDecision::Stop(reason);
     }
-    let (from, first) = (state.watermark, Watermark(described.first_offset.0));
+    let from = state.watermark;
+    let first = Watermark(info.first_offset.0);
+    let delivered = state.delivered;
     if from < first {
-        return StartDecision::Gap {
+        StartDecision::Gap {
             from,
             to: first,
-            delivered: state.delivered,
-        };
-    }
-    StartDecision::Read {
-        from,
-        delivered: state.delivered,
+            delivered,
+        }
+    } else {
+        StartDecision::Read { from, delivered }
     }
 }
 
-fn recreated_reason(
-    shard: &ShardId,
-    described: &PartitionInfo,
-    state: &StoredShard,
-) -> Option<String> {
+/// Why the stored state cannot belong to the partition that the broker has now.
+fn recreated_reason(shard: &ShardId, info: &PartitionInfo, state: &StoredShard) -> Option<String> {
     let (topic, route) = (&shard.partition.topic, &shard.route);
-    // The topic's id is the same for each of its partitions, and so is what is said.
-    let what = if state.identity != stored_identity(described) {
+    // All partitions of a topic have the same id, so all of them give the same reason.
+    let found = if state.identity != stored_identity(info) {
         format!(
-            "topic {topic} of route {route} was recreated (its id is {}, what is stored belongs to {})",
-            stored_identity(described),
+            "topic {topic} of route {route} was recreated (its id is {}, the stored state belongs to {})",
+            stored_identity(info),
             state.identity
         )
-    } else if state.watermark.0 > described.end_offset.0 {
-        let (end, watermark) = (described.end_offset, state.watermark);
+    } else if state.watermark.0 > info.end_offset.0 {
         format!(
-            "partition of {shard} ends at offset {end}, but was read up to {watermark}: it was truncated or recreated"
+            "partition of {shard} ends at offset {}, but was read up to {}: it was truncated or recreated",
+            info.end_offset, state.watermark
         )
     } else {
         return None;
     };
     Some(format!(
-        "the source {what}. Messages of the old one that wait are still delivered; nothing new is read until you \
-         stop the route's processes, run: postdate reset --config FILE --route {route} --topic {topic}, and start them again"
+        "the source {found}. Waiting messages of the old topic are still delivered. To read the new one, stop \
+         the route's processes, run: postdate reset --config FILE --route {route} --topic {topic}, and start them again"
     ))
 }
 
@@ -122,7 +118,7 @@ mod tests {
         ShardId::new("orders", Partition::new("orders.delayed", 3))
     }
 
-    fn described(identity: &str, first: u64, end: u64) -> PartitionInfo {
+    fn info(identity: &str, first: u64, end: u64) -> PartitionInfo {
         PartitionInfo {
             identity: Some(SourceIdentity(identity.into())),
             first_offset: Offset(first),
@@ -130,19 +126,19 @@ mod tests {
         }
     }
 
-    fn done() -> Progress {
+    fn delivered() -> Progress {
         Progress::new(
             Cursor::new(Timestamp::from_millis(5), Offset(6)),
             Watermark(9),
         )
     }
 
-    fn state(identity: &str, watermark: u64) -> Opened {
+    fn existing(identity: &str, watermark: u64) -> Opened {
         Opened::Existing(StoredShard {
             identity: SourceIdentity(identity.into()),
             watermark: Watermark(watermark),
-            claimed: done(),
-            delivered: done(),
+            claimed: delivered(),
+            delivered: delivered(),
             lowest_pending: Offset(0),
             pending: 0,
             stored_bytes: 0,
@@ -153,65 +149,65 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_store_is_read_again_from_the_lowest_pending_offset() {
+    fn a_lost_shard_is_created_at_the_committed_lowest_pending_offset() {
         let committed = CommitMetadata {
             lowest_pending: Offset(7),
-            delivered: done(),
+            delivered: delivered(),
             identity: Some(SourceIdentity("a".into())),
         };
-        let birth = new_shard(&shard(), &described("a", 2, 90), Some(&committed));
-        assert_eq!((birth.watermark, birth.delivered), (Watermark(7), done()));
+        let new = new_shard(&shard(), &info("a", 2, 90), Some(&committed));
+        assert_eq!((new.watermark, new.delivered), (Watermark(7), delivered()));
     }
 
     #[test]
-    fn what_was_committed_for_another_incarnation_does_not_count() {
+    fn a_commit_for_another_incarnation_is_ignored() {
         for (identity, low) in [("b", 7), ("a", 91)] {
             let committed = CommitMetadata {
                 lowest_pending: Offset(low),
-                delivered: done(),
+                delivered: delivered(),
                 identity: Some(SourceIdentity(identity.into())),
             };
-            let birth = new_shard(&shard(), &described("a", 2, 90), Some(&committed));
+            let new = new_shard(&shard(), &info("a", 2, 90), Some(&committed));
             assert_eq!(
-                (birth.watermark, birth.delivered),
+                (new.watermark, new.delivered),
                 (Watermark(2), Progress::START)
             );
         }
     }
 
     #[test]
-    fn reading_goes_on_at_the_watermark() {
-        let verdict = decide_start(&shard(), &described("a", 2, 90), &state("a", 90));
+    fn reading_starts_at_the_watermark() {
+        let decision = decide_start(&shard(), &info("a", 2, 90), &existing("a", 90));
         assert_eq!(
-            verdict,
+            decision,
             StartDecision::Read {
                 from: Watermark(90),
-                delivered: done()
+                delivered: delivered()
             }
         );
     }
 
     #[test]
-    fn records_that_are_gone_and_were_never_stored_are_a_gap() {
-        let verdict = decide_start(&shard(), &described("a", 20, 90), &state("a", 15));
+    fn records_that_expired_before_they_were_stored_are_a_gap() {
+        let decision = decide_start(&shard(), &info("a", 20, 90), &existing("a", 15));
         assert_eq!(
-            verdict,
+            decision,
             StartDecision::Gap {
                 from: Watermark(15),
                 to: Watermark(20),
-                delivered: done()
+                delivered: delivered()
             }
         );
     }
 
     #[test]
-    fn a_recreated_topic_stops_its_shard_and_says_how_to_reset_it() {
-        for (described, opened) in [
-            (described("b", 0, 90), state("a", 5)),
-            (described("a", 0, 4), state("a", 5)),
+    fn a_recreated_topic_stops_its_shard_and_names_the_reset_command() {
+        for (info, opened) in [
+            (info("b", 0, 90), existing("a", 5)),
+            (info("a", 0, 4), existing("a", 5)),
         ] {
-            let StartDecision::Stop(reason) = decide_start(&shard(), &described, &opened) else {
-                panic!("it reads on")
+            let StartDecision::Stop(reason) = decide_start(&shard(), &info, &opened) else {
+                panic!("expected a stop")
             };
             assert!(
                 reason
@@ -222,23 +218,23 @@ mod tests {
     }
 
     #[test]
-    fn a_recreated_topic_is_told_in_the_same_words_by_all_its_partitions() {
+    fn all_partitions_of_a_recreated_topic_give_the_same_reason() {
         let reason = |index| {
             let shard = ShardId::new("orders", Partition::new("orders.delayed", index));
             decide_start(
                 &shard,
-                &described("b", index as u64, 90),
-                &state("a", 5 + index as u64),
+                &info("b", index as u64, 90),
+                &existing("a", 5 + index as u64),
             )
         };
         assert_eq!(reason(0), reason(3));
     }
 
     #[test]
-    fn a_foreign_shard_stops_with_what_was_found() {
+    fn an_incompatible_shard_stops_and_names_what_was_found() {
         let opened = Opened::Incompatible("layout version 9".into());
         assert!(
-            matches!(decide_start(&shard(), &described("a", 0, 4), &opened), StartDecision::Stop(reason) if reason.contains("layout version 9"))
+            matches!(decide_start(&shard(), &info("a", 0, 4), &opened), StartDecision::Stop(reason) if reason.contains("layout version 9"))
         );
     }
 }

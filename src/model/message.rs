@@ -30,7 +30,7 @@ pub(crate) struct Message<'a> {
 
 /// All of a message but its place. Key and headers are the record's own, control headers included: what of them the target does not get is
 /// decided at delivery, so that a dead letter still shows them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Body<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) payload: Option<&'a [u8]>,
@@ -45,9 +45,10 @@ pub(crate) struct Body<'a> {
 }
 
 /// What is to happen with a message at its due time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disposition<'a> {
     /// Delivered to its target.
+    #[default]
     Deliver,
     /// Delivered at once, for it carried no delay. `timestamp` is the record's own: it stands for the due time in `postdate-due`.
     Relay { timestamp: Timestamp },

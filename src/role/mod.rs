@@ -235,7 +235,7 @@ fn start_ingress(
     route: &str,
     (hints, writer): (Vec<mpsc::Sender<Hint>>, u64),
 ) -> Result<()> {
-    let ((jobs, settled), (jobs_in, settled_out)) = ingress::appender_channels();
+    let (appender, inbox) = ingress::appender_channels();
     let (here, name, starting) = (
         plan.clone(),
         route.to_owned(),
@@ -252,8 +252,7 @@ fn start_ingress(
             health: ingress::HealthParts::new(&here.health, &name),
             metric: metric::RouteMetrics::new(&name),
             tracer: here.tracer.clone(),
-            append_jobs: jobs,
-            append_results: settled,
+            appender,
             timers_done: here.timers_done.clone(),
         };
         mark_started(starting);
@@ -274,8 +273,7 @@ fn start_ingress(
         mark_started(starting);
         let writer = Appender {
             store,
-            jobs: jobs_in,
-            results: settled_out,
+            inbox,
             hints,
             health,
         };

@@ -167,7 +167,7 @@ impl Process {
             self.stop.clone(),
             CancellationToken::new(),
         );
-        let ((jobs, settled), (jobs_in, settled_out)) = ingress::appender_channels();
+        let (appender, inbox) = ingress::appender_channels();
         let store: Rc<dyn Store> = Rc::new(SlowStore::new(world, &self.control, random.random()));
         let ports = ingress::Ports {
             source: source(world, &self.control),
@@ -176,8 +176,7 @@ impl Process {
             health: ingress::HealthParts::new(&health, ROUTE),
             metric: metric::RouteMetrics::new(ROUTE),
             tracer: Tracer::default(),
-            append_jobs: jobs,
-            append_results: settled,
+            appender,
             timers_done: timers_done.clone(),
         };
         let shape = if world.has_real_levels() {
@@ -199,8 +198,7 @@ impl Process {
         );
         let writer = Appender {
             store: store.clone(),
-            jobs: jobs_in,
-            results: settled_out,
+            inbox,
             hints: vec![hint],
             health: health.register("writer"),
         };
