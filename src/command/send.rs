@@ -4,14 +4,12 @@
 use super::page::{Page, Side, Table, Tone, moment, print, relative};
 use super::pending::{Source, json};
 use super::{Outcome, Refused, run, subject};
-use crate::broker::kafka::KafkaTarget;
-use crate::broker::nats::NatsTarget;
 use crate::broker::{
     DeliveryFailure, DeliveryReport, FailureKind, OutgoingRecord, SendResult, Target,
 };
 use crate::cli;
 use crate::clock::{Clock, WallClock};
-use crate::config::{self, BrokerKind, Config};
+use crate::config::{self, Config};
 use crate::health::{Health, HealthPart};
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_PAYLOAD_BYTES_MAX, COMMAND_REPORT_TIMEOUT};
 use crate::model::header::push_header;
@@ -20,7 +18,7 @@ use crate::model::{
     Headers, Offset, OriginFormat, ParsedRecord, Partition, Reason, Record, RoutingRules, ShardId,
     TemplateInput, Timestamp, Warning, parse_record,
 };
-use crate::role::{cluster, nats_cluster, routing_rules};
+use crate::role::{TargetOptions, TargetPurpose, adapter, routing_rules};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -342,28 +340,17 @@ async fn deliver(
 }
 
 fn target(config: &Config, source: &config::Source, part: HealthPart) -> Result<Box<dyn Target>> {
-    if source.kind == BrokerKind::Nats {
-        // Two sent by one command in one millisecond are two: it sends one.
-        let name = format!(
+    let options = TargetOptions {
+        purpose: TargetPurpose::Command,
+        in_flight_max: 1,
+        // A process sends one record, so its id and the time make the name unique.
+        sender: format!(
             "send/{}/{}",
             std::process::id(),
             WallClock.now().as_millis()
-        );
-        return Ok(Box::new(NatsTarget::new(
-            &nats_cluster(config, &source.cluster),
-            1,
-            name,
-            part,
-        )?));
-    }
-    let mut cluster = cluster(config, &source.cluster);
-    // Somebody waits before the screen; the service, for which such a property is, goes on trying for minutes.
-    cluster.properties.remove("delivery.timeout.ms");
-    cluster.properties.insert(
-        "message.timeout.ms".to_owned(),
-        COMMAND_DELIVERY_TIMEOUT.as_millis().to_string(),
-    );
-    Ok(Box::new(KafkaTarget::new(&cluster, 1, part)?))
+        ),
+    };
+    adapter(source.kind).target(config, &source.cluster, options, part)
 }
 
 /// A client that reports nothing, since nobody is there, is not waited for.

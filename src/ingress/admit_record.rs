@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Returns what is stored for a record: reason, detail, length of the key, and whether it has the payload.
+    /// Reason, detail, key length, and presence of the payload of the stored message.
     fn stored(
         key: &[u8],
         payload: &[u8],
@@ -150,10 +150,11 @@ mod tests {
             &record,
             now,
         );
-        let (runs, _) = partition.batch.build_runs(
-            &mut RunBuilder::new(1),
-            FarTarget::at(now, ThinHours::DEFAULT),
-        );
+        let far = FarTarget::at(now, ThinHours::DEFAULT);
+        let runs = partition
+            .build_append(&mut RunBuilder::new(1), far)
+            .append
+            .runs;
         let run = runs.first()?;
         let run = RunDecoder::new()
             .decode(run.name.clone(), run.slice, &run.bytes)

@@ -13,7 +13,7 @@ pub(crate) struct AppendBatch {
     changes: Vec<IdChange>,
 }
 
-/// One message: its position, and where its body lies in `bodies`.
+/// One message: its position, and the range of its body in `bodies`.
 struct Entry {
     slice: Slice,
     position: Cursor,

@@ -25,7 +25,7 @@ mod read_loop;
 mod shard_init;
 mod store_check;
 
-pub(crate) use appender::{Appender, AppenderHandle, appender_channels};
+pub(crate) use appender::{Appender, AppenderHandle, AppenderInbox, appender_channels};
 pub(crate) use read_loop::Ingress;
 
 use crate::broker::{self, Source};
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     pub(crate) deployment: Arc<str>,
     pub(crate) route: Arc<str>,
     pub(crate) rules: RoutingRules,
-    /// Whether a partition stops when the source dropped records that were never stored.
+    /// Stop a partition when the source dropped records that were never stored. Otherwise skip the gap.
     pub(crate) stops_at_gap: bool,
     pub(crate) thin: ThinHours,
 }

@@ -35,11 +35,11 @@ pub(super) struct AssignedPartition {
     /// All offsets below it were read, or do not exist.
     read_to: Watermark,
     appends_in_flight: usize,
-    /// How long the batch may wait for more records.
+    /// Time that the batch may wait for more records.
     linger: Duration,
     /// When the first record of the batch was read.
     batch_started_at: Option<Instant>,
-    /// The delivered pair when the reading began. A rebuild skips what it covers.
+    /// The delivered pair when the reading began. A rebuild skips the messages that it covers.
     delivered: Progress,
     rebuild: Option<Rebuild>,
     identity: Option<SourceIdentity>,
@@ -94,7 +94,7 @@ pub(super) enum Phase {
     },
 }
 
-/// What the ingress must do after an append result.
+/// The action that follows an append result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterAppend {
     Continue,
@@ -104,7 +104,7 @@ pub(super) enum AfterAppend {
     Reopen,
 }
 
-/// What the ingress must do after a store check.
+/// The action that follows a store check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AfterCheck {
     Nothing,
@@ -203,7 +203,7 @@ impl AssignedPartition {
         self.phase == Phase::Reading
     }
 
-    /// Whether the current reading has this epoch.
+    /// Returns `true` if the current reading has this epoch.
     pub(super) fn is_reading_epoch(&self, epoch: u64) -> bool {
         self.is_reading() && self.epoch == epoch
     }
@@ -223,7 +223,7 @@ impl AssignedPartition {
         tracer.link_message(&mut self.trace_links, headers, now);
     }
 
-    /// Whether a rebuild must skip the message, because it is delivered.
+    /// Returns `true` if the message is delivered. A rebuild then skips it.
     pub(super) fn is_delivered(&self, position: Cursor) -> bool {
         self.delivered.covers(position)
     }
@@ -266,17 +266,17 @@ impl AssignedPartition {
         }
     }
 
-    /// Whether all records that were read are stored.
+    /// Returns `true` if all records that were read are stored.
     fn is_fully_stored(&self) -> bool {
         self.appends_in_flight == 0 && self.read_to == self.append_from
     }
 
-    /// Whether the partition is read and has records that no append covers yet.
+    /// Returns `true` while the partition is read and has records that no append covers yet.
     pub(super) fn has_unsent(&self) -> bool {
         self.is_reading() && self.batch_started_at.is_some()
     }
 
-    /// Whether an append result is outstanding.
+    /// Returns `true` while an append result is outstanding.
     pub(super) fn awaits_appender(&self) -> bool {
         self.is_reading() && self.appends_in_flight > 0
     }
@@ -409,8 +409,8 @@ fn commit_text(commit: &OffsetCommit) -> String {
     format!("{} {}", commit.offset, commit.metadata)
 }
 
-/// Whether the batches leave room to read more. If they do not, frees the buffers of empty batches.
-/// If that is not enough, makes all other batches flush at once.
+/// Returns `true` if there is buffer memory to read more. If there is not, frees the buffers of empty
+/// batches. If that is not enough, makes all other batches flush at once and returns `false`.
 pub(super) fn has_buffer_room(partitions: &mut BTreeMap<Partition, AssignedPartition>) -> bool {
     if allocated_bytes(partitions) < INGRESS_BUFFER_BYTES_MAX {
         return true;

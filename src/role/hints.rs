@@ -1,57 +1,84 @@
-//! Hints to and from other processes of the deployment. A loop that only makes others look sooner: it holds up nobody, and its failures are
-//! told once.
+//! Sends hints to the other processes of the deployment and receives theirs. A hint only makes a timer poll
+//! earlier, so this loop blocks nothing and logs each failure once.
 
+use super::wiring::Wiring;
 use crate::clock::{Clock, WallClock};
 use crate::limit::{HINT_QUEUE_MAX, HINTS_RETRY_DELAY, URGENT_HINT_WITHIN};
 use crate::model::Hint;
 use crate::store::{Error, Notifier};
-use crate::task::StopToken;
+use crate::task::{StopToken, TaskGroup};
+use anyhow::Result;
 use tokio::sync::mpsc;
 
-/// Tells others what this process appended, if `told` brings something, and hands on to `heard` what they tell. Ends when `stop` is
-/// cancelled.
-pub(super) async fn serve(
+/// Starts the thread, if other processes share the store. Returns where an ingress sends its hints.
+/// `process` is a random number that no other process has.
+pub(super) fn start(
+    group: &mut TaskGroup,
+    wiring: &Wiring,
+    timer: &mpsc::Sender<Hint>,
+    process: u64,
+) -> Result<Option<mpsc::Sender<Hint>>> {
+    let Some(notifier) = wiring.store.notifier(process)? else {
+        return Ok(None);
+    };
+    let (hints, hints_in) = mpsc::channel(HINT_QUEUE_MAX);
+    let timer = wiring.config.roles.timer.then(|| timer.clone());
+    group.spawn_thread("hints", move |stop| async move {
+        serve(notifier, hints_in, timer, stop).await;
+        anyhow::Ok(())
+    })?;
+    Ok(Some(hints))
+}
+
+/// Publishes hints from `own`, and passes hints of other processes to `timer`, until `stop` is cancelled.
+async fn serve(
     notifier: Box<dyn Notifier + Send>,
-    told: mpsc::Receiver<Hint>,
-    heard: Option<mpsc::Sender<Hint>>,
+    own: mpsc::Receiver<Hint>,
+    timer: Option<mpsc::Sender<Hint>>,
     stop: StopToken,
 ) {
-    // What is dropped here is a hint.
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        () = async { tokio::join!(publish(&*notifier, told), receive(&*notifier, heard)); } => {}
+        () = async { tokio::join!(publish(&*notifier, own), receive(&*notifier, timer)); } => {}
     }
 }
 
-async fn publish(notifier: &dyn Notifier, mut told: mpsc::Receiver<Hint>) {
-    let (mut urgent, mut complaint) = (Vec::new(), FailureLog::default());
-    while told.recv_many(&mut urgent, HINT_QUEUE_MAX).await > 0 {
+async fn publish(notifier: &dyn Notifier, mut own: mpsc::Receiver<Hint>) {
+    let mut urgent = Vec::new();
+    let mut failures = FailureLog::default();
+    while own.recv_many(&mut urgent, HINT_QUEUE_MAX).await > 0 {
         let soon = WallClock.now().plus(URGENT_HINT_WITHIN);
         urgent.retain(|hint| hint.least_due < soon);
         if let Err(error) = notifier.publish(&urgent).await {
-            complaint.warn_once(&error, "timers of other processes are not told of what is due soon, and may find it 250 ms late");
+            failures.warn_once(
+                &error,
+                "cannot send hints to other processes: their messages may be up to 250 ms late",
+            );
             tokio::time::sleep(HINTS_RETRY_DELAY).await;
         }
         urgent.clear();
     }
 }
 
-async fn receive(notifier: &dyn Notifier, heard: Option<mpsc::Sender<Hint>>) {
-    let Some(heard) = heard else { return };
-    let mut complaint = FailureLog::default();
+async fn receive(notifier: &dyn Notifier, timer: Option<mpsc::Sender<Hint>>) {
+    let Some(timer) = timer else { return };
+    let mut failures = FailureLog::default();
     loop {
         let outcome = notifier
-            .listen(&mut |hint| drop(heard.try_send(hint)))
+            .listen(&mut |hint| drop(timer.try_send(hint)))
             .await;
         if let Err(error) = outcome {
-            complaint.warn_once(&error, "what is due soon and is appended by other processes is not heard of, and may be found 250 ms late");
+            failures.warn_once(
+                &error,
+                "cannot receive hints from other processes: messages may be up to 250 ms late",
+            );
             tokio::time::sleep(HINTS_RETRY_DELAY).await;
         }
     }
 }
 
-/// What was told last. A store that is away is told by those who need it.
+/// The reason that was logged last. A store that does not answer is reported by the loops that need it.
 #[derive(Default)]
 struct FailureLog(String);
 

@@ -1,4 +1,4 @@
-//! Where a process keeps what waits.
+//! Builds the configured store.
 
 use crate::clock::WallClock;
 use crate::config::{self, Config};
@@ -11,16 +11,16 @@ use anyhow::{Context, Result};
 use std::rc::Rc;
 use url::Url;
 
-/// Where the loops of this process get their stores from.
+/// Makes store connections for the threads of this process.
 pub(crate) enum StoreFactory {
-    /// A connection each.
+    /// Each thread has a connection of its own.
     Redis(redis::Options),
-    /// One for all.
+    /// All threads share one open store.
     Embedded(Embedded),
 }
 
 impl StoreFactory {
-    /// Opens an embedded store, which is this process' alone from then on.
+    /// Opens an embedded store, and locks it for this process. Makes no connection to Redis.
     pub(crate) fn open(config: &Config) -> Result<Self> {
         Ok(match &config.store {
             config::Store::Redis(redis) => Self::Redis(redis_options(config, redis)),
@@ -60,7 +60,7 @@ impl StoreFactory {
     }
 }
 
-/// Where the Redis is, and who this deployment is to it.
+/// Address and login of the configured Redis.
 pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Options {
     redis::Options {
         url: redis.url.expose().to_owned(),
@@ -73,7 +73,7 @@ pub(crate) fn redis_options(config: &Config, redis: &config::Redis) -> redis::Op
     }
 }
 
-/// What a survey is to know of the configuration. Holds no secret.
+/// The parts of the configuration that queries need. Holds no secret.
 pub(crate) fn survey_scope(config: &Config) -> QueryContext {
     let store = match &config.store {
         config::Store::Redis(redis) => format!("redis {}", address(redis.url.expose())),

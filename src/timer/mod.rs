@@ -48,7 +48,6 @@ pub(crate) use lease::{LeaseEvent, LeaseKeeper, ReleaseResult, RouteCatalog, Shu
 pub(crate) use load::Loader;
 pub(crate) use outcry::DeliveryAlerts;
 pub(crate) use outlet::{ClusterProducers, Producers};
-pub(crate) use queue::Lane;
 pub(crate) use retrier::RetryPolicy;
 
 /// What a timer is told.

@@ -1,0 +1,73 @@
+//! Starts the admin server, and the thread that answers its queries.
+
+use super::survey_scope;
+use super::wiring::Wiring;
+use crate::admin::{self, Auth, Endpoint, Tls};
+use crate::clock::{Clock, WallClock};
+use crate::config::{self, Secret};
+use crate::metric;
+use crate::task::TaskGroup;
+use crate::telemetry::Telemetry;
+use anyhow::Result;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+pub(super) fn start(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+    listener: TcpListener,
+    telemetry: &Telemetry,
+) -> Result<()> {
+    let (queries, queries_in) = admin::queries::channel();
+    let tls = tls(&wiring.config.admin)?;
+    let auth = auth(&wiring.config.admin);
+    let health = wiring.health.clone();
+    let render_metrics = render_metrics(wiring, telemetry);
+    group.spawn_thread("admin", move |stop| async move {
+        let endpoint = Endpoint {
+            auth,
+            tls,
+            health,
+            render_metrics,
+            queries,
+        };
+        admin::serve(listener, endpoint, stop).await
+    })?;
+    let wiring = wiring.clone();
+    group.spawn_thread("queries", move |stop| async move {
+        let context = survey_scope(&wiring.config);
+        let connect = async || wiring.store.survey().await;
+        admin::queries::serve(queries_in, context, WallClock, connect, stop.clone()).await;
+        // The admin thread may end first and close the channel. A thread must not end before the stop.
+        stop.cancelled().await;
+        anyhow::Ok(())
+    })?;
+    Ok(())
+}
+
+fn auth(admin: &config::Admin) -> Auth {
+    let client_ca = admin.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
+    Auth::new(
+        admin.token.as_ref().map(Secret::expose),
+        client_ca.is_some(),
+    )
+}
+
+fn tls(admin: &config::Admin) -> Result<Option<Tls>> {
+    let Some(tls) = &admin.tls else {
+        return Ok(None);
+    };
+    let tls = Tls::new(&tls.certificate, &tls.key, tls.client_ca.as_deref())?;
+    Ok(Some(tls))
+}
+
+/// Renders all metrics, and updates those of the process before.
+fn render_metrics(wiring: &Wiring, telemetry: &Telemetry) -> admin::RenderMetrics {
+    let process = metric::ProcessMetrics::new(WallClock.now());
+    let health = wiring.health.clone();
+    let telemetry = telemetry.clone();
+    Arc::new(move || {
+        process.set(health.not_ready().is_empty(), !health.degraded().is_empty());
+        telemetry.render()
+    })
+}

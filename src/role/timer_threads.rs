@@ -1,0 +1,263 @@
+//! Starts the three threads of the timer: leases and dispatcher, loader, compactor.
+
+use super::brokers::{TargetOptions, TargetPurpose, adapter, kind_of_cluster};
+use super::wiring::{StoreThread, Wiring, catalog, consumer_group, marker_group, routing_rules};
+use crate::broker::{Target, TransactionalProducers};
+use crate::clock::WallClock;
+use crate::config::{self, Config};
+use crate::limit::{
+    COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX, LEASE_EVENT_QUEUE_MAX, LOADER_QUEUE_MAX,
+    LOADER_REPLIES_MAX, TIMER_IN_FLIGHT_MAX,
+};
+use crate::metric;
+use crate::model::Hint;
+use crate::store::Store;
+use crate::task::{self, TaskGroup};
+use crate::timer::{
+    self, ClusterProducers, CompactionPolicy, Compactor, DeliveryAlerts, Dispatcher, LeaseEvent,
+    LeaseKeeper, Loader, Producers, ReleaseResult, RetryPolicy, RouteCatalog, RouteOptions,
+};
+use anyhow::{Context, Result};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// `hints` is the queue of hints; the timer keeps a sender, so that it stays open without an ingress.
+pub(super) fn start(
+    group: &mut TaskGroup,
+    wiring: &Arc<Wiring>,
+    hints: (mpsc::Sender<Hint>, mpsc::Receiver<Hint>),
+    seed: u64,
+) -> Result<()> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let run_writer: u64 = random.random();
+    let worker: u64 = random.random();
+    let (hint_sender, hints) = hints;
+    let (requests, requests_in) = mpsc::channel(LOADER_QUEUE_MAX);
+    let (replies_out, replies) = mpsc::channel(LOADER_REPLIES_MAX);
+    let (compaction_jobs, jobs_in) = mpsc::channel(COMPACT_REQUEST_QUEUE_MAX);
+    let (results_out, compaction_results) = mpsc::channel(COMPACT_RESULT_QUEUE_MAX);
+    let timers_done = wiring.timers_done.clone().drop_guard();
+    wiring.spawn_with_store(group, "timer", async move |thread: StoreThread| {
+        let _timers_done = timers_done;
+        let _hint_sender = hint_sender;
+        let wiring = &thread.wiring;
+        let (lease_events_out, lease_events) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let (releases_out, releases) = mpsc::channel(LEASE_EVENT_QUEUE_MAX);
+        let leases = lease_keeper(
+            wiring,
+            thread.store.clone(),
+            seed,
+            lease_events_out,
+            releases,
+        )?;
+        let ports = timer::Ports {
+            store: thread.store,
+            clock: Rc::new(WallClock),
+            claims_health: Rc::new(wiring.ready_part("claims")),
+            clock_health: wiring.ready_part("clock ahead"),
+            metric: metric::TimerMetrics::new(),
+            producers: producers(wiring, worker)?,
+            lease_events,
+            release_results: releases_out,
+            requests,
+            replies,
+            hints,
+            compaction_jobs,
+            compaction_results,
+        };
+        let dispatcher = Dispatcher::new(options(wiring), ports);
+        thread.startup.finish();
+        let signals = timer::ShutdownSignals::new(
+            thread.stop,
+            wiring.give_up.clone(),
+            wiring.timers_done.clone(),
+        );
+        Ok(timer::serve(leases, dispatcher, signals).await?)
+    })?;
+    wiring.spawn_with_store(group, "loader", async move |thread: StoreThread| {
+        let wiring = &thread.wiring;
+        let loader = Loader {
+            store: thread.store,
+            requests: requests_in,
+            replies: replies_out,
+            health: wiring.ready_part("loader"),
+        };
+        thread.startup.finish();
+        // Not `stop`: a stopping timer still loads for its handovers, and closes the channel at its end.
+        Ok(loader.serve(wiring.give_up.clone()).await?)
+    })?;
+    wiring.spawn_with_store(group, "compactor", async move |thread: StoreThread| {
+        task::lower_thread_priority();
+        let compactor = Compactor {
+            store: thread.store,
+            tasks: jobs_in,
+            replies: results_out,
+            policy: CompactionPolicy::DEFAULT,
+            writer: run_writer,
+        };
+        thread.startup.finish();
+        Ok(compactor.serve(thread.stop).await?)
+    })
+}
+
+fn lease_keeper(
+    wiring: &Wiring,
+    store: Rc<dyn Store>,
+    seed: u64,
+    events: mpsc::Sender<LeaseEvent>,
+    release_results: mpsc::Receiver<ReleaseResult>,
+) -> Result<LeaseKeeper> {
+    let mut routes = Vec::new();
+    for (name, route) in &wiring.config.routes {
+        let client = wiring
+            .health
+            .register(format!("route {name} catalog client"));
+        routes.push(RouteCatalog {
+            route: name.as_str().into(),
+            topics: route.source.topics.clone(),
+            group: consumer_group(&wiring.config, name),
+            catalog: catalog(&wiring.config, name, client)?,
+            health: wiring.health.register(format!("route {name} catalog")),
+        });
+    }
+    Ok(LeaseKeeper {
+        routes,
+        store,
+        clock: Rc::new(WallClock),
+        lease_health: wiring.health.register("leases"),
+        clock_health: wiring.ready_part("clock"),
+        lease_length: wiring.config.timer.lease,
+        skew_max: wiring.config.timer.max_clock_skew,
+        random: StdRng::seed_from_u64(seed),
+        metric: metric::TimerMetrics::new(),
+        events,
+        release_results,
+    })
+}
+
+fn options(wiring: &Wiring) -> timer::Options {
+    let routes = wiring.config.routes.iter().map(|(name, route)| {
+        let options = route_options(wiring, name, route);
+        (Arc::from(name.as_str()), options)
+    });
+    timer::Options {
+        deployment: wiring.config.deployment.clone(),
+        routes: routes.collect(),
+        memory: usize::try_from(wiring.config.timer.memory).unwrap_or(usize::MAX),
+        skew_max: wiring.config.timer.max_clock_skew,
+    }
+}
+
+fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOptions {
+    let is_exactly_once = route.delivery == config::Delivery::ExactlyOnce;
+    let dead_letters_overdue = route.overdue == config::Overdue::DeadLetter;
+    RouteOptions {
+        rules: routing_rules(&wiring.config, name),
+        dead_letter: route.dead_letter.name.clone(),
+        retry: RetryPolicy {
+            max_attempts: route.retry.max_attempts,
+            backoff: route.retry.backoff,
+            backoff_max: route.retry.backoff_max,
+        },
+        overdue_after: route.overdue_after.filter(|_| dead_letters_overdue),
+        catch_up_rate: route.catch_up_rate,
+        source_cluster: route.source.cluster.clone(),
+        target_cluster: route.target_cluster().to_owned(),
+        dead_letter_cluster: route.dead_letter.cluster.clone(),
+        marker_group: is_exactly_once.then(|| marker_group(&wiring.config, name)),
+        known_topics: known_topics(route).into_iter().collect(),
+        metric: metric::RouteMetrics::new(name),
+        tracer: wiring.tracer.clone(),
+        alerts: DeliveryAlerts::new(wiring.health.register(format!("route {name} deliveries"))),
+    }
+}
+
+/// The topics to which the route can send, as far as the configuration names them: default target, dead
+/// letters, and the allow-list without patterns.
+fn known_topics(route: &config::Route) -> BTreeSet<String> {
+    let allowed = route.allow.iter().flatten();
+    let allowed = allowed.filter(|entry| !entry.contains('*'));
+    let default_target = route.target.iter().map(|target| &target.name);
+    default_target
+        .chain([&route.dead_letter.name])
+        .chain(allowed)
+        .cloned()
+        .collect()
+}
+
+/// Producers for every cluster to which messages go: targets, dead letters and, for retries, sources.
+/// Exactly-once routes send with transactional producers only. `worker` is a number that no other process has.
+fn producers(wiring: &Wiring, worker: u64) -> Result<Producers> {
+    let mut clusters = BTreeSet::new();
+    let mut exactly_once = BTreeMap::new();
+    for (name, route) in &wiring.config.routes {
+        if route.delivery == config::Delivery::ExactlyOnce {
+            exactly_once
+                .entry(route.source.cluster.as_str())
+                .or_insert_with(|| marker_group(&wiring.config, name));
+            continue;
+        }
+        clusters.insert(route.source.cluster.as_str());
+        clusters.insert(route.target_cluster());
+        clusters.insert(route.dead_letter.cluster.as_str());
+    }
+    let mut targets = BTreeMap::new();
+    for cluster in clusters {
+        let producers = ClusterProducers {
+            fast: target(wiring, cluster, TargetPurpose::Fast, worker)?,
+            bulk: target(wiring, cluster, TargetPurpose::Bulk, worker)?,
+        };
+        targets.insert(cluster.to_owned(), producers);
+    }
+    let mut transactional = BTreeMap::new();
+    for (cluster, marker_group) in exactly_once {
+        let producers = transactional_producers(wiring, cluster, &marker_group)?;
+        transactional.insert(cluster.to_owned(), producers);
+    }
+    Ok(Producers::new(targets, transactional))
+}
+
+fn target(
+    wiring: &Wiring,
+    cluster: &str,
+    purpose: TargetPurpose,
+    worker: u64,
+) -> Result<Box<dyn Target>> {
+    let client = match purpose {
+        TargetPurpose::Bulk => "bulk target client",
+        TargetPurpose::Fast | TargetPurpose::Command => "target client",
+    };
+    let qualified = qualified_name(&wiring.config, cluster);
+    let health = wiring.health.register(format!("{client} of {qualified}"));
+    let options = TargetOptions {
+        purpose,
+        in_flight_max: TIMER_IN_FLIGHT_MAX,
+        sender: format!("{worker:016x}/{client}"),
+    };
+    adapter(kind_of_cluster(&wiring.config, cluster))
+        .target(&wiring.config, cluster, options, health)
+        .context(qualified)
+}
+
+fn transactional_producers(
+    wiring: &Wiring,
+    cluster: &str,
+    marker_group: &str,
+) -> Result<Box<dyn TransactionalProducers>> {
+    let qualified = qualified_name(&wiring.config, cluster);
+    let health = wiring
+        .health
+        .register(format!("transactions client of {qualified}"));
+    adapter(kind_of_cluster(&wiring.config, cluster))
+        .transactional_producers(&wiring.config, cluster, marker_group, health)
+        .context(qualified)
+}
+
+/// The name of a cluster's table in the configuration, such as `kafka.main`.
+fn qualified_name(config: &Config, cluster: &str) -> String {
+    format!("{}.{cluster}", kind_of_cluster(config, cluster).key())
+}
