@@ -1,37 +1,39 @@
-//! Claims in flight: several may be under way at once; what is delivered counts in the order of the claims, so that one pair says it all.
+//! The claims in flight. Several claims may be open at once; they count as delivered in order, so that
+//! one pair describes everything that is delivered.
 
 use crate::model::Progress;
 use std::collections::VecDeque;
 
-/// See the module's page. Flights are numbered from 0, by one each, and wrap.
+/// The claims of one shard that are not fully delivered, in order. `T` is the caller's batch for each
+/// claim. Claims are numbered in sequence from 0; the numbers wrap around.
 pub(crate) struct InFlightClaims<T> {
     queue: VecDeque<InFlightClaim<T>>,
-    /// The number of the first in the queue.
+    /// The number of the first claim in the queue.
     first: u32,
-    /// Messages whose fate is open, over all flights.
+    /// The number of open messages of all claims.
     open: usize,
     delivered: Progress,
 }
 
-/// One claim, and what the caller keeps with it.
 struct InFlightClaim<T> {
     claim: Progress,
+    /// The number of messages that are not complete.
     open: usize,
     batch: T,
 }
 
 impl<T> InFlightClaims<T> {
-    /// Begins behind a pair that is delivered.
-    pub(crate) fn new(finished: Progress) -> Self {
+    /// No claims, after a pair that is delivered.
+    pub(crate) fn new(delivered: Progress) -> Self {
         Self {
             queue: VecDeque::new(),
             first: 0,
             open: 0,
-            delivered: finished,
+            delivered,
         }
     }
 
-    /// Everything inside it is finished with.
+    /// The pair up to which everything is delivered (I4).
     pub(crate) fn delivered(&self) -> Progress {
         self.delivered
     }
@@ -40,7 +42,7 @@ impl<T> InFlightClaims<T> {
     pub(crate) fn claimed(&self) -> Progress {
         self.queue
             .back()
-            .map_or(self.delivered, |flight| flight.claim)
+            .map_or(self.delivered, |in_flight| in_flight.claim)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -51,41 +53,36 @@ impl<T> InFlightClaims<T> {
         self.queue.len()
     }
 
-    /// Messages whose fate is open.
+    /// The number of messages that are not complete.
     pub(crate) fn open_messages(&self) -> usize {
         self.open
     }
 
-    /// A claim takes off with `left` messages whose fate is open.
-    pub(crate) fn push(&mut self, claim: Progress, left: usize, load: T) {
-        self.open += left;
-        self.queue.push_back(InFlightClaim {
-            claim,
-            open: left,
-            batch: load,
-        });
+    /// Adds a claim with `open` messages.
+    pub(crate) fn push(&mut self, claim: Progress, open: usize, batch: T) {
+        self.open += open;
+        self.queue.push_back(InFlightClaim { claim, open, batch });
     }
 
-    /// The numbers of the flights, in order.
+    /// The numbers of the claims, in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + use<T> {
-        let (first, count) = (
-            self.first,
-            u32::try_from(self.queue.len()).expect("flights are bounded by the messages in flight"),
-        );
+        let first = self.first;
+        let count = u32::try_from(self.queue.len())
+            .expect("the limit of messages in flight also limits the claims");
         (0..count).map(move |at| first.wrapping_add(at))
     }
 
-    /// The claims of the flights, in order.
+    /// The claimed pairs, in order.
     pub(crate) fn claims(&self) -> impl Iterator<Item = Progress> {
-        self.queue.iter().map(|flight| flight.claim)
+        self.queue.iter().map(|in_flight| in_flight.claim)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.queue.iter_mut().map(|flight| &mut flight.batch)
+        self.queue.iter_mut().map(|in_flight| &mut in_flight.batch)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.queue.iter().map(|flight| &flight.batch)
+        self.queue.iter().map(|in_flight| &in_flight.batch)
     }
 
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, &T)> {
@@ -93,36 +90,39 @@ impl<T> InFlightClaims<T> {
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.queue
-            .get_mut(number.wrapping_sub(self.first) as usize)
-            .map(|flight| &mut flight.batch)
+        self.claim_mut(number).map(|in_flight| &mut in_flight.batch)
     }
 
-    /// The fate of `count` messages is settled: delivered, dead-lettered, sent back or cancelled (I4).
+    fn claim_mut(&mut self, number: u32) -> Option<&mut InFlightClaim<T>> {
+        self.queue.get_mut(number.wrapping_sub(self.first) as usize)
+    }
+
+    /// Records that `count` messages of a claim are complete: acknowledged, dead-lettered, sent back to
+    /// the source, or cancelled (I4).
     pub(crate) fn complete(&mut self, number: u32, count: usize) {
-        if let Some(flight) = self.queue.get_mut(number.wrapping_sub(self.first) as usize) {
-            flight.open = flight
+        if let Some(in_flight) = self.claim_mut(number) {
+            in_flight.open = in_flight
                 .open
                 .checked_sub(count)
-                .expect("a message is settled once");
+                .expect("each message completes once");
             self.open -= count;
         }
     }
 
-    /// All that a pair covers is finished with, be it within a flight.
+    /// Records that everything that `pair` covers is delivered. The pair may lie within a claim.
     pub(crate) fn advance_delivered(&mut self, pair: Progress) {
         self.delivered = self.delivered.greatest(pair);
     }
 
-    /// Takes a flight off the front if it is complete; that moves `finished` on.
+    /// Removes the first claim if all its messages are complete, and advances the delivered pair.
     pub(crate) fn pop_complete(&mut self) -> Option<T> {
         if self.queue.front()?.open > 0 {
             return None;
         }
-        let flight = self.queue.pop_front()?;
+        let in_flight = self.queue.pop_front()?;
         self.first = self.first.wrapping_add(1);
-        self.advance_delivered(flight.claim);
-        Some(flight.batch)
+        self.advance_delivered(in_flight.claim);
+        Some(in_flight.batch)
     }
 }
 
@@ -139,56 +139,35 @@ mod tests {
     }
 
     #[test]
-    fn what_finishes_first_waits_for_what_took_off_before_it() {
-        let mut flights = InFlightClaims::new(Progress::START);
-        (1..=3).for_each(|at| flights.push(claim(at), 2, at));
-        flights.complete(1, 2);
-        assert_eq!(
-            (flights.pop_complete(), flights.delivered()),
-            (None, Progress::START)
-        );
-        flights.complete(0, 2);
-        assert_eq!(
-            (
-                flights.pop_complete(),
-                flights.pop_complete(),
-                flights.pop_complete()
-            ),
-            (Some(1), Some(2), None)
-        );
-        assert_eq!(
-            (
-                flights.delivered(),
-                flights.open_messages(),
-                flights.claimed()
-            ),
-            (claim(2), 2, claim(3))
-        );
-        assert_eq!(
-            (flights.numbers().collect::<Vec<_>>(), flights.get_mut(2)),
-            (vec![2], Some(&mut 3))
-        );
+    fn a_complete_claim_waits_for_the_claims_before_it() {
+        let mut claims = InFlightClaims::new(Progress::START);
+        (1..=3).for_each(|at| claims.push(claim(at), 2, at));
+        claims.complete(1, 2);
+        assert_eq!(claims.pop_complete(), None);
+        assert_eq!(claims.delivered(), Progress::START);
+        claims.complete(0, 2);
+        assert_eq!(claims.pop_complete(), Some(1));
+        assert_eq!(claims.pop_complete(), Some(2));
+        assert_eq!(claims.pop_complete(), None);
+        assert_eq!(claims.delivered(), claim(2));
+        assert_eq!(claims.claimed(), claim(3));
+        assert_eq!(claims.open_messages(), 2);
+        assert_eq!(claims.numbers().collect::<Vec<_>>(), [2]);
+        assert_eq!(claims.get_mut(2), Some(&mut 3));
     }
 
     #[test]
-    fn a_pair_within_a_flight_stays_when_those_before_it_land() {
-        let mut flights = InFlightClaims::new(Progress::START);
-        (1..=2).for_each(|at| flights.push(claim(at * 4), 2, at));
-        flights.complete(0, 2);
-        flights.complete(1, 1);
-        flights.advance_delivered(claim(6));
-        assert_eq!(
-            (
-                flights.pop_complete(),
-                flights.pop_complete(),
-                flights.delivered()
-            ),
-            (Some(1), None, claim(6))
-        );
-        flights.complete(1, 1);
-        assert_eq!(
-            (flights.pop_complete(), flights.delivered()),
-            (Some(2), claim(8))
-        );
+    fn a_delivered_pair_within_a_claim_does_not_move_back() {
+        let mut claims = InFlightClaims::new(Progress::START);
+        (1..=2).for_each(|at| claims.push(claim(at * 4), 2, at));
+        claims.complete(0, 2);
+        claims.complete(1, 1);
+        claims.advance_delivered(claim(6));
+        assert_eq!(claims.pop_complete(), Some(1));
+        assert_eq!(claims.pop_complete(), None);
+        assert_eq!(claims.delivered(), claim(6));
+        claims.complete(1, 1);
+        assert_eq!(claims.pop_complete(), Some(2));
+        assert_eq!(claims.delivered(), claim(8));
     }
 }

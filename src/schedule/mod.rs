@@ -1,16 +1,18 @@
-//! One shard's protocol, pure: which messages a timer may take next, and what pair (C, W) says that they are taken. It holds runs, not
-//! messages: a run *stands* at its next message's due, in the wheel if that lies ahead, else in the heap of those that are ready.
+//! The protocol of one shard: which messages to take next, and which pair (C, W) describes them. Pure.
 //!
-//! Three kinds of messages of a run, seen from the pair (C, W) that was taken last:
+//! The schedule holds runs, not messages. A run is queued by the due time of its next message: in the
+//! timing wheel if that is in the future, otherwise in the heap of ready runs.
 //!
-//! | a message at (due, offset) | is | and goes |
+//! Relative to the pair (C, W) that was taken last, a message has one of three states:
+//!
+//! | a message at (due, offset) | is | is taken |
 //! |---|---|---|
-//! | not past C, offset before W | done with | nowhere: it is passed over |
-//! | not past C, offset from W on | *late*: stored behind the cursor | in offset order, W moving over it |
-//! | past C | fresh | in (due, offset) order, C moving to it |
+//! | at or before C, offset below W | done | never |
+//! | at or before C, offset W or above | *late*: stored behind the cursor | in offset order; W moves over it |
+//! | after C | fresh | in (due, offset) order; C moves to it |
 //!
-//! What it does not do: read, decode, claim, deliver. It has no clock: `now` is an argument, and a `now` that steps back takes less, never
-//! something twice.
+//! The schedule does not read, decode, claim or deliver. It has no clock: `now` is an argument. If
+//! `now` steps back, fewer messages are taken, and none is taken twice.
 
 mod in_flight_claims;
 mod run_index;
@@ -25,34 +27,36 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::rc::Rc;
 
-/// A run as far as the schedule cares: places in ascending order.
+/// The messages of a run as the schedule sees them: places (due, offset) in ascending order.
 pub(crate) trait Places {
     fn len(&self) -> usize;
     fn place(&self, index: usize) -> Cursor;
 }
 
-/// See the module's page.
+/// The messages of one shard that are known and not taken yet.
 pub(crate) struct Schedule<R> {
+    /// The pair that was taken last.
     taken: Progress,
-    /// Everything that was stored before it, with a place before `loaded`, is in here (or was taken).
+    /// All messages stored before `seen` and placed before `loaded` are in the schedule, or were taken.
     seen: Watermark,
     loaded: Cursor,
-    /// As long as `loaded` is not past the cursor: every late message below it is in here.
+    /// While `loaded` is not past the cursor: all late messages below this offset are in the schedule.
     late_loaded: Offset,
     wheel: Wheel,
     ready: BinaryHeap<Reverse<ReadyEntry>>,
     late: BinaryHeap<LateMessage<R>>,
+    /// Queued runs by handle. The wheel and the heap store handles.
     runs: Vec<Option<QueuedRun<R>>>,
     free: Vec<u32>,
-    /// Reused by every advance of the wheel.
+    /// Buffer for [`Wheel::advance`].
     promoted: Vec<(Timestamp, u32)>,
 }
 
-/// A standing run in the heap, by the place of its next message.
+/// The place of a run's next message, and the run's handle.
 type ReadyEntry = (Cursor, u32);
 
-/// A run of which the messages `next..end` are still to come. The run may since have been trimmed to fewer. If that left none it is gone, but
-/// its handle may be used again only when the wheel or the heap has come by it.
+/// A run whose messages `next..end` were not taken yet. Trimming may have left fewer, or none. A handle
+/// without messages is free again only after the wheel or the heap has returned it.
 struct QueuedRun<R> {
     run: Rc<R>,
     next: u32,
@@ -61,8 +65,8 @@ struct QueuedRun<R> {
 
 impl<R: Places> QueuedRun<R> {
     fn next_place(&self) -> Option<Cursor> {
-        let there = self.next < self.end && (self.next as usize) < self.run.len();
-        there.then(|| self.run.place(self.next as usize))
+        let exists = self.next < self.end && (self.next as usize) < self.run.len();
+        exists.then(|| self.run.place(self.next as usize))
     }
 }
 
@@ -72,7 +76,7 @@ struct LateMessage<R> {
     index: u32,
 }
 
-/// By offset, the least first out of the heap.
+/// Reversed, so that the heap returns the least offset first.
 impl<R> Ord for LateMessage<R> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other
@@ -97,16 +101,17 @@ impl<R> PartialEq for LateMessage<R> {
 
 impl<R> Eq for LateMessage<R> {}
 
-/// What was taken in one step: the pair to claim, and the messages, each a run and an index into it.
+/// The messages that were taken in one step, each as a run and an index into it.
 pub(crate) struct TakenBatch<R> {
+    /// The pair to claim.
     pub(crate) claim: Progress,
     pub(crate) messages: Vec<(Rc<R>, u32)>,
-    /// How many of them were late; they come first.
+    /// The number of late messages. They come first.
     pub(crate) late_count: usize,
 }
 
 impl<R: Places> Schedule<R> {
-    /// Begins behind `taken`, having seen nothing yet of what is stored before `seen`.
+    /// An empty schedule that starts after `taken`, for a store with the watermark `seen`.
     pub(crate) fn new(taken: Progress, seen: Watermark) -> Self {
         Self {
             taken,
@@ -130,33 +135,35 @@ impl<R: Places> Schedule<R> {
         self.seen
     }
 
-    /// Everything before this place is in memory.
+    /// The place before which all messages are loaded.
     pub(crate) fn loaded(&self) -> Cursor {
         self.loaded
     }
 
-    /// Whether a store whose watermark is `watermark` has gone back behind what was seen: then begin a new schedule behind what was taken, and load again.
+    /// Returns whether a store with this watermark was rolled back. If so, the caller must start a new schedule
+    /// after the taken pair, and load everything again.
     pub(crate) fn is_rolled_back(&self, watermark: Watermark) -> bool {
         watermark < self.seen && !fault!(IgnoreRollback)
     }
 
-    /// All that was stored before `watermark` was merged.
+    /// Records that all messages stored before `watermark` were added.
     pub(crate) fn advance_seen(&mut self, watermark: Watermark) {
         self.seen = self.seen.max(watermark);
     }
 
-    /// All places before `loaded` were merged.
+    /// Records that all messages placed before `loaded` were added.
     pub(crate) fn set_loaded(&mut self, loaded: Cursor) {
         self.loaded = loaded;
     }
 
-    /// All late messages below `bound` were merged, though not everything up to the cursor yet: these may go, so that a backlog of late
-    /// messages need not be in memory as a whole.
+    /// Records that all late messages below `bound` were added, although the schedule is not loaded up
+    /// to the cursor. They can be taken already, so a backlog of late messages need not fit into
+    /// memory.
     pub(crate) fn advance_late_loaded(&mut self, bound: Offset) {
         self.late_loaded = self.late_loaded.max(bound);
     }
 
-    /// Some message at or past `bound` is not in memory after all.
+    /// Records that a message at or after `bound` is missing.
     pub(crate) fn lower_loaded(&mut self, bound: Cursor) {
         self.loaded = self.loaded.min(bound);
         if !self.is_cursor_loaded() {
@@ -164,12 +171,11 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    /// Whether everything up to the cursor is in memory.
     fn is_cursor_loaded(&self) -> bool {
         self.loaded > self.taken.cursor
     }
 
-    /// The end of the late messages that may be taken.
+    /// Late messages before this watermark can be taken.
     fn late_end(&self) -> Watermark {
         if self.is_cursor_loaded() {
             self.seen
@@ -178,7 +184,7 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    /// The due of the late message that would be taken next.
+    /// The due time of the next late message, if it is loaded.
     pub(crate) fn next_late_due(&self) -> Option<Timestamp> {
         self.late
             .peek()
@@ -186,30 +192,30 @@ impl<R: Places> Schedule<R> {
             .map(|late| late.place.due)
     }
 
-    /// Late messages that are held.
+    /// The number of late messages in memory.
     pub(crate) fn late_count(&self) -> usize {
         self.late.len()
     }
 
-    /// Whether there are (or, ahead of now, may be) messages in memory that nothing but time keeps from being taken.
+    /// Returns whether there may be messages in memory that wait only for their due time.
     pub(crate) fn has_loaded_messages(&self) -> bool {
-        let late = self
+        let has_late = self
             .late
             .peek()
             .is_some_and(|late| self.late_end().covers(late.place.offset));
-        let ready = self
+        let has_ready = self
             .ready
             .peek()
             .is_some_and(|Reverse((place, _))| *place < self.loaded);
-        late || self.is_cursor_loaded()
-            && (ready
-                || self
-                    .wheel
-                    .next_wakeup()
-                    .is_some_and(|due| due < self.loaded.due))
+        let has_future = self
+            .wheel
+            .next_wakeup()
+            .is_some_and(|due| due < self.loaded.due);
+        has_late || self.is_cursor_loaded() && (has_ready || has_future)
     }
 
-    /// Takes a run in. Merging the same messages twice, under one name or another, is harmless: equal places are one message.
+    /// Adds a run. The same message may be added several times, also by runs of different names: equal
+    /// places are one message.
     pub(crate) fn add_run(&mut self, run: Rc<R>) {
         let mut next = 0;
         while next < run.len() && run.place(next) <= self.taken.cursor {
@@ -234,60 +240,66 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    fn allocate(&mut self, standing: QueuedRun<R>) -> u32 {
+    fn allocate(&mut self, run: QueuedRun<R>) -> u32 {
         if let Some(handle) = self.free.pop() {
-            self.runs[handle as usize] = Some(standing);
+            self.runs[handle as usize] = Some(run);
             return handle;
         }
-        self.runs.push(Some(standing));
+        self.runs.push(Some(run));
         index(self.runs.len() - 1)
     }
 
-    /// Puts a run into the wheel at its next message, or lets it go after its last.
+    fn release(&mut self, handle: u32) {
+        self.runs[handle as usize] = None;
+        self.free.push(handle);
+    }
+
+    fn next_place(&self, handle: u32) -> Option<Cursor> {
+        self.runs[handle as usize].as_ref()?.next_place()
+    }
+
+    /// Inserts a run into the wheel by its next message. Releases a run without messages.
     fn requeue(&mut self, handle: u32) {
-        match self.runs[handle as usize]
-            .as_ref()
-            .and_then(QueuedRun::next_place)
-        {
+        match self.next_place(handle) {
             Some(place) => self.wheel.insert(place.due, handle),
-            None => {
-                self.runs[handle as usize] = None;
-                self.free.push(handle);
-            }
+            None => self.release(handle),
         }
     }
 
-    /// Lets `trim` shorten each run that nobody else holds; what it cuts must lie at or past `loaded`, which becomes the bound.
+    /// Shortens each run that is not shared with `trim`, which may cut messages at or after `loaded`.
     pub(crate) fn trim(&mut self, loaded: Cursor, mut trim: impl FnMut(&mut R)) {
         self.lower_loaded(loaded);
         for slot in &mut self.runs {
-            slot.as_mut()
-                .and_then(|standing| Rc::get_mut(&mut standing.run))
-                .into_iter()
-                .for_each(&mut trim);
-            // One of which nothing is left goes at once: a shard may have more runs than fit into its memory even when they are empty.
-            slot.take_if(|standing| standing.next_place().is_none());
+            if let Some(run) = slot
+                .as_mut()
+                .and_then(|queued| Rc::get_mut(&mut queued.run))
+            {
+                trim(run);
+            }
+            // An empty run is dropped at once: a shard may have too many runs even if all are empty.
+            slot.take_if(|queued| queued.next_place().is_none());
         }
     }
 
-    /// Takes at most `limit` messages that are due at `now`, late ones first (at most half of the limit), and moves the pair over them.
-    /// `None`: nothing to take, and the pair stays.
+    /// Takes at most `limit` messages that are due at `now`, and moves the pair over them. Late messages
+    /// come first, and are at most half of the limit. Returns `None` if there is nothing to take.
     ///
-    /// Nothing is taken while the store is behind the pair's own watermark, and nothing fresh before everything up to the cursor is in memory.
+    /// Takes nothing while the store is behind the watermark of the pair, and no fresh message before
+    /// everything up to the cursor is loaded.
     pub(crate) fn take(&mut self, now: Timestamp, limit: usize) -> Option<TakenBatch<R>> {
         if self.late_end() < self.taken.watermark && !fault!(ClaimWhileStoreIsBehind) {
             return None;
         }
         let mut messages = Vec::new();
         let watermark = self.take_late(now, limit.div_ceil(2), &mut messages);
-        let late = messages.len();
+        let late_count = messages.len();
         let cursor = if self.is_cursor_loaded() {
             self.take_fresh(now, limit, watermark, &mut messages)
         } else {
             self.taken.cursor
         };
         if messages.is_empty() {
-            // W could move alone, but nothing needs it to: it moves with the next message.
+            // W alone need not move. It moves with the next message.
             return None;
         }
         let claim = Progress::new(cursor, watermark);
@@ -295,22 +307,24 @@ impl<R: Places> Schedule<R> {
         Some(TakenBatch {
             claim,
             messages,
-            late_count: late,
+            late_count,
         })
     }
 
-    /// Answers how far W may move: up to the first late message that stays.
+    /// Takes late messages. Returns the new W: the offset of the first late message that stays.
     fn take_late(
         &mut self,
         now: Timestamp,
         limit: usize,
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Watermark {
-        let (mut last, end) = (None, self.late_end());
+        let end = self.late_end();
+        let mut last_offset = None;
         while let Some(late) = self.late.peek() {
             let place = late.place;
-            let again = last == Some(place.offset) || self.taken.watermark.covers(place.offset);
-            if !again {
+            let is_duplicate =
+                last_offset == Some(place.offset) || self.taken.watermark.covers(place.offset);
+            if !is_duplicate {
                 if !end.covers(place.offset) {
                     break;
                 }
@@ -319,16 +333,16 @@ impl<R: Places> Schedule<R> {
                 }
             }
             let Some(late) = self.late.pop() else { break };
-            if !again && !fault!(SkipLateMessages) {
+            if !is_duplicate && !fault!(SkipLateMessages) {
                 messages.push((late.run, late.index));
             }
-            last = Some(place.offset);
+            last_offset = Some(place.offset);
         }
         end
     }
 
-    /// Answers how far C moved. A message past the new W must wait until W has reached it; the cursor may pass it meanwhile, and then it
-    /// is late.
+    /// Takes fresh messages. Returns the new C. A message at or after the new W must wait until W has
+    /// passed it. The cursor may pass it meanwhile; then it is late.
     fn take_fresh(
         &mut self,
         now: Timestamp,
@@ -337,8 +351,8 @@ impl<R: Places> Schedule<R> {
         messages: &mut Vec<(Rc<R>, u32)>,
     ) -> Cursor {
         let mut cursor = self.taken.cursor;
-        let mut ahead: Vec<LateMessage<R>> = Vec::new();
-        while messages.len() < limit && ahead.len() < limit {
+        let mut past_watermark: Vec<LateMessage<R>> = Vec::new();
+        while messages.len() < limit && past_watermark.len() < limit {
             let Some((place, run, index)) = self.pop_due(now) else {
                 break;
             };
@@ -350,10 +364,10 @@ impl<R: Places> Schedule<R> {
                 cursor = place;
                 messages.push((run, index));
             } else {
-                ahead.push(LateMessage { place, run, index });
+                past_watermark.push(LateMessage { place, run, index });
             }
         }
-        for LateMessage { place, run, index } in ahead {
+        for LateMessage { place, run, index } in past_watermark {
             if place <= cursor {
                 self.late.push(LateMessage { place, run, index });
             } else {
@@ -368,7 +382,8 @@ impl<R: Places> Schedule<R> {
         cursor
     }
 
-    /// The least due of what waits to be taken at `now`, but for what is due at once; of late messages only the first is looked at.
+    /// The least due time of the messages that are due at `now`, except messages that are due at once.
+    /// Only the first late message is considered.
     pub(crate) fn earliest_due(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.promote_due(now);
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
@@ -384,24 +399,20 @@ impl<R: Places> Schedule<R> {
             .min()
     }
 
-    /// Runs whose next message is due leave the wheel.
+    /// Moves the runs whose next message is due from the wheel to the heap.
     fn promote_due(&mut self, now: Timestamp) {
-        self.wheel.advance(now, &mut self.promoted);
-        for (_, handle) in self.promoted.drain(..) {
-            match self.runs[handle as usize]
-                .as_ref()
-                .and_then(QueuedRun::next_place)
-            {
+        let mut promoted = std::mem::take(&mut self.promoted);
+        self.wheel.advance(now, &mut promoted);
+        for (_, handle) in promoted.drain(..) {
+            match self.next_place(handle) {
                 Some(place) => self.ready.push(Reverse((place, handle))),
-                None => {
-                    self.runs[handle as usize] = None;
-                    self.free.push(handle);
-                }
+                None => self.release(handle),
             }
         }
+        self.promoted = promoted;
     }
 
-    /// The next message in order that is due and loaded; its run stands again at the message after it.
+    /// Removes the next message that is due and loaded, and queues its run by the message after it.
     fn pop_due(&mut self, now: Timestamp) -> Option<(Cursor, Rc<R>, u32)> {
         self.promote_due(now);
         loop {
@@ -410,17 +421,18 @@ impl<R: Places> Schedule<R> {
             if place.due > now || place >= self.loaded {
                 return None;
             }
-            let standing = self.runs[handle as usize].as_mut();
-            let Some(standing) = standing.filter(|standing| standing.next_place() == Some(place))
-            else {
-                // Trimmed away beneath its head.
+            let queued = self.runs[handle as usize]
+                .as_mut()
+                .filter(|queued| queued.next_place() == Some(place));
+            let Some(queued) = queued else {
+                // The message was trimmed while it was in the heap.
                 PeekMut::pop(head);
                 self.requeue(handle);
                 continue;
             };
-            let (run, index) = (standing.run.clone(), standing.next);
-            standing.next += 1;
-            match standing.next_place() {
+            let (run, index) = (queued.run.clone(), queued.next);
+            queued.next += 1;
+            match queued.next_place() {
                 Some(after) if after.due <= now => *head = Reverse((after, handle)),
                 _ => {
                     PeekMut::pop(head);
@@ -431,7 +443,8 @@ impl<R: Places> Schedule<R> {
         }
     }
 
-    /// When to look again if nothing was to be taken at `now`, and nothing is merged meanwhile. Never too late; may be too early.
+    /// When to call [`Schedule::take`] again, if it took nothing at `now` and no run is added. Never too
+    /// late; may be too early.
     pub(crate) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let ready = self.ready.peek().map(|Reverse((place, _))| place.due);
         let late = self.late.peek().map(|late| late.place.due);
@@ -444,7 +457,7 @@ impl<R: Places> Schedule<R> {
 }
 
 fn index(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32 runs, and messages in one, are in memory")
+    u32::try_from(value).expect("memory holds fewer than 2^32 runs, and messages per run")
 }
 
 #[cfg(test)]
@@ -467,27 +480,27 @@ mod tests {
         Cursor::new(Timestamp::from_millis(due), Offset(offset))
     }
 
-    /// One step of a shard's life.
+    /// A step of a random test.
     #[derive(Clone, Debug)]
     enum Step {
-        /// So many messages are stored, due so far from now; the timer gets them as runs cut after each `true`.
+        /// Stores messages with these delays. The timer gets them as runs, cut after each `true`.
         Store(Vec<(Due, bool)>),
-        /// The timer has seen everything stored so far.
+        /// The timer has seen everything that is stored.
         See,
-        /// The timer loads everything up to so far from now.
+        /// The timer loads everything that is due within this time.
         Load(i64),
-        /// The timer loads all late messages below so many offsets past W.
+        /// The timer loads all late messages up to this many offsets after W.
         LoadLate(u64),
-        /// A run that was merged before is merged again under another name.
-        Again(prop::sample::Index),
+        /// Adds an earlier run again, under another name.
+        AddAgain(prop::sample::Index),
         Take {
             limit: usize,
         },
-        /// Time passes, or steps back.
+        /// Moves the clock, forward or back.
         Time(i64),
-        /// The store went back by so many messages, and they are stored again.
-        WentBack(u64),
-        /// Memory runs short: runs are cut at so far from now.
+        /// The store loses this many messages, and they are stored again.
+        RollBack(u64),
+        /// Memory is short: runs are cut at this time from now.
         Trim(i64),
     }
 
@@ -507,15 +520,15 @@ mod tests {
             3 => Just(Step::See),
             3 => (-5i64..40).prop_map(Step::Load),
             2 => (0u64..10).prop_map(Step::LoadLate),
-            1 => any::<prop::sample::Index>().prop_map(Step::Again),
+            1 => any::<prop::sample::Index>().prop_map(Step::AddAgain),
             6 => (1usize..6).prop_map(|limit| Step::Take { limit }),
             3 => (-6i64..12).prop_map(Step::Time),
-            1 => (1u64..5).prop_map(Step::WentBack),
+            1 => (1u64..5).prop_map(Step::RollBack),
             1 => (-5i64..10).prop_map(Step::Trim),
         ]
     }
 
-    /// The reference: all messages in one list by offset, and what was taken as a set.
+    /// A schedule beside its reference: the due times of all messages by offset, and the taken set.
     struct World {
         now: i64,
         dues: Vec<Timestamp>,
@@ -540,13 +553,13 @@ mod tests {
             Timestamp::from_millis(self.now + distance)
         }
 
-        fn merge(&mut self, mut run: Vec<Cursor>) {
+        fn add_run(&mut self, mut run: Vec<Cursor>) {
             run.sort_unstable();
             self.runs.push(run.clone());
             self.schedule.add_run(Rc::new(run));
         }
 
-        /// As the loader does it: what is stored but was dropped or cut comes again before the bound rises.
+        /// Adds everything that is due before `until` again, as the loader does, and raises the bound.
         fn load(&mut self, until: Timestamp) {
             let bound = Cursor::new(until, Offset(0));
             if bound > self.schedule.loaded() {
@@ -554,7 +567,7 @@ mod tests {
                     .zip(&self.dues)
                     .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
                 let run: Vec<_> = all.filter(|place| *place < bound).collect();
-                self.merge(run);
+                self.add_run(run);
                 self.schedule.set_loaded(bound);
             }
         }
@@ -571,10 +584,10 @@ mod tests {
                         run.push(Cursor::new(due, Offset(self.dues.len() as u64)));
                         self.dues.push(due);
                         if cut {
-                            self.merge(std::mem::take(&mut run));
+                            self.add_run(std::mem::take(&mut run));
                         }
                     }
-                    self.merge(run);
+                    self.add_run(run);
                 }
                 Step::See => self
                     .schedule
@@ -589,16 +602,16 @@ mod tests {
                     let run: Vec<_> = all
                         .filter(|place| *place <= taken.cursor && place.offset < end)
                         .collect();
-                    self.merge(run);
+                    self.add_run(run);
                     self.schedule.advance_late_loaded(end);
                 }
-                Step::Again(index) if !self.runs.is_empty() => {
-                    self.merge(index.get(&self.runs).clone())
+                Step::AddAgain(index) if !self.runs.is_empty() => {
+                    self.add_run(index.get(&self.runs).clone())
                 }
-                Step::Again(_) => {}
+                Step::AddAgain(_) => {}
                 Step::Take { limit } => self.take(limit)?,
                 Step::Time(distance) => self.now += distance,
-                Step::WentBack(by) => {
+                Step::RollBack(by) => {
                     let watermark = Watermark(self.schedule.seen().0.saturating_sub(by));
                     if self.schedule.is_rolled_back(watermark) {
                         self.schedule = Schedule::new(self.schedule.taken(), watermark);
@@ -619,7 +632,7 @@ mod tests {
                 prop_assert_eq!(
                     self.schedule.taken(),
                     before,
-                    "a take of nothing moves nothing"
+                    "the pair moved without a message"
                 );
                 return Ok(());
             };
@@ -648,7 +661,7 @@ mod tests {
                 );
                 prop_assert!(self.taken.insert(*place), "twice: {place:?}");
             }
-            prop_assert!(take.claim.includes(before), "the pair went back");
+            prop_assert!(take.claim.includes(before), "the pair moved back");
             let all = (0u64..)
                 .zip(&self.dues)
                 .map(|(offset, due)| Cursor::new(*due, Offset(offset)));
@@ -656,7 +669,7 @@ mod tests {
             prop_assert_eq!(
                 &covered,
                 &self.taken,
-                "the pair {:?} says something else than was taken (loaded {:?})",
+                "the pair {:?} does not cover exactly the taken messages (loaded {:?})",
                 take.claim,
                 loaded
             );
@@ -665,8 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_which_a_trim_leaves_nothing_is_gone_and_its_handle_is_used_again_when_the_wheel_came_by()
-     {
+    fn a_run_that_is_trimmed_to_nothing_is_dropped_and_its_handle_is_reused_later() {
         let mut schedule = Schedule::new(Progress::START, Watermark(9));
         let (now, run) = (Timestamp::from_millis(1_000), |due, offset| {
             Rc::new(vec![place(due, offset)])
@@ -688,7 +700,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
-        fn the_pair_covers_exactly_what_was_taken_and_all_is_taken_once_in_order(steps in prop::collection::vec(step(), 1..60)) {
+        fn every_message_is_taken_once_in_order_and_the_pair_covers_exactly_the_taken_ones(
+            steps in prop::collection::vec(step(), 1..60),
+        ) {
             let mut world = World::new();
             for step in steps {
                 world.step(step)?;
@@ -699,19 +713,19 @@ mod tests {
             for _ in 0..2 * world.dues.len() + 2 {
                 world.take(3)?;
             }
-            prop_assert_eq!(world.taken.len(), world.dues.len(), "not all was taken");
+            prop_assert_eq!(world.taken.len(), world.dues.len(), "a message was not taken");
             prop_assert!(world.schedule.next_due(Timestamp::from_millis(world.now)).is_none());
         }
     }
 
     #[test]
-    fn late_messages_that_are_loaded_go_before_the_rest_is() {
+    fn loaded_late_messages_are_taken_before_everything_else_is_loaded() {
         let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(90));
         schedule.add_run(Rc::new(vec![place(40, 7), place(45, 20), place(60, 8)]));
         schedule.advance_late_loaded(Offset(20));
         let take = schedule
             .take(Timestamp::from_millis(100), 10)
-            .expect("the late one below the bound");
+            .expect("the late message below the bound");
         assert_eq!(
             (take.messages.len(), take.late_count, take.claim),
             (1, 1, Progress::new(place(50, 5), Watermark(20)))
@@ -720,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_before_everything_up_to_the_cursor_is_loaded() {
+    fn no_message_is_taken_before_everything_up_to_the_cursor_is_loaded() {
         let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(9));
         schedule.add_run(Rc::new(vec![place(40, 7), place(60, 8)]));
         schedule.set_loaded(place(50, 5));
@@ -736,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_while_the_store_is_behind_the_pair() {
+    fn no_message_is_taken_while_the_store_is_behind_the_pair() {
         let mut schedule = Schedule::new(Progress::new(place(50, 5), Watermark(6)), Watermark(5));
         schedule.set_loaded(place(1_000, 0));
         schedule.add_run(Rc::new(vec![place(60, 4)]));

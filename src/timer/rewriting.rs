@@ -421,7 +421,8 @@ mod tests {
             slice,
             &old,
             Some(&bytes(vec![soon, later])),
-            (work.load_horizon, Progress::START),
+            work.load_horizon,
+            Progress::START,
             &mut RunDecoder::new(),
         );
         work.on_load_reply(

@@ -78,7 +78,7 @@ impl Level {
         Some(self.heads[slot])
     }
 
-    /// Whether `a` and `b` agree in all digits above this level. If so, the time between them passes
+    /// Returns whether `a` and `b` agree in all digits above this level. If so, the time between them passes
     /// no slot of a higher level.
     pub(super) fn shares_upper_digits(&self, a: u64, b: u64) -> bool {
         (a ^ b) & !self.span_mask() == 0

@@ -1,6 +1,6 @@
 //! A hierarchical timing wheel with millisecond resolution: handles in memory, ordered by due time.
 //!
-//! The wheel does not know what a handle stands for, and it reads no clock. Handles that are due at
+//! The wheel does not know the meaning of a handle, and it reads no clock. Handles that are due at
 //! the same time come out in no particular order.
 
 mod level;
@@ -59,7 +59,7 @@ impl Wheel {
     }
 
     /// Inserts a handle; the same handle may be inserted more than once. A handle that is already due
-    /// comes out with the next call of [`Wheel::advance`], even if time stands still.
+    /// comes out with the next call of [`Wheel::advance`], even if time does not pass.
     pub(crate) fn insert(&mut self, due: Timestamp, handle: u32) {
         let index = self.allocate(Entry {
             due,
@@ -161,22 +161,29 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// What is done to a wheel.
+    /// A step of a random test.
     #[derive(Clone, Debug)]
     enum Step {
-        /// At so far from the time that the wheel was last advanced to.
+        /// Inserts a handle that is due this long after the last advance.
         Insert(i64),
         InsertAt(i64),
-        /// By so much, back too.
+        /// Advances by this time, which may be negative.
         Advance(i64),
         AdvanceTo(i64),
-        /// To where the wheel itself says that something will happen.
+        /// Advances to the time that the wheel returns as its next wake-up.
         AdvanceToNext,
     }
 
     fn distance() -> impl Strategy<Value = i64> {
         let day = 86_400_000i64;
-        prop_oneof![4 => -3..70i64, 3 => -10..5_000i64, 3 => -5_000..300_000i64, 2 => -day..day, 1 => -day..400 * day, 1 => any::<i64>()]
+        prop_oneof![
+            4 => -3..70i64,
+            3 => -10..5_000i64,
+            3 => -5_000..300_000i64,
+            2 => -day..day,
+            1 => -day..400 * day,
+            1 => any::<i64>(),
+        ]
     }
 
     fn instant() -> impl Strategy<Value = i64> {
@@ -211,7 +218,7 @@ mod tests {
             })
     }
 
-    /// A wheel beside the plainest thing that keeps its promises.
+    /// A wheel and a sorted set, which must behave alike.
     struct Pair {
         wheel: Wheel,
         reference: BTreeSet<(Timestamp, u32)>,
@@ -235,11 +242,10 @@ mod tests {
                 Step::InsertAt(due) => self.insert(due, handle),
                 Step::Advance(distance) => self.advance(self.now.saturating_add(distance)),
                 Step::AdvanceTo(now) => self.advance(now),
-                Step::AdvanceToNext => self.advance(
-                    self.wheel
-                        .next_wakeup()
-                        .map_or(self.now, Timestamp::as_millis),
-                ),
+                Step::AdvanceToNext => {
+                    let next = self.wheel.next_wakeup();
+                    self.advance(next.map_or(self.now, Timestamp::as_millis));
+                }
             }
         }
 
@@ -253,29 +259,19 @@ mod tests {
             let next = self.wheel.next_wakeup();
             let mut out = vec![(ms(7), 7)];
             self.wheel.advance(ms(now), &mut out);
-            let later = self
-                .reference
-                .iter()
-                .copied()
-                .filter(|(due, _)| *due > ms(now))
-                .collect();
-            let mut due: Vec<_> = std::mem::replace(&mut self.reference, later)
-                .into_iter()
-                .filter(|(due, _)| *due <= ms(now))
-                .collect();
-            assert_eq!(
-                out.remove(0),
-                (ms(7), 7),
-                "what was in the caller's list is left there"
-            );
-            due.sort_unstable();
+            assert_eq!(out.remove(0), (ms(7), 7), "earlier entries stay");
             out.sort_unstable();
+            let later = self.reference.split_off(&(ms(now), u32::MAX));
+            let due: Vec<_> = std::mem::replace(&mut self.reference, later)
+                .into_iter()
+                .collect();
             assert_eq!(out, due);
             assert!(
                 now > self.latest || !due.is_empty() || self.wheel.next_wakeup() == next,
-                "a step back changed what is next"
+                "a step back changed the next wake-up"
             );
-            (self.now, self.latest) = (now, self.latest.max(now));
+            self.now = now;
+            self.latest = self.latest.max(now);
             self.check();
         }
 
@@ -283,13 +279,9 @@ mod tests {
             assert_eq!(self.wheel.len(), self.reference.len());
             assert_eq!(self.wheel.is_empty(), self.reference.is_empty());
             let first = self.reference.first().map(|(due, _)| *due);
-            assert_eq!(self.wheel.next_wakeup().is_some(), first.is_some());
-            assert!(
-                self.wheel.next_wakeup() <= first,
-                "{:?} is due before {:?}",
-                first,
-                self.wheel.next_wakeup()
-            );
+            let next = self.wheel.next_wakeup();
+            assert_eq!(next.is_some(), first.is_some());
+            assert!(next <= first, "{first:?} is due before {next:?}");
         }
     }
 
@@ -297,7 +289,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn nothing_is_lost_doubled_or_early_and_next_never_lies(now in instant(), steps in steps()) {
+        fn handles_come_out_once_and_on_time(now in instant(), steps in steps()) {
             let mut pair = Pair::new(now);
             for (handle, step) in steps.iter().enumerate() {
                 pair.take(step, handle as u32);
@@ -307,34 +299,45 @@ mod tests {
         }
 
         #[test]
-        fn who_sleeps_until_next_is_there_on_time_and_does_not_spin(now in -1_000_000_000_000..4_000_000_000_000i64, waits in prop::collection::vec(distance(), 0..20)) {
+        fn waking_at_the_next_wakeup_is_on_time_and_rare(
+            now in -1_000_000_000_000..4_000_000_000_000i64,
+            waits in prop::collection::vec(distance(), 0..20),
+        ) {
             let mut pair = Pair::new(now);
             for (handle, wait) in waits.iter().enumerate() {
                 pair.insert(now.saturating_add(*wait), handle as u32);
             }
-            let mut wakes = 0;
+            let mut wakeups = 0;
             while let Some(next) = pair.wheel.next_wakeup() {
                 let due = pair.reference.first().unwrap().0;
                 prop_assert!(next <= due);
                 pair.advance(next.as_millis());
-                wakes += 1;
-                prop_assert!(wakes <= waits.len() * LEVELS as usize, "{wakes} wakes for {} handles", waits.len());
+                wakeups += 1;
+                prop_assert!(
+                    wakeups <= waits.len() * LEVELS as usize,
+                    "{wakeups} wake-ups for {} handles",
+                    waits.len()
+                );
             }
         }
 
         #[test]
-        fn next_is_exact_for_what_is_near(now in 0..4_000_000_000_000i64, waits in prop::collection::vec(1..64i64, 1..9)) {
+        fn the_next_wakeup_is_exact_for_a_near_due_time(
+            now in 0..4_000_000_000_000i64,
+            waits in prop::collection::vec(1..64i64, 1..9),
+        ) {
             let now = now & !63;
             let mut wheel = Wheel::new(ms(now));
             for wait in &waits {
                 wheel.insert(ms(now + wait), 1);
             }
-            prop_assert_eq!(wheel.next_wakeup(), waits.iter().min().map(|wait| ms(now + wait)));
+            let first = waits.iter().min().map(|wait| ms(now + wait));
+            prop_assert_eq!(wheel.next_wakeup(), first);
         }
     }
 
     #[test]
-    fn what_is_due_when_put_in_comes_out_even_if_time_stands_still() {
+    fn a_handle_that_is_already_due_comes_out_even_if_time_does_not_pass() {
         let mut pair = Pair::new(1_000);
         for due in [i64::MIN, 999, 1_000, 1_001] {
             pair.insert(due, 1);
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_makes_nothing_due_again_or_early() {
+    fn a_clock_that_steps_back_repeats_nothing_and_makes_nothing_early() {
         let mut pair = Pair::new(0);
         for due in [50, 150, 70_000] {
             pair.insert(due, due as u32);
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_while_the_clock_is_back_is_due_by_that_clock() {
+    fn handles_inserted_after_a_step_back_are_due_by_the_earlier_clock() {
         let mut pair = Pair::new(3_600_000);
         pair.insert(70, 1);
         pair.insert(90, 2);
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_handle_and_due_twice_comes_out_twice() {
+    fn a_handle_inserted_twice_comes_out_twice() {
         let mut wheel = Wheel::new(ms(0));
         wheel.insert(ms(5), 1);
         wheel.insert(ms(5), 1);
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_went_leaves_its_room_to_the_next() {
+    fn entries_are_reused() {
         let mut wheel = Wheel::new(ms(0));
         let mut out = Vec::new();
         for now in 0..10_000 {

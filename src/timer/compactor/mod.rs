@@ -1,8 +1,9 @@
-//! The rewriter: the work of the outer levels. It makes of runs that are thin, or too much to be loaded at once, runs that are neither, as long
-//! as nothing of them is due soon. `plan` says which, `merge` makes them.
+//! Compaction: merges small runs, and splits runs that are too large to be loaded at once.
 //!
-//! It writes nothing itself: the dispatcher, which alone knows what is loaded, puts the new runs in the place of the old ones, or leaves it.
-//! So a rewriter that is late, or stands still, costs memory of the store and never a message.
+//! `plan` chooses the runs of a shard, `merge` builds the new runs. Runs that are due soon are left
+//! alone. The compactor writes nothing: it passes the new runs to the dispatcher, which knows which
+//! messages are loaded, and replaces the old runs if that is still safe. A slow or stopped compactor costs memory
+//! of the store, and never a message.
 
 mod merge;
 mod plan;
@@ -11,7 +12,7 @@ use crate::limit::{
     COMPACT_BYTES_MAX, COMPACT_FETCH_RUNS_MAX, COMPACT_REST_FACTOR, COMPACT_SCAN_INTERVAL,
     COMPACT_SCAN_RUNS_MAX, COMPACT_SKIPPED_RUNS_MAX, COMPACT_URGENT_REST_FACTOR, PREFETCH_AHEAD,
 };
-use crate::model::{Progress, ShardId, Slice, Timestamp};
+use crate::model::{Cursor, Progress, ShardId, Slice, Timestamp};
 use crate::run::{LoadedRun, Run, RunBuilder, RunDecoder, RunName};
 use crate::store::{Error, Fetch, List, Listed, Store};
 pub(crate) use plan::CompactionPolicy;
@@ -23,20 +24,20 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A shard to look at.
+/// A shard to scan for compaction. The reply carries the same `tag`.
 #[derive(Clone, Debug)]
 pub(crate) struct CompactionTask {
     pub(crate) shard: ShardId,
     pub(crate) tag: u64,
-    /// What is due by then is loaded, or about to be.
+    /// Messages due by then are loaded, or are being loaded.
     pub(crate) loaded_until: Timestamp,
-    /// Where in the list of runs to begin.
+    /// The due time at which the scan of the shard's runs starts.
     pub(crate) scan_from: Timestamp,
-    /// Messages of an hour that can be loaded together.
+    /// The number of messages of one hour that can be loaded together.
     pub(crate) hour_messages_max: u64,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug)]
 pub(crate) struct CompactionReply {
     pub(crate) shard: ShardId,
@@ -44,201 +45,197 @@ pub(crate) struct CompactionReply {
     pub(crate) result: CompactionResult,
 }
 
+/// The result of a scan.
 #[derive(Debug)]
 pub(crate) enum CompactionResult {
     Replace(Replacement),
-    /// There is nothing to do in this part of the list. It goes on there; `None`: it was seen to its end.
+    /// There is nothing to compact in this part of the shard. The scan continues at `resume_from`;
+    /// `None` means that it reached the end.
     NothingToDo {
         resume_from: Option<Timestamp>,
     },
-    /// Runs that looked as if there was something to gain, and are left alone now.
+    /// The chosen runs cannot be improved. They are skipped from now on.
     NoGain,
-    /// The store did not answer.
     StoreUnavailable,
 }
 
-/// Runs, and those that are to be in their place.
+/// Runs, and the new runs that replace them.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) inputs: Vec<(Slice, RunName)>,
     pub(crate) outputs: Vec<Run>,
-    /// It may be done until the shard is loaded so far.
+    /// The replacement is allowed only while the shard is not loaded up to this due time.
     pub(crate) valid_until: Timestamp,
 }
 
-/// See the module's page.
+/// The compaction loop of one timer.
 pub(crate) struct Compactor {
     pub(crate) store: Rc<dyn Store>,
     pub(crate) tasks: mpsc::Receiver<CompactionTask>,
     pub(crate) replies: mpsc::Sender<CompactionReply>,
     pub(crate) policy: CompactionPolicy,
-    /// For the names of its runs.
+    /// A random id for the names of new runs.
     pub(crate) writer: u64,
 }
 
-/// What the loop owns.
+/// The state of the loop.
 struct CompactorState {
     decoder: RunDecoder,
     builder: RunBuilder,
-    /// Runs that are left alone until `beyond` has come so far: unreadable, not to be made fewer, or with a message that is due before.
+    /// Runs to skip while messages are frozen up to a due time before the given one. They are
+    /// unreadable, cannot be improved, or have a message that is due too soon.
     skipped: BTreeMap<RunName, Timestamp>,
-    /// When something urgent was found last.
+    /// When an urgent job was last found.
     last_urgent: Option<Instant>,
 }
 
+/// The messages that compaction must not touch.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Delivered messages are dropped.
+    delivered: Progress,
+    /// Messages due by then may be loaded at any time.
+    frozen_until: Timestamp,
+}
+
+impl Bounds {
+    fn is_frozen(&self, place: Cursor) -> bool {
+        place.due <= self.frozen_until
+    }
+}
+
 impl Compactor {
-    /// Serves until the chores' channel is closed or `stop` is cancelled. A store that does not answer now is asked again with the next chore.
-    /// Between two chores it rests in proportion to the work that the first was: the store and the machine have more urgent things to do.
+    /// Serves until the task channel is closed or `stop` is cancelled. If the store is unavailable, the
+    /// next task tries again. After each task, the loop rests in proportion to the work, because
+    /// delivery needs the store and the processor more urgently.
     pub(crate) async fn serve(mut self, stop: CancellationToken) -> Result<(), Error> {
-        let mut tools = CompactorState::new(self.writer);
+        let mut state = CompactorState::new(self.writer);
         loop {
-            // Dropped at any await it has changed nothing: it only reads.
-            let chore = tokio::select! {
+            // safe to drop because a task that was not received stays in the channel
+            let task = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                chore = self.tasks.recv() => chore,
+                task = self.tasks.recv() => task,
             };
-            let Some(chore) = chore else { return Ok(()) };
-            let begun = Instant::now();
+            let Some(task) = task else { return Ok(()) };
+            let started_at = Instant::now();
+            // safe to drop because compaction only reads
             let outcome = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                outcome = self.compact(&chore, &mut tools) => outcome,
+                outcome = self.compact(&task, &mut state) => outcome,
             };
-            let found = match outcome {
-                Ok(found) => found,
+            let result = match outcome {
+                Ok(result) => result,
                 Err(error) if error.is_transient() => CompactionResult::StoreUnavailable,
                 Err(error) => return Err(error),
             };
-            if self
-                .replies
-                .send(CompactionReply {
-                    shard: chore.shard,
-                    tag: chore.tag,
-                    result: found,
-                })
-                .await
-                .is_err()
-            {
+            let reply = CompactionReply {
+                shard: task.shard,
+                tag: task.tag,
+                result,
+            };
+            if self.replies.send(reply).await.is_err() {
                 return Ok(());
             }
+            // safe to drop because a pause changes nothing
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(tools.pause(begun, Instant::now())) => {}
+                () = tokio::time::sleep(state.pause(started_at, Instant::now())) => {}
             }
         }
     }
 
     async fn compact(
         &self,
-        chore: &CompactionTask,
-        tools: &mut CompactorState,
+        task: &CompactionTask,
+        state: &mut CompactorState,
     ) -> Result<CompactionResult, Error> {
+        let shard = std::slice::from_ref(&task.shard);
+        let stored = self.store.state(shard).await?.pop().flatten();
         let list = List {
-            shard: chore.shard.clone(),
-            from: chore.scan_from,
+            shard: task.shard.clone(),
+            from: task.scan_from,
             until: Timestamp::MAX,
             limit: COMPACT_SCAN_RUNS_MAX,
         };
-        let delivered = self
-            .store
-            .state(std::slice::from_ref(&chore.shard))
-            .await?
-            .pop()
-            .flatten()
-            .map(|state| state.delivered);
-        let (mut runs, is_cut) = match self.store.list(&[list]).await?.pop() {
-            Some(Listed::Runs {
-                runs,
-                has_more: more,
-                ..
-            }) => (runs, more),
+        let (mut runs, has_more) = match self.store.list(&[list]).await?.pop() {
+            Some(Listed::Runs { runs, has_more, .. }) => (runs, has_more),
             _ => (Vec::new(), false),
         };
-        let more = if is_cut {
-            runs.last()
-                .map(|run| run.least_due.plus(Duration::from_millis(1)))
-        } else {
-            None
-        };
-        let beyond = self.policy.frozen_until(chore.loaded_until);
+        let resume_from = runs
+            .last()
+            .filter(|_| has_more)
+            .map(|run| run.least_due.plus(Duration::from_millis(1)));
+        let frozen_until = self.policy.frozen_until(task.loaded_until);
         runs.retain(|run| {
-            tools
-                .skipped
-                .get(&run.name)
-                .is_none_or(|until| *until <= beyond)
+            let skipped_until = state.skipped.get(&run.name);
+            skipped_until.is_none_or(|until| *until <= frozen_until)
         });
-        match delivered.zip(self.policy.plan(&runs, beyond, chore.hour_messages_max)) {
-            Some((delivered, job)) => {
-                tools.last_urgent = if job.is_urgent {
-                    Some(Instant::now())
-                } else {
-                    tools.last_urgent
-                };
-                self.build_replacement(&chore.shard, job, (delivered, beyond), tools)
-                    .await
-            }
-            None => Ok(CompactionResult::NothingToDo { resume_from: more }),
+        let job = self
+            .policy
+            .plan(&runs, frozen_until, task.hour_messages_max);
+        let (Some(stored), Some(job)) = (stored, job) else {
+            return Ok(CompactionResult::NothingToDo { resume_from });
+        };
+        if job.is_urgent {
+            state.last_urgent = Some(Instant::now());
         }
+        let bounds = Bounds {
+            delivered: stored.delivered,
+            frozen_until,
+        };
+        self.build_replacement(&task.shard, job, bounds, state)
+            .await
     }
 
     async fn build_replacement(
         &self,
         shard: &ShardId,
         job: Job,
-        (delivered, beyond): (Progress, Timestamp),
-        tools: &mut CompactorState,
+        bounds: Bounds,
+        state: &mut CompactorState,
     ) -> Result<CompactionResult, Error> {
-        let inputs = self
-            .fetch_inputs(shard, job.runs, (delivered, beyond), tools)
-            .await?;
-        let outputs = merge::merge_runs(
-            &inputs,
-            job.kind,
-            (delivered, beyond),
-            &self.policy,
-            &mut tools.builder,
-        );
+        let inputs = self.fetch_inputs(shard, job.runs, bounds, state).await?;
+        let outputs =
+            merge::merge_runs(&inputs, job.kind, bounds, &self.policy, &mut state.builder);
         let Some(outputs) = outputs.filter(|_| !inputs.is_empty()) else {
             return Ok(CompactionResult::NoGain);
         };
-        if let Some(until) = self
-            .policy
-            .no_gain_until(&inputs, &outputs, job.kind, beyond)
-        {
-            inputs
-                .iter()
-                .for_each(|run| tools.skip(run.name().clone(), until));
+        let no_gain_until =
+            self.policy
+                .no_gain_until(&inputs, &outputs, job.kind, bounds.frozen_until);
+        if let Some(until) = no_gain_until {
+            for run in &inputs {
+                state.skip(run.name().clone(), until);
+            }
             return Ok(CompactionResult::NoGain);
         }
-        let inputs = inputs
-            .iter()
-            .map(|run| (run.slice(), run.name().clone()))
-            .collect();
-        let before = outputs
-            .iter()
-            .map(|run| run.summary.least_due())
-            .min()
-            .map_or(Timestamp::MAX, |due| {
-                self.policy.replacement_valid_until(due)
-            });
+        let least_due = outputs.iter().map(|run| run.summary.least_due()).min();
+        let valid_until = least_due.map_or(Timestamp::MAX, |due| {
+            self.policy.replacement_valid_until(due)
+        });
         Ok(CompactionResult::Replace(Replacement {
-            inputs,
+            inputs: inputs
+                .iter()
+                .map(|run| (run.slice(), run.name().clone()))
+                .collect(),
             outputs,
-            valid_until: before,
+            valid_until,
         }))
     }
 
-    /// The runs that can be rewritten now, as many as there is memory for.
+    /// Fetches the runs that can be compacted now, until they exceed `COMPACT_BYTES_MAX`.
     async fn fetch_inputs(
         &self,
         shard: &ShardId,
         runs: Vec<(Slice, RunName)>,
-        (delivered, beyond): (Progress, Timestamp),
-        tools: &mut CompactorState,
+        bounds: Bounds,
+        state: &mut CompactorState,
     ) -> Result<Vec<LoadedRun>, Error> {
-        let (mut inputs, mut held) = (Vec::new(), 0);
+        let mut inputs = Vec::new();
+        let mut used = 0;
         for part in runs.chunks(COMPACT_FETCH_RUNS_MAX) {
             let fetch = Fetch {
                 shard: shard.clone(),
@@ -247,18 +244,16 @@ impl Compactor {
             let blobs = self.store.fetch(&[fetch]).await?.pop().unwrap_or_default();
             for ((slice, name), bytes) in part.iter().zip(blobs) {
                 let Some(bytes) = bytes else { continue };
-                let loaded = tools.decoder.decode(name.clone(), *slice, &bytes);
-                match loaded
-                    .map_err(|_| Timestamp::MAX)
-                    .and_then(|run| ready_to_compact(run, delivered, beyond))
-                {
-                    Ok(run) => {
-                        held += run.memory_size();
+                match state.decoder.decode(name.clone(), *slice, &bytes) {
+                    Ok(run) if is_ready(&run, bounds) => {
+                        used += run.memory_size();
                         inputs.push(run);
                     }
-                    Err(until) => tools.skip(name.clone(), until),
+                    // Its frozen messages may be delivered some time after they were due.
+                    Ok(_) => state.skip(name.clone(), bounds.frozen_until.plus(PREFETCH_AHEAD)),
+                    Err(_) => state.skip(name.clone(), Timestamp::MAX),
                 }
-                if held > COMPACT_BYTES_MAX {
+                if used > COMPACT_BYTES_MAX {
                     return Ok(inputs);
                 }
             }
@@ -277,17 +272,17 @@ impl CompactorState {
         }
     }
 
-    /// How long to rest after a look that began then. Not much where there is something urgent, in whichever shard.
-    fn pause(&self, begun: Instant, now: Instant) -> Duration {
+    /// The rest after a task that began at `started_at`. It is shorter while any shard has urgent work.
+    fn pause(&self, started_at: Instant, now: Instant) -> Duration {
         let is_urgent = self
             .last_urgent
-            .is_some_and(|found| now < found + COMPACT_SCAN_INTERVAL);
-        let times = if is_urgent {
+            .is_some_and(|found_at| now < found_at + COMPACT_SCAN_INTERVAL);
+        let factor = if is_urgent {
             COMPACT_URGENT_REST_FACTOR
         } else {
             COMPACT_REST_FACTOR
         };
-        (now.duration_since(begun) * times).min(COMPACT_SCAN_INTERVAL)
+        (now.duration_since(started_at) * factor).min(COMPACT_SCAN_INTERVAL)
     }
 
     fn skip(&mut self, name: RunName, until: Timestamp) {
@@ -298,21 +293,12 @@ impl CompactorState {
     }
 }
 
-/// A run of which nothing that is left is due by `beyond`; else when to look at it again: what is left of it may be delivered a while after
-/// it was due.
-fn ready_to_compact(
-    run: LoadedRun,
-    delivered: Progress,
-    beyond: Timestamp,
-) -> Result<LoadedRun, Timestamp> {
-    let mut places = (0..run.len())
+/// Returns whether all frozen messages of the run are delivered.
+fn is_ready(run: &LoadedRun, bounds: Bounds) -> bool {
+    (0..run.len())
         .map(|index| run.place(index))
-        .take_while(|place| place.due <= beyond);
-    if places.all(|place| delivered.covers(place)) {
-        Ok(run)
-    } else {
-        Err(beyond.plus(PREFETCH_AHEAD))
-    }
+        .take_while(|place| bounds.is_frozen(*place))
+        .all(|place| bounds.delivered.covers(place))
 }
 
 #[cfg(test)]
@@ -320,27 +306,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_rests_in_proportion_to_its_work_less_while_something_is_urgent_and_never_for_long() {
-        let (begun, mut tools) = (Instant::now(), CompactorState::new(1));
-        let now = begun + Duration::from_millis(10);
+    fn the_pause_is_proportional_to_the_work_shorter_while_urgent_and_limited() {
+        let started_at = Instant::now();
+        let work = Duration::from_millis(10);
+        let mut state = CompactorState::new(1);
         assert_eq!(
-            tools.pause(begun, now),
-            Duration::from_millis(10) * COMPACT_REST_FACTOR
+            state.pause(started_at, started_at + work),
+            work * COMPACT_REST_FACTOR
         );
         assert_eq!(
-            tools.pause(begun, begun + Duration::from_secs(9)),
+            state.pause(started_at, started_at + Duration::from_secs(9)),
             COMPACT_SCAN_INTERVAL
         );
-        tools.last_urgent = Some(begun);
+        state.last_urgent = Some(started_at);
         assert_eq!(
-            tools.pause(begun, now),
-            Duration::from_millis(10) * COMPACT_URGENT_REST_FACTOR
+            state.pause(started_at, started_at + work),
+            work * COMPACT_URGENT_REST_FACTOR
         );
-        let later = begun + COMPACT_SCAN_INTERVAL;
+        let later = started_at + COMPACT_SCAN_INTERVAL;
         assert_eq!(
-            tools.pause(later, later + Duration::from_millis(10)),
-            Duration::from_millis(10) * COMPACT_REST_FACTOR,
-            "it was done"
+            state.pause(later, later + work),
+            work * COMPACT_REST_FACTOR,
+            "the urgent work is done"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Which runs of a shard are to be rewritten next. Pure.
+//! Chooses the runs of a shard to compact next. Pure.
 //!
-//! Runs are merged by their sizes, as in a log-structured merge tree: a few of about the same size become one of the next, so that a message
-//! is written anew only a few times, however thin the runs were that it came in.
+//! Runs are merged by size, as in a log-structured merge tree: a few runs of about the same size become
+//! one larger run. So a message is rewritten only a few times, however small its first run was.
 
 use crate::limit;
 use crate::model::{Level, Slice, Timestamp};
@@ -10,23 +10,24 @@ use crate::store::RunEntry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How runs should be.
+/// The sizes and times by which runs are chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactionPolicy {
     pub(crate) thin: ThinHours,
-    /// So many runs of one size are merged.
+    /// The number of runs of similar size that are merged.
     pub(crate) merge_count: usize,
-    /// A run of so many messages is as good as any: it costs what its messages cost.
+    /// A run with this many messages is large enough.
     pub(crate) full_messages: u64,
-    /// Far runs and those of days that begin sooner are taken apart, for they would be read again for every message that is due,
+    /// Runs of days and far runs that begin within this time are split. Otherwise they would be read
+    /// again for every message that becomes due.
     pub(crate) split_lead: Duration,
-    /// and hours that end within so long then have runs of their own.
+    /// After a split, an hour that ends within this time has its own run.
     pub(crate) own_hour_within: Duration,
-    /// To take apart what begins within so long is urgent.
+    /// A split of runs that begin within this time is urgent.
     pub(crate) urgent_within: Duration,
-    /// Messages in one job.
+    /// The number of messages in one job.
     pub(crate) job_messages_max: u64,
-    /// What is due within so long after what is loaded is left alone.
+    /// Messages due within this time after the loaded ones are left alone.
     pub(crate) margin: Duration,
 }
 
@@ -43,7 +44,7 @@ impl CompactionPolicy {
     };
 }
 
-/// Runs to rewrite.
+/// Runs to compact together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) runs: Vec<(Slice, RunName)>,
@@ -51,115 +52,126 @@ pub(crate) struct Job {
     pub(crate) is_urgent: bool,
 }
 
+/// The effect of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobKind {
-    /// One slice's runs into fewer.
+    /// Merges the runs of one slice into fewer.
     MergeSlice,
-    /// Far runs by the days of their dues, or the hours if they come soon; what is still thin into a far run again.
+    /// Splits far runs by day, and by hour where the hour comes soon. Thin days become a far run again.
     SplitFar,
-    /// A day's runs by the hours of their dues; what is thin and comes later into a run of the day again.
+    /// Splits the runs of a day by hour. Thin hours that come later become a run of the day again.
     SplitDay,
-    /// An hour's runs by the minutes of their dues.
+    /// Splits the runs of an hour by minute.
     SplitHour,
 }
 
 impl CompactionPolicy {
-    /// What is due later may be rewritten.
+    /// Messages due by the returned time must not be touched, for a shard loaded up to `loaded`.
     pub(super) fn frozen_until(&self, loaded: Timestamp) -> Timestamp {
         loaded.plus(self.margin)
     }
 
-    /// Until then runs of which the first message is due at `least_due` may be put in their place: half of the margin is for making them, half
-    /// for a call whose answer is lost.
+    /// New runs whose first message is due at `least_due` may replace the old ones while the shard is
+    /// not loaded up to the returned time. One half of the margin is for building the runs, the other
+    /// half is for a store call without an answer.
     pub(super) fn replacement_valid_until(&self, least_due: Timestamp) -> Timestamp {
         least_due.minus(self.margin / 2)
     }
 
-    /// Runs that are full by their bytes may come out as many as they went in, and would for ever. Until when they are left alone then.
+    /// Returns until when to skip the inputs, if the outputs are no improvement. Runs that are full by
+    /// bytes may not become fewer.
     pub(super) fn no_gain_until(
         &self,
         inputs: &[LoadedRun],
         outputs: &[Run],
-        into: JobKind,
-        beyond: Timestamp,
+        kind: JobKind,
+        frozen_until: Timestamp,
     ) -> Option<Timestamp> {
-        let least = inputs.iter().map(|run| run.summary().least_due()).min()?;
-        let coarse = |level| {
-            outputs
-                .iter()
-                .filter(|run| run.slice.level == level)
-                .count()
-                >= inputs.len()
+        let level = match kind {
+            JobKind::MergeSlice => {
+                return (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX);
+            }
+            JobKind::SplitHour => return None,
+            JobKind::SplitFar => Level::Far,
+            JobKind::SplitDay => Level::Day,
         };
-        let until = || (least > self.split_until(beyond)).then(|| least.minus(self.split_lead));
-        match into {
-            JobKind::MergeSlice => (outputs.len() * 2 > inputs.len()).then_some(Timestamp::MAX),
-            JobKind::SplitFar => until().filter(|_| coarse(Level::Far)),
-            JobKind::SplitDay => until().filter(|_| coarse(Level::Day)),
-            JobKind::SplitHour => None,
-        }
+        let unsplit = outputs
+            .iter()
+            .filter(|run| run.slice.level == level)
+            .count();
+        let least_due = inputs.iter().map(|run| run.summary().least_due()).min()?;
+        let begins_soon = least_due <= self.split_until(frozen_until);
+        (unsplit >= inputs.len() && !begins_soon).then(|| least_due.minus(self.split_lead))
     }
 
-    /// `listed`: runs by least due. Runs of hours and minutes that begin by `beyond` are being loaded, and left alone. `hour_max`: messages
-    /// of an hour that can be loaded together.
+    /// The next job among the `listed` runs. Runs of hours and minutes that begin by `frozen_until` are
+    /// being loaded, and are left alone. `hour_messages_max` is the number of messages of one hour
+    /// that can be loaded together.
     pub(crate) fn plan(
         &self,
         listed: &[RunEntry],
-        beyond: Timestamp,
-        hour_max: u64,
+        frozen_until: Timestamp,
+        hour_messages_max: u64,
     ) -> Option<Job> {
         let mut slices: BTreeMap<Slice, Vec<&RunEntry>> = BTreeMap::new();
-        for run in listed.iter().filter(|run| {
-            matches!(run.slice.level, Level::Far | Level::Day) || run.least_due > beyond
-        }) {
-            slices.entry(run.slice).or_default().push(run);
+        for run in listed {
+            let is_coarse = matches!(run.slice.level, Level::Far | Level::Day);
+            if is_coarse || run.least_due > frozen_until {
+                slices.entry(run.slice).or_default().push(run);
+            }
         }
-        let of = |level| {
+        let of_level = |level| {
             slices
                 .iter()
                 .filter(move |(slice, _)| slice.level == level)
                 .map(|(_, runs)| runs)
         };
-        if let Some(runs) = of(Level::Hour).find(|runs| messages(runs) > hour_max) {
-            return Some(self.job(runs.clone(), JobKind::SplitHour, beyond));
+        let large_hour = of_level(Level::Hour).find(|runs| messages(runs) > hour_messages_max);
+        if let Some(runs) = large_hour {
+            return Some(self.job(runs.clone(), JobKind::SplitHour, frozen_until));
         }
-        if let Some(runs) = of(Level::Day)
-            .map(|runs| self.starting_soon(runs, beyond))
-            .find(|begun| !begun.is_empty())
-        {
-            return Some(self.job(runs, JobKind::SplitDay, beyond));
+        let next_day = of_level(Level::Day)
+            .map(|runs| self.starting_soon(runs, frozen_until))
+            .find(|runs| !runs.is_empty());
+        if let Some(runs) = next_day {
+            return Some(self.job(runs, JobKind::SplitDay, frozen_until));
         }
-        let far: Vec<_> = of(Level::Far).flatten().copied().collect();
-        let begun = self.starting_soon(&far, beyond);
-        if let Some(runs) = if begun.is_empty() {
+        let far: Vec<_> = of_level(Level::Far).flatten().copied().collect();
+        let far_soon = self.starting_soon(&far, frozen_until);
+        let far_runs = if far_soon.is_empty() {
             self.mergeable(far, u64::MAX)
         } else {
-            Some(begun)
-        } {
-            return Some(self.job(runs, JobKind::SplitFar, beyond));
+            Some(far_soon)
+        };
+        if let Some(runs) = far_runs {
+            return Some(self.job(runs, JobKind::SplitFar, frozen_until));
         }
-        let fine = [Level::Day, Level::Hour, Level::Minute]
+        [Level::Day, Level::Hour, Level::Minute]
             .into_iter()
-            .flat_map(of);
-        fine.filter_map(|runs| self.mergeable(runs.clone(), self.full_messages))
+            .flat_map(of_level)
+            .filter_map(|runs| self.mergeable(runs.clone(), self.full_messages))
             .max_by_key(Vec::len)
-            .map(|runs| self.job(runs, JobKind::MergeSlice, beyond))
+            .map(|runs| self.job(runs, JobKind::MergeSlice, frozen_until))
     }
 
-    /// Those of the runs that begin soon.
-    fn starting_soon<'a>(&self, runs: &[&'a RunEntry], beyond: Timestamp) -> Vec<&'a RunEntry> {
+    fn starting_soon<'a>(
+        &self,
+        runs: &[&'a RunEntry],
+        frozen_until: Timestamp,
+    ) -> Vec<&'a RunEntry> {
         runs.iter()
             .copied()
-            .filter(|run| run.least_due <= self.split_until(beyond))
+            .filter(|run| run.least_due <= self.split_until(frozen_until))
             .collect()
     }
 
-    /// Far runs and those of days that begin by then are taken apart.
-    fn split_until(&self, beyond: Timestamp) -> Timestamp {
-        beyond.plus(self.split_lead)
+    /// Far runs and runs of days that begin by then are split.
+    fn split_until(&self, frozen_until: Timestamp) -> Timestamp {
+        frozen_until.plus(self.split_lead)
     }
 
-    /// The runs of the least size of which there are enough, and all smaller ones.
+    /// The smallest size class with enough runs to merge, together with all smaller runs. Runs with
+    /// `full` messages or more are left out.
     fn mergeable<'a>(&self, mut runs: Vec<&'a RunEntry>, full: u64) -> Option<Vec<&'a RunEntry>> {
         runs.retain(|run| size(run) < full);
         runs.sort_by_key(|run| size(run));
@@ -175,30 +187,28 @@ impl CompactionPolicy {
         None
     }
 
-    /// As many of the runs as one job may have.
-    fn job(&self, mut runs: Vec<&RunEntry>, into: JobKind, beyond: Timestamp) -> Job {
+    /// A job of the first runs, as many as one job may have.
+    fn job(&self, mut runs: Vec<&RunEntry>, kind: JobKind, frozen_until: Timestamp) -> Job {
         let mut sum = 0;
-        let fits = |run: &&&RunEntry| {
-            let fits = sum == 0 || sum + size(run) <= self.job_messages_max;
-            sum += size(run);
-            fits
-        };
-        let most = runs
+        let count = runs
             .iter()
             .take(limit::COMPACT_RUNS_MAX)
-            .take_while(fits)
+            .take_while(|run| {
+                let fits = sum == 0 || sum + size(run) <= self.job_messages_max;
+                sum += size(run);
+                fits
+            })
             .count();
-        runs.truncate(most);
-        let is_urgent = into != JobKind::MergeSlice
-            && runs
-                .iter()
-                .any(|run| run.least_due <= beyond.plus(self.urgent_within));
+        runs.truncate(count);
+        let urgent_until = frozen_until.plus(self.urgent_within);
+        let is_urgent =
+            kind != JobKind::MergeSlice && runs.iter().any(|run| run.least_due <= urgent_until);
         Job {
             runs: runs
                 .into_iter()
                 .map(|run| (run.slice, run.name.clone()))
                 .collect(),
-            kind: into,
+            kind,
             is_urgent,
         }
     }
@@ -216,48 +226,46 @@ fn messages(runs: &[&RunEntry]) -> u64 {
 mod tests {
     use super::*;
 
-    const SHAPE: CompactionPolicy = CompactionPolicy {
+    const POLICY: CompactionPolicy = CompactionPolicy {
         merge_count: 4,
         full_messages: 64,
         split_lead: Duration::from_secs(100),
         job_messages_max: 1_000,
         ..CompactionPolicy::DEFAULT
     };
-    const BEYOND: Timestamp = Timestamp::from_millis(1_000);
+    const FROZEN_UNTIL: Timestamp = Timestamp::from_millis(1_000);
 
-    fn listing(level: Level, number: usize, count: u64, least_due: i64) -> RunEntry {
-        let least_due = Timestamp::from_millis(least_due);
+    fn entry(level: Level, number: usize, count: u64, least_due: i64) -> RunEntry {
         RunEntry {
             slice: Slice { level, start: 0 },
             name: RunName::new(format!("1-{number:x}-{count:x}-0")),
-            least_due,
+            least_due: Timestamp::from_millis(least_due),
         }
     }
 
-    fn listings(level: Level, counts: &[u64], least_due: i64) -> Vec<RunEntry> {
+    /// Runs of one slice with these message counts.
+    fn entries(level: Level, counts: &[u64], least_due: i64) -> Vec<RunEntry> {
         counts
             .iter()
             .enumerate()
-            .map(|(number, count)| listing(level, number, *count, least_due))
+            .map(|(number, count)| entry(level, number, *count, least_due))
             .collect()
     }
 
-    fn sizes(job: Option<Job>) -> Option<(JobKind, Vec<u64>)> {
-        job.map(|job| {
-            (
-                job.kind,
-                job.runs
-                    .iter()
-                    .map(|(_, name)| u64::from(name.count()))
-                    .collect(),
-            )
-        })
+    /// The kind of the next job, and the message counts of its runs.
+    fn plan(runs: &[RunEntry], hour_messages_max: u64) -> Option<(JobKind, Vec<u64>)> {
+        let job = POLICY.plan(runs, FROZEN_UNTIL, hour_messages_max)?;
+        let counts = job
+            .runs
+            .iter()
+            .map(|(_, name)| u64::from(name.count()))
+            .collect();
+        Some((job.kind, counts))
     }
 
     #[test]
-    fn runs_of_one_size_are_merged_with_all_smaller_ones_once_there_are_enough() {
-        let plan =
-            |counts| sizes(SHAPE.plan(&listings(Level::Hour, counts, 5_000), BEYOND, u64::MAX));
+    fn runs_of_similar_size_are_merged_with_all_smaller_ones_once_there_are_enough() {
+        let plan = |counts| plan(&entries(Level::Hour, counts, 5_000), u64::MAX);
         assert_eq!(plan(&[1, 1, 1]), None);
         assert_eq!(
             plan(&[1, 9, 1, 2, 1, 70]),
@@ -267,23 +275,21 @@ mod tests {
             plan(&[1, 5, 6, 7, 8, 20]),
             Some((JobKind::MergeSlice, vec![1, 5, 6, 7, 8]))
         );
-        assert_eq!(plan(&[64, 65, 66, 67, 68]), None, "they are full");
+        assert_eq!(plan(&[64, 65, 66, 67, 68]), None, "the runs are full");
     }
 
     #[test]
-    fn what_is_being_loaded_is_left_alone() {
-        let runs = |least_due| listings(Level::Hour, &[1, 1, 1, 1], least_due);
-        assert_eq!(SHAPE.plan(&runs(1_000), BEYOND, 0), None);
-        assert!(SHAPE.plan(&runs(1_001), BEYOND, u64::MAX).is_some());
-        let now = listings(Level::Now, &[1, 1, 1, 1], i64::MAX);
-        assert_eq!(SHAPE.plan(&now, BEYOND, 0), None);
+    fn frozen_runs_are_left_alone() {
+        let runs = |least_due| entries(Level::Hour, &[1, 1, 1, 1], least_due);
+        assert_eq!(plan(&runs(1_000), 0), None);
+        assert!(plan(&runs(1_001), u64::MAX).is_some());
+        let now = entries(Level::Now, &[1, 1, 1, 1], i64::MAX);
+        assert_eq!(plan(&now, 0), None);
     }
 
     #[test]
-    fn far_runs_are_taken_apart_when_there_are_enough_or_they_begin_soon() {
-        let plan = |counts, least_due| {
-            sizes(SHAPE.plan(&listings(Level::Far, counts, least_due), BEYOND, u64::MAX))
-        };
+    fn far_runs_are_split_if_there_are_enough_or_they_begin_soon() {
+        let plan = |counts, least_due| plan(&entries(Level::Far, counts, least_due), u64::MAX);
         assert_eq!(plan(&[900], 101_001), None);
         assert_eq!(plan(&[900], 101_000), Some((JobKind::SplitFar, vec![900])));
         assert_eq!(
@@ -298,88 +304,79 @@ mod tests {
     }
 
     #[test]
-    fn the_runs_of_a_day_are_taken_apart_when_it_begins_soon_and_else_only_merged() {
-        let plan = |counts, least_due| {
-            sizes(SHAPE.plan(&listings(Level::Day, counts, least_due), BEYOND, u64::MAX))
-        };
+    fn a_day_is_split_if_it_begins_soon_and_otherwise_only_merged() {
+        let plan_day = |counts, least_due| plan(&entries(Level::Day, counts, least_due), u64::MAX);
         assert_eq!(
-            plan(&[900, 50], 101_000),
+            plan_day(&[900, 50], 101_000),
             Some((JobKind::SplitDay, vec![900, 50]))
         );
         assert_eq!(
-            plan(&[900, 70, 80, 90, 100], 101_001),
+            plan_day(&[900, 70, 80, 90, 100], 101_001),
             None,
-            "they are full"
+            "the runs are full"
         );
         assert_eq!(
-            plan(&[900, 20, 30, 40, 50], 101_001),
+            plan_day(&[900, 20, 30, 40, 50], 101_001),
             Some((JobKind::MergeSlice, vec![20, 30, 40, 50]))
         );
-        let mut days = listings(Level::Day, &[5], 100_000);
+        let mut days = entries(Level::Day, &[5], 100_000);
         days.push(RunEntry {
             slice: Slice {
                 level: Level::Day,
                 start: 1,
             },
-            ..listing(Level::Day, 9, 6, 100_000)
+            ..entry(Level::Day, 9, 6, 100_000)
         });
         assert_eq!(
-            sizes(SHAPE.plan(&days, BEYOND, u64::MAX)),
+            plan(&days, u64::MAX),
             Some((JobKind::SplitDay, vec![5])),
             "one day at a time"
         );
     }
 
     #[test]
-    fn to_take_apart_what_begins_soon_is_urgent_and_to_merge_is_not() {
-        let shape = CompactionPolicy {
+    fn a_split_of_runs_that_begin_soon_is_urgent_and_a_merge_is_not() {
+        let policy = CompactionPolicy {
             urgent_within: Duration::from_secs(40),
-            ..SHAPE
+            ..POLICY
         };
-        let is_urgent = |level, counts, least_due, hour_max| {
-            shape
-                .plan(&listings(level, counts, least_due), BEYOND, hour_max)
-                .expect("there is a job")
-                .is_urgent
+        let is_urgent = |runs: &[RunEntry], hour_messages_max| {
+            let job = policy.plan(runs, FROZEN_UNTIL, hour_messages_max);
+            job.expect("there is a job").is_urgent
         };
-        for (level, hour_max) in [
+        for (level, hour_messages_max) in [
             (Level::Far, u64::MAX),
             (Level::Day, u64::MAX),
             (Level::Hour, 500),
         ] {
-            assert!(is_urgent(level, &[900], 41_000, hour_max), "{level:?}");
-            assert!(!is_urgent(level, &[900], 41_001, hour_max), "{level:?}");
+            for (least_due, urgent) in [(41_000, true), (41_001, false)] {
+                let runs = entries(level, &[900], least_due);
+                assert_eq!(is_urgent(&runs, hour_messages_max), urgent, "{level:?}");
+            }
         }
-        assert!(!is_urgent(Level::Hour, &[1, 1, 1, 1], 5_000, u64::MAX));
-        let mut runs = listings(Level::Far, &[900], 41_000);
-        runs.extend(listings(Level::Far, &[900], 90_000));
-        runs.rotate_left(1);
+        let merge = entries(Level::Hour, &[1, 1, 1, 1], 5_000);
+        assert!(!is_urgent(&merge, u64::MAX));
+        let mut runs = entries(Level::Far, &[900], 90_000);
+        runs.extend(entries(Level::Far, &[900], 41_000));
         assert!(
-            !shape
-                .plan(&runs, BEYOND, u64::MAX)
-                .expect("the first begins")
-                .is_urgent,
-            "the urgent one is not in this job"
+            !is_urgent(&runs, u64::MAX),
+            "the urgent run is not in this job"
         );
     }
 
     #[test]
-    fn an_hour_that_is_too_much_at_once_is_split_first_of_all() {
-        let mut runs = listings(Level::Hour, &[500, 500, 100], 5_000);
-        runs.extend(listings(Level::Far, &[1, 1, 1, 1], 5_000));
+    fn an_hour_that_is_too_large_is_split_first() {
+        let mut runs = entries(Level::Hour, &[500, 500, 100], 5_000);
+        runs.extend(entries(Level::Far, &[1, 1, 1, 1], 5_000));
         assert_eq!(
-            sizes(SHAPE.plan(&runs, BEYOND, 1_099)),
+            plan(&runs, 1_099),
             Some((JobKind::SplitHour, vec![500, 500]))
         );
         assert_eq!(
-            sizes(SHAPE.plan(&runs, BEYOND, 1_100)),
+            plan(&runs, 1_100),
             Some((JobKind::SplitFar, vec![1, 1, 1, 1]))
         );
-        let minute = listings(Level::Minute, &[500, 500, 100], 5_000);
-        assert_eq!(
-            SHAPE.plan(&minute, BEYOND, 1),
-            None,
-            "there is nothing finer"
-        );
+        let minute = entries(Level::Minute, &[500, 500, 100], 5_000);
+        assert_eq!(plan(&minute, 1), None, "a minute is never split");
     }
 }

@@ -1,7 +1,7 @@
 //! Assigns shards to workers. Pure: workers that know the same workers and shards agree on the result.
 //!
 //! Each pair of a shard and a worker has a weight, a hash of both (rendezvous hashing). The heaviest
-//! pairs are assigned first, and a worker takes no more than an equal part of the shards. So the
+//! pairs are assigned first, and a worker takes an equal part of the shards at most. So the
 //! workers' counts differ by one at most.
 //!
 //! Without that bound, only shards of a joining or leaving worker would move, but 32 shards on three
@@ -116,7 +116,7 @@ mod tests {
             .collect()
     }
 
-    /// How many shards move, and how many must move to give every worker its part.
+    /// The number of shards that move, and the number that must move to give every worker its part.
     fn moves(before: &[WorkerId], after: &[WorkerId], shards: &[ShardId]) -> (usize, usize) {
         let old = assign(before, shards);
         let new = assign(after, shards);

@@ -1,4 +1,4 @@
-//! Asks the brokers which shards exist and what was committed for them.
+//! Asks the brokers which shards exist and which offsets are committed.
 //!
 //! Each request has a timeout, so that a slow broker never delays the renewal of leases.
 

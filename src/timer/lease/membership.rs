@@ -5,7 +5,7 @@ use crate::model::{ShardId, WorkerId};
 use crate::store::LiveWorker;
 use std::collections::BTreeSet;
 
-/// What one worker knows about all workers.
+/// The workers as one of them sees them.
 pub(super) struct Membership {
     pub(super) me: WorkerId,
     /// All live workers, sorted. Empty until this worker has sent its first heartbeat.
@@ -66,7 +66,7 @@ impl Membership {
         }
     }
 
-    /// Whether the shard is assigned to a newcomer.
+    /// Returns whether the shard is assigned to a newcomer.
     pub(super) fn is_for_newcomer(&self, shard: &ShardId) -> bool {
         self.for_newcomers.contains(shard)
     }

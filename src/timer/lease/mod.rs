@@ -499,8 +499,8 @@ impl LeaseKeeper {
         Some(held.lease)
     }
 
-    /// Starts the shutdown. Other workers are told, and take the shards over. Without other workers,
-    /// this worker finishes its shards itself.
+    /// Starts the shutdown. The other workers learn of it, and take the shards over. Without other
+    /// workers, this worker finishes its shards itself.
     async fn start_departure(
         &mut self,
         table: &mut LeaseTable,

@@ -1,23 +1,21 @@
-//! The loader: reads runs for the dispatcher - names, runs by name, the tail of what was appended - and decodes them, on a thread and a store
-//! connection of its own, so that a big run holds nothing up that is due. Keeps no state of its own, and no more in memory than one call of the
-//! store brings: each reply is sent before more is asked for.
+//! Reads runs from the store for the dispatcher, and decodes them.
+//!
+//! The loader has its own thread and store connection, so that a large run never delays messages that
+//! are due. It keeps no state. It sends each reply before the next store call, so it holds the
+//! result of one call at most.
 
 use crate::health::HealthPart;
-use crate::limit::{
-    FETCH_BYTES_MAX, LOADER_BATCH_MAX, STORE_RETRY_DELAY_MAX, STORE_RETRY_DELAY_MIN,
-};
+use crate::limit::{FETCH_BYTES_MAX, LOADER_BATCH_MAX};
 use crate::model::{Progress, ShardId, Slice, Timestamp, Watermark};
+use crate::retry::until_store_answers;
 use crate::run::{CorruptRun, LoadedRun, RunDecoder, RunName, decoded_size};
-use crate::store::{
-    Error, Fetch, Lineage, List, Listed, RunEntry, ShardPosition, Store, Tail, Tailed,
-};
+use crate::store::{Error, Fetch, Lineage, List, Listed, RunEntry, Store, Tail, Tailed};
 use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What the dispatcher asks for one shard. `tag` comes back with the reply.
+/// A request of the dispatcher for one shard. The reply carries the same `tag`.
 #[derive(Debug)]
 pub(crate) struct LoadRequest {
     pub(crate) shard: ShardId,
@@ -25,10 +23,11 @@ pub(crate) struct LoadRequest {
     pub(crate) load: Load,
 }
 
+/// The data to read.
 #[derive(Debug)]
 pub(crate) enum Load {
-    /// What was appended past `after`; runs that begin after `until` are left in the store. If nothing is `expected`, it is looked first
-    /// whether there is anything, which costs the store less.
+    /// The runs that were appended after `after`. Runs that begin after `until` stay in the store.
+    /// Unless `hinted`, the loader first makes a position check, which costs the store less.
     Tail {
         after: Watermark,
         until: Timestamp,
@@ -36,14 +35,14 @@ pub(crate) enum Load {
         limit: usize,
         hinted: bool,
     },
-    /// Names of the runs that begin in `from..=until`.
+    /// The names of the runs that begin in `from..=until`.
     List {
         from: Timestamp,
         until: Timestamp,
         limit: usize,
     },
-    /// Runs by name, as many as take no more than `bytes` of memory; of each, messages due after `keep` are left in the store, and so are those
-    /// at its head that `taken` covers.
+    /// Runs by name, as many as fit into `bytes` of memory. Messages due after `keep_until` are not
+    /// kept, nor are leading messages that `taken` covers.
     Fetch {
         runs: Vec<(Slice, RunName)>,
         bytes: usize,
@@ -52,6 +51,7 @@ pub(crate) enum Load {
     },
 }
 
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct LoadReply {
     pub(crate) shard: ShardId,
@@ -59,15 +59,17 @@ pub(crate) struct LoadReply {
     pub(crate) result: LoadResult,
 }
 
+/// The data that was read.
 #[derive(Debug)]
 pub(crate) enum LoadResult {
     Tail {
         watermark: Watermark,
+        /// The runs cover all offsets before this one.
         seen: Watermark,
         history: Lineage,
         runs: Vec<ReadOutcome>,
     },
-    /// The tail does not reach back far enough, or the store went back: everything is to be loaded again.
+    /// The tail does not reach back to `after`, or the store was rolled back: load everything again.
     TailGap {
         watermark: Watermark,
     },
@@ -77,15 +79,16 @@ pub(crate) enum LoadResult {
         runs: Vec<RunEntry>,
         more: bool,
     },
-    /// The first of the runs that were asked for; and what each of the others would take.
     Fetch {
+        /// The first of the requested runs.
         reads: Vec<ReadOutcome>,
+        /// The memory in bytes that each of the other runs would take.
         left: Vec<usize>,
     },
     UnknownShard,
 }
 
-/// One run that was asked for.
+/// The result for one run.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
     Loaded(LoadedRun),
@@ -94,38 +97,72 @@ pub(crate) enum ReadOutcome {
         name: RunName,
         why: CorruptRun,
     },
-    /// It is not there any more.
+    /// The run is no longer in the store.
     Missing {
         slice: Slice,
         name: RunName,
     },
 }
 
-/// See the module's page.
+/// The loader loop of one timer.
 pub(crate) struct Loader {
     pub(crate) store: Rc<dyn Store>,
-    /// Those of one tick together.
+    /// Each message holds the requests of one tick.
     pub(crate) requests: mpsc::Receiver<Vec<LoadRequest>>,
     pub(crate) replies: mpsc::Sender<LoadReply>,
     pub(crate) health: HealthPart,
 }
 
-/// Why it serves no longer.
+/// Why the loop ends.
 enum End {
-    /// It was told to, or nobody waits for its replies.
+    /// The loader was cancelled, or the receiver of its replies is gone.
     Stopped,
     Failed(Error),
 }
 
-/// What was asked of each kind, as the store is asked.
-#[derive(Default)]
-struct StoreCalls<'a> {
-    tails: Vec<(&'a LoadRequest, Timestamp, Tail)>,
-    lists: Vec<(&'a LoadRequest, List)>,
-    fetches: Vec<(&'a LoadRequest, FetchBounds, Fetch)>,
+/// A tail request and its store call.
+struct TailCall<'a> {
+    request: &'a LoadRequest,
+    keep_until: Timestamp,
+    hinted: bool,
+    call: Tail,
 }
 
-/// What of the runs that are fetched is wanted.
+impl<'a> TailCall<'a> {
+    fn new(request: &'a LoadRequest) -> Option<Self> {
+        let Load::Tail {
+            after,
+            until,
+            keep_until,
+            limit,
+            hinted,
+        } = request.load
+        else {
+            return None;
+        };
+        let call = Tail {
+            shard: request.shard.clone(),
+            after,
+            until,
+            limit,
+        };
+        Some(Self {
+            request,
+            keep_until,
+            hinted,
+            call,
+        })
+    }
+}
+
+/// A fetch request and its store call.
+struct FetchCall<'a> {
+    request: &'a LoadRequest,
+    bounds: FetchBounds,
+    call: Fetch,
+}
+
+/// The part of the fetched runs that is kept.
 #[derive(Clone, Copy)]
 pub(crate) struct FetchBounds {
     pub(crate) bytes_max: usize,
@@ -133,12 +170,41 @@ pub(crate) struct FetchBounds {
     pub(crate) taken: Progress,
 }
 
+impl<'a> FetchCall<'a> {
+    fn new(request: &'a LoadRequest) -> Option<Self> {
+        let Load::Fetch {
+            runs,
+            bytes,
+            keep_until,
+            taken,
+        } = &request.load
+        else {
+            return None;
+        };
+        let bounds = FetchBounds {
+            bytes_max: *bytes,
+            keep_until: *keep_until,
+            taken: *taken,
+        };
+        let call = Fetch {
+            shard: request.shard.clone(),
+            runs: runs.clone(),
+        };
+        Some(Self {
+            request,
+            bounds,
+            call,
+        })
+    }
+}
+
 impl Loader {
-    /// Serves until the requests' channel is closed, or `give_up` is cancelled: a timer that hands its shards over serves them meanwhile.
+    /// Serves until the request channel is closed or `give_up` is cancelled. A timer that is handing
+    /// its shards over still needs its loader.
     pub(crate) async fn serve(mut self, give_up: CancellationToken) -> Result<(), Error> {
         let mut decoder = RunDecoder::new();
         loop {
-            // Both arms are safe to drop: what was not received stays in the channel.
+            // safe to drop because a request that was not received stays in the channel
             let mut batch = tokio::select! {
                 biased;
                 () = give_up.cancelled() => return Ok(()),
@@ -152,8 +218,8 @@ impl Loader {
             {
                 batch.extend(more);
             }
-            for some in batch.chunks(LOADER_BATCH_MAX) {
-                match self.serve_batch(some, &mut decoder, &give_up).await {
+            for part in batch.chunks(LOADER_BATCH_MAX) {
+                match self.serve_batch(part, &mut decoder, &give_up).await {
                     Ok(()) => {}
                     Err(End::Stopped) => return Ok(()),
                     Err(End::Failed(error)) => return Err(error),
@@ -162,245 +228,205 @@ impl Loader {
         }
     }
 
-    /// Asks the store until it answers.
-    async fn retry_until_answered<T>(
-        &self,
-        give_up: &CancellationToken,
-        ask: impl AsyncFn() -> Result<T, Error>,
-    ) -> Result<T, End> {
-        let mut wait = STORE_RETRY_DELAY_MIN;
-        loop {
-            // Dropped, it has changed nothing: it only reads.
-            let outcome = tokio::select! {
-                biased;
-                () = give_up.cancelled() => return Err(End::Stopped),
-                outcome = ask() => outcome,
-            };
-            match outcome {
-                Ok(answer) => {
-                    self.health.set_ready();
-                    return Ok(answer);
-                }
-                Err(error) if error.is_transient() => {
-                    self.health
-                        .set_not_ready(format!("what waits cannot be read: {error}"));
-                    tokio::select! {
-                        biased;
-                        () = give_up.cancelled() => return Err(End::Stopped),
-                        () = tokio::time::sleep(wait) => wait = (wait * 2).min(STORE_RETRY_DELAY_MAX),
-                    }
-                }
-                Err(error) => return Err(End::Failed(error)),
-            }
-        }
-    }
-
-    async fn reply(&self, request: &LoadRequest, answer: LoadResult) -> Result<(), End> {
-        let reply = LoadReply {
-            shard: request.shard.clone(),
-            tag: request.tag,
-            result: answer,
-        };
-        self.replies.send(reply).await.map_err(|_| End::Stopped)
-    }
-
-    /// Shards whose tail nothing was appended to, among those of which nothing else is expected, with their histories.
-    async fn unchanged_shards(
-        &self,
-        batch: &[LoadRequest],
-    ) -> Result<BTreeMap<ShardId, Lineage>, Error> {
-        let unexpected = batch.iter().filter_map(|request| match request.load {
-            Load::Tail {
-                after,
-                hinted: false,
-                ..
-            } => Some((request.shard.clone(), after)),
-            _ => None,
-        });
-        let (shards, afters): (Vec<_>, Vec<_>) = unexpected.unzip();
-        if shards.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let glances = self.store.positions(&shards).await?;
-        let is_quiet = |glance: &ShardPosition, after| {
-            glance.watermark == after || fault!(TimerAssumesIdleShard)
-        };
-        let quiet = |(glance, after): (Option<ShardPosition>, Watermark)| {
-            Some(glance.filter(|glance| is_quiet(glance, after))?.lineage)
-        };
-        let looked = shards.into_iter().zip(glances.into_iter().zip(afters));
-        Ok(looked
-            .filter_map(|(shard, look)| Some((shard, quiet(look)?)))
-            .collect())
-    }
-
-    /// Of the requests that wait, tails go before lists: a run that is appended in between is then in the list, or past the tail's end.
+    /// Serves tails before lists. A run that is appended in between is then in the list, or after the
+    /// tail's end.
     async fn serve_batch(
         &self,
         batch: &[LoadRequest],
         decoder: &mut RunDecoder,
         give_up: &CancellationToken,
     ) -> Result<(), End> {
-        let quiet = self
-            .retry_until_answered(give_up, || self.unchanged_shards(batch))
+        self.load_tails(batch, decoder, give_up).await?;
+        self.load_lists(batch, give_up).await?;
+        self.load_runs(batch, decoder, give_up).await
+    }
+
+    async fn load_tails(
+        &self,
+        batch: &[LoadRequest],
+        decoder: &mut RunDecoder,
+        give_up: &CancellationToken,
+    ) -> Result<(), End> {
+        let (mut tails, unhinted): (Vec<_>, Vec<_>) = batch
+            .iter()
+            .filter_map(TailCall::new)
+            .partition(|tail| tail.hinted);
+        tails.extend(self.changed_tails(unhinted, give_up).await?);
+        if tails.is_empty() {
+            return Ok(());
+        }
+        let calls: Vec<_> = tails.iter().map(|tail| tail.call.clone()).collect();
+        let answers = self.answer(give_up, || self.store.tail(&calls)).await?;
+        for (tail, answer) in tails.iter().zip(answers) {
+            let result = tail_result(answer, tail.keep_until, decoder);
+            self.reply(tail.request, result).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a position check. Replies for the shards without new messages, and returns the others.
+    async fn changed_tails<'a>(
+        &self,
+        tails: Vec<TailCall<'a>>,
+        give_up: &CancellationToken,
+    ) -> Result<Vec<TailCall<'a>>, End> {
+        if tails.is_empty() {
+            return Ok(tails);
+        }
+        let shards: Vec<_> = tails.iter().map(|tail| tail.call.shard.clone()).collect();
+        let positions = self
+            .answer(give_up, || self.store.positions(&shards))
             .await?;
-        let StoreCalls {
-            tails,
-            lists,
-            fetches,
-        } = self.store_calls(batch, &quiet).await?;
-        if !tails.is_empty() {
-            let calls: Vec<_> = tails.iter().map(|(.., call)| call.clone()).collect();
-            let tailed = self
-                .retry_until_answered(give_up, || self.store.tail(&calls))
-                .await?;
-            for ((request, keep, _), tailed) in tails.into_iter().zip(tailed) {
-                self.reply(request, tail_result(tailed, keep, decoder))
-                    .await?;
+        let mut changed = Vec::new();
+        for (tail, position) in tails.into_iter().zip(positions) {
+            let after = tail.call.after;
+            let unchanged = position
+                .filter(|position| position.watermark == after || fault!(TimerAssumesIdleShard));
+            let Some(position) = unchanged else {
+                changed.push(tail);
+                continue;
+            };
+            let result = LoadResult::Tail {
+                watermark: after,
+                seen: after,
+                history: position.lineage,
+                runs: Vec::new(),
+            };
+            self.reply(tail.request, result).await?;
+        }
+        Ok(changed)
+    }
+
+    async fn load_lists(
+        &self,
+        batch: &[LoadRequest],
+        give_up: &CancellationToken,
+    ) -> Result<(), End> {
+        let mut requests = Vec::new();
+        let mut calls = Vec::new();
+        for request in batch {
+            if let Load::List { from, until, limit } = request.load {
+                requests.push(request);
+                calls.push(List {
+                    shard: request.shard.clone(),
+                    from,
+                    until,
+                    limit,
+                });
             }
         }
-        if !lists.is_empty() {
-            let calls: Vec<_> = lists.iter().map(|(_, call)| call.clone()).collect();
-            let listed = self
-                .retry_until_answered(give_up, || self.store.list(&calls))
-                .await?;
-            for ((request, _), listed) in lists.into_iter().zip(listed) {
-                let answer = match listed {
-                    Listed::Runs {
-                        watermark,
-                        lineage: history,
-                        runs,
-                        has_more: more,
-                    } => LoadResult::List {
-                        watermark,
-                        history,
-                        runs,
-                        more,
-                    },
-                    Listed::Unknown => LoadResult::UnknownShard,
-                };
-                self.reply(request, answer).await?;
-            }
+        if calls.is_empty() {
+            return Ok(());
         }
+        let answers = self.answer(give_up, || self.store.list(&calls)).await?;
+        for (request, answer) in requests.into_iter().zip(answers) {
+            let result = match answer {
+                Listed::Runs {
+                    watermark,
+                    lineage,
+                    runs,
+                    has_more,
+                } => LoadResult::List {
+                    watermark,
+                    history: lineage,
+                    runs,
+                    more: has_more,
+                },
+                Listed::Unknown => LoadResult::UnknownShard,
+            };
+            self.reply(request, result).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_runs(
+        &self,
+        batch: &[LoadRequest],
+        decoder: &mut RunDecoder,
+        give_up: &CancellationToken,
+    ) -> Result<(), End> {
+        let fetches: Vec<_> = batch.iter().filter_map(FetchCall::new).collect();
         let mut rest = &fetches[..];
         while !rest.is_empty() {
-            let (some, after) = rest.split_at(fetches_per_call(rest));
-            let calls: Vec<_> = some.iter().map(|(.., call)| call.clone()).collect();
-            let fetched = self
-                .retry_until_answered(give_up, || self.store.fetch(&calls))
-                .await?;
-            for ((request, wanted, call), blobs) in some.iter().zip(fetched) {
-                self.reply(request, fetch_result(&call.runs, blobs, *wanted, decoder))
-                    .await?;
+            let (part, after) = rest.split_at(fetches_per_call(rest));
+            let calls: Vec<_> = part.iter().map(|fetch| fetch.call.clone()).collect();
+            let answers = self.answer(give_up, || self.store.fetch(&calls)).await?;
+            for (fetch, blobs) in part.iter().zip(answers) {
+                let result = fetch_result(&fetch.call.runs, blobs, fetch.bounds, decoder);
+                self.reply(fetch.request, result).await?;
             }
             rest = after;
         }
         Ok(())
     }
 
-    /// What the store is to be asked; of tails that are quiet nothing, they are answered.
-    async fn store_calls<'a>(
+    /// Repeats a store call until the store answers. Safe, because the loader only reads.
+    async fn answer<T>(
         &self,
-        batch: &'a [LoadRequest],
-        quiet: &BTreeMap<ShardId, Lineage>,
-    ) -> Result<StoreCalls<'a>, End> {
-        let mut calls = StoreCalls::default();
-        for request in batch {
-            let shard = request.shard.clone();
-            match &request.load {
-                Load::Tail {
-                    after,
-                    until,
-                    keep_until: keep,
-                    limit,
-                    ..
-                } => {
-                    if let Some(&history) = quiet.get(&shard) {
-                        let answer = LoadResult::Tail {
-                            watermark: *after,
-                            seen: *after,
-                            history,
-                            runs: Vec::new(),
-                        };
-                        self.reply(request, answer).await?;
-                        continue;
-                    }
-                    calls.tails.push((
-                        request,
-                        *keep,
-                        Tail {
-                            shard,
-                            after: *after,
-                            until: *until,
-                            limit: *limit,
-                        },
-                    ));
-                }
-                Load::List { from, until, limit } => calls.lists.push((
-                    request,
-                    List {
-                        shard,
-                        from: *from,
-                        until: *until,
-                        limit: *limit,
-                    },
-                )),
-                Load::Fetch {
-                    runs,
-                    bytes,
-                    keep_until: keep,
-                    taken,
-                } => {
-                    let wanted = FetchBounds {
-                        bytes_max: *bytes,
-                        keep_until: *keep,
-                        taken: *taken,
-                    };
-                    calls.fetches.push((
-                        request,
-                        wanted,
-                        Fetch {
-                            shard,
-                            runs: runs.clone(),
-                        },
-                    ));
-                }
-            }
-        }
-        Ok(calls)
+        give_up: &CancellationToken,
+        call: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, End> {
+        until_store_answers(
+            &self.health,
+            "stored messages cannot be read",
+            give_up,
+            call,
+        )
+        .await
+        .map_err(End::Failed)?
+        .ok_or(End::Stopped)
+    }
+
+    async fn reply(&self, request: &LoadRequest, result: LoadResult) -> Result<(), End> {
+        let reply = LoadReply {
+            shard: request.shard.clone(),
+            tag: request.tag,
+            result,
+        };
+        self.replies.send(reply).await.map_err(|_| End::Stopped)
     }
 }
 
-/// How many of the fetches go in one call: few enough that what they bring is bounded, and one at least.
-fn fetches_per_call(fetches: &[(&LoadRequest, FetchBounds, Fetch)]) -> usize {
+/// The number of fetches to send in one call: at least one, and as many as fit into
+/// `FETCH_BYTES_MAX`.
+fn fetches_per_call(fetches: &[FetchCall<'_>]) -> usize {
     let mut bytes = 0;
-    let fits = fetches.iter().take_while(|(_, wanted, _)| {
-        let fits = bytes == 0 || bytes + wanted.bytes_max <= FETCH_BYTES_MAX;
-        bytes += wanted.bytes_max;
-        fits
-    });
-    fits.count()
+    fetches
+        .iter()
+        .take_while(|fetch| {
+            let fits = bytes == 0 || bytes + fetch.bounds.bytes_max <= FETCH_BYTES_MAX;
+            bytes += fetch.bounds.bytes_max;
+            fits
+        })
+        .count()
 }
 
-fn tail_result(tailed: Tailed, keep: Timestamp, decoder: &mut RunDecoder) -> LoadResult {
-    match tailed {
+fn tail_result(answer: Tailed, keep_until: Timestamp, decoder: &mut RunDecoder) -> LoadResult {
+    match answer {
         Tailed::Runs {
             watermark,
-            complete_to: seen,
-            lineage: history,
+            complete_to,
+            lineage,
             runs,
         } => {
-            let wanted = runs
-                .into_iter()
-                .filter_map(|run| run.bytes.map(|bytes| (run.entry, bytes)));
-            let reads = wanted.map(|(RunEntry { slice, name, .. }, bytes)| {
-                decode_run(slice, &name, Some(&bytes), (keep, Progress::START), decoder)
-            });
+            let mut reads = Vec::new();
+            for run in runs {
+                let Some(bytes) = run.bytes else { continue };
+                let RunEntry { slice, name, .. } = run.entry;
+                reads.push(decode_run(
+                    slice,
+                    &name,
+                    Some(&bytes),
+                    keep_until,
+                    Progress::START,
+                    decoder,
+                ));
+            }
             LoadResult::Tail {
                 watermark,
-                seen,
-                history,
-                runs: reads.collect(),
+                seen: complete_to,
+                history: lineage,
+                runs: reads,
             }
         }
         Tailed::OutOfRange { watermark } => LoadResult::TailGap { watermark },
@@ -408,26 +434,29 @@ fn tail_result(tailed: Tailed, keep: Timestamp, decoder: &mut RunDecoder) -> Loa
     }
 }
 
-/// Decodes as many of the runs as fit into the bytes that are kept for them.
+/// Decodes as many of the runs as fit into `bounds.bytes_max`.
 pub(crate) fn fetch_result(
     runs: &[(Slice, RunName)],
     blobs: Vec<Option<Bytes>>,
-    wanted: FetchBounds,
+    bounds: FetchBounds,
     decoder: &mut RunDecoder,
 ) -> LoadResult {
-    let (mut reads, mut left, mut held) = (Vec::new(), Vec::new(), 0);
+    let mut reads = Vec::new();
+    let mut left = Vec::new();
+    let mut used = 0;
     for ((slice, name), blob) in runs.iter().zip(blobs) {
         let size = blob.as_ref().map_or(0, |bytes| decoded_size(bytes));
-        if !left.is_empty() || held + size > wanted.bytes_max {
+        if !left.is_empty() || used + size > bounds.bytes_max {
             left.push(size);
             continue;
         }
-        held += size;
+        used += size;
         reads.push(decode_run(
             *slice,
             name,
             blob.as_ref(),
-            (wanted.keep_until, wanted.taken),
+            bounds.keep_until,
+            bounds.taken,
             decoder,
         ));
     }
@@ -438,7 +467,8 @@ pub(crate) fn decode_run(
     slice: Slice,
     name: &RunName,
     bytes: Option<&Bytes>,
-    (keep, taken): (Timestamp, Progress),
+    keep_until: Timestamp,
+    taken: Progress,
     decoder: &mut RunDecoder,
 ) -> ReadOutcome {
     let Some(bytes) = bytes else {
@@ -449,7 +479,7 @@ pub(crate) fn decode_run(
     };
     match decoder.decode(name.clone(), slice, bytes) {
         Ok(mut run) => {
-            run.drop_after(keep);
+            run.drop_after(keep_until);
             run.drop_leading(|place| taken.covers(place));
             ReadOutcome::Loaded(run)
         }

@@ -1,8 +1,12 @@
-//! The byte budget of a timer's loaded messages: each run in memory is charged for until it is dropped, and what is being fetched is reserved.
-//! The shards share it so that one with a long backlog leaves the others room for what is due next.
+//! The byte budget of a timer's loaded messages.
 //!
-//! What is used and reserved together exceeds the budget by one run at most, of whichever shard: one that holds nothing must be able to load its
-//! next run, however small its part. Only messages that are due at one instant and lie interleaved in several runs must be in memory together.
+//! Each run in memory is charged until it is dropped, and memory for runs that are being fetched is
+//! reserved. The shards share the budget: half of it is guaranteed to them in equal parts, so that a
+//! shard with a long backlog leaves room for the others.
+//!
+//! Used and reserved memory exceed the budget by one run at most. A shard that holds nothing must be
+//! able to load its next run, however small its part is. Only messages that are due at the same time
+//! and are spread over several runs must be in memory together.
 
 use crate::limit::{FETCH_BYTES_MAX, TAIL_REPLY_RUNS_MAX, USUAL_RUN_MEMORY_BYTES};
 use crate::model::{Cursor, Timestamp};
@@ -11,7 +15,7 @@ use crate::schedule::Places;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// What is used of the budget, in bytes. One a timer.
+/// The budget of one timer, in bytes.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     used: Cell<usize>,
@@ -20,41 +24,39 @@ pub(crate) struct MemoryBudget {
     accounts: RefCell<Vec<Weak<MemoryAccount>>>,
 }
 
-/// What one shard uses of it, as long as the shard is served or a run of its is held.
+/// The memory of one shard, in bytes. It exists while the shard is served or one of its runs is held.
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
     used: Cell<usize>,
     messages: Cell<usize>,
-    /// For what is under way from the store.
+    /// For runs that are being fetched.
     reserved: Cell<usize>,
-    /// Of a message, when something was loaded last; 0: nothing was yet.
+    /// Mean size of the messages in memory at the last load; 0 before the first load.
     mean_message: Cell<usize>,
-    /// Of a run: the greatest, lately; 0: none was loaded yet.
+    /// Size of a large recent run: the maximum, which decays; 0 before the first load.
     usual_run: Cell<usize>,
     budget: Rc<MemoryBudget>,
 }
 
 impl MemoryBudget {
-    pub(crate) fn new(budget: usize) -> Rc<Self> {
+    pub(crate) fn new(limit: usize) -> Rc<Self> {
         Rc::new(Self {
             used: Cell::new(0),
             messages: Cell::new(0),
-            limit: budget,
+            limit,
             accounts: RefCell::default(),
         })
     }
 
     pub(crate) fn open_account(self: &Rc<Self>) -> Rc<MemoryAccount> {
-        let cell = || Cell::new(0);
-        let account = MemoryAccount {
-            used: cell(),
-            messages: cell(),
-            reserved: cell(),
-            mean_message: cell(),
-            usual_run: cell(),
+        let account = Rc::new(MemoryAccount {
+            used: Cell::new(0),
+            messages: Cell::new(0),
+            reserved: Cell::new(0),
+            mean_message: Cell::new(0),
+            usual_run: Cell::new(0),
             budget: self.clone(),
-        };
-        let account = Rc::new(account);
+        });
         let mut accounts = self.accounts.borrow_mut();
         accounts.retain(|account| account.strong_count() > 0);
         accounts.push(Rc::downgrade(&account));
@@ -65,22 +67,20 @@ impl MemoryBudget {
         self.used.get()
     }
 
-    /// Messages that are loaded.
     pub(crate) fn loaded_messages(&self) -> usize {
         self.messages.get()
     }
 
-    /// What all shards may use beyond what they do, if none takes what is kept for another; less than nothing if one exceeds what it may. Half of
-    /// the budget is kept, in equal parts; the other half is for whoever comes first, so that one busy shard among idle ones is not held down to
-    /// its part.
+    /// The bytes that no shard uses and that are not guaranteed to a shard; negative if shards have
+    /// exceeded their parts. The second value is the guaranteed part of one shard.
     fn unallocated(&self) -> (isize, usize) {
         let accounts = self.accounts.borrow();
         let open = || accounts.iter().filter_map(Weak::upgrade);
-        let kept = self.limit / 2 / open().count().max(1);
-        let taken: usize = open()
-            .map(|account| account.used_and_reserved().max(kept))
+        let guaranteed = self.limit / 2 / open().count().max(1);
+        let allocated: usize = open()
+            .map(|account| account.used_and_reserved().max(guaranteed))
             .sum();
-        (self.limit as isize - taken as isize, kept)
+        (self.limit as isize - allocated as isize, guaranteed)
     }
 }
 
@@ -89,13 +89,14 @@ impl MemoryAccount {
         self.used.get() + self.reserved.get()
     }
 
-    /// Bytes that may be loaded now.
+    /// The bytes that this shard may load now.
     pub(crate) fn available(&self) -> usize {
-        let (free, kept) = self.budget.unallocated();
-        usize::try_from(free).unwrap_or(0) + kept.saturating_sub(self.used_and_reserved())
+        let (unallocated, guaranteed) = self.budget.unallocated();
+        usize::try_from(unallocated).unwrap_or(0)
+            + guaranteed.saturating_sub(self.used_and_reserved())
     }
 
-    /// What a run of so many messages will take, with something to spare: by those that were loaded last.
+    /// The estimated size of a run of `messages` messages, with a reserve of an eighth.
     pub(crate) fn expected_bytes(&self, messages: u32) -> usize {
         let mean = self.mean_message.get();
         if mean == 0 {
@@ -105,7 +106,7 @@ impl MemoryAccount {
         }
     }
 
-    /// Keeps so many bytes for what is about to be loaded.
+    /// Reserves memory for runs that are about to be fetched.
     pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Reservation {
         self.reserved.set(self.reserved.get() + bytes);
         Reservation {
@@ -114,7 +115,8 @@ impl MemoryAccount {
         }
     }
 
-    /// How many runs may be asked for that were just appended, and what they will take: one, whatever the room.
+    /// The number of appended runs to request, and their estimated size. At least one run, even without
+    /// available memory.
     pub(crate) fn tail_limits(&self) -> (usize, usize) {
         let run = if self.usual_run.get() == 0 {
             USUAL_RUN_MEMORY_BYTES
@@ -125,51 +127,56 @@ impl MemoryAccount {
         (runs, runs * run)
     }
 
-    /// Messages that fit into one of so many parts of the whole budget, if they are as large as those that were loaded last.
+    /// The number of messages of this shard's mean size that fit into `1/parts` of the whole budget.
     pub(crate) fn messages_per_part(&self, parts: usize) -> u64 {
         (self.budget.limit / parts)
             .checked_div(self.mean_message.get())
             .map_or(u64::MAX, |messages| messages as u64)
     }
 
-    /// Nothing more should be loaded.
+    /// Returns whether this shard should load nothing more.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.available() == 0
     }
 
-    /// Some shard has exceeded what it may.
+    /// Returns whether the shards together exceed their limit.
     pub(crate) fn is_over_budget(&self) -> bool {
         self.budget.unallocated().0 < 0
     }
 
-    /// Below half of the whole budget runs are kept whole, though not all of them may be needed soon.
+    /// Returns whether less than half of the whole budget is used. If so, runs are kept whole, including
+    /// messages that are not needed soon.
     pub(crate) fn is_half_free(&self) -> bool {
         self.budget.used.get() < self.budget.limit / 2
     }
 
     fn charge(&self, bytes: usize, messages: usize) {
-        self.used.set(self.used.get() + bytes);
-        self.messages.set(self.messages.get() + messages);
-        self.budget.used.set(self.budget.used.get() + bytes);
-        self.budget
-            .messages
-            .set(self.budget.messages.get() + messages);
+        for (used, count) in self.counters() {
+            used.set(used.get() + bytes);
+            count.set(count.get() + messages);
+        }
         if let Some(mean) = self.used.get().checked_div(self.messages.get()) {
             self.mean_message.set(mean.max(1));
         }
     }
 
     fn discharge(&self, bytes: usize, messages: usize) {
-        self.used.set(self.used.get() - bytes);
-        self.messages.set(self.messages.get() - messages);
-        self.budget.used.set(self.budget.used.get() - bytes);
-        self.budget
-            .messages
-            .set(self.budget.messages.get() - messages);
+        for (used, count) in self.counters() {
+            used.set(used.get() - bytes);
+            count.set(count.get() - messages);
+        }
+    }
+
+    /// The byte and message counters of this shard and of the whole budget.
+    fn counters(&self) -> [(&Cell<usize>, &Cell<usize>); 2] {
+        [
+            (&self.used, &self.messages),
+            (&self.budget.used, &self.budget.messages),
+        ]
     }
 }
 
-/// Room that nobody else takes, until it is dropped.
+/// Reserved memory. Dropping it ends the reservation.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     bytes: usize,
@@ -178,13 +185,12 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.account
-            .reserved
-            .set(self.account.reserved.get() - self.bytes);
+        let reserved = &self.account.reserved;
+        reserved.set(reserved.get() - self.bytes);
     }
 }
 
-/// A loaded run and its charge.
+/// A loaded run, charged to its shard's account until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ResidentRun {
     pub(crate) run: LoadedRun,
@@ -196,9 +202,8 @@ impl ResidentRun {
     pub(crate) fn new(run: LoadedRun, account: &Rc<MemoryAccount>) -> Self {
         let charged = run.memory_size();
         account.charge(charged, run.len());
-        account
-            .usual_run
-            .set(charged.max(account.usual_run.get() - account.usual_run.get() / 8));
+        let decayed = account.usual_run.get() - account.usual_run.get() / 8;
+        account.usual_run.set(charged.max(decayed));
         Self {
             run,
             charged,
@@ -206,7 +211,8 @@ impl ResidentRun {
         }
     }
 
-    /// Drops what is due after `horizon`, and its charge. Answers the due of the first message dropped by this call.
+    /// Drops the messages that are due after `horizon`, and their charge. Returns the due time of the
+    /// first message that this call dropped.
     pub(crate) fn keep_until(&mut self, horizon: Timestamp) -> Option<Timestamp> {
         let before = self.run.len();
         self.account.discharge(self.charged, before);
@@ -239,7 +245,6 @@ impl Places for ResidentRun {
 
 #[cfg(test)]
 impl MemoryBudget {
-    /// What is used and reserved together.
     pub(crate) fn used_and_reserved(&self) -> usize {
         self.accounts
             .borrow()
@@ -256,92 +261,70 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn one_shard_alone_has_all_of_it_and_many_have_their_parts() {
-        let memory = MemoryBudget::new(800);
-        let first = memory.open_account();
+    fn a_single_shard_may_use_everything_and_several_have_guaranteed_parts() {
+        let budget = MemoryBudget::new(800);
+        let first = budget.open_account();
         assert_eq!(first.available(), 800);
-        let second = memory.open_account();
+        let second = budget.open_account();
         assert_eq!((first.available(), second.available()), (600, 600));
         first.charge(600, 6);
         assert_eq!(
             (first.available(), second.available()),
             (0, 200),
-            "its part is left to the other"
+            "the second shard keeps its guaranteed part"
         );
         second.charge(200, 2);
         assert!(first.is_exhausted() && second.is_exhausted());
         drop(second);
-        let third = memory.open_account();
+        let third = budget.open_account();
         assert_eq!(
             (first.available(), third.available()),
             (0, 200),
-            "one that has gone keeps nothing"
+            "a closed account has no guaranteed part"
         );
         first.charge(100, 1);
+        assert!(first.is_over_budget());
         assert_eq!(
-            (first.is_over_budget(), third.available()),
-            (true, 200),
-            "nor does one that takes too much take another's part"
+            third.available(),
+            200,
+            "a shard over its part does not reduce another's"
         );
     }
 
     #[test]
-    fn what_is_reserved_is_nobody_elses_until_it_is_given_back() {
-        let memory = MemoryBudget::new(800);
-        let (first, second) = (memory.open_account(), memory.open_account());
-        let reserved = first.reserve(500);
-        assert_eq!(
-            (
-                first.available(),
-                second.available(),
-                memory.used_and_reserved(),
-                memory.used_bytes()
-            ),
-            (100, 300, 500, 0)
-        );
-        drop(reserved);
-        assert_eq!(
-            (
-                first.available(),
-                second.available(),
-                memory.used_and_reserved()
-            ),
-            (600, 600, 0)
-        );
+    fn reserved_memory_is_not_available_until_it_is_returned() {
+        let budget = MemoryBudget::new(800);
+        let (first, second) = (budget.open_account(), budget.open_account());
+        let reservation = first.reserve(500);
+        assert_eq!((first.available(), second.available()), (100, 300));
+        assert_eq!((budget.used_and_reserved(), budget.used_bytes()), (500, 0));
+        drop(reservation);
+        assert_eq!((first.available(), second.available()), (600, 600));
+        assert_eq!(budget.used_and_reserved(), 0);
     }
 
     #[test]
-    fn what_a_shard_expects_follows_from_its_own_messages_and_not_from_anothers() {
-        let memory = MemoryBudget::new(1 << 30);
-        let (small, large, new) = (
-            memory.open_account(),
-            memory.open_account(),
-            memory.open_account(),
-        );
+    fn estimates_follow_the_messages_of_the_same_shard() {
+        let budget = MemoryBudget::new(1 << 30);
+        let [small, large, new] = [(); 3].map(|()| budget.open_account());
         small.charge(300 * 1_000, 1_000);
         large.charge(1 << 30, 1_024);
-        assert_eq!(
-            (small.expected_bytes(1_000), large.expected_bytes(2)),
-            (337_000, 2 * ((1 << 20) + (1 << 17)))
-        );
-        assert_eq!(
-            (large.expected_bytes(1_000), new.expected_bytes(1)),
-            (USUAL_RUN_MEMORY_BYTES, USUAL_RUN_MEMORY_BYTES)
-        );
-        assert_eq!(
-            (small.messages_per_part(1), new.messages_per_part(1)),
-            ((1 << 30) / 300, u64::MAX)
-        );
+        assert_eq!(small.expected_bytes(1_000), 337_000);
+        assert_eq!(large.expected_bytes(2), 2 * ((1 << 20) + (1 << 17)));
+        assert_eq!(large.expected_bytes(1_000), USUAL_RUN_MEMORY_BYTES);
+        assert_eq!(new.expected_bytes(1), USUAL_RUN_MEMORY_BYTES);
+        assert_eq!(small.messages_per_part(1), (1 << 30) / 300);
+        assert_eq!(new.messages_per_part(1), u64::MAX);
     }
 
     #[test]
-    fn of_what_was_appended_as_much_is_asked_for_as_there_is_room_for_and_one_run_at_least() {
-        let memory = MemoryBudget::new(64 << 20);
-        let (shard, other) = (memory.open_account(), memory.open_account());
+    fn a_tail_request_asks_for_as_many_runs_as_fit_and_at_least_one() {
+        let budget = MemoryBudget::new(64 << 20);
+        let (shard, other) = (budget.open_account(), budget.open_account());
         assert_eq!(
             shard.tail_limits(),
             (3, 3 * USUAL_RUN_MEMORY_BYTES),
-            "as long as none was loaded"
+            "before the first load"
         );
         shard.usual_run.set(10_000);
         assert_eq!(
@@ -358,15 +341,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn together_they_never_fill_more_than_the_budget(loads in prop::collection::vec((0..5_usize, 1..400_usize), 1..200)) {
-            let memory = MemoryBudget::new(1_000);
-            let accounts: Vec<_> = (0..5).map(|_| memory.open_account()).collect();
+        fn the_shards_together_never_exceed_the_budget(
+            loads in prop::collection::vec((0..5_usize, 1..400_usize), 1..200),
+        ) {
+            let budget = MemoryBudget::new(1_000);
+            let accounts: Vec<_> = (0..5).map(|_| budget.open_account()).collect();
             for (at, bytes) in loads {
                 let bytes = bytes.min(accounts[at].available());
                 accounts[at].charge(bytes, 1);
-                prop_assert!(memory.used_bytes() <= 1_000);
+                prop_assert!(budget.used_bytes() <= 1_000);
                 for account in &accounts {
-                    prop_assert!(account.used.get() + account.available() >= 100, "each has its part");
+                    prop_assert!(
+                        account.used.get() + account.available() >= 100,
+                        "each shard has its part"
+                    );
                 }
             }
         }
