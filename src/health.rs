@@ -1,8 +1,8 @@
 //! Health: the readiness and liveness of each part of the process, for `/readyz` and `/healthz`.
 //!
-//! A part reports about itself: ready or not ready with a reason, and a heartbeat of its loop. A part
-//! that is ready can also be degraded: something outside the process fails for some messages, while
-//! all others are delivered. Each change of readiness is logged here once.
+//! A part reports about itself: ready or not ready with a reason, and a heartbeat of its loop. A
+//! part that is ready can also be degraded: something outside the process fails for some messages,
+//! while all others are delivered. Each change of readiness is logged here once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A part that has sent a heartbeat and none since is not alive. Loops send many per second, and the
-/// calls that they wait for have much shorter timeouts.
+/// A part that has sent a heartbeat and none since is not alive. Loops send many per second, and
+/// the calls that they wait for have much shorter timeouts.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reason of a part that has not reported yet.
@@ -85,7 +85,7 @@ impl Health {
         self.problems(|state| lock(&state.reason).clone())
     }
 
-    /// What is degraded although the process is ready.
+    /// The problems of degraded parts.
     pub(crate) fn degraded(&self) -> Vec<HealthProblem> {
         let now = Instant::now();
         self.problems(|state| {
@@ -149,7 +149,7 @@ impl HealthPart {
         }
     }
 
-    /// `reason` is for the operator: what is missing, and what to do.
+    /// `reason` tells the operator the cause and the fix.
     pub(crate) fn set_not_ready(&self, reason: impl Into<String>) {
         let reason = reason.into();
         let mut current = lock(&self.state.reason);

@@ -2,8 +2,8 @@
 //!
 //! Each thread has a name and its own runtime. The first one that fails stops all others, and those
 //! that do not end in time are named. Adapters start their client threads themselves
-//! (`broker/client_thread`, `store/embedded`); the clippy bans in `.clippy.toml` hold all other code
-//! to this.
+//! (`broker/client_thread`, `store/embedded`); the clippy bans in `.clippy.toml` hold all other
+//! code to this.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
-/// Tells a task to stop: it accepts no new work, finishes what it has, and returns.
+/// Stops a task when it is cancelled: the task accepts no new work, finishes its work, and returns.
 pub(crate) type StopToken = tokio_util::sync::CancellationToken;
 
 /// Gives the calling thread the lowest CPU priority, so that its work does not delay other threads.
@@ -97,9 +97,9 @@ impl TaskGroup {
         self.token.clone()
     }
 
-    /// Starts a thread with its own runtime, and runs the future that `body` returns, which need not
-    /// be `Send`. The future must not end before the token is cancelled, except with an error. The
-    /// system shows the first 15 bytes of `name`.
+    /// Starts a thread with its own runtime, and runs the future that `body` returns, which need
+    /// not be `Send`. The future must not end before the token is cancelled, except with an error.
+    /// The system shows the first 15 bytes of `name`.
     pub(crate) fn spawn_thread<B, F, E>(&mut self, name: &str, body: B) -> Result<(), Error>
     where
         B: FnOnce(StopToken) -> F + Send + 'static,
@@ -138,9 +138,9 @@ impl TaskGroup {
         Ok(())
     }
 
-    /// Waits until all tasks have ended. When `stop` is ready or a task fails, all tasks are told to
-    /// stop and get `deadline` to do so. Returns the first error, but an error that can be the
-    /// consequence of another one only if it is the only one.
+    /// Waits until all tasks have ended. When `stop` is ready or a task fails, it cancels the token
+    /// and gives all tasks `deadline` to end. Returns the first error. An error that may be a
+    /// consequence of another one counts last.
     pub(crate) async fn join(
         mut self,
         stop: impl Future<Output = ()>,
@@ -149,7 +149,7 @@ impl TaskGroup {
         let mut errors = Vec::new();
         let mut stop = std::pin::pin!(stop);
         while !self.running.is_empty() && !self.token.is_cancelled() {
-            // Every arm is safe to drop: `recv` keeps what it has not returned.
+            // Every arm is safe to drop: `recv` keeps values that it has not returned.
             tokio::select! {
                 biased;
                 end = self.ends_rx.recv() => errors.extend(self.on_end(end)),
@@ -204,7 +204,7 @@ fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Res
         .map(|_handle| ())
 }
 
-/// The error of a task, by the result of its thread. `was_stopped`: it was told to stop.
+/// The error of a task, by the result of its thread. `was_stopped`: its token was cancelled.
 fn task_error<E: Into<Box<dyn StdError + Send + Sync>>>(
     task: String,
     result: std::thread::Result<Result<(), E>>,
@@ -272,7 +272,7 @@ mod tests {
             .block_on(future)
     }
 
-    /// A task that ends when it is told to stop.
+    /// A task that ends when its token is cancelled.
     async fn until_stopped(token: StopToken) -> Result<(), std::io::Error> {
         token.cancelled().await;
         Ok(())

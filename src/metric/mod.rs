@@ -3,8 +3,8 @@
 //! Types such as [`RouteMetrics`] hold handles that are registered once, so counting is an addition
 //! without a lookup. `telemetry` records and renders the values.
 //!
-//! Label values come from fixed lists, from the configuration, or from the brokers' partitions, never
-//! from messages. So their number has a bound (I6).
+//! Label values come from fixed lists, from the configuration, or from the brokers' partitions,
+//! never from messages. So their number has a bound (I6).
 
 mod shard;
 mod store;
@@ -22,7 +22,7 @@ pub(crate) struct Instrument {
     pub(crate) kind: Kind,
     pub(crate) labels: &'static [&'static str],
     pub(crate) description: &'static str,
-    /// What the operator should do when the value changes. Shown in `docs/metrics.md` only.
+    /// Advice for the operator when the value changes. Shown in `docs/metrics.md` only.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "read by the test of docs/metrics.md")
@@ -95,7 +95,7 @@ instruments! {
         "A target is missing or does not answer. After the last attempt its messages become dead letters."
     CANCELLED "postdate_cancelled_total" Kind::Counter, ["route"]
         "Messages cancelled or replaced before delivery."
-        "Nothing: producers asked for it."
+        "No action: producers asked for it."
     CANCEL_MISSED "postdate_cancel_missed_total" Kind::Counter, ["route"]
         "Cancels that came too late, or whose id matched no pending message."
         "Producers cancel after the due time, with unknown ids, or on another partition."
@@ -119,7 +119,7 @@ instruments! {
         "Act: their messages are not delivered. Find out what else writes to this Redis. Keep the quarantine."
     COMPACTED_RUNS "postdate_rewritten_runs_total" Kind::Counter, ["route"]
         "Runs rewritten by compaction, because they were too small to be efficient or too large for the memory budget."
-        "Nothing: no message waits for it. If it stays flat for long, the store needs more memory and timers read more."
+        "No action: no message waits for it. If it stays flat for long, the store needs more memory and timers read more."
     SOURCE_GAP_MESSAGES "postdate_source_gap_messages_total" Kind::Counter, ["route"]
         "Messages that the source deleted before they were stored; an upper bound for a NATS stream with other subjects."
         "Act: they are lost. Raise the source's retention and limits above the longest outage."
@@ -134,7 +134,7 @@ instruments! {
         "Grows without end: more messages are scheduled than delivered. The memory of Redis grows with it."
     DUE_SOON "postdate_due_soon_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Messages of a shard that are overdue or due within five minutes, estimated from counts per minute and hour. 0 in processes that do not read the partition."
-        "Rises before a peak. Divide it by what one timer delivers in five minutes to see how many timers are needed: see the page on scaling."
+        "Rises before a peak. Divide it by the messages that one timer delivers in five minutes to get the number of timers (see the page on scaling)."
     INGRESS_LAG "postdate_ingress_lag_messages" Kind::Gauge, ["route", "topic", "partition"]
         "Records of a partition that are not read yet: its last known end minus the read position. 0 in processes that do not read the partition."
         "Grows: more arrives than is stored. See the store's latency and errors, then add ingress processes, up to one per partition."
@@ -143,7 +143,7 @@ instruments! {
         "Act while it is above 0: these messages are not delivered. The log names each run."
     STORED_BYTES "postdate_stored_bytes" Kind::Gauge, ["route", "topic", "partition"]
         "Compressed bytes of a shard's runs, without the overhead of the store. 0 in processes that do not read the partition."
-        "Grows with the pending messages. Redis needs more than this (see the page on sizing). Its INFO memory shows what is left."
+        "Grows with the pending messages. Redis needs more than this (see the page on sizing). Its INFO memory shows the free memory."
     LEDGER "postdate_ledger_messages" Kind::Gauge, ["route", "topic", "partition", "count"]
         "Messages in a shard's ledger, by `count`: accepted, delivered, cancelled, dead_lettered, quarantined, sent_back, pending. 0 in processes that do not read the partition."
         "Accepted is the sum of the others. A value may fall after the store lost data: see the page on the store."
@@ -191,7 +191,7 @@ instruments! {
         "At the budget: messages are loaded later. Raise `timer.memory` if lateness rises too."
     MEMORY_BUDGET "postdate_memory_budget_bytes" Kind::Gauge, []
         "Maximum bytes of memory for loaded messages (`timer.memory`)."
-        "Nothing: it changes only with the configuration."
+        "No action: it changes only with the configuration."
     STORE_LATENCY_SECONDS "postdate_store_latency_seconds" LATENCY, ["operation"]
         "Seconds that a call to the store took, successful or not."
         "Rises: Redis is busy, swaps, or is far away. Lateness follows."
@@ -341,8 +341,8 @@ impl TraceMetrics {
     }
 }
 
-/// One counter per dead-letter reason. All exist from the start, so that the first event of a reason
-/// shows as an increase from 0.
+/// One counter per dead-letter reason. All exist from the start, so that the first event of a
+/// reason shows as an increase from 0.
 #[derive(Clone, Debug)]
 pub(crate) struct ReasonCounters(Vec<Counter>);
 

@@ -1,5 +1,5 @@
-//! The gauges of one shard: some set by the process that reads its partition, one by the process that
-//! holds its lease.
+//! The gauges of one shard: some set by the process that reads its partition, one by the process
+//! that holds its lease.
 
 use super::{
     DUE_SOON, Gauge, INGRESS_LAG, Instrument, LEASE_HELD, LEDGER, LEDGER_DIFFERENCE, LEDGER_UNSURE,
@@ -7,8 +7,8 @@ use super::{
 };
 use crate::model::ShardId;
 
-/// The gauges of a shard whose partition this process reads. A drop sets them to 0, so a process must
-/// have at most one value per shard.
+/// The gauges of a shard whose partition this process reads. A drop sets them to 0, so a process
+/// must have at most one value per shard.
 #[derive(Debug)]
 pub(crate) struct ShardGauges {
     pending: Gauge,

@@ -1,7 +1,7 @@
 //! Sends spans to a collector with OpenTelemetry's exporter, by OTLP over HTTP.
 //!
-//! Queue, batch size, retries and timeouts are bounded here. If the collector is slow or unreachable,
-//! spans are dropped and counted. Ingress and timer never wait for this loop.
+//! Queue, batch size, retries and timeouts are bounded here. If the collector is slow or
+//! unreachable, spans are dropped and counted. Ingress and timer never wait for this loop.
 
 use super::otlp_http::OtlpHttpClient;
 use super::span::SpanConverter;

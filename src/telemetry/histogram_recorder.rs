@@ -1,8 +1,9 @@
-//! The metrics recorder: counters and gauges of metrics-exporter-prometheus, and our own histograms.
+//! The metrics recorder: counters and gauges of metrics-exporter-prometheus, and our own
+//! histograms.
 //!
-//! The exporter's histogram cannot be used here. It buffers every sample (24 bytes, with a reading of
-//! the clock) until the next upkeep call, so a drain fills memory without a bound (I6). Here a sample
-//! is added to its bucket at once.
+//! The exporter's histogram cannot be used here. It buffers every sample (24 bytes, with a reading
+//! of the clock) until the next upkeep call, so a drain fills memory without a bound (I6). Here a
+//! sample is added to its bucket at once.
 
 use crate::metric::{self, Instrument};
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit};

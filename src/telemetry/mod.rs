@@ -118,7 +118,7 @@ mod tests {
     use std::fs::File;
     use std::sync::Arc;
 
-    /// What two events write with these options.
+    /// The text that two events write with these options.
     fn logged(format: LogFormat, level: &str, is_terminal: bool) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         let log = Log {

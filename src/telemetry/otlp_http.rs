@@ -1,5 +1,5 @@
-//! The HTTP client of OpenTelemetry's exporter. It keeps the reason of the last failed request, which
-//! the exporter does not return.
+//! The HTTP client of OpenTelemetry's exporter. It keeps the reason of the last failed request,
+//! which the exporter does not return.
 
 use crate::limit::SPANS_REQUEST_TIMEOUT;
 use anyhow::{Context, Result};

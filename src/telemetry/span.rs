@@ -1,4 +1,5 @@
-//! Converts spans to OpenTelemetry's form, with the attribute names of its conventions for messaging.
+//! Converts spans to OpenTelemetry's form, with the attribute names of its conventions for
+//! messaging.
 
 use crate::model::{ShardId, Timestamp};
 use crate::trace::{Span, SpanOperation, TraceParent};
@@ -101,7 +102,8 @@ impl SpanConverter {
         (SpanKind::Consumer, name, attributes)
     }
 
-    /// The kind is `Client` and not `Producer`: the messages carry the context of their own producers.
+    /// The kind is `Client` and not `Producer`: the messages carry the context of their own
+    /// producers.
     fn describe_delivered(
         &self,
         span: &Span,

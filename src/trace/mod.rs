@@ -1,9 +1,10 @@
 //! Collects the spans of batches: one when a batch is stored, and one when a claim is delivered.
 //!
-//! A span is linked to the producers' spans of the messages in the batch. A batch is traced if it has
-//! a message whose producer sampled its trace. Of these traces one in `one_in` is kept, selected by
-//! trace id, so that storing and delivery of a message are kept or dropped together. `telemetry`
-//! sends the spans. The `traceparent` header of a message is passed on unchanged, like any other.
+//! A span is linked to the producers' spans of the messages in the batch. A batch is traced if it
+//! has a message whose producer sampled its trace. The tracer keeps one in `one_in` of these
+//! traces. It selects them by trace id, so that storing and delivery of a message are kept or
+//! dropped together. `telemetry` sends the spans. The `traceparent` header of a message is
+//! delivered unchanged.
 
 mod traceparent;
 
@@ -16,8 +17,8 @@ pub(crate) use traceparent::TraceParent;
 
 const TRACEPARENT: &[u8] = b"traceparent";
 
-/// Accepts spans without waiting. If the queue is full, the span is dropped and counted. The default
-/// tracer is disabled.
+/// Accepts spans without waiting. If the queue is full, the span is dropped and counted. The
+/// default tracer is disabled.
 #[derive(Clone, Default)]
 pub(crate) struct Tracer(Option<Arc<SpanSink>>);
 
@@ -58,7 +59,8 @@ pub(crate) struct BatchLinks {
 }
 
 impl Tracer {
-    /// A tracer and the receiver of its spans. `one_in`: how many traces there are for each kept one.
+    /// A tracer and the receiver of its spans. `one_in`: how many traces there are for each kept
+    /// one.
     pub(crate) fn new(one_in: u32, dropped: metric::Counter) -> (Self, mpsc::Receiver<Span>) {
         let (spans, receiver) = mpsc::channel(SPANS_QUEUE_MAX);
         let sink = SpanSink {
@@ -92,8 +94,8 @@ impl Tracer {
         }
     }
 
-    /// Records the span of a finished batch, if the batch is traced. `span` builds it from its start
-    /// and its links.
+    /// Records the span of a finished batch, if the batch is traced. `span` builds it from its
+    /// start and its links.
     pub(crate) fn finish_batch(
         &self,
         links: BatchLinks,

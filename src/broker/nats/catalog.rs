@@ -28,7 +28,7 @@ impl NatsCatalog {
         kv::bucket_name(&self.connection.cluster().deployment)
     }
 
-    /// Checks that this client may read and write the deployment's KV bucket, without a change to it.
+    /// Checks that this client may read and write the deployment's KV bucket, without changing it.
     /// `None`: the bucket does not exist.
     pub(crate) async fn check_bucket_access(&self) -> Result<Option<()>, Error> {
         self.bucket.check_access().await

@@ -94,7 +94,7 @@ impl ClientRuntime {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "the client library starts its tasks on the runtime that polls `connect`; they end with this runtime"
+        reason = "the client library runs its tasks where `connect` is polled"
     )]
     async fn connect(&self, options: ConnectOptions, urls: Vec<String>) -> ConnectResult {
         let connect = async move { options.connect(urls.as_slice()).await };

@@ -1,5 +1,5 @@
-//! A real NATS as the contract's world: a topic of the contract is a stream a partition, by a plain client. For the integration tests, which
-//! have the server.
+//! Runs the broker contract on a real NATS server, for the integration tests. Each partition of a
+//! contract topic is a stream of its own, which a plain client creates.
 
 use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions, Tls};
 use crate::broker::{Catalog, Source, Target, TransactionalProducers};
@@ -12,31 +12,31 @@ use async_trait::async_trait;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// The contract on the server at `url`, to which it does no harm.
+/// Runs the contract on the server at `url`. Other data on the server is not touched.
 pub async fn nats_contract(url: &str) {
-    contract::run_shared(&NatsWorld::new(url, None)).await;
+    contract::run_shared(&NatsUnderTest::new(url, None)).await;
 }
 
-/// What the contract says of outages; `outage` takes the server away and brings it back with its data.
+/// Runs the contract's outage tests. `outage` stops the server and restarts it with its data.
 pub async fn nats_outage_contract(url: &str, outage: impl FnMut() + 'static) {
-    contract::run_outages(&NatsWorld::new(url, Some(Box::new(outage)))).await;
+    contract::run_outages(&NatsUnderTest::new(url, Some(Box::new(outage)))).await;
 }
 
-struct NatsWorld {
+struct NatsUnderTest {
     cluster: Cluster,
-    run: String,
+    run_id: String,
     clients: Cell<u32>,
-    /// How many partitions each topic has.
+    /// The number of partitions of each topic.
     topics: RefCell<BTreeMap<String, i32>>,
     outage: RefCell<Option<Box<dyn FnMut()>>>,
 }
 
-impl NatsWorld {
+impl NatsUnderTest {
     fn new(url: &str, outage: Option<Box<dyn FnMut()>>) -> Self {
-        let run = format!("c{:x}", WallClock.now().as_millis());
+        let run_id = format!("c{:x}", WallClock.now().as_millis());
         let cluster = Cluster {
             name: "contract".into(),
-            deployment: run.as_str().into(),
+            deployment: run_id.as_str().into(),
             urls: vec![url.to_owned()],
             domain: None,
             login: Login::Anonymous,
@@ -44,7 +44,7 @@ impl NatsWorld {
         };
         Self {
             cluster,
-            run,
+            run_id,
             clients: Cell::new(0),
             topics: RefCell::default(),
             outage: RefCell::new(outage),
@@ -55,12 +55,12 @@ impl NatsWorld {
         jetstream::new(
             async_nats::connect(self.cluster.urls[0].as_str())
                 .await
-                .expect("a server that answers"),
+                .expect("the server answers"),
         )
     }
 
-    /// A name for a client that no other has.
-    fn client(&self) -> String {
+    /// A unique client name.
+    fn client_name(&self) -> String {
         self.clients.set(self.clients.get() + 1);
         format!("client{}", self.clients.get())
     }
@@ -79,20 +79,21 @@ fn part() -> HealthPart {
 }
 
 #[async_trait(?Send)]
-impl BrokerUnderTest for NatsWorld {
+impl BrokerUnderTest for NatsUnderTest {
     fn source(&self, group: &str, topics: &[String]) -> Box<dyn Source> {
-        let reading = SourceOptions {
+        let options = SourceOptions {
             group: group.to_owned(),
             topics: topics.to_vec(),
-            member: self.client(),
+            member: self.client_name(),
             reads_schedules: false,
         };
-        Box::new(NatsSource::new(&self.cluster, reading, part()).expect("a thread"))
+        Box::new(NatsSource::new(&self.cluster, options, part()).expect("the thread starts"))
     }
 
     fn target(&self, in_flight_max: usize) -> Box<dyn Target> {
         Box::new(
-            NatsTarget::new(&self.cluster, in_flight_max, self.client(), part()).expect("a thread"),
+            NatsTarget::new(&self.cluster, in_flight_max, self.client_name(), part())
+                .expect("the thread starts"),
         )
     }
 
@@ -101,11 +102,11 @@ impl BrokerUnderTest for NatsWorld {
     }
 
     fn transactors(&self) -> Box<dyn TransactionalProducers> {
-        unreachable!("there are none, as the contract is told")
+        unreachable!("the contract knows that NATS has no transactions")
     }
 
     fn run_id(&self) -> String {
-        self.run.clone()
+        self.run_id.clone()
     }
 
     fn is_kafka(&self) -> bool {
@@ -124,7 +125,7 @@ impl BrokerUnderTest for NatsWorld {
     }
 
     fn source_topics(&self, topic: &str, partitions: usize) -> Vec<String> {
-        let count = i32::try_from(partitions).expect("a few");
+        let count = i32::try_from(partitions).expect("a small count");
         (0..count)
             .map(|index| self.partition(topic, index).topic.to_string())
             .collect()
@@ -163,54 +164,60 @@ impl BrokerUnderTest for NatsWorld {
                 max_message_size: bytes_max,
                 ..stream::Config::default()
             };
-            context.create_stream(config).await.expect("a new stream");
+            context
+                .create_stream(config)
+                .await
+                .expect("the stream is created");
         }
         self.topics.borrow_mut().insert(name.to_owned(), partitions);
     }
 
     async fn delete_topic(&self, name: &str) {
-        let (context, partitions) = (self.context().await, self.topics.borrow()[name]);
+        let context = self.context().await;
+        let partitions = self.topics.borrow()[name];
         for index in 0..partitions {
             context
                 .delete_stream(stream(name, index))
                 .await
-                .expect("a stream that exists");
+                .expect("the stream exists");
         }
     }
 
     async fn add_partitions(&self, _: &str, _: i32) {
-        unreachable!("there are none to be added, as the contract is told")
+        unreachable!("the contract knows that a NATS source has one partition")
     }
 
     async fn trim(&self, partition: &Partition, first: Offset) {
-        let (name, _) = split_source_topic(&partition.topic).expect("of NATS");
+        let (name, _) = split_source_topic(&partition.topic).expect("a NATS topic");
         let stream = self
             .context()
             .await
             .get_stream(name)
             .await
-            .expect("a stream that exists");
-        stream.purge().sequence(first.0).await.expect("a purge");
+            .expect("the stream exists");
+        stream
+            .purge()
+            .sequence(first.0)
+            .await
+            .expect("the stream is purged");
     }
 
-    /// There is no such thing; what was deleted leaves the same trace.
+    /// NATS has no transactions. A deleted message leaves the same gap in the offsets.
     async fn abort_transaction(&self, partition: &Partition) {
-        let (context, (name, subject)) = (
-            self.context().await,
-            split_source_topic(&partition.topic).expect("of NATS"),
-        );
+        let context = self.context().await;
+        let (name, subject) = split_source_topic(&partition.topic).expect("a NATS topic");
         let ack = context
             .publish(subject.to_owned(), "never seen".into())
             .await
-            .expect("a connection");
-        let sequence = ack.await.expect("a stream that takes it").sequence;
+            .expect("the client is connected");
+        let sequence = ack.await.expect("the stream acknowledges").sequence;
         context
             .get_stream(name)
             .await
-            .expect("a stream that exists")
+            .expect("the stream exists")
             .delete_message(sequence)
             .await
-            .expect("its deletion");
+            .expect("the message is deleted");
     }
 
     async fn outage(&self) -> bool {

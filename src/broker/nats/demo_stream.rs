@@ -1,4 +1,4 @@
-//! A temporary stream for `postdate demo`. Each call opens a connection and blocks until it is done.
+//! A temporary stream for `postdate demo`. Each call opens a connection and blocks until the end.
 
 use super::Cluster;
 use super::connection::{Connection, error_chain};

@@ -37,7 +37,7 @@ fn is_envelope_header(name: &[u8]) -> bool {
     ENVELOPE.iter().any(|header| header.as_bytes() == name)
 }
 
-/// Whether the server may treat the header as a command.
+/// Returns true if the server may treat the header as a command.
 fn is_server_command(name: &[u8]) -> bool {
     name.get(..5)
         .is_some_and(|start| start.eq_ignore_ascii_case(b"nats-"))
@@ -186,8 +186,8 @@ fn header_text(value: &[u8]) -> Option<&str> {
     (is_line && value.trim().len() == value.len()).then_some(value)
 }
 
-/// The headers of a received message, sorted by name; those of one name keep their order. So reading
-/// a message again gives the same record.
+/// The headers of a received message, sorted by name. Values of one name keep their order. So a
+/// second read of a message gives the same record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct IncomingHeaders<'h>(Vec<(&'h [u8], &'h [u8])>);
 

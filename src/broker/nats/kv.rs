@@ -5,8 +5,8 @@
 //! | `commit.<group>.<partition>` | metadata of the last commit |
 //! | `group.<group>` | members and owners, see `source::consumer_group` |
 //!
-//! In the names of groups and partitions, a byte that a key cannot have is written as `=` and two hex
-//! digits.
+//! A key cannot contain every byte. In the names of groups and partitions, such a byte is written
+//! as `=` and two hex digits.
 
 use super::connection::Connection;
 use super::stream_info;
@@ -43,8 +43,8 @@ impl KvBucket {
         }
     }
 
-    /// Opens the bucket, and creates it if it does not exist. It gets one replica, which every server
-    /// supports. For more replicas, create the bucket before the first start.
+    /// Opens the bucket, and creates it if it does not exist. The new bucket has one replica, which
+    /// every server supports. For more replicas, create the bucket before the first start.
     pub(super) async fn open(&self) -> Result<Store, Error> {
         let opened = self.opened.borrow().clone();
         if let Some(store) = opened {

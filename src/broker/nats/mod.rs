@@ -1,8 +1,8 @@
 //! NATS JetStream as a broker, with the client library async-nats.
 //!
-//! A partition is a subject filter on a stream: its topic is `<stream>:<filter>`, its index is 0, and
-//! its offsets are the sequences of the stream. NATS has no consumer groups and no offset commits.
-//! Both are kept in a KV bucket of the deployment.
+//! A partition is a subject filter on a stream. Its topic is `<stream>:<filter>`, its index is 0,
+//! and its offsets are the stream's sequences. NATS has no consumer groups and no offset commits.
+//! The adapter keeps both in a KV bucket of the deployment.
 //!
 //! | file | duty |
 //! |---|---|

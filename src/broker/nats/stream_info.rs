@@ -16,29 +16,29 @@ use std::time::Duration;
 pub(crate) struct StreamInfo {
     pub(crate) name: String,
     pub(crate) subjects: Vec<String>,
-    /// How long messages are kept. `None`: without limit.
+    /// Maximum age of a message. `None`: no limit.
     pub(crate) max_age: Option<Duration>,
-    /// Whether the stream also drops messages because of their number or size.
+    /// The stream also drops messages when it exceeds a number or a size.
     pub(crate) has_size_limit: bool,
-    /// How long the stream detects duplicates by message id.
+    /// The stream detects duplicates by message id within this time.
     pub(crate) duplicate_window: Duration,
     /// Time of the last message. Long ago if there was none.
     pub(crate) last_message_at: Timestamp,
     /// Maximum number of consumers. `None`: the stream sets no limit.
     pub(crate) max_consumers: Option<usize>,
-    /// How long a consumer is kept that is not pulled. `None`: without limit.
+    /// The server deletes a consumer that is not pulled for this time. `None`: no limit.
     pub(super) consumer_idle_max: Option<Duration>,
     retention: RetentionPolicy,
-    /// Whether the server itself delivers messages with the headers of its schedules.
+    /// The server itself delivers messages with the headers of its schedules.
     pub(crate) runs_schedules: bool,
-    /// Whether publishes are not acknowledged (`no_ack`).
+    /// Publishes are not acknowledged (`no_ack`).
     pub(crate) is_without_acks: bool,
-    /// Whether the stream rejects every publish.
+    /// The stream rejects every publish.
     pub(crate) is_sealed: bool,
-    /// Whether a restart of the server loses the messages.
+    /// A restart of the server loses the messages.
     pub(crate) is_in_memory: bool,
-    /// Whether messages may have other subjects than `subjects`: the stream mirrors another one, has
-    /// sources, or transforms subjects.
+    /// Messages may have other subjects than `subjects`, because the stream mirrors another one,
+    /// has sources, or transforms subjects.
     may_hold_other_subjects: bool,
     /// Number of sequences between the first and the last that have no message.
     deleted: u64,
@@ -94,8 +94,8 @@ impl StreamInfo {
         }
     }
 
-    /// An upper bound for the removed messages with sequences from `from` on. If the filter does not
-    /// match every subject, it counts only those before the first stored one.
+    /// An upper bound for the removed messages with sequences from `from` on. It counts only those
+    /// before the first stored one if the filter does not match every subject.
     pub(super) fn removed_since(&self, filter: &str, from: u64) -> u64 {
         let before_first = self.first.saturating_sub(from);
         if self.is_covered_by(filter) {
@@ -105,7 +105,7 @@ impl StreamInfo {
         }
     }
 
-    /// Whether the filter matches every message.
+    /// Returns true if the filter matches every message.
     pub(super) fn is_covered_by(&self, filter: &str) -> bool {
         !self.may_hold_other_subjects
             && self
@@ -196,7 +196,7 @@ fn fetch_error(
     }
 }
 
-/// Whether the server allows the name. It also keeps the name from being read as another API subject.
+/// Returns true if the server allows the name. A name with a dot would change the API subject.
 pub(super) fn is_stream_name(name: &str) -> bool {
     !name.is_empty()
         && name
@@ -240,8 +240,8 @@ struct ApiError {
 
 /// The first message from sequence `from` on that matches the filter. `None`: there is none now.
 ///
-/// It does not use a consumer: if the client library cannot parse a message's headers, consuming the
-/// message ends the connection.
+/// It does not use a consumer, because consuming a message ends the connection if the client
+/// library cannot parse the message's headers.
 pub(super) async fn read_message(
     connection: &Connection,
     stream: &str,

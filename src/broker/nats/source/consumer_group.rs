@@ -71,7 +71,7 @@ impl GroupMember {
         }
     }
 
-    /// Sends a heartbeat, takes free partitions, and releases those that another member should have.
+    /// Sends a heartbeat, takes free partitions, and releases those that another member should own.
     pub(super) async fn rebalance(&mut self) -> Result<Rebalance, Error> {
         let mut result = Rebalance::default();
         let partitions = self.readable_partitions(&mut result.errors).await?;

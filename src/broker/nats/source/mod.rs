@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `consumer_group` | assigns partitions to the processes of a route |
 //! | `partition_reader` | reads one partition in order |
+//! | `pull_consumer` | a pull consumer that skips no message silently |
 
 mod consumer_group;
 mod partition_reader;
+mod pull_consumer;
 
 use self::consumer_group::{GroupMember, Rebalance};
 use self::partition_reader::{PartitionReader, ReaderOptions, ReaderStatus};
@@ -25,14 +27,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use tokio::time::Instant;
 
-/// What a source reads, and as which member of which group.
+/// The topics to read, and the identity of this process in its group.
 pub(crate) struct SourceOptions {
     pub(crate) group: String,
     /// As [`source_topic`](crate::model::source_topic) writes them.
     pub(crate) topics: Vec<String>,
     /// Unique among the processes of the group.
     pub(crate) member: String,
-    /// Whether the route understands the headers of NATS' own message schedules.
+    /// The route understands the headers of NATS' own message schedules.
     pub(crate) reads_schedules: bool,
 }
 

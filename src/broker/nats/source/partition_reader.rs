@@ -1,35 +1,33 @@
 //! Reads one partition in order, from a given offset, by a pull consumer without acknowledgements.
 //!
-//! The reader creates a new consumer at the next offset when the current one skips a message, stays
-//! silent, does not bring messages that the stream has, or loses its connection. It never returns a
-//! message below the requested offset.
+//! The reader replaces its consumer when the consumer skips a message, sends no heartbeat,
+//! withholds messages that the stream has, or loses its connection. The new consumer starts at the
+//! next offset. The reader never returns a message below the requested offset.
 //!
 //! A consumer does not tell where the partition ends, whether messages were removed, or whether the
 //! stream was replaced. So the reader fetches the stream's info every
 //! [`NATS_STREAM_CHECK_INTERVAL`], and soon after it has caught up.
 
-use crate::broker::nats::connection::{Connection, error_chain};
+use super::pull_consumer::{MessagePosition, PullConsumer, Pulled};
+use crate::broker::nats::connection::Connection;
 use crate::broker::nats::header::IncomingHeaders;
 use crate::broker::nats::stream_info::{self, StoredMessage, StreamInfo};
 use crate::broker::{Error, Event, RecordBatch};
 use crate::limit::{
-    NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_HEARTBEAT_INTERVAL, NATS_CONSUMER_INACTIVE_TIMEOUT,
-    NATS_FETCH_MESSAGES_MAX, NATS_RETRY_DELAY, NATS_SOURCE_FAILURE_GRACE, NATS_STALLED_CHECKS_MAX,
-    NATS_STREAM_CHECK_INTERVAL, NATS_STREAM_RECHECK_DELAY, SOURCE_BATCH_BYTES_MAX,
+    NATS_BATCH_MESSAGES_MAX, NATS_CONSUMER_INACTIVE_TIMEOUT, NATS_RETRY_DELAY,
+    NATS_SOURCE_FAILURE_GRACE, NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL,
+    NATS_STREAM_RECHECK_DELAY, SOURCE_BATCH_BYTES_MAX,
 };
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
-use async_nats::jetstream::{ErrorCode, Message};
-use futures_util::{FutureExt as _, StreamExt as _};
+use async_nats::jetstream::Message;
+use futures_util::FutureExt as _;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What to read.
+/// The partition to read, and how.
 #[derive(Clone, Debug)]
 pub(super) struct ReaderOptions {
     pub(super) partition: Partition,
@@ -39,12 +37,12 @@ pub(super) struct ReaderOptions {
     pub(super) epoch: u64,
     /// Creation time of the stream to which the start offset belongs. `None`: any stream.
     pub(super) created: Option<i128>,
-    /// Whether the route understands the headers of NATS' own message schedules.
+    /// The route understands the headers of NATS' own message schedules.
     pub(super) reads_schedules: bool,
     pub(super) status: Rc<ReaderStatus>,
 }
 
-/// What the source can read about a reader at any time.
+/// The state of a reader, which the source can read at any time.
 #[derive(Debug, Default)]
 pub(super) struct ReaderStatus {
     /// The end of the stream at the last check.
@@ -59,7 +57,7 @@ pub(super) struct PartitionReader {
     options: ReaderOptions,
     /// The lowest offset that may be returned next.
     next_offset: u64,
-    consumer: Option<Consumer>,
+    consumer: Option<PullConsumer>,
     /// Creation time of the stream that is read.
     created: Option<i128>,
     /// The end that was reported last.
@@ -67,7 +65,7 @@ pub(super) struct PartitionReader {
     next_check: Instant,
     /// Offsets skipped since the last check: filtered out, or removed.
     skipped: Option<SkippedRange>,
-    /// How long the stream keeps a consumer that is not pulled.
+    /// The stream deletes a consumer that is not pulled for this time.
     consumer_idle_max: Duration,
     failing_since: Option<Instant>,
     /// The offset of a message that the stream has and the consumer has not brought.
@@ -85,28 +83,6 @@ pub(super) struct PartitionReader {
 struct SkippedRange {
     from: u64,
     count: u64,
-}
-
-struct Consumer {
-    messages: pull::Stream,
-    /// The consumer's own number of the message that it brings next.
-    next_sequence: u64,
-    /// Changes when the connection is lost.
-    disconnects: watch::Receiver<u64>,
-}
-
-/// What a consumer brought.
-enum Pulled {
-    Message(Box<Message>, MessagePosition),
-    Failed(String),
-}
-
-#[derive(Clone, Copy)]
-struct MessagePosition {
-    sequence: u64,
-    timestamp: Option<Timestamp>,
-    /// Messages of the stream that the consumer has not brought yet.
-    pending: u64,
 }
 
 impl PartitionReader {
@@ -129,8 +105,8 @@ impl PartitionReader {
         }
     }
 
-    /// The next event. Never returns after [`Event::OutOfRange`]. Not safe to drop: the source keeps
-    /// the future.
+    /// The next event. Never returns after [`Event::OutOfRange`]. Not safe to drop, so the source
+    /// keeps the future.
     pub(super) async fn next_event(mut self) -> (Event, Self) {
         loop {
             if self.is_out_of_range {
@@ -204,72 +180,21 @@ impl PartitionReader {
                 return Ok(Some(self.batch_of_one(&message)));
             }
         }
-        let disconnects = self.connection.disconnects();
-        let stream = self.options.stream.as_str();
-        let consumer = self
-            .connection
-            .context()
-            .await?
-            .create_consumer_on_stream(self.consumer_config(), stream)
-            .await
-            .map_err(|error| self.consumer_error(&error))?;
-        let messages = consumer
-            .stream()
-            .max_messages_per_batch(fetch_size(&consumer))
-            .heartbeat(NATS_CONSUMER_HEARTBEAT_INTERVAL)
-            .messages()
-            .await
-            .map_err(|error| {
-                let call = format!("the stream {stream}");
-                self.connection.request_error(&call, &error)
-            })?;
-        self.consumer = Some(Consumer {
-            messages,
-            next_sequence: 1,
-            disconnects,
-        });
+        let consumer = PullConsumer::create(
+            &self.connection,
+            &self.options.stream,
+            &self.options.filter,
+            self.next_offset,
+            self.consumer_idle_max,
+        );
+        self.consumer = Some(consumer.await?);
         Ok(None)
-    }
-
-    fn consumer_error(&self, error: &ConsumerError) -> Error {
-        let stream = &self.options.stream;
-        let ConsumerErrorKind::JetStream(refusal) = error.kind() else {
-            let call = format!("the stream {stream}");
-            return self.connection.request_error(&call, error);
-        };
-        let fix = if refusal.error_code() == ErrorCode::MAXIMUM_CONSUMERS_LIMIT {
-            "; raise max_consumers of the stream, or of the account"
-        } else {
-            ""
-        };
-        Error::Rejected(format!(
-            "no consumer of the stream {stream}: {refusal}{fix}"
-        ))
-    }
-
-    /// A consumer that respects every limit of the stream, the account and the server except their
-    /// maximum number of consumers. It sets no byte limit: a larger message would stop it silently.
-    fn consumer_config(&self) -> pull::Config {
-        pull::Config {
-            description: Some("postdate".to_owned()),
-            deliver_policy: DeliverPolicy::ByStartSequence {
-                start_sequence: self.next_offset.max(1),
-            },
-            ack_policy: AckPolicy::None,
-            // The default is the stream's limit. The server rejects it if its own limit is lower.
-            max_ack_pending: -1,
-            filter_subject: self.options.filter.clone(),
-            memory_storage: true,
-            num_replicas: 1,
-            inactive_threshold: self.consumer_idle_max,
-            ..pull::Config::default()
-        }
     }
 
     /// A batch of the first message and of those that the client has received already.
     fn read_batch(
         &mut self,
-        mut consumer: Consumer,
+        mut consumer: PullConsumer,
         first: Message,
         position: MessagePosition,
     ) -> Option<Event> {
@@ -429,8 +354,8 @@ impl PartitionReader {
         .await
     }
 
-    /// Recreates a consumer that repeatedly does not bring a message that the stream has. A consumer
-    /// that was paused, or whose server lost its state, behaves like this.
+    /// Recreates a consumer that repeatedly withholds a message that the stream has. A paused
+    /// consumer does this, and one whose server lost its state.
     fn on_missing_message(&mut self) {
         let next_offset = self.next_offset;
         if self.missing_offset != next_offset {
@@ -476,48 +401,5 @@ impl PartitionReader {
             });
             skipped.count += offset - self.next_offset;
         }
-    }
-}
-
-/// Messages per fetch. The server's `max_request_batch` becomes a limit of each consumer, and a
-/// larger fetch is rejected.
-fn fetch_size(consumer: &PullConsumer) -> usize {
-    match usize::try_from(consumer.cached_info().config.max_batch) {
-        Ok(allowed) if allowed > 0 => allowed.min(NATS_FETCH_MESSAGES_MAX),
-        _ => NATS_FETCH_MESSAGES_MAX,
-    }
-}
-
-impl Consumer {
-    /// Safe to drop.
-    async fn next(&mut self) -> Pulled {
-        let pulled = tokio::select! {
-            biased;
-            pulled = self.messages.next() => pulled,
-            // Otherwise the client would repeat the fetch, which may be what breaks the connection.
-            _ = self.disconnects.changed() => {
-                return Pulled::Failed("the connection was lost".to_owned());
-            }
-        };
-        let message = match pulled {
-            Some(Ok(message)) => message,
-            Some(Err(error)) => return Pulled::Failed(error_chain(&error)),
-            None => return Pulled::Failed("the consumer was deleted".to_owned()),
-        };
-        let Ok(info) = message.info() else {
-            return Pulled::Failed("the consumer sent a message without a sequence".to_owned());
-        };
-        if info.consumer_sequence != self.next_sequence {
-            return Pulled::Failed("the consumer skipped a message".to_owned());
-        }
-        self.next_sequence += 1;
-        let nanos = info.published.unix_timestamp_nanos();
-        let millis = i64::try_from(nanos.div_euclid(1_000_000)).ok();
-        let position = MessagePosition {
-            sequence: info.stream_sequence,
-            timestamp: millis.map(Timestamp::from_millis),
-            pending: info.pending,
-        };
-        Pulled::Message(Box::new(message), position)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | `publisher` | keeps records until their stream acknowledges them, and keeps their order over a reconnect |
+//! | `publisher` | publishes records in order and keeps them until they are acknowledged |
 //! | `publish_connection` | one connection for publishing, and its events |
 //! | `no_responders` | records whose subject has no stream at the moment |
 //! | `publish_error` | maps the server's replies to delivery failures |

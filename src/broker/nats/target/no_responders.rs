@@ -68,8 +68,8 @@ impl NoResponders {
         Vec::new()
     }
 
-    /// The client may not look up streams. Returns the records that fail: the "no responders" of the
-    /// server is all that is known about them.
+    /// The client may not look up streams, so the server's "no responders" is final. Returns the
+    /// records that fail.
     pub(super) fn on_lookup_denied(&mut self) -> Vec<u64> {
         self.remove_where(|blocked| blocked.retry_at.is_none())
     }

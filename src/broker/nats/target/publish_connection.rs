@@ -1,14 +1,13 @@
 //! One connection for publishing, and the events that the server sends on it.
 //!
-//! The connection is never reconnected: after a reconnect the client would send its buffered records
-//! out of order. The publisher opens a new connection and drops the runtime of the lost one.
+//! The client never reconnects, because it would then send its buffered records out of order. The
+//! publisher opens a new connection and drops the runtime of the lost one.
 
 use super::publish_error;
 use crate::broker::nats::Cluster;
 use crate::broker::nats::connection::{connect_error, connect_options, error_chain};
 use crate::broker::{DeliveryFailure, Error};
 use crate::limit::{NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX};
-use async_nats::subject::ToSubject;
 use async_nats::{
     Client, Event, HeaderMap, PublishErrorKind, ServerError, StatusCode, Subject, Subscriber,
 };
@@ -22,8 +21,8 @@ use tokio::sync::mpsc;
 /// An open connection.
 pub(super) struct PublishConnection {
     client: Client,
-    /// Prefix of every reply subject. The number of the record follows, or [`LOOKUP_PREFIX`] and the
-    /// number of the lookup.
+    /// Prefix of every reply subject. The number of the record follows, or [`LOOKUP_PREFIX`] and
+    /// the number of the lookup.
     inbox: String,
     /// The API subject that returns the streams of a subject.
     lookup_subject: String,
@@ -56,21 +55,6 @@ pub(super) enum PublishEvent {
 /// The record is larger than the server's `max_payload`.
 #[derive(Debug)]
 pub(super) struct TooLarge;
-
-/// The reply subject of one record. It implements [`ToSubject`] because the client copies a `String`.
-struct ReplySubject<'a> {
-    inbox: &'a str,
-    number: u64,
-}
-
-impl ToSubject for ReplySubject<'_> {
-    fn to_subject(&self) -> Subject {
-        let mut subject = String::with_capacity(self.inbox.len() + 20);
-        subject.push_str(self.inbox);
-        subject.push_str(&self.number.to_string());
-        Subject::from(subject)
-    }
-}
 
 const LOOKUP_PREFIX: char = '?';
 
@@ -149,10 +133,7 @@ impl PublishConnection {
         headers: HeaderMap,
         payload: Bytes,
     ) -> Result<(), TooLarge> {
-        let reply = ReplySubject {
-            inbox: &self.inbox,
-            number,
-        };
+        let reply = format!("{}{number}", self.inbox);
         let published = self
             .client
             .publish_with_reply_and_headers(subject.clone(), reply, headers, payload)

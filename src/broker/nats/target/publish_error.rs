@@ -66,8 +66,9 @@ impl ApiError {
     }
 }
 
-/// Reads the usual acknowledgement, `{"stream":"S","seq":7}`, without a JSON parser: a drain costs
-/// 0.5 us less per message. `None` for any other reply.
+/// Reads the usual acknowledgement, `{"stream":"S","seq":7}`, without a JSON parser. `None` for any
+/// other reply. With [`COMMON_NAMES`](crate::broker::nats::header), it saves about 0.5 of 5 us per
+/// message in a drain.
 fn parse_plain_ack(payload: &[u8]) -> Option<u64> {
     let (stream, rest) = std::str::from_utf8(payload)
         .ok()?
@@ -80,7 +81,7 @@ fn parse_plain_ack(payload: &[u8]) -> Option<u64> {
     sequence.parse().ok().filter(|_| is_plain)
 }
 
-/// Whether the reply to a stream lookup names a stream. An error says nothing, so it counts as yes.
+/// Returns false if the reply to a stream lookup names no stream. An error reply counts as unknown.
 pub(super) fn may_have_stream(reply: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct StreamNames {

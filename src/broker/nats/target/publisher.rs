@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// A record whose delivery report is outstanding.
@@ -116,8 +116,8 @@ impl Publisher {
         runtime.block_on(async move { stop.run_until_cancelled(tokio::time::sleep(delay)).await });
     }
 
-    /// Opens a connection and publishes on it until it ends. A stop gives up all pending records, so
-    /// every wait inside can be dropped.
+    /// Opens a connection and publishes on it until it ends. A stop gives up all pending records,
+    /// so every wait inside can be dropped.
     async fn run_connection(&mut self) -> ConnectionEnd {
         let stop = self.stop.clone();
         let published = async {
@@ -174,10 +174,10 @@ impl Publisher {
                 }
                 Ok(())
             }
-            () = tokio::time::sleep_until(retry_at.unwrap_or(ack_deadline)), if retry_at.is_some() => {
+            () = sleep_until(retry_at.unwrap_or(ack_deadline)), if retry_at.is_some() => {
                 self.retry_blocked(connection).await
             }
-            () = tokio::time::sleep_until(ack_deadline), if !self.pending.is_empty() => {
+            () = sleep_until(ack_deadline), if !self.pending.is_empty() => {
                 if self.fail_foreign() {
                     return Ok(());
                 }
